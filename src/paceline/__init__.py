@@ -1,0 +1,33 @@
+"""Paceline: PyTorch training on many processes and machines, on leased work and versioned state."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paceline import datasets as datasets
+    from paceline import errors as errors
+    from paceline.blocks import digest as digest
+    from paceline.runtime.joined import join as join
+    from paceline.worker.job import Job as Job
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "Job": ("paceline.worker.job", "Job"),
+    "datasets": ("paceline.datasets", None),
+    "digest": ("paceline.blocks", "digest"),
+    "errors": ("paceline.errors", None),
+    "join": ("paceline.runtime.joined", "join"),
+}
+__all__ = ["Job", "datasets", "digest", "errors", "join"]
+
+
+def __getattr__(name: str) -> object:
+    """Names load on first use: `import paceline` is cheap, and the command line does not wait for torch."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    module, attribute = _PUBLIC[name]
+    loaded = import_module(module)
+    return loaded if attribute is None else getattr(loaded, attribute)

@@ -1,0 +1,45 @@
+"""``paceline demo``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command("demo")
+@click.option("--epochs", type=int, default=4, show_default=True, help="Passes over the data.")
+@click.option("--dir", "run_dir", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True)
+def command(epochs: int, run_dir: Path) -> None:
+    """Train LeNet on Fashion-MNIST with 2 workers and 2 parameter servers, in lock-step.
+
+    Replaces the run directory of an earlier demo.
+    """
+    from paceline.cli.screen import make_screen
+    from paceline.datasets import GENERATED, fashion_mnist
+    from paceline.engines.local import LocalRun, RunPlan
+    from paceline.errors import DatasetUnavailableError
+    from paceline.runtime.rundir import RunDir, point_latest
+
+    if RunDir(run_dir).token_file.exists():
+        shutil.rmtree(run_dir)
+    script = Path(__file__).parent / "demo_script.py"
+    arguments = ["--epochs", str(epochs), "--every", "234"]
+    with make_screen() as screen:
+        try:
+            screen.note(f"data: {fashion_mnist().source}")
+        except DatasetUnavailableError as error:
+            screen.note(f"{error}", warning=True)
+            screen.note("going on with ten generated classes of the same shape", warning=True)
+            arguments += ["--data", GENERATED]
+        plan = RunPlan(
+            script=script, arguments=arguments, workers=2, servers=2, slots=2, seed=7, run=run_dir
+        )
+        local = LocalRun(plan, screen)
+        point_latest(run_dir)
+        code = local.run()
+        if code == 0:
+            screen.note(f"summary: {run_dir / 'summary.json'}")
+    sys.exit(code)

@@ -1,0 +1,1 @@
+../../../examples/fashion_mnist.py

@@ -1,0 +1,62 @@
+"""``paceline``: the group of commands."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from paceline.errors import PacelineError, UsageError
+
+
+class _Group(click.Group):
+    """Loads a command's file only when it is used, so that ``--help`` is quick."""
+
+    _commands = {  # noqa: RUF012
+        "run": ("paceline.cli.run", "Run a script on workers and parameter servers of this machine."),
+        "demo": ("paceline.cli.demo", "Train LeNet on Fashion-MNIST: 2 workers, 2 servers."),
+        "status": ("paceline.cli.status", "Show what a run is doing."),
+        "dev": ("paceline.cli.dev", "Tools for developers: the simulator."),
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._commands:
+            return None
+        from importlib import import_module
+
+        command: click.Command = import_module(self._commands[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._commands.items()])
+
+
+@click.command(cls=_Group)
+@click.version_option(package_name="paceline")
+def cli() -> None:
+    """Train PyTorch models on many processes and machines that come and go."""
+
+
+def main() -> None:
+    """Entry point. A refused value exits with 2 and one line that names it."""
+    try:
+        cli(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except UsageError as error:
+        click.echo(f"paceline: {error}", err=True)
+        sys.exit(2)
+    except PacelineError as error:
+        click.echo(f"paceline: {error}", err=True)
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""What a run looks like: one progress line on a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
+
+
+def describe(status: Mapping[str, Any]) -> str:
+    """One line: step, epoch, speed, loss, last validation, workers alive, staleness."""
+    if status.get("step") is None or status.get("end_step") is None:
+        return f"{status.get('state', 'starting')} · {status.get('workers_alive', 0)} workers"
+    parts = [
+        f"step {status['step']}/{status['end_step']}",
+        f"epoch {status['epoch']}/{status['end_epoch']}",
+        f"{status['samples_per_s']:,.0f} samples/s",
+    ]
+    parts += [f"{name} {value:.4g}" for name, value in status.get("logs", {}).items()]
+    parts += [f"{name} {value:.4g}" for name, value in status.get("metrics", {}).items()]
+    if status.get("validating"):
+        parts.append(f"validating version {status['validating'][0]['version']}")
+    alive = status["workers_alive"]
+    parts.append(f"{alive} worker{'s' * (alive != 1)}")
+    if status.get("mode") != "bsp":
+        parts.append(f"staleness ≤ {status['max_staleness']}")
+    return " · ".join(parts)
+
+
+class TextScreen:
+    """Lines for a log or a terminal; with `live`, the newest state is kept at the bottom."""
+
+    def __init__(self, console: Console, live: Live | None, every_s: float = 5.0) -> None:
+        self._console = console
+        self._live = live
+        self._every_s = every_s
+        self._next = 0.0
+        self._shown: str | None = None
+        self._last: str | None = None
+
+    def line(self, name: str, text: str) -> None:
+        """A role printed a line."""
+        colour = _COLOURS[sum(name.encode()) % len(_COLOURS)]
+        self._console.print(Text(f"[{name}] ", colour) + Text(text), soft_wrap=True)
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """The newest state."""
+        self._last = describe(status)
+        if self._live is not None:
+            self._live.update(Text(self._last, "bold", no_wrap=True, overflow="ellipsis"))
+            return
+        now = time.monotonic()
+        if now >= self._next and self._last != self._shown and status.get("end_step") is not None:
+            self._next = now + self._every_s
+            self._shown = self._last
+            self._console.print(self._last, soft_wrap=True, highlight=False)
+
+    def note(self, text: str, *, warning: bool = False) -> None:
+        """Something the user should know."""
+        self._console.print(Text(f"warning: {text}" if warning else text, "yellow" if warning else "bold"), soft_wrap=True)
+
+    def failure(self, reason: str, trace: str, advice: str) -> None:
+        """The last thing printed when a run fails."""
+        self._finish()
+        if trace:
+            self._console.print(Text(trace.rstrip()), soft_wrap=True)
+        self._console.print(Text(f"paceline: {reason} ({advice})", "bold red"), soft_wrap=True)
+
+    def summary(self, summary: Mapping[str, Any]) -> None:
+        """The run is done."""
+        self._finish()
+        table = Table(show_header=False, box=None, pad_edge=False)
+        for key in ("steps", "samples", "seconds", "samples_per_s", "mode", "slots", "workers", "servers"):
+            value = summary[key]
+            table.add_row(key, f"{value:,.1f}" if isinstance(value, float) else str(value))
+        for key, value in summary["metrics"].items():
+            table.add_row(key, f"{value:.4f}")
+        for key in ("max_staleness", "skipped_slots", "wasted_slots", "lost_workers", "digest"):
+            table.add_row(key, str(summary[key]))
+        table.add_row("run", str(summary["run"]))
+        self._console.print(table)
+
+    def _finish(self) -> None:
+        if self._live is not None:
+            self._live.update(Text(""))
+            self._live.stop()
+            self._live = None
+        if self._last is not None and self._last != self._shown:
+            self._shown = self._last
+            self._console.print(self._last, soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def make_screen() -> Iterator[TextScreen]:
+    """A screen for this process's standard output."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        yield TextScreen(console, None)
+        return
+    with Live(Text("starting"), console=console, refresh_per_second=8, transient=True) as live:
+        yield TextScreen(console, live)

@@ -1,0 +1,66 @@
+"""Methods of training as presets of a few dials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.errors import UsageError
+from paceline.types import UNLIMITED
+
+
+OPTIMIZERS = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop")
+"""`torch.optim` classes that run on servers: element-wise, so that a tensor may be cut into blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A method by name. `window` and `default_slots` (None: one per worker) are its dials."""
+
+    name: str
+    window: int
+    default_slots: int | None
+
+
+def parse_mode(text: str) -> Mode:
+    """Read ``bsp``, ``ssp:K`` or ``asp``.
+
+    Raises:
+        UsageError: anything else.
+    """
+    head, _, tail = text.partition(":")
+    if text == "bsp":
+        return Mode("bsp", 0, None)
+    if text == "asp":
+        return Mode("asp", UNLIMITED, 1)
+    if head == "ssp" and tail.isdecimal():
+        return Mode(f"ssp:{int(tail)}", int(tail), 1)
+    raise UsageError(f"mode {text!r} is not known; use bsp, ssp:K (K steps of staleness, such as ssp:3) or asp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """What the coordinator is told when it starts."""
+
+    workers: int = 1
+    servers: int = 1
+    hold: int | None = None
+    max_losses: int = 3
+    heartbeat_s: float = 0.5
+    heartbeat_timeout_s: float = 10.0
+    grace_s: float = 0.3
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "servers", "max_losses"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.hold is not None and self.hold < 1:
+            raise UsageError(f"hold must be at least 1, not {self.hold}")
+        if self.heartbeat_timeout_s <= self.heartbeat_s:
+            raise UsageError(
+                f"heartbeat_timeout_s ({self.heartbeat_timeout_s}) must exceed heartbeat_s ({self.heartbeat_s})"
+            )
+
+    @property
+    def held(self) -> int:
+        """Slots of a step that may be in flight beyond the lowest one not yet summed."""
+        return self.hold if self.hold is not None else max(4, self.workers + 2)

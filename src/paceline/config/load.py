@@ -1,0 +1,90 @@
+"""The only reader of the environment. docs/reference.md lists every variable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.config.dials import parse_mode
+from paceline.errors import UsageError
+
+RUN = "PACELINE_RUN"
+NAME = "PACELINE_NAME"
+SEED = "PACELINE_SEED"
+MODE = "PACELINE_MODE"
+SLOTS = "PACELINE_SLOTS"
+THREADS = "PACELINE_THREADS"
+TIMEOUT_S = "PACELINE_TIMEOUT_S"
+CACHE = "PACELINE_CACHE"
+FAULTS = "PACELINE_FAULTS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerEnv:
+    """What the environment says to a script that calls `join`. `run` is None outside of `paceline run`."""
+
+    run: Path | None = None
+    name: str = "worker-0"
+    seed: int | None = None
+    mode: str | None = None
+    slots: int | None = None
+    threads: int = 1
+    timeout_s: float = 30.0
+    faults: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode is not None:
+            parse_mode(self.mode)
+        if self.slots is not None and self.slots < 1:
+            raise UsageError(f"slots must be at least 1, not {self.slots}")
+        if self.threads < 1:
+            raise UsageError(f"{THREADS} must be at least 1, not {self.threads}")
+        if self.timeout_s <= 0:
+            raise UsageError(f"{TIMEOUT_S} must be positive, not {self.timeout_s}")
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name)
+    if text is None or text == "":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{name} must be a whole number, not {text!r}") from None
+
+
+def worker_env(env: Mapping[str, str] | None = None) -> WorkerEnv:
+    """Read the worker's settings from `env` (the process's environment unless given).
+
+    Raises:
+        UsageError: a variable has a value that makes no sense; the message names it.
+    """
+    env = os.environ if env is None else env
+    timeout = env.get(TIMEOUT_S)
+    try:
+        timeout_s = float(timeout) if timeout else 30.0
+    except ValueError:
+        raise UsageError(f"{TIMEOUT_S} must be a number of seconds, not {timeout!r}") from None
+    return WorkerEnv(
+        run=Path(env[RUN]) if env.get(RUN) else None,
+        name=env.get(NAME) or "worker-0",
+        seed=_number(env, SEED),
+        mode=env.get(MODE) or None,
+        slots=_number(env, SLOTS),
+        threads=_number(env, THREADS) or 1,
+        timeout_s=timeout_s,
+        faults=env.get(FAULTS) or None,
+    )
+
+
+def cache_dir(env: Mapping[str, str] | None = None) -> Path:
+    """Where data sets are kept: $PACELINE_CACHE, or ~/.cache/paceline."""
+    env = os.environ if env is None else env
+    return Path(env[CACHE]) if env.get(CACHE) else Path.home() / ".cache" / "paceline"
+
+
+def child_env(changes: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a child process: this one's, with `changes`."""
+    return {**os.environ, **changes}

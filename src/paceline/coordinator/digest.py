@@ -1,0 +1,75 @@
+"""Reads the final version from the servers, block by block, and hashes it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from paceline.core.coordinator import CoordinatorCore
+from paceline.core.effects import Send
+from paceline.core.layout import ITEMSIZE, digest_header
+from paceline.messages import Pull, PullReply
+from paceline.types import NodeId
+
+_AHEAD = 8  # blocks asked for at once: hides the round trip, bounds the memory
+
+
+class DigestReader:
+    """SHA-256 over names, dtypes, shapes and bytes in model order; see `paceline.blocks.digest` for a model's.
+
+    This room has no torch, and bytes need none.
+    """
+
+    def __init__(self, core: CoordinatorCore) -> None:
+        assert core.model is not None
+        assert core.placement is not None
+        self._tensors = core.model.tensors
+        self._blocks = core.blocks
+        self._owners = core.placement.owners
+        self._epoch = core.placement.epoch
+        self._incarnation = core.incarnation
+        self._version = core.version
+        self._hash = hashlib.sha256()
+        self._at = -1
+        self._next = 0
+        self._hashed = 0
+        self._arrived: dict[int, bytes] = {}
+        self.value: str | None = None
+
+    def start(self) -> list[Send]:
+        """The first reads."""
+        sends = [self._read() for _ in range(min(_AHEAD, len(self._blocks)))]
+        self._advance()
+        return sends
+
+    def _read(self) -> Send:
+        number = self._next
+        self._next += 1
+        pull = Pull(number, self._incarnation, self._epoch, self._version, blocks=(number,))
+        return Send(self._owners[number], pull)
+
+    def received(self, peer: NodeId, reply: PullReply, frames: Sequence[memoryview]) -> list[Send]:
+        """One block arrived; returns further reads."""
+        if len(frames) == 1 and reply.blocks[0].block == reply.req and peer == self._owners[reply.req]:
+            self._arrived[reply.req] = bytes(frames[0])
+        self._advance()
+        more = min(len(self._blocks), self._hashed + _AHEAD) - self._next
+        return [self._read() for _ in range(max(0, more))]
+
+    def _advance(self) -> None:
+        while self._hashed in self._arrived:
+            block, content = self._blocks[self._hashed], self._arrived.pop(self._hashed)
+            size = ITEMSIZE[block.dtype]
+            for piece in block.pieces:
+                self._begin(piece.tensor)
+                self._hash.update(content[piece.offset * size : (piece.offset + piece.numel) * size])
+            self._hashed += 1
+        if self._hashed == len(self._blocks):
+            self._begin(len(self._tensors) - 1)
+            self.value = self._hash.hexdigest()
+
+    def _begin(self, tensor: int) -> None:
+        while self._at < tensor:
+            self._at += 1
+            spec = self._tensors[self._at]
+            self._hash.update(digest_header(spec.name, spec.dtype, spec.shape))

@@ -1,0 +1,116 @@
+"""What people see of a run: its state now, and its summary at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.core.coordinator import CoordinatorCore
+from paceline.types import UNLIMITED
+
+if TYPE_CHECKING:
+    from paceline.coordinator.service import Times
+
+
+def headline(core: CoordinatorCore, run: str) -> str | None:
+    """The first line of output: what will be computed. None until a worker has called `batches`."""
+    if core.job is None or not core.schedule.segments:
+        return None
+    segment = core.schedule.segments[0]
+    how = "" if core.job.slots or core.phases.phases[0].spec.slots else " (slots not given)"
+    workers = core.spec.workers
+    return (
+        f"{segment.mode} · {segment.slots} slot{'s' * (segment.slots != 1)} × {segment.batch_size} = "
+        f"batch {segment.slots * segment.batch_size}{how} · {workers} worker{'s' * (workers != 1)} · "
+        f"seed {core.job.seed} · {run or 'embedded'}"
+    )
+
+
+def advice(core: CoordinatorCore) -> str | None:
+    """A warning when some workers can have nothing to do."""
+    if not core.schedule.segments:
+        return None
+    segment = core.schedule.segments[0]
+    if segment.window == UNLIMITED:
+        return None
+    useful = segment.slots * (segment.window + 1)
+    if core.spec.workers <= useful:
+        return None
+    return (
+        f"{core.spec.workers} workers, but only {useful} slot{'s' * (useful != 1)} can be computed at once "
+        f"({segment.slots} slots × (window {segment.window} + 1)): raise slots, or use fewer workers"
+    )
+
+
+def status_of(core: CoordinatorCore, times: Times, now: float, run: str) -> dict[str, object]:
+    """The state of a run now."""
+    rate = steps_rate = 0.0
+    if len(times.versions) > 1 and now - times.versions[-1][0] < 5.0:
+        (t0, v0, s0), (t1, v1, s1) = times.versions[0], times.versions[-1]
+        rate, steps_rate = (s1 - s0) / (t1 - t0), (v1 - v0) / (t1 - t0)
+    phase = core.phases.open or (core.phases.phases[-1] if core.phases.phases else None)
+    segment = core.schedule.segment(core.watermark.low) if core.schedule.segments else None
+    step = core.watermark.low
+    epoch = 0
+    if segment is not None and step < segment.end_step:
+        epoch = core.schedule.place(step).epoch
+    elif segment is not None:
+        epoch = segment.end_epoch
+    workers = [m for m in core.members.by_role("worker") if not m.left]
+    return {
+        "run": run,
+        "state": core.state,
+        "headline": headline(core, run),
+        "advice": advice(core),
+        "mode": segment.mode if segment else None,
+        "step": step,
+        "end_step": phase.end if phase else None,
+        "version": core.version,
+        "epoch": epoch,
+        "end_epoch": segment.end_epoch if segment else None,
+        "samples": round(core.totals.samples),
+        "samples_per_s": rate,
+        "steps_per_s": steps_rate,
+        "logs": dict(core.logs),
+        "metrics": core.evaluations.metrics(),
+        "validating": [{"version": r.version, "name": r.validator.name} for r in core.evaluations.rounds.values()],
+        "workers_alive": len(workers),
+        "workers": [m.name for m in workers],
+        "servers": [m.name for m in core.members.by_role("server")],
+        "max_staleness": core.totals.max_staleness,
+        "lost_workers": core.totals.lost_workers,
+        "generation": core.generation,
+        "incarnation": core.incarnation,
+        "failure": None
+        if core.failure is None
+        else {"kind": core.failure.kind, "reason": core.failure.reason, "trace": core.failure.trace},
+    }
+
+
+def summary_of(core: CoordinatorCore, times: Times, run: str, digest: str | None) -> dict[str, object]:
+    """The summary of a run that has ended."""
+    seconds = 0.0 if times.began is None or times.last is None else times.last - times.began
+    segment = core.schedule.segments[-1] if core.schedule.segments else None
+    totals = core.totals
+    return {
+        "run": run,
+        "state": "failed" if core.failure else "done",
+        "stopped": core.stop_reason,
+        "steps": max(0, core.version),
+        "samples": round(totals.samples),
+        "seconds": seconds,
+        "samples_per_s": totals.samples / seconds if seconds else 0.0,
+        "mode": segment.mode if segment else None,
+        "slots": segment.slots if segment else None,
+        "slot_batch": segment.batch_size if segment else None,
+        "workers": core.spec.workers,
+        "servers": core.spec.servers,
+        "seed": core.job.seed if core.job else None,
+        "threads": core.job.threads if core.job else None,
+        "metrics": {**core.logs, **core.evaluations.metrics()},
+        "max_staleness": totals.max_staleness,
+        "max_lag": totals.max_lag,
+        "skipped_slots": totals.skipped_slots,
+        "wasted_slots": totals.wasted_slots,
+        "lost_workers": totals.lost_workers,
+        "digest": digest,
+    }

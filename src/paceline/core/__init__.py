@@ -1,0 +1,1 @@
+"""Pure decisions: leases, windows, seals, commits, placement, membership. No I/O, no clock, no torch."""

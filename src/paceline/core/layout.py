@@ -1,0 +1,70 @@
+"""A model's tensors cut into blocks: arithmetic only; `paceline.blocks` does it with memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from paceline.types import BlockSpec, Piece, TensorSpec
+
+ITEMSIZE = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+ALIGN = 64
+"""Elements. torch's fused optimizers round tails differently, so a tensor is cut only at multiples of this."""
+
+_LARGEST, _SMALLEST, _FEWEST = 1 << 20, 1 << 16, 8
+
+
+def target_nbytes(tensors: Sequence[TensorSpec]) -> int:
+    """About 1 MiB, less for small models so that several servers have something to hold."""
+    total = sum(t.numel * ITEMSIZE[t.dtype] for t in tensors)
+    return max(_SMALLEST, min(_LARGEST, total // _FEWEST))
+
+
+def cut(tensors: Sequence[TensorSpec], nbytes: int | None = None) -> tuple[BlockSpec, ...]:
+    """Cut `tensors`, in their order, into blocks of about `nbytes`, each of one kind and dtype.
+
+    A function of the tensors alone, so that every role (and every later run) agrees on it.
+    """
+    nbytes = nbytes or target_nbytes(tensors)
+    blocks: list[BlockSpec] = []
+    pieces: list[Piece] = []
+    fill = 0
+    current: TensorSpec | None = None
+
+    def close() -> None:
+        nonlocal fill, pieces
+        if current is not None and pieces:
+            size = fill * ITEMSIZE[current.dtype]
+            blocks.append(BlockSpec(len(blocks), current.kind, current.dtype, fill, size, tuple(pieces)))
+        fill, pieces = 0, []
+
+    for number, tensor in enumerate(tensors):
+        if current is None or (tensor.kind, tensor.dtype) != (current.kind, current.dtype):
+            close()
+        current = tensor
+        capacity = max(ALIGN, nbytes // ITEMSIZE[tensor.dtype] // ALIGN * ALIGN)
+        start = 0
+        while start < tensor.numel:
+            if fill >= capacity:
+                close()
+            run = min(tensor.numel - start, capacity - fill)
+            pieces.append(Piece(number, start, run, fill))
+            start += run
+            fill += -(-run // ALIGN) * ALIGN
+    close()
+    return tuple(blocks)
+
+
+def digest_header(name: str, dtype: str, shape: Iterable[int]) -> bytes:
+    """What goes before a tensor's bytes into the digest of a model."""
+    return f"{name}\0{dtype}\0{'x'.join(map(str, shape))}\0".encode()

@@ -1,0 +1,141 @@
+"""Slot -> samples and seed, as a pure function of (seed, segments, step, slot).
+
+The order of samples in an epoch is a keyed permutation of ``range(n)`` with random access: a balanced Feistel
+network of six rounds over the next even number of bits, walked until the result is below n. Nothing of size n is
+ever stored, and any process can compute any slot, again. docs/protocol.md spells the function out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.types import Segment
+
+Indices = npt.NDArray[np.int64]
+_ROUNDS = 6
+_CHUNK = 4096  # positions permuted together: numpy's overhead for one call is paid once for many slots
+_U64 = np.uint64
+
+
+def _keys(seed: int, epoch: int) -> list[np.uint64]:
+    raw = blake2b(f"paceline order {seed} {epoch}".encode(), digest_size=8 * _ROUNDS).digest()
+    return [np.uint64(int.from_bytes(raw[8 * r : 8 * r + 8], "little")) for r in range(_ROUNDS)]
+
+
+def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finaliser of splitmix64."""
+    x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
+    return x ^ (x >> _U64(31))
+
+
+def permute(positions: Indices, n: int, seed: int, epoch: int) -> Indices:
+    """The samples at `positions` (each in ``range(n)``) of the shuffled epoch."""
+    if n <= 1:
+        return np.zeros_like(positions)
+    half = ((n - 1).bit_length() + 1) // 2
+    shift, mask = _U64(half), _U64((1 << half) - 1)
+    keys = _keys(seed, epoch)
+    result = positions.astype(np.uint64)
+    todo = np.arange(len(result))
+    while len(todo):
+        x = result[todo]
+        left, right = x >> shift, x & mask
+        for key in keys:
+            left, right = right, left ^ (_mix(right ^ key) & mask)
+        result[todo] = x = (left << shift) | right
+        todo = todo[x >= _U64(n)]
+    return result.astype(np.int64)
+
+
+def slot_seed(seed: int, step: int, slot: int, purpose: str = "slot") -> int:
+    """The 63-bit random seed of a slot. `purpose` keeps the data's draws apart from the model's."""
+    raw = blake2b(f"paceline {purpose} {seed} {step} {slot}".encode(), digest_size=8).digest()
+    return int.from_bytes(raw, "little") >> 1
+
+
+class Place(NamedTuple):
+    """Where a step lies in the data: its epoch, first position, number of samples and of slots."""
+
+    epoch: int
+    offset: int
+    samples: int
+    slots: int
+
+
+class _Epochs(NamedTuple):
+    first_end: int
+    first_steps: int
+    end: int
+    steps: int
+
+
+def _epochs(segment: Segment) -> _Epochs:
+    """How many steps the (possibly begun) first epoch of a segment has, and each later one."""
+    per_step = segment.slots * segment.batch_size
+
+    def usable(n: int) -> int:
+        return n - n % segment.batch_size if segment.drop_last else n
+
+    first_end = segment.offset + usable(segment.data_len - segment.offset)
+    end = usable(segment.data_len)
+    return _Epochs(first_end, -(-(first_end - segment.offset) // per_step), end, -(-end // per_step))
+
+
+def place(segment: Segment, step: int) -> Place:
+    """Where `step` (of this segment) lies. A step never crosses an epoch; its last slots may be short or missing."""
+    per_step = segment.slots * segment.batch_size
+    first_end, first_steps, end, steps = _epochs(segment)
+    k = step - segment.step
+    if k < first_steps:
+        epoch, offset, stop = segment.epoch, segment.offset + k * per_step, first_end
+    else:
+        k -= first_steps
+        epoch, offset, stop = segment.epoch + 1 + k // steps, (k % steps) * per_step, end
+    count = min(per_step, stop - offset)
+    return Place(epoch, offset, count, -(-count // segment.batch_size))
+
+
+def num_steps(segment: Segment) -> int:
+    """Steps from the start of `segment` to the end of its phase's last epoch."""
+    _, first_steps, _, steps = _epochs(segment)
+    return first_steps + (segment.end_epoch - segment.epoch - 1) * steps
+
+
+class Order:
+    """The samples of slots, remembering the last few permuted chunks."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._chunks: OrderedDict[tuple[int, int, int], Indices] = OrderedDict()
+
+    def samples(self, segment: Segment, step: int, slot: int) -> Indices:
+        """Sample numbers of one slot, in order."""
+        at = place(segment, step)
+        start = at.offset + slot * segment.batch_size
+        stop = min(start + segment.batch_size, at.offset + at.samples)
+        if not segment.shuffle:
+            return np.arange(start, stop, dtype=np.int64)
+        parts = []
+        while start < stop:
+            chunk = start // _CHUNK
+            end = min(stop, (chunk + 1) * _CHUNK)
+            base = chunk * _CHUNK
+            parts.append(self._chunk(segment.data_len, at.epoch, chunk)[start - base : end - base])
+            start = end
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _chunk(self, n: int, epoch: int, chunk: int) -> Indices:
+        key = (n, epoch, chunk)
+        found = self._chunks.get(key)
+        if found is None:
+            positions = np.arange(chunk * _CHUNK, min((chunk + 1) * _CHUNK, n), dtype=np.int64)
+            found = self._chunks[key] = permute(positions, n, self.seed, epoch)
+            if len(self._chunks) > 8:
+                self._chunks.popitem(last=False)
+        return found

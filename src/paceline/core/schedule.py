@@ -1,0 +1,50 @@
+"""All segments of a job: what each step is made of."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from paceline.core.sampling import Place, place
+from paceline.types import INIT_STEP, Segment
+
+
+class Schedule:
+    """Segments in the order of their first step. Nothing here changes but by `append`."""
+
+    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+        self.segments: list[Segment] = []
+        self._starts: list[int] = []
+        for segment in segments:
+            self.append(segment)
+
+    def append(self, segment: Segment) -> None:
+        """From `segment.step` on, it decides. A segment for the same step replaces the earlier one's effect."""
+        assert not self._starts or segment.step >= self._starts[-1], "segments are appended in step order"
+        self.segments.append(segment)
+        self._starts.append(segment.step)
+
+    @property
+    def end_step(self) -> int:
+        """First step that no segment covers yet."""
+        return self.segments[-1].end_step if self.segments else 0
+
+    def covers(self, step: int) -> bool:
+        """Whether `step` can be computed by now."""
+        return step == INIT_STEP or 0 <= step < self.end_step
+
+    def segment(self, step: int) -> Segment:
+        """The segment that decides `step`."""
+        return self.segments[bisect_right(self._starts, step) - 1]
+
+    def place(self, step: int) -> Place:
+        """Where `step` lies in its phase's data."""
+        return place(self.segment(step), step)
+
+    def num_slots(self, step: int) -> int:
+        """How many slots the step has; the last step of an epoch may have fewer than the dial says."""
+        return 1 if step == INIT_STEP else self.place(step).slots
+
+    def window(self, step: int) -> int:
+        """The window of the step."""
+        return 0 if step == INIT_STEP else self.segment(step).window

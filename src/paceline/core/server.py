@@ -1,0 +1,359 @@
+"""A parameter server's protocol: which attempts count, when a block is ready, in which order commits apply.
+
+Events in (`handle`, `tick`), sends out; arithmetic is behind `BlockStore`. Rules 1 to 4, 6, 7 and 11 of the design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from paceline.core.effects import Send
+from paceline.core.placement import owned
+from paceline.core.schedule import Schedule
+from paceline.core.store import BlockStore, SumKey
+from paceline.core.window import Watermark, admits, staleness
+from paceline.messages import (
+    Abort,
+    Assign,
+    Beat,
+    Choose,
+    Committed,
+    Message,
+    Plan,
+    Pull,
+    PullReply,
+    Push,
+    PushAck,
+    Ready,
+    Receipt,
+    Refused,
+    Seal,
+    Unpin,
+)
+from paceline.types import COORDINATOR, INIT_STEP, BlockSpec, Fence, NodeId
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One worker's work on one slot, as far as it has arrived here."""
+
+    base: int
+    payloads: dict[int, object] = field(default_factory=dict)
+    revs: dict[int, int] = field(default_factory=dict)
+    seal: Seal | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Sealed, and the sealed push of every block is here."""
+        return self.seal is not None and all(self.revs.get(b) == rev for b, rev in self.seal.revs)
+
+
+@dataclass(slots=True)
+class StepSum:
+    """What has arrived for one step that is not committed yet."""
+
+    num_slots: int
+    attempts: dict[int, dict[Fence, Attempt]] = field(default_factory=dict)
+    chosen: dict[int, Fence] = field(default_factory=dict)
+    receipts: dict[tuple[int, Fence], Receipt] = field(default_factory=dict)
+    ready: dict[tuple[Fence, ...], Ready] = field(default_factory=dict)
+    bases: dict[int, int] = field(default_factory=dict)
+    summed: int = 0
+
+
+class ServerCore:
+    """State of one server. Mutated only through `handle`, `tick` and `forget`."""
+
+    def __init__(self, node: NodeId, store: BlockStore, *, heartbeat_s: float = 0.5) -> None:
+        self.node = node
+        self.store = store
+        self.heartbeat_s = heartbeat_s
+        self.generation = 0
+        self.incarnation = 0
+        self.epoch = 0
+        self.whole = False
+        self.applied = -1
+        self.watermark = Watermark()
+        self.schedule = Schedule()
+        self.blocks: dict[int, BlockSpec] = {}
+        self.failed: Abort | None = None
+        self.steps: dict[int, StepSum] = {}
+        self.refused: dict[str, int] = {}
+        self._assigned = False
+        self._marks: dict[int, int] = {}
+        self._kept: set[int] = set()
+        self._parked: dict[NodeId, Pull] = {}
+        self._next_beat = 0.0
+
+    # ------------------------------------------------------------ events
+
+    def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[Send]:
+        """One message. Whatever is wrong with it is refused by name; nothing raises."""
+        match message:
+            case Push():
+                return self._push(sender, message, payload)
+            case Pull():
+                return self._pull(sender, message)
+            case Committed() | Choose() | Assign() | Plan() | Unpin() | Abort():
+                if message.generation < self.generation:
+                    self.refused["generation"] = self.refused.get("generation", 0) + 1
+                    return []
+                self.generation = message.generation
+                return self._ordered(message, now)
+            case _:
+                return []
+
+    def tick(self, now: float) -> list[Send]:
+        """Heartbeat; whatever the coordinator has not answered yet is said again with it."""
+        if now < self._next_beat:
+            return []
+        out = [self._beat(now)]
+        for step in self.steps.values():
+            out += [Send(COORDINATOR, m) for m in (*step.receipts.values(), *step.ready.values())]
+        return out
+
+    def forget(self, peer: NodeId) -> None:
+        """The session with `peer` is over: nobody waits for an answer there."""
+        self._parked.pop(peer, None)
+
+    def _beat(self, now: float) -> Send:
+        self._next_beat = now + self.heartbeat_s
+        return Send(
+            COORDINATOR,
+            Beat(self.node, self.incarnation, self.epoch, self.applied, len(self.schedule.segments)),
+        )
+
+    def _ordered(self, message: Committed | Choose | Assign | Plan | Unpin | Abort, now: float) -> list[Send]:
+        match message:
+            case Committed():
+                return self._commit(message, now)
+            case Choose():
+                return self._choose(message)
+            case Assign():
+                self._assign(message)
+                return [self._beat(now)]
+            case Plan(segments=segments):
+                for segment in segments[len(self.schedule.segments) :]:
+                    self.schedule.append(segment)
+            case Unpin(incarnation=incarnation, version=version):
+                if incarnation == self.incarnation:
+                    self._kept.discard(version)
+                    self.store.release(version)
+            case Abort():
+                self.failed = message
+        return []
+
+    def _assign(self, message: Assign) -> None:
+        if self._assigned:
+            return
+        self._assigned = True
+        self.incarnation, self.epoch, self.whole = message.incarnation, message.placement.epoch, message.whole
+        mine = owned(message.placement.owners, self.node)
+        self.blocks = {b: message.blocks[b] for b in mine}
+        self.store.open(message.spec, [message.blocks[b] for b in mine])
+
+    # ------------------------------------------------------------ pushes
+
+    def _refuse(self, sender: NodeId, req: int, rule: str, detail: str) -> list[Send]:
+        self.refused[rule] = self.refused.get(rule, 0) + 1
+        return [Send(sender, Refused(req, rule, detail))]
+
+    def _push(self, sender: NodeId, push: Push, payload: Sequence[object]) -> list[Send]:
+        problem = self._check_push(push)
+        if problem:
+            return self._refuse(sender, push.req, *problem)
+        if self._committed(push.step):
+            return [Send(sender, PushAck(push.req, "late"))]
+        step = self.steps.get(push.step)
+        if step is None:
+            step = self.steps[push.step] = StepSum(self.schedule.num_slots(push.step))
+        if push.slot in step.chosen:
+            return [Send(sender, PushAck(push.req, "duplicate"))]
+        attempts = step.attempts.setdefault(push.slot, {})
+        attempt = attempts.get(push.fence)
+        if attempt is None:
+            attempt = attempts[push.fence] = Attempt(push.base)
+        if attempt.whole:
+            return [Send(sender, PushAck(push.req, "duplicate"))]
+        for frame, content in zip(push.blocks, payload, strict=True):
+            if frame.rev > attempt.revs.get(frame.block, -1):
+                attempt.revs[frame.block] = frame.rev
+                attempt.payloads[frame.block] = content
+        if push.seal is not None:
+            attempt.seal = push.seal
+        out = [Send(sender, PushAck(push.req, "held"))]
+        if attempt.whole:
+            out += self._complete(push.step, step, push.slot, push.fence, attempt)
+        return out
+
+    def _check_push(self, push: Push) -> tuple[str, str] | None:
+        if not self._assigned:
+            return "plan", "this server holds no blocks yet"
+        if push.incarnation != self.incarnation:
+            return "incarnation", f"this is incarnation {self.incarnation}, not {push.incarnation}"
+        if push.epoch != self.epoch:
+            return "epoch", f"blocks are placed by epoch {self.epoch}, not {push.epoch}"
+        if push.fence.generation > self.generation:
+            return "plan", f"generation {push.fence.generation} has not spoken here yet"
+        if not self.schedule.covers(push.step):
+            return "plan", f"step {push.step} is not planned yet"
+        if self._committed(push.step):
+            return None
+        if not 0 <= push.slot < self.schedule.num_slots(push.step):
+            return "slot", f"step {push.step} has no slot {push.slot}"
+        if push.step != INIT_STEP:
+            mark = self._marks.get(push.base)
+            if mark is None or not admits(self.schedule.window(push.step), push.step, mark):
+                return "stale", f"step {push.step} may not be computed on version {push.base}"
+        for frame in push.blocks:
+            block = self.blocks.get(frame.block)
+            if block is None:
+                return "block", f"block {frame.block} is not held here"
+            if (frame.dtype, frame.numel) != (block.dtype, block.numel):
+                return "block", f"block {frame.block} is {block.numel} {block.dtype}, not {frame.numel} {frame.dtype}"
+        if push.seal is not None and any(b not in self.blocks for b, _ in push.seal.revs):
+            return "block", "the seal names a block that is not held here"
+        return None
+
+    def _committed(self, step: int) -> bool:
+        return self.applied >= 0 if step == INIT_STEP else self.watermark.has(step)
+
+    def _complete(
+        self, number: int, step: StepSum, slot: int, fence: Fence, attempt: Attempt
+    ) -> list[Send]:
+        """One attempt is here in full. What that means depends on whether attempts are interchangeable."""
+        whole = self.whole or number == INIT_STEP or self.schedule.window(number) != 0
+        if not whole:
+            step.chosen[slot] = fence
+            return self._advance(number, step)
+        if step.num_slots > 1:
+            receipt = Receipt(self.incarnation, self.epoch, number, slot, fence)
+            step.receipts[slot, fence] = receipt
+            return [Send(COORDINATOR, receipt)]
+        key = SumKey(number, fence)
+        self._add(key, attempt)
+        return [Send(COORDINATOR, self._ready(number, step, (fence,), key, [attempt.base]))]
+
+    def _choose(self, message: Choose) -> list[Send]:
+        step = self.steps.get(message.step)
+        if message.incarnation != self.incarnation or step is None or message.slot in step.chosen:
+            return []
+        step.chosen[message.slot] = message.fence
+        for slot, fence in [k for k in step.receipts if k[0] == message.slot]:
+            del step.receipts[slot, fence]
+        return self._advance(message.step, step)
+
+    def _advance(self, number: int, step: StepSum) -> list[Send]:
+        """Sum in slot order as far as the chosen attempts reach; later slots are held until then."""
+        key = SumKey(number, None)
+        while step.summed < step.num_slots and step.summed in step.chosen:
+            attempt = step.attempts[step.summed][step.chosen[step.summed]]
+            step.bases[step.summed] = attempt.base
+            self._add(key, attempt)
+            del step.attempts[step.summed]
+            step.summed += 1
+        if step.summed < step.num_slots or step.ready:
+            return []
+        fences = tuple(step.chosen[i] for i in range(step.num_slots))
+        return [Send(COORDINATOR, self._ready(number, step, fences, key, list(step.bases.values())))]
+
+    def _add(self, key: SumKey, attempt: Attempt) -> None:
+        assert attempt.seal is not None
+        sealed = {b: attempt.payloads[b] for b, _ in attempt.seal.revs}
+        self.store.add(key, attempt.seal.weight, frozenset(attempt.seal.absent), sealed)
+        attempt.payloads.clear()
+
+    def _ready(
+        self, number: int, step: StepSum, fences: tuple[Fence, ...], key: SumKey, bases: list[int]
+    ) -> Ready:
+        init = number == INIT_STEP
+        stale = 0 if init else max(staleness(number, self._marks[b]) for b in bases)
+        lag = 0 if init else self.applied - min(bases)
+        ready = Ready(self.incarnation, self.epoch, number, fences, stale, lag, self.store.partials(key))
+        step.ready[fences] = ready
+        return ready
+
+    # ------------------------------------------------------------ commits
+
+    def _commit(self, message: Committed, now: float) -> list[Send]:
+        commit = message.commit
+        if commit.incarnation != self.incarnation or commit.version <= self.applied:
+            return []
+        if commit.version != self.applied + 1 or not self._assigned:
+            return [self._beat(now)]  # a gap: the beat shows it, and the coordinator repeats what is missing
+        step = self.steps[commit.step]
+        apart = commit.fences in step.ready and step.summed == 0
+        key = SumKey(commit.step, commit.fences[0] if apart else None)
+        if not apart:
+            assert step.summed == step.num_slots, f"commit of step {commit.step} before it was ready"
+        self.store.apply(key, commit)
+        del self.steps[commit.step]
+        for fences in step.ready:
+            if apart and fences != commit.fences:
+                self.store.drop(SumKey(commit.step, fences[0]))
+        self.applied = commit.version
+        self.watermark.add(commit.step)
+        self._marks[commit.version] = self.watermark.low
+        if commit.pin:
+            self._kept.add(commit.version)
+            self.store.keep(commit.version)
+        self._prune()
+        return self._answer_parked()
+
+    def _prune(self) -> None:
+        """Forget the watermarks of versions on which nothing may be computed any more."""
+        window = self.schedule.window(self.watermark.low) if self.schedule.segments else 0
+        if window < 0:
+            # Unlimited: any base is allowed, but one that nobody can still be working on need not be known.
+            while len(self._marks) > 100_000:
+                del self._marks[next(iter(self._marks))]
+            return
+        while self._marks:
+            oldest = next(iter(self._marks))
+            if oldest == self.applied or self._marks[oldest] >= self.watermark.low - window:
+                return
+            del self._marks[oldest]
+
+    # ------------------------------------------------------------ pulls
+
+    def _pull(self, sender: NodeId, pull: Pull) -> list[Send]:
+        if not self._assigned:
+            self._parked[sender] = pull
+            return []
+        if pull.incarnation != self.incarnation:
+            return self._refuse(
+                sender, pull.req, "incarnation", f"this is incarnation {self.incarnation}, not {pull.incarnation}"
+            )
+        if pull.epoch != self.epoch:
+            return self._refuse(
+                sender, pull.req, "epoch", f"blocks are placed by epoch {self.epoch}, not {pull.epoch}"
+            )
+        if 0 <= pull.exact < self.applied and pull.exact not in self._kept:
+            return self._refuse(sender, pull.req, "gone", f"version {pull.exact} is older than {self.applied}")
+        if not self._can_answer(pull):
+            self._parked[sender] = pull
+            return []
+        version = pull.exact if pull.exact >= 0 else self.applied
+        blocks, payload = self.store.read(version, pull.have, pull.blocks)
+        reply = PullReply(pull.req, self.incarnation, version, self._mark(version), blocks)
+        return [Send(sender, reply, payload)]
+
+    def _mark(self, version: int) -> int:
+        return self._marks.get(version, 0)
+
+    def _can_answer(self, pull: Pull) -> bool:
+        if pull.exact >= 0:
+            return pull.exact == self.applied or pull.exact in self._kept
+        return (
+            self.applied >= 0
+            and self.watermark.low >= pull.watermark
+            and (pull.after < 0 or self.watermark.has(pull.after))
+        )
+
+    def _answer_parked(self) -> list[Send]:
+        out: list[Send] = []
+        parked, self._parked = self._parked, {}
+        for sender, pull in parked.items():
+            out += self._pull(sender, pull)
+        return out

@@ -1,0 +1,61 @@
+"""The seam between a server's protocol and its arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from paceline.messages import BlockFrame
+from paceline.types import BlockSpec, Commit, Fence, ModelSpec
+
+
+class SumKey(NamedTuple):
+    """Names one sum of slots. Attempts that are not interchangeable are summed apart, by their fence."""
+
+    step: int
+    fence: Fence | None
+
+
+class BlockStore(Protocol):
+    """Blocks of one server: their readable versions and the sums that become the next one.
+
+    Payloads are opaque: frames of bytes in a real server, symbols in the simulator. A payload handed to `add` is the
+    store's until `add` returns; the core drops it then. Nothing here decides what counts or when.
+    """
+
+    def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
+        """Make room for `blocks`, which hold nothing yet."""
+        ...
+
+    def add(self, key: SumKey, weight: float, absent: frozenset[int], payloads: Mapping[int, object]) -> None:
+        """Add one sealed attempt, given by block, to the sum `key`. Called in slot order."""
+        ...
+
+    def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
+        """Squared norm of the mean gradient of each parameter block of the sum; empty without clip_norm."""
+        ...
+
+    def apply(self, key: SumKey, commit: Commit) -> None:
+        """Turn the sum into version `commit.version` (the initial weights for version 0) and forget the sum.
+
+        The version before it stays readable only while it is kept.
+        """
+        ...
+
+    def drop(self, key: SumKey) -> None:
+        """Forget a sum that will never be applied."""
+        ...
+
+    def keep(self, version: int) -> None:
+        """The current version must stay readable until `release`."""
+        ...
+
+    def release(self, version: int) -> None:
+        """A kept version need not be readable any longer. Unknown versions are ignored."""
+        ...
+
+    def read(
+        self, version: int, have: int, blocks: Sequence[int] | None
+    ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
+        """The blocks at `version` (current or kept) that changed after version `have`."""
+        ...

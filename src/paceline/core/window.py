@@ -1,0 +1,47 @@
+"""Which steps a state contains, and how old a state may be."""
+
+from __future__ import annotations
+
+from paceline.types import INIT_STEP, UNLIMITED
+
+
+class Watermark:
+    """The set of committed steps, as the lowest missing one and the few above it."""
+
+    def __init__(self, low: int = 0) -> None:
+        self.low = low
+        self._above: set[int] = set()
+
+    def add(self, step: int) -> None:
+        """Step `step` is committed."""
+        if step == INIT_STEP:
+            return
+        assert not self.has(step), f"step {step} committed twice"
+        self._above.add(step)
+        while self.low in self._above:
+            self._above.discard(self.low)
+            self.low += 1
+
+    def has(self, step: int) -> bool:
+        """Whether `step` is committed."""
+        return step < self.low or step in self._above
+
+
+def staleness(step: int, watermark: int) -> int:
+    """How many steps below `step` a state with that watermark may lack."""
+    return max(0, step - watermark)
+
+
+def admits(window: int, step: int, watermark: int) -> bool:
+    """Whether a gradient for `step` may be computed on a state with that watermark."""
+    return window == UNLIMITED or staleness(step, watermark) <= window
+
+
+def needed_watermark(window: int, step: int) -> int:
+    """The lowest watermark of a state on which `step` may be computed."""
+    return 0 if window == UNLIMITED else max(0, step - window)
+
+
+def may_lease(window: int, step: int, watermark: int) -> bool:
+    """Whether `step` may be leased: one step early, since its holder waits for the state it must read."""
+    return window == UNLIMITED or step <= watermark + window + 1

@@ -1,0 +1,337 @@
+"""A worker's protocol: ask, read, compute, push, seal, ask again. Events in, sends out; no clock, no tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from paceline.core.effects import Send
+from paceline.core.placement import owned
+from paceline.core.window import needed_watermark
+from paceline.messages import (
+    Abort,
+    BlockFrame,
+    EvalGrant,
+    EvalOver,
+    Evaluated,
+    GiveBack,
+    Grant,
+    Message,
+    Ok,
+    PhaseOver,
+    PlacementRequest,
+    Prepared,
+    Pull,
+    PullReply,
+    Push,
+    PushAck,
+    Refused,
+    Register,
+    Revoke,
+    Seal,
+    Sealed,
+    Turn,
+    Welcome,
+)
+from paceline.types import COORDINATOR, INIT_STEP, UNLIMITED, Fence, Hyper, NodeId, Placement
+
+
+class WorkerState(StrEnum):
+    """Where a worker is between two calls."""
+
+    IDLE = "idle"
+    ASKING = "asking"
+    PULLING = "pulling"
+    INITIALISING = "initialising"
+    COMPUTING = "computing"
+    OVER = "over"
+    ABORTED = "aborted"
+
+
+@dataclass(slots=True)
+class _Unacked:
+    server: NodeId
+    message: Push
+    payload: Sequence[object]
+    sent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Blocks that arrived: put them into the model now, before the next event."""
+
+    server: NodeId
+    frames: tuple[BlockFrame, ...]
+    payload: Sequence[object]
+
+
+class WorkerCore:
+    """One worker's side. The host calls in, sends what is returned, and looks at `state` and `task`.
+
+    `held[server]` is the version of that server's blocks which the host's model has now.
+    """
+
+    def __init__(self, introduction: Register, *, resend_s: float = 2.0) -> None:
+        self.introduction = introduction
+        self.resend_s = resend_s
+        self.state = WorkerState.IDLE
+        self.generation = 0
+        self.incarnation = 0
+        self.placement: Placement | None = None
+        self.mine: dict[NodeId, tuple[int, ...]] = {}
+        self.held: dict[NodeId, int] = {}
+        self.task: Grant | EvalGrant | PhaseOver | EvalOver | None = None
+        self.abort: Abort | None = None
+        self.last_step = -2
+        self.phase = -1
+        self.lead = False
+        self._req = introduction.req
+        self._turn: Turn | None = None
+        self._turn_sent = 0.0
+        self._evaluation = -1
+        self._pulls: dict[NodeId, tuple[Pull, float]] = {}
+        self._unacked: dict[int, _Unacked] = {}
+        self._retry: list[_Unacked] = []
+        self._given_back: dict[int, tuple[GiveBack, float]] = {}
+        self._rejoining = False
+
+    # ------------------------------------------------------------ the host's calls
+
+    def next_req(self) -> int:
+        """A number for the next request."""
+        self._req += 1
+        return self._req
+
+    def place(self, prepared: Prepared) -> None:
+        """The coordinator said where the blocks are."""
+        self.generation = max(self.generation, prepared.generation)
+        self.incarnation = prepared.incarnation
+        self.placement = prepared.placement
+        servers = sorted(set(prepared.placement.owners) | set(prepared.placement.addresses))
+        self.mine = {s: owned(prepared.placement.owners, s) for s in servers}
+        self.mine = {s: blocks for s, blocks in self.mine.items() if blocks}
+        self.held = {s: self.held.get(s, -1) for s in self.mine}
+
+    def ask(
+        self,
+        now: float,
+        phase: int,
+        *,
+        sealed: Sealed | None = None,
+        evaluated: Evaluated | None = None,
+        abandoned: Fence | None = None,
+        evaluation: int = -1,
+    ) -> list[Send]:
+        """Report and ask for the next lease."""
+        self.state, self.task, self.phase = WorkerState.ASKING, None, phase
+        self._evaluation = evaluation
+        self._pulls.clear()
+        self._turn = Turn(
+            self.next_req(), phase, self.incarnation, sealed, evaluated, abandoned, evaluation
+        )
+        self._turn_sent = now
+        return [Send(COORDINATOR, self._turn)]
+
+    def push(
+        self,
+        now: float,
+        parts: Mapping[NodeId, tuple[tuple[BlockFrame, ...], Sequence[object], Seal | None]],
+    ) -> list[Send]:
+        """Send the blocks of the current slot to their servers: provisional, or the end of the attempt."""
+        task = self.task
+        assert isinstance(task, Grant)
+        out = []
+        for server, (frames, payload, seal) in parts.items():
+            message = Push(
+                self.next_req(),
+                task.incarnation,
+                task.epoch,
+                task.step,
+                task.slot,
+                task.fence,
+                self.held[server],
+                frames,
+                seal,
+            )
+            self._unacked[message.req] = _Unacked(server, message, payload, now)
+            out.append(Send(server, message, payload))
+        return out
+
+    def sealed(
+        self, now: float, weight: float, hyper: Hyper, logs: dict[str, float], seconds: float
+    ) -> list[Send]:
+        """The slot is sealed (its sealing pushes are out): report it and ask for the next one."""
+        task = self.task
+        assert isinstance(task, Grant)
+        if task.step != INIT_STEP:
+            self.last_step = task.step
+        report = Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds)
+        return self.ask(now, self.phase, sealed=report, evaluation=self._evaluation)
+
+    @property
+    def unacked(self) -> Collection[int]:
+        """Requests of pushes that no server has answered yet; their payloads must not change."""
+        return self._unacked.keys()
+
+    # ------------------------------------------------------------ events
+
+    def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[Send | Fill]:
+        """One message. The host carries out what is returned, in order."""
+        match message:
+            case PushAck(req=req):
+                self._unacked.pop(req, None)
+            case PullReply():
+                return self._filled(sender, message, payload, now)
+            case Refused():
+                return self._refused(sender, message, now)
+            case Abort() | Revoke() | Grant() | EvalGrant() | PhaseOver() | EvalOver():
+                if message.generation < self.generation:
+                    return []
+                self.generation = message.generation
+                return self._told(message, now)
+            case Prepared():
+                self.place(message)
+            case Ok(req=req):
+                self._given_back.pop(req, None)
+            case Welcome() if self._rejoining:
+                # Registered again after an eviction: whatever was leased before is void.
+                self._rejoining = False
+                self.generation = max(self.generation, message.generation)
+                return list(self.ask(now, self.phase, evaluation=self._evaluation))
+        return []
+
+    def _told(
+        self, message: Abort | Revoke | Grant | EvalGrant | PhaseOver | EvalOver, now: float
+    ) -> list[Send | Fill]:
+        match message:
+            case Abort():
+                self.state, self.abort = WorkerState.ABORTED, message
+            case Revoke(fence=fence):
+                task = self.task
+                if self.state == WorkerState.PULLING and isinstance(task, Grant) and task.fence == fence:
+                    return list(self.ask(now, self.phase, evaluation=self._evaluation))
+            case _:
+                if self._turn is None or message.req != self._turn.req:
+                    return []
+                self._turn = None
+                self.task = message
+                if not isinstance(message, EvalOver):
+                    self.incarnation, self.lead = message.incarnation, message.lead
+                return list(self._begin(message, now))
+        return []
+
+    def _begin(self, task: Grant | EvalGrant | PhaseOver | EvalOver, now: float) -> list[Send]:
+        match task:
+            case Grant(step=step) if step == INIT_STEP:
+                self.state = WorkerState.INITIALISING
+                return []
+            case Grant(segment=segment) if segment is not None:
+                if segment.window == 0:
+                    return self._read(now, exact=task.step)
+                watermark = needed_watermark(segment.window, task.step)
+                after = self.last_step if segment.window == UNLIMITED else -2
+                return self._read(now, exact=-1, watermark=watermark, after=after)
+            case EvalGrant(version=version):
+                return self._read(now, exact=version)
+            case PhaseOver(version=version) if version >= 0:
+                return self._read(now, exact=version)
+            case _:
+                self.state = WorkerState.OVER
+                return []
+
+    def _read(self, now: float, *, exact: int, watermark: int = 0, after: int = -2) -> list[Send]:
+        assert self.task is not None
+        assert self.placement is not None
+        out = []
+        self._pulls.clear()
+        for server, blocks in self.mine.items():
+            if exact >= 0 and self.held[server] == exact:
+                continue
+            have = self.held[server] if exact < 0 or self.held[server] <= exact else -1
+            pull = Pull(
+                self.next_req(), self.incarnation, self.placement.epoch, exact, watermark, after, have, blocks
+            )
+            self._pulls[server] = (pull, now)
+            out.append(Send(server, pull))
+        self.state = WorkerState.PULLING
+        if not out:
+            self._arrived()
+        return out
+
+    def _arrived(self) -> None:
+        over = isinstance(self.task, PhaseOver | EvalOver)
+        self.state = WorkerState.OVER if over else WorkerState.COMPUTING
+
+    def _filled(
+        self, sender: NodeId, message: PullReply, payload: Sequence[object], now: float
+    ) -> list[Send | Fill]:
+        asked = self._pulls.get(sender)
+        if asked is None or asked[0].req != message.req or message.incarnation != self.incarnation:
+            return []
+        del self._pulls[sender]
+        self.held[sender] = message.version
+        if not self._pulls:
+            self._arrived()
+        return [Fill(sender, message.blocks, payload)]
+
+    def _refused(self, sender: NodeId, message: Refused, now: float) -> list[Send | Fill]:
+        unacked = self._unacked.pop(message.req, None)
+        pulling = any(pull.req == message.req for pull, _ in self._pulls.values())
+        turning = self._turn is not None and self._turn.req == message.req
+        if message.rule == "unknown":
+            if not turning:
+                return []
+            self._rejoining = True
+            self._unacked.clear()
+            return [Send(COORDINATOR, msgspec.structs.replace(self.introduction, req=self.next_req()))]
+        if message.rule == "plan" and unacked is not None:
+            unacked.sent = now
+            self._retry.append(unacked)
+            return []
+        if message.rule == "epoch" and (pulling or unacked is not None):
+            assert self.placement is not None
+            ask = PlacementRequest(self.next_req(), self.placement.epoch)
+            return [Send(COORDINATOR, ask), *self._abandon(now)]
+        if pulling:
+            return list(self._abandon(now))
+        if unacked is None:
+            return []
+        give_back = GiveBack(self.next_req(), unacked.message.fence)
+        self._given_back[give_back.req] = (give_back, now)
+        return [Send(COORDINATOR, give_back)]
+
+    def _abandon(self, now: float) -> list[Send]:
+        task = self.task
+        fence = task.fence if isinstance(task, Grant | EvalGrant) else None
+        return self.ask(now, self.phase, abandoned=fence, evaluation=self._evaluation)
+
+    def tick(self, now: float) -> list[Send]:
+        """Say again what nobody answered. Receivers recognise repetitions."""
+        out = []
+        if self._turn is not None and now - self._turn_sent >= self.resend_s:
+            self._turn_sent = now
+            out.append(Send(COORDINATOR, self._turn))
+        for server, (pull, sent) in list(self._pulls.items()):
+            if now - sent >= self.resend_s:
+                self._pulls[server] = (pull, now)
+                out.append(Send(server, pull))
+        for entry in self._unacked.values():
+            if now - entry.sent >= self.resend_s:
+                entry.sent = now
+                out.append(Send(entry.server, entry.message, entry.payload))
+        for req, (give_back, sent) in list(self._given_back.items()):
+            if now - sent >= self.resend_s:
+                self._given_back[req] = (give_back, now)
+                out.append(Send(COORDINATOR, give_back))
+        retry, self._retry = self._retry, []
+        for entry in retry:
+            if now - entry.sent >= 0.02:
+                entry.sent = now
+                self._unacked[entry.message.req] = entry
+                out.append(Send(entry.server, entry.message, entry.payload))
+            else:
+                self._retry.append(entry)
+        return out

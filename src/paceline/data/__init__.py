@@ -1,0 +1,1 @@
+"""Data of a phase: where samples come from, and how a slot's batch is made."""

@@ -1,0 +1,99 @@
+"""A map-style data set, a batch size and a way to collate: taken from the user, or out of a DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
+
+from paceline.errors import UsageError
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where batches come from."""
+
+    data: Any
+    length: int
+    batch_size: int
+    collate: Collate
+    shuffle: bool
+    drop_last: bool
+    loader_workers: int
+
+    @property
+    def tensors(self) -> Sequence[torch.Tensor] | None:
+        """The tensors to index at once, where that equals collating single samples."""
+        if type(self.data) is TensorDataset and self.collate is default_collate:
+            return self.data.tensors
+        return None
+
+
+def open_source(
+    data: Any,
+    batch_size: int | None,
+    *,
+    shuffle: bool = True,
+    collate_fn: Collate | None = None,
+    drop_last: bool = False,
+    loader_workers: int = 0,
+) -> Source:
+    """Take `data` apart. A DataLoader brings its own batch size, order, collation and workers.
+
+    Raises:
+        UsageError: the data cannot be read by sample number, or a number makes no sense.
+    """
+    if isinstance(data, DataLoader):
+        return _from_loader(data, batch_size, loader_workers)
+    if isinstance(data, IterableDataset):
+        raise UsageError(
+            "an IterableDataset cannot be leased slot by slot: give a map-style Dataset (with __len__ and "
+            "__getitem__)"
+        )
+    try:
+        length = len(data)
+    except TypeError:
+        raise UsageError(f"{type(data).__name__} has no length: give a map-style Dataset") from None
+    if batch_size is None:
+        raise UsageError("batch_size is needed: how many samples has one slot?")
+    if batch_size < 1:
+        raise UsageError(f"batch_size must be at least 1, not {batch_size}")
+    if loader_workers < 0:
+        raise UsageError(f"loader_workers must not be negative, not {loader_workers}")
+    if length == 0:
+        raise UsageError("the data set is empty")
+    return Source(data, length, batch_size, collate_fn or default_collate, shuffle, drop_last, loader_workers)
+
+
+def _from_loader(loader: DataLoader[Any], batch_size: int | None, loader_workers: int) -> Source:
+    if loader.batch_size is None or type(loader.batch_sampler).__name__ != "BatchSampler":
+        raise UsageError("a DataLoader with its own batch_sampler cannot be taken apart: pass its data set instead")
+    if isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement:
+        shuffle = True
+    elif isinstance(loader.sampler, SequentialSampler):
+        shuffle = False
+    else:
+        raise UsageError(
+            f"a DataLoader with a {type(loader.sampler).__name__} cannot be taken apart, since slots decide which "
+            "samples are read: pass its data set instead"
+        )
+    return open_source(
+        loader.dataset,
+        batch_size or loader.batch_size,
+        shuffle=shuffle,
+        collate_fn=loader.collate_fn,
+        drop_last=loader.drop_last,
+        loader_workers=loader_workers or loader.num_workers,
+    )

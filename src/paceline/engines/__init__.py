@@ -1,0 +1,1 @@
+"""Where roles run and who restarts them."""

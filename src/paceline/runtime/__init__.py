@@ -1,0 +1,1 @@
+"""Builds one role from a config: the only wiring."""

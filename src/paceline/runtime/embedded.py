@@ -1,0 +1,80 @@
+"""Coordinator and server inside the worker's own thread: `python train.py` without children."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from paceline.config.dials import ClusterSpec
+from paceline.coordinator.service import CoordinatorService
+from paceline.coordinator.store import LogStore
+from paceline.messages import Finish, Register, Summary
+from paceline.runtime.loop import pump
+from paceline.runtime.rundir import RunDir
+from paceline.server.service import ServerService
+from paceline.transport.base import Received
+from paceline.transport.inproc import InprocHub
+
+
+class EmbeddedCluster:
+    """Both roles on one hub; they run whenever the worker waits."""
+
+    def __init__(self, path: Path | None, spec: ClusterSpec) -> None:
+        self.hub = InprocHub()
+        self.run = RunDir.create(path) if path is not None else None
+        log = LogStore(self.run.log_file if self.run is not None else Path(":memory:"))
+        self._log = log
+        suffix = secrets.token_hex(4)
+        front = self.hub.port(f"coordinator/{suffix}", listen="inproc://coordinator")
+        name = "" if path is None else str(path)
+        self.coordinator = CoordinatorService(front, spec, log, run=name)
+        back = self.hub.port(f"server-0/{suffix}", listen="inproc://server-0")
+        intro = Register(1, "server", "server-0", os.getpid(), socket.gethostname(), back.address)
+        self.server = ServerService(back, intro)
+        assert front.address is not None
+        self.address = front.address
+        back.connect(front.address)
+        self._ports = [front, back]
+        self._told = False
+        self.hub.add_pump(lambda: pump(self.coordinator, front))
+        self.hub.add_pump(lambda: pump(self.server, back))
+        self.hub.add_pump(self._tick)
+
+    def _tick(self) -> bool:
+        now = time.monotonic()
+        self.server.on_tick(now)
+        self.coordinator.on_tick(now)
+        if not self._told and self.coordinator.core.schedule.segments:
+            self._told = True
+            status = self.coordinator.status(now)
+            sys.stderr.write(f"{status['headline']}\n")
+        return False
+
+    def close(self, *, failed: bool) -> None:
+        """Write the summary where a directory was given, and end both roles."""
+        if self.run is not None and not failed:
+            port = self.hub.port(f"observer/{secrets.token_hex(4)}")
+            port.connect(self.address)
+            summary = None
+            deadline = time.monotonic() + 30.0
+            asked = False
+            while summary is None and time.monotonic() < deadline:
+                event = port.recv(0.05)
+                if not asked and event is not None:
+                    port.send(self._ports[0].node, Finish(1))
+                    asked = True
+                if isinstance(event, Received) and isinstance(event.message, Summary):
+                    summary = msgspec.json.decode(event.message.json)
+            port.close()
+            if summary is not None:
+                self.run.summary_file.write_text(json.dumps(summary, indent=2) + "\n")
+        for opened in self._ports:
+            opened.close()
+        self._log.close()

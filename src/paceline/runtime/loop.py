@@ -1,0 +1,70 @@
+"""Runs a role's service on its port: a blocking poll, no event loop."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from typing import Protocol
+
+from paceline.transport.base import Event, Port
+
+_TICK_S = 0.1
+_BURST = 256  # events handled before time is looked at
+
+
+class Service(Protocol):
+    """A role as the loop sees it."""
+
+    ended: str | None
+
+    def on_event(self, event: Event, now: float) -> None:
+        """One event of the port."""
+        ...
+
+    def on_tick(self, now: float) -> None:
+        """Time passes; the inbox is empty."""
+        ...
+
+
+def node_id(name: str) -> str:
+    """An identity that no other start of this role will have."""
+    return f"{name}/{secrets.token_hex(4)}"
+
+
+def serve(service: Service, port: Port) -> str:
+    """Run until the service has ended or the process is told to; returns the reason."""
+    told: list[str] = []
+
+    def on_signal(number: int, _: object) -> None:
+        told.append(signal.Signals(number).name)
+
+    previous = {s: signal.signal(s, on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
+    next_tick = 0.0
+    try:
+        while service.ended is None and not told:
+            event = port.recv(_TICK_S)
+            burst = 0
+            while event is not None and burst < _BURST:
+                service.on_event(event, time.monotonic())
+                burst += 1
+                event = port.recv(0)
+            if event is not None:
+                service.on_event(event, time.monotonic())
+            now = time.monotonic()
+            if now >= next_tick:
+                next_tick = now + _TICK_S
+                service.on_tick(now)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    return service.ended or told[0]
+
+
+def pump(service: Service, port: Port) -> bool:
+    """Handle what is waiting, without waiting: how a role lives inside another's thread. True if there was anything."""
+    busy = False
+    while (event := port.recv(0)) is not None:
+        busy = True
+        service.on_event(event, time.monotonic())
+    return busy

@@ -1,0 +1,1 @@
+"""Parameter servers: blocks, their optimizers, and the service around the core."""

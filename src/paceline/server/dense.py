@@ -1,0 +1,269 @@
+"""Dense blocks in memory: sums of slots, readable versions, the optimizer. Arithmetic of rule 11, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+
+from paceline.blocks import bytes_of, new_block, piece_of, tensor_of
+from paceline.core.store import SumKey
+from paceline.messages import BlockFrame
+from paceline.server.optimizers import PieceOptimizer
+from paceline.transport.base import Delivery
+from paceline.types import INIT_STEP, BlockSpec, Commit, Kind, ModelSpec
+
+_CHUNK_NBYTES = 1 << 20  # pieces updated together: few optimizer calls for small blocks, cache-sized for large ones
+
+
+class Buffer:
+    """One version of one block. Readers are deliveries that may still look at it."""
+
+    __slots__ = ("_readers", "frame", "tensor")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.frame = bytes_of(tensor)
+        self._readers: list[Delivery] = []
+
+    def lend(self, delivery: Delivery) -> None:
+        """The lane reads the buffer until `delivery` is done."""
+        self._readers = [d for d in self._readers if not d.done]
+        if not delivery.done:
+            self._readers.append(delivery)
+
+    @property
+    def idle(self) -> bool:
+        """Nobody reads it any more, so it may be written."""
+        self._readers = [d for d in self._readers if not d.done]
+        return not self._readers
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Weighted sums of the slots so far, by block. `own[b]` is False while the sum is a borrowed frame."""
+
+    weight: float = 0.0
+    acc: dict[int, torch.Tensor] = field(default_factory=dict)
+    own: dict[int, bool] = field(default_factory=dict)
+    present: set[int] = field(default_factory=set)
+    touched: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Parameter blocks whose pieces one optimizer instance updates."""
+
+    blocks: list[BlockSpec]
+    optimizer: PieceOptimizer
+
+
+class DenseStore:
+    """`BlockStore` over torch tensors."""
+
+    def __init__(self) -> None:
+        self._spec: ModelSpec | None = None
+        self._blocks: dict[int, BlockSpec] = {}
+        self._current: dict[int, Buffer] = {}
+        self._changed: dict[int, int] = {}
+        self._kept: dict[int, tuple[dict[int, Buffer], dict[int, int]]] = {}
+        self._spare: dict[int, list[Buffer]] = {}
+        self._sums: dict[SumKey, _Sum] = {}
+        self._spare_acc: dict[int, list[torch.Tensor]] = {}
+        self._chunks: list[_Chunk] = []
+        self.version = -1
+
+    def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
+        """Make room for `blocks`."""
+        self._spec = spec
+        for block in blocks:
+            self._blocks[block.index] = block
+            self._current[block.index] = Buffer(new_block(block))
+            self._changed[block.index] = 0
+            self._spare[block.index] = []
+            self._spare_acc[block.index] = []
+        trained = [b for b in blocks if b.kind == Kind.PARAMETER]
+        group: list[BlockSpec] = []
+        for block in trained:
+            if group and sum(b.nbytes for b in group) + block.nbytes > _CHUNK_NBYTES:
+                self._open_chunk(spec, group)
+                group = []
+            group.append(block)
+        if group:
+            self._open_chunk(spec, group)
+
+    def _open_chunk(self, spec: ModelSpec, blocks: list[BlockSpec]) -> None:
+        groups = [spec.tensors[p.tensor].group for b in blocks for p in b.pieces]
+        pieces = [piece_of(self._current[b.index].tensor, p) for b in blocks for p in b.pieces]
+        self._chunks.append(_Chunk(list(blocks), PieceOptimizer(spec.optimizer, groups, pieces)))
+
+    # ------------------------------------------------------------ sums
+
+    def add(self, key: SumKey, weight: float, absent: frozenset[int], payloads: Mapping[int, object]) -> None:
+        """Add one slot: acc = w0*g0, then acc += wi*gi, in slot order."""
+        total = self._sums.get(key)
+        if total is None:
+            total = self._sums[key] = _Sum()
+        total.weight += weight
+        for index, payload in payloads.items():
+            block = self._blocks[index]
+            value = tensor_of(cast(memoryview, payload), block.dtype)
+            total.present.update(p.tensor for p in block.pieces if p.tensor not in absent)
+            total.touched.add(index)
+            if block.kind == Kind.LAST and key.step != INIT_STEP:
+                self._take_last(total, block, absent, value)
+            else:
+                self._accumulate(total, index, weight, value, own=False)
+        if key.step == INIT_STEP or weight == 0:
+            return
+        for index, block in self._blocks.items():
+            # A slot that did not change a float buffer still counts with the value it started from.
+            if block.kind == Kind.MEAN and index not in payloads:
+                self._accumulate(total, index, weight, self._current[index].tensor, own=False)
+
+    def _accumulate(self, total: _Sum, index: int, weight: float, value: torch.Tensor, *, own: bool) -> None:
+        acc = total.acc.get(index)
+        if acc is None:
+            if weight == 1.0:
+                total.acc[index], total.own[index] = value, own
+            else:
+                total.acc[index], total.own[index] = torch.mul(value, weight, out=self._room(index)), True
+            return
+        term = value if weight == 1.0 else value * weight
+        if total.own[index]:
+            acc.add_(term)
+        else:
+            total.acc[index], total.own[index] = torch.add(acc, term, out=self._room(index)), True
+
+    def _take_last(self, total: _Sum, block: BlockSpec, absent: frozenset[int], value: torch.Tensor) -> None:
+        acc = total.acc.get(block.index)
+        if acc is None:
+            acc = total.acc[block.index] = self._current[block.index].tensor.clone()
+            total.own[block.index] = True
+        for piece in block.pieces:
+            if piece.tensor not in absent:
+                piece_of(acc, piece).copy_(piece_of(value, piece))
+
+    def _room(self, index: int) -> torch.Tensor:
+        spare = self._spare_acc[index]
+        return spare.pop() if spare else new_block(self._blocks[index])
+
+    def _mean(self, total: _Sum, index: int) -> torch.Tensor:
+        """The weighted mean of the slots, made in place in memory that is ours."""
+        acc = total.acc[index]
+        if total.weight != 1.0:
+            if total.own[index]:
+                acc.div_(total.weight)
+            else:
+                acc = total.acc[index] = torch.div(acc, total.weight, out=self._room(index))
+                total.own[index] = True
+        return acc
+
+    def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
+        """Squared norm of the mean gradient of each parameter block, in double precision."""
+        total = self._sums[key]
+        if self._spec is None or self._spec.clip_norm is None or key.step == INIT_STEP or not total.weight:
+            return ()
+        out = []
+        for index in sorted(total.touched):
+            if self._blocks[index].kind == Kind.PARAMETER:
+                mean = total.acc[index].double() / total.weight
+                out.append((index, float(torch.dot(mean, mean))))
+        return tuple(out)
+
+    def drop(self, key: SumKey) -> None:
+        """Forget a sum."""
+        self._reuse(self._sums.pop(key, None))
+
+    def _reuse(self, total: _Sum | None) -> None:
+        if total is not None:
+            for index, acc in total.acc.items():
+                if total.own[index] and len(self._spare_acc[index]) < 2:
+                    self._spare_acc[index].append(acc)
+
+    # ------------------------------------------------------------ versions
+
+    def apply(self, key: SumKey, commit: Commit) -> None:
+        """Make the next version beside the readable one, then switch."""
+        total = self._sums.pop(key)
+        self.version = commit.version
+        if key.step == INIT_STEP:
+            for index, value in total.acc.items():
+                self._current[index].tensor.copy_(value)
+            return
+        if total.weight:
+            for chunk in self._chunks:
+                self._update(chunk, total, commit)
+            for index in total.touched:
+                kind = self._blocks[index].kind
+                if kind == Kind.MEAN:
+                    self._write(index).tensor.copy_(self._mean(total, index))
+                elif kind == Kind.LAST:
+                    self._write(index).tensor.copy_(total.acc[index])
+        self._reuse(total)
+
+    def _update(self, chunk: _Chunk, total: _Sum, commit: Commit) -> None:
+        weights: list[torch.Tensor] = []
+        grads: list[torch.Tensor | None] = []
+        for block in chunk.blocks:
+            if block.index not in total.touched:
+                weights += [piece_of(self._current[block.index].tensor, p) for p in block.pieces]
+                grads += [None] * len(block.pieces)
+                continue
+            grad = self._mean(total, block.index)
+            if commit.scale < 1.0:
+                grad = grad.mul_(commit.scale) if total.own[block.index] else grad * commit.scale
+            old = self._current[block.index].tensor
+            new = self._write(block.index).tensor.copy_(old)
+            for piece in block.pieces:
+                weights.append(piece_of(new, piece))
+                grads.append(piece_of(grad, piece) if piece.tensor in total.present else None)
+        if any(g is not None for g in grads):
+            chunk.optimizer.step(commit.hyper, weights, grads)
+
+    def _write(self, index: int) -> Buffer:
+        """A buffer for the next version of a block; the old one is used again once nobody needs it."""
+        old = self._current[index]
+        spare = self._spare[index]
+        fresh = next((b for b in spare if b.idle), None)
+        if fresh is None:
+            fresh = Buffer(new_block(self._blocks[index]))
+        else:
+            spare.remove(fresh)
+        self._current[index] = fresh
+        self._changed[index] = self.version
+        if not any(old is kept.get(index) for kept, _ in self._kept.values()):
+            spare.append(old)
+        return fresh
+
+    def keep(self, version: int) -> None:
+        """Keep the current version readable."""
+        assert version == self.version
+        self._kept[version] = (dict(self._current), dict(self._changed))
+
+    def release(self, version: int) -> None:
+        """Give up a kept version."""
+        kept = self._kept.pop(version, None)
+        if kept is None:
+            return
+        for index, buffer in kept[0].items():
+            held = any(buffer is other.get(index) for other, _ in self._kept.values())
+            if buffer is not self._current[index] and not held:
+                self._spare[index].append(buffer)
+
+    def read(
+        self, version: int, have: int, blocks: Sequence[int] | None
+    ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
+        """Frames and buffers of the blocks that changed after `have`."""
+        current, changed = (
+            (self._current, self._changed) if version == self.version else self._kept[version]
+        )
+        frames, buffers = [], []
+        for index in blocks if blocks is not None else sorted(self._blocks):
+            if changed[index] > have or have < 0:
+                spec = self._blocks[index]
+                frames.append(BlockFrame(index, spec.dtype, spec.numel))
+                buffers.append(current[index])
+        return tuple(frames), buffers

@@ -1,0 +1,59 @@
+"""The real `torch.optim` classes, built from a name and numbers, over pieces of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+
+from paceline.blocks import as_parameter
+from paceline.config.dials import OPTIMIZERS
+from paceline.errors import UsageError
+from paceline.types import Hyper, OptimizerSpec
+
+def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
+    """The class by name.
+
+    Raises:
+        UsageError: it is not among those that servers can run.
+    """
+    if name not in OPTIMIZERS:
+        raise UsageError(f"{name} does not run on servers; use one of {', '.join(OPTIMIZERS)}")
+    return cast(type[torch.optim.Optimizer], getattr(torch.optim, name))
+
+
+class PieceOptimizer:
+    """One `torch.optim` instance over some pieces. Weights are not its own: each step is told where they lie."""
+
+    def __init__(self, spec: OptimizerSpec, groups: Sequence[int], samples: Sequence[torch.Tensor]) -> None:
+        """`groups[i]` is the param group of piece i, `samples[i]` a tensor of its size and dtype."""
+        self._group_numbers = sorted(set(groups))
+        self.params = [as_parameter(sample) for sample in samples]
+        by_group = [
+            {
+                "params": [p for p, g in zip(self.params, groups, strict=True) if g == number],
+                **_arguments(spec.hyper[number]),
+            }
+            for number in self._group_numbers
+        ]
+        first: dict[str, Any] = {k: v for k, v in by_group[0].items() if k != "params"}
+        self._optimizer = optimizer_class(spec.name)(by_group, **first)
+        self._hyper = spec.hyper
+
+    def step(
+        self, hyper: Hyper, weights: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
+    ) -> None:
+        """Update `weights` in place with `grads`; a piece whose gradient is None is skipped."""
+        if hyper != self._hyper:
+            for group, number in zip(self._optimizer.param_groups, self._group_numbers, strict=True):
+                group.update(_arguments(hyper[number]))
+            self._hyper = hyper
+        for param, weight, grad in zip(self.params, weights, grads, strict=True):
+            param.data = weight
+            param.grad = grad
+        self._optimizer.step()
+
+
+def _arguments(hyper: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in hyper.items()}

@@ -1,0 +1,100 @@
+"""Links that drop, delay, duplicate and reorder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from paceline.messages import Message
+from paceline.sim.symbols import Buffer
+from paceline.sim.world import Process, World
+from paceline.types import NodeId
+
+_MAX_DROPS_IN_A_ROW = 3  # a link that never delivers is a cut, which is a fault of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """How bad the network is. With `reorder`, messages of one link overtake each other."""
+
+    drop: float = 0.0
+    duplicate: float = 0.0
+    reorder: bool = False
+    min_delay_s: float = 0.001
+    mean_delay_s: float = 0.004
+
+
+@dataclass(slots=True)
+class _Link:
+    mean_delay_s: float
+    free_at: float = 0.0
+    drops: int = 0
+
+
+class Network:
+    """Carries messages between processes. Payloads are read when they are delivered, as by a zero-copy lane."""
+
+    def __init__(self, world: World, weather: Weather, rng: Random) -> None:
+        self.world = world
+        self.weather = weather
+        self.rng = rng
+        self.processes: dict[NodeId, Process] = {}
+        self.cuts: dict[frozenset[NodeId], float] = {}
+        self.dropped = 0
+        self.duplicated = 0
+        self._links: dict[tuple[NodeId, NodeId], _Link] = {}
+
+    def add(self, process: Process) -> None:
+        """`process` can be reached."""
+        self.processes[process.node] = process
+
+    def heal(self) -> None:
+        """From now on everything arrives, once and in order."""
+        self.weather = Weather(min_delay_s=self.weather.min_delay_s, mean_delay_s=self.weather.mean_delay_s)
+        self.cuts.clear()
+
+    def cut(self, a: NodeId, b: NodeId, seconds: float) -> None:
+        """Nothing passes between the two for a while."""
+        self.cuts[frozenset((a, b))] = self.world.now + seconds
+
+    def send(self, sender: NodeId, to: NodeId, message: Message, payload: Sequence[object] = ()) -> None:
+        """Hand over; what becomes of it is not known."""
+        target = self.processes.get(to)
+        if target is None:
+            return
+        link = self._links.get((sender, to))
+        if link is None:
+            spread = self.rng.uniform(0.3, 3.0)
+            link = self._links[sender, to] = _Link(self.weather.mean_delay_s * spread)
+        weather = self.weather
+        if self._lost(sender, to, link):
+            self.dropped += 1
+            self.world.note("drop", sender, to, message)
+            return
+        copies = 1
+        if weather.duplicate and self.rng.random() < weather.duplicate:
+            self.duplicated += 1
+            copies = 2
+        for _ in range(copies):
+            delay = weather.min_delay_s + self.rng.expovariate(1.0) * link.mean_delay_s
+            if not weather.reorder:
+                delay = max(delay, link.free_at - self.world.now)
+                link.free_at = self.world.now + delay
+            self.world.after(delay, target, self._deliver, sender, target, message, payload)
+
+    def _lost(self, sender: NodeId, to: NodeId, link: _Link) -> bool:
+        if self.cuts:
+            until = self.cuts.get(frozenset((sender, to)))
+            if until is not None and until > self.world.now:
+                return True
+        if not self.weather.drop or link.drops >= _MAX_DROPS_IN_A_ROW or self.rng.random() >= self.weather.drop:
+            link.drops = 0
+            return False
+        link.drops += 1
+        return True
+
+    def _deliver(self, sender: NodeId, target: Process, message: Message, payload: Sequence[object]) -> None:
+        self.world.note("deliver", target.node, sender, message)
+        content = tuple(p.content if isinstance(p, Buffer) else p for p in payload)
+        target.receive(sender, message, content)

@@ -1,0 +1,131 @@
+"""Play schedules: one seed, or many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from paceline.sim.cluster import Cluster
+from paceline.sim.scenario import Scenario, make_scenario
+from paceline.sim.world import Trace, Violation
+from paceline.types import UNLIMITED
+
+_SETTLE_S = 3.0  # after the last worker's goodbye: what is still on its way arrives, books are closed
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one schedule went. `digest` is equal for two runs only if every event was."""
+
+    seed: int
+    digest: str
+    events: int
+    virtual_s: float
+    commits: int
+    slots: int
+    lost_workers: int
+    wasted_slots: int
+    fired: dict[str, int] = field(default_factory=dict)
+
+
+def simulate(scenario: Scenario) -> Outcome:
+    """Play one schedule to its end.
+
+    Raises:
+        Violation: a rule was broken, or the job did not end; names the seed and the last events.
+    """
+    trace = Trace()
+    cluster = Cluster(scenario, trace)
+    try:
+        _play(cluster)
+        _check_end(cluster)
+    except Violation as error:
+        raise Violation(
+            f"{error.what}\n  {scenario}", seed=scenario.seed, event=cluster.world.events, lines=trace.lines()
+        ) from None
+    except Exception as error:
+        raise Violation(
+            f"{type(error).__name__}: {error}\n  {scenario}",
+            seed=scenario.seed,
+            event=cluster.world.events,
+            lines=trace.lines(),
+        ) from error
+    core = cluster.coordinator.core
+    return Outcome(
+        scenario.seed,
+        trace.digest,
+        cluster.world.events,
+        cluster.world.now,
+        len(cluster.checker.log),
+        cluster.checker.slots_done,
+        core.totals.lost_workers,
+        core.totals.wasted_slots,
+        cluster.fired,
+    )
+
+
+def simulate_seeds(
+    seeds: Iterable[int], *, mode: str | None = None, workers: int | None = None, servers: int | None = None
+) -> list[Outcome]:
+    """Play the schedules of `seeds`, stopping at the first violation."""
+    return [simulate(make_scenario(seed, mode=mode, workers=workers, servers=servers)) for seed in seeds]
+
+
+def _play(cluster: Cluster) -> None:
+    world, scenario = cluster.world, cluster.scenario
+    cluster.start()
+    limit = scenario.heal_at_s + scenario.bound_s
+    while world.step():
+        if cluster.coordinator.core.failure is not None:
+            raise Violation(f"the job failed: {cluster.coordinator.core.failure.reason}")
+        if world.now > limit:
+            raise Violation(f"no end {scenario.bound_s} s after the faults ended: {_stuck(cluster)}")
+        if not cluster.faulty and all(w.done or not w.alive for w in cluster.workers):
+            break
+    limit = world.now + _SETTLE_S + scenario.cluster.heartbeat_timeout_s
+    while world.now < limit and world.step():
+        pass
+
+
+def _stuck(cluster: Cluster) -> str:
+    states = [
+        f"{w.node} {w.core.state} {w.core.task} asked={w._asked}" for w in cluster.workers if w.alive and not w.done
+    ]
+    core = cluster.coordinator.core
+    return f"{'; '.join(states)}; version {core.version}, watermark {core.watermark.low}"
+
+
+def _check_end(cluster: Cluster) -> None:
+    """Nothing is missing, and nothing is left over."""
+    checker, core = cluster.checker, cluster.coordinator.core
+    last = len(checker.log) - 1
+    for server in cluster.servers:
+        if not server.core.blocks:
+            continue
+        if server.core.applied != last:
+            raise Violation(f"{server.node} ends at version {server.core.applied} of {last}")
+        if server.core.steps or server.store.sums:
+            raise Violation(f"{server.node} still holds {list(server.core.steps)}, {list(server.store.sums)}")
+        if server.store.kept:
+            raise Violation(f"{server.node} still keeps versions {list(server.store.kept)}")
+    if cluster.stopped:
+        unlimited = checker.schedule.segments and checker.schedule.segments[-1].window == UNLIMITED
+        if not unlimited and checker.watermark.low < last and core.schedule.window(0) == 0:
+            raise Violation(f"{last} commits, but step {checker.watermark.low} is missing")
+    elif checker.watermark.low != checker.schedule.end_step or last != checker.schedule.end_step:
+        raise Violation(f"{checker.watermark.low} of {checker.schedule.end_step} steps are committed, {last} versions")
+    elif len(core.phases.phases) != len(cluster.scenario.phases):
+        raise Violation(f"{len(core.phases.phases)} of {len(cluster.scenario.phases)} phases were run")
+    for validator in cluster.scenario.validators:
+        _check_validations(cluster, validator.name, validator.every, validator.data_len)
+
+
+def _check_validations(cluster: Cluster, name: str, every: int, data_len: int) -> None:
+    checker = cluster.checker
+    if not every or not data_len:
+        return
+    due = {v for v in range(1, len(checker.log)) if v % every == 0}
+    due |= {v for v in checker.phase_versions.values() if v > 0}
+    done = {version for other, version in checker.results if other == name}
+    if done != due:
+        raise Violation(f"validation {name} ran on versions {sorted(done)}, not {sorted(due)}")

@@ -1,0 +1,150 @@
+"""What stands for tensors: a gradient is how it was made, a block's value is the history that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from paceline.core.store import SumKey
+from paceline.messages import BlockFrame
+from paceline.types import INIT_STEP, BlockSpec, Commit, Fence, Kind, ModelSpec
+
+_MARK = 1 << 61  # above every tensor number; below it 20 bits of step, 14 of slot, 4 and 23 of fence
+
+
+class Value(NamedTuple):
+    """A block after `version`, the last commit that changed it. `chain` stands for its bytes."""
+
+    block: int
+    version: int
+    chain: int
+
+
+class Reads(NamedTuple):
+    """What a turn was computed on: the version each block was read at, and the value that was found there."""
+
+    versions: tuple[int, ...]
+    values: tuple[Value | None, ...]
+
+
+class Gradient(NamedTuple):
+    """One block of one attempt. `rev` counts its pushes within the attempt."""
+
+    step: int
+    slot: int
+    fence: Fence
+    block: int
+    rev: int
+    reads: Reads
+
+
+class Buffer:
+    """Memory that a worker writes gradients into, and reuses as soon as it believes it may."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: Gradient) -> None:
+        self.content = content
+
+
+class Part(NamedTuple):
+    """One attempt as it was added to a sum."""
+
+    step: int
+    slot: int
+    fence: Fence
+    weight: float
+    gradients: dict[int, Gradient]
+
+
+def mark(step: int, slot: int, fence: Fence) -> int:
+    """A number that tells a store which attempt it is given; travels where absent tensors are listed."""
+    return _MARK | (step + 1) << 41 | slot << 27 | fence.generation << 23 | fence.counter
+
+
+def unmark(absent: frozenset[int]) -> tuple[int, int, Fence]:
+    """The attempt that `mark` named."""
+    number = max(absent) ^ _MARK
+    fence = Fence(number >> 23 & 0xF, number & 0x7FFFFF)
+    return (number >> 41) - 1, number >> 27 & 0x3FFF, fence
+
+
+class Observer(Protocol):
+    """Told of everything a store does, when it does it."""
+
+    def added(self, store: SymbolStore, key: SumKey, part: Part, before: Sequence[Part]) -> None:
+        """`part` is about to join `before`."""
+        ...
+
+    def applied(self, store: SymbolStore, key: SumKey, commit: Commit, parts: Sequence[Part]) -> None:
+        """`parts` became version `commit.version`; `store.current` has the new values."""
+        ...
+
+
+class SymbolStore:
+    """`BlockStore` without arithmetic."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.blocks: dict[int, BlockSpec] = {}
+        self.current: dict[int, Value] = {}
+        self.version = -1
+        self.kept: dict[int, dict[int, Value]] = {}
+        self.sums: dict[SumKey, list[Part]] = {}
+
+    def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
+        """Make room."""
+        self.blocks = {b.index: b for b in blocks}
+
+    def add(self, key: SumKey, weight: float, absent: frozenset[int], payloads: Mapping[int, object]) -> None:
+        """One attempt more."""
+        gradients = {b: p for b, p in payloads.items() if isinstance(p, Gradient)}
+        part = Part(*unmark(absent), weight, gradients)
+        parts = self.sums.setdefault(key, [])
+        self.observer.added(self, key, part, parts)
+        parts.append(part)
+
+    def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
+        """None: norms are arithmetic."""
+        return ()
+
+    def apply(self, key: SumKey, commit: Commit) -> None:
+        """The sum becomes the next version of each block."""
+        parts = self.sums.pop(key)
+        for index, block in self.blocks.items():
+            used = [(p.slot, p.fence, p.weight) for p in parts if index in p.gradients]
+            if not self._changes(commit, block.kind, bool(used), parts):
+                continue
+            old = self.current.get(index)
+            chain = hash((commit.version, commit.step, old.chain if old else 0, tuple(used)))
+            self.current[index] = Value(index, commit.version, chain)
+        self.version = commit.version
+        self.observer.applied(self, key, commit, parts)
+
+    def _changes(self, commit: Commit, kind: Kind, used: bool, parts: Sequence[Part]) -> bool:
+        if commit.step == INIT_STEP:
+            return True
+        if kind == Kind.MEAN:
+            return any(p.weight for p in parts)
+        return used and kind != Kind.FROZEN
+
+    def drop(self, key: SumKey) -> None:
+        """Forget the sum."""
+        self.sums.pop(key, None)
+
+    def keep(self, version: int) -> None:
+        """Keep the current version."""
+        self.kept[version] = dict(self.current)
+
+    def release(self, version: int) -> None:
+        """Forget a kept version."""
+        self.kept.pop(version, None)
+
+    def read(
+        self, version: int, have: int, blocks: Sequence[int] | None
+    ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
+        """Blocks that changed after `have`."""
+        values = self.current if version == self.version else self.kept[version]
+        chosen = [values[b] for b in (self.blocks if blocks is None else blocks) if values[b].version > have]
+        frames = tuple(BlockFrame(v.block, self.blocks[v.block].dtype, self.blocks[v.block].numel) for v in chosen)
+        return frames, tuple(chosen)

@@ -1,0 +1,119 @@
+"""Virtual time: a heap of events, the processes they belong to, and a trace of all that happened."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from hashlib import blake2b
+from heapq import heappop, heappush
+from struct import Struct
+
+import msgspec
+
+from paceline.messages import Message
+
+_STAMP = Struct("<d")
+
+
+class Violation(AssertionError):
+    """A rule was broken. `lines` are the last events before it."""
+
+    def __init__(self, what: str, *, seed: int = 0, event: int = 0, lines: tuple[str, ...] = ()) -> None:
+        self.what, self.seed, self.event, self.lines = what, seed, event, lines
+        tail = "".join(f"\n  {line}" for line in lines)
+        super().__init__(f"seed {seed}, event {event}: {what}{tail}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Survive the trip between processes."""
+        return (_rebuild, (self.what, self.seed, self.event, self.lines))
+
+
+def _rebuild(what: str, seed: int, event: int, lines: tuple[str, ...]) -> Violation:
+    return Violation(what, seed=seed, event=event, lines=lines)
+
+
+class Trace:
+    """A running hash over every event, and the last few of them in full."""
+
+    def __init__(self, keep: int = 40) -> None:
+        self._hash = blake2b(digest_size=16)
+        self._last: deque[tuple[float, str, str, str, Message | None]] = deque(maxlen=keep)
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def note(self, now: float, what: str, who: str, peer: str, message: Message | None) -> None:
+        """One event."""
+        body = b"" if message is None else self._encode(message)
+        self._hash.update(_STAMP.pack(now) + f"{what} {who} {peer} ".encode() + body)
+        self._last.append((now, what, who, peer, message))
+
+    @property
+    def digest(self) -> str:
+        """Equal for two runs only if every event was equal, in the same order at the same time."""
+        return self._hash.hexdigest()
+
+    def lines(self) -> tuple[str, ...]:
+        """The last events, oldest first."""
+        return tuple(
+            f"{now:10.4f} {what:<8} {who:<14} {peer:<14} {'' if message is None else message}"
+            for now, what, who, peer, message in self._last
+        )
+
+
+class Process:
+    """Something that events belong to. While it is stopped they wait; once it is gone they are dropped."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.alive = True
+        self.stopped = False
+        self.backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+
+    def receive(self, sender: str, message: Message, payload: tuple[object, ...]) -> None:
+        """One message."""
+        raise NotImplementedError
+
+
+class World:
+    """The clock. Two events at the same time happen in the order in which they were planned."""
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self.now = 0.0
+        self.events = 0
+        self.trace = trace
+        self._order = 0
+        self._heap: list[tuple[float, int, Process, Callable[..., None], tuple[object, ...]]] = []
+
+    def after(self, delay: float, process: Process, call: Callable[..., None], *args: object) -> None:
+        """Plan `call` for `process`."""
+        self._order += 1
+        heappush(self._heap, (self.now + delay, self._order, process, call, args))
+
+    def note(self, what: str, who: str, peer: str = "", message: Message | None = None) -> None:
+        """Write to the trace, if there is one."""
+        if self.trace is not None:
+            self.trace.note(self.now, what, who, peer, message)
+
+    def step(self) -> bool:
+        """Let the next event happen; False when there is none."""
+        while self._heap:
+            self.now, _, process, call, args = heappop(self._heap)
+            if not process.alive:
+                continue
+            if process.stopped:
+                process.backlog.append((call, args))
+                continue
+            self.events += 1
+            call(*args)
+            return True
+        return False
+
+    def wake(self, process: Process) -> None:
+        """A stopped process goes on: what arrived meanwhile happens now, in order."""
+        process.stopped = False
+        backlog, process.backlog = process.backlog, []
+        for call, args in backlog:
+            if process.stopped or not process.alive:
+                process.backlog.append((call, args))
+                continue
+            self.events += 1
+            call(*args)

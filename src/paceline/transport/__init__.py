@@ -1,0 +1,1 @@
+"""One seam between roles, and its lanes: `zmq` between processes, `inproc` within one."""

@@ -1,0 +1,332 @@
+"""The lane within one process: no sockets, no threads, nothing copied.
+
+A sent message lies in the other port's queue until its role asks for it. Frames are handed over by reference,
+and a delivery is done only when the receiver has let go of every view of them, so the sender's rule is the
+same as on a socket: do not write until it is done.
+
+The embedded mode runs several roles in one thread. Each role registers a *pump*, a function that does some of
+its work and says whether there was any; a port that waits for an event runs the pumps meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from paceline.errors import PeerLostError, PeerUnknownError, TransportError
+from paceline.messages import Message, Refused
+from paceline.transport.base import Counters, Delivery, Event, Frame, PeerDown, PeerUp
+from paceline.transport.inbox import admit, open_header
+from paceline.transport.limits import LinkLimits
+from paceline.types import NodeId
+from paceline.wire.codec import encode
+from paceline.wire.handshake import check_node
+
+_SCHEME = "inproc://"
+_IDLE_S = 0.0005
+
+Pump = Callable[[], bool]
+
+
+class _Parcel(NamedTuple):
+    """A message on its way; bytes in strict mode."""
+
+    peer: NodeId
+    message: Message | bytes
+    frames: tuple[Frame, ...]
+
+
+class _Loan:
+    """Frames that the receiver may still read."""
+
+    __slots__ = ("_holders",)
+
+    def __init__(self, holders: Sequence[weakref.ref[ctypes.Array[ctypes.c_char]]]) -> None:
+        self._holders = holders
+
+    @property
+    def done(self) -> bool:
+        return all(holder() is None for holder in self._holders)
+
+
+def _lend(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], Delivery]:
+    """Views for the receiver, and what tells when the last view made from them is gone.
+
+    Each view is taken through a ctypes array: every slice or cast of it keeps that array alive, and an array
+    can be referenced weakly, which a slice of a memoryview would escape. Read-only buffers cannot be written,
+    so nothing has to be waited for.
+    """
+    views: list[Frame] = []
+    holders: list[weakref.ref[ctypes.Array[ctypes.c_char]]] = []
+    for frame in frames:
+        if frame.readonly or not frame.nbytes:
+            views.append(frame.cast("B") if frame.nbytes else memoryview(b""))
+            continue
+        holder = (ctypes.c_char * frame.nbytes).from_buffer(frame)
+        views.append(memoryview(holder).cast("B"))
+        holders.append(weakref.ref(holder))
+    return tuple(views), _Loan(holders)
+
+
+class InprocHub:
+    """Where the ports of one process find each other. Everything belongs to the thread that made it."""
+
+    def __init__(self, *, strict: bool = False, limits: LinkLimits | None = None) -> None:
+        """With `strict` every message is encoded and decoded on its way, as between processes."""
+        self.strict = strict
+        self.limits = LinkLimits() if limits is None else limits
+        self._listeners: dict[str, InprocPort] = {}
+        self._dials: dict[str, list[InprocPort]] = {}
+        self._pumps: list[Pump] = []
+        self._pumping = False
+
+    def port(self, node: NodeId, *, listen: str | None = None) -> InprocPort:
+        """A port that shows itself as `node`; with `listen`, peers can connect to ``inproc://<listen>``.
+
+        Raises:
+            ValueError: somebody listens under that name.
+        """
+        return InprocPort(self, node, listen=listen)
+
+    def add_pump(self, pump: Pump) -> None:
+        """Run `pump` whenever a port waits. It does a little work and returns whether there was any."""
+        self._pumps.append(pump)
+
+    def remove_pump(self, pump: Pump) -> None:
+        """Undo `add_pump`."""
+        self._pumps.remove(pump)
+
+    def pump(self) -> bool:
+        """Run every pump once; True when any made progress. A pump that waits does not run the others."""
+        if self._pumping:
+            return False
+        self._pumping = True
+        try:
+            progress = False
+            for pump in tuple(self._pumps):
+                progress = pump() or progress
+            return progress
+        finally:
+            self._pumping = False
+
+    @property
+    def pumping(self) -> bool:
+        """Whether a pump is running: waiting inside it would wait for oneself."""
+        return self._pumping
+
+    def listen(self, port: InprocPort, address: str) -> None:
+        """Make `port` reachable, and complete the connections that waited for it."""
+        if address in self._listeners:
+            raise ValueError(f"{address} is in use")
+        self._listeners[address] = port
+        for dialler in self._dials.get(address, ()):
+            _join(dialler, port, address)
+
+    def dial(self, port: InprocPort, address: str) -> None:
+        """Connect `port` to whoever listens at `address`, now or later."""
+        diallers = self._dials.setdefault(address, [])
+        if port in diallers:
+            return
+        diallers.append(port)
+        listener = self._listeners.get(address)
+        if listener is not None:
+            _join(port, listener, address)
+
+    def hang_up(self, port: InprocPort, address: str) -> None:
+        """Stop connecting `port` to `address`."""
+        diallers = self._dials.get(address, [])
+        if port in diallers:
+            diallers.remove(port)
+
+    def redial(self, port: InprocPort, address: str) -> None:
+        """Connect again after a session was dropped, as a socket would by itself."""
+        listener = self._listeners.get(address)
+        if listener is not None and port in self._dials.get(address, ()):
+            _join(port, listener, address)
+
+    def remove(self, port: InprocPort) -> None:
+        """`port` has closed."""
+        if port.address is not None and self._listeners.get(port.address) is port:
+            del self._listeners[port.address]
+        for diallers in self._dials.values():
+            if port in diallers:
+                diallers.remove(port)
+
+
+def _join(dialler: InprocPort, listener: InprocPort, address: str) -> None:
+    listener.attach(dialler, None)
+    dialler.attach(listener, address)
+
+
+class InprocPort:
+    """A `Port` within one process; made by `InprocHub.port`."""
+
+    def __init__(self, hub: InprocHub, node: NodeId, *, listen: str | None = None) -> None:
+        self._hub = hub
+        self._node = check_node(node)
+        self._address = None if listen is None else _SCHEME + listen
+        self._counters = Counters()
+        self._queue: deque[Event | _Parcel] = deque()
+        self._waiting: dict[NodeId, int] = {}
+        self._peers: dict[NodeId, tuple[InprocPort, str | None]] = {}
+        self._closed = False
+        if self._address is not None:
+            hub.listen(self, self._address)
+
+    @property
+    def node(self) -> NodeId:
+        """As `Port.node`."""
+        return self._node
+
+    @property
+    def address(self) -> str | None:
+        """As `Port.address`: ``inproc://name``."""
+        return self._address
+
+    @property
+    def counters(self) -> Counters:
+        """As `Port.counters`."""
+        return self._counters
+
+    def connect(self, address: str) -> None:
+        """As `Port.connect`."""
+        self._check_open()
+        if not address.startswith(_SCHEME) or address == _SCHEME:
+            raise ValueError(f"{address!r} is not of the form {_SCHEME}name")
+        self._hub.dial(self, address)
+
+    def disconnect(self, peer: NodeId) -> None:
+        """As `Port.disconnect`. The address of a peer that has not come up yet names it as well."""
+        self._check_open()
+        if peer.startswith(_SCHEME):
+            self._hub.hang_up(self, peer)
+            peer = next((node for node, (_, address) in self._peers.items() if address == peer), peer)
+        session = self._peers.pop(peer, None)
+        if session is not None:
+            other, address = session
+            if address is not None:
+                self._hub.hang_up(self, address)
+            other.detach(self, "the connection was closed")
+        self._waiting.pop(peer, None)
+        self._queue = deque(item for item in self._queue if item.peer != peer)
+
+    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
+        """As `Port.send`."""
+        self._check_open()
+        session = self._peers.get(peer)
+        if session is None:
+            raise PeerUnknownError(f"{self._node} has no session with {peer}")
+        other, address = session
+        views, delivery = _lend(frames)
+        if not other.enqueue(self._node, encode(message) if self._hub.strict else message, views):
+            reason = "its queue is full"
+            del self._peers[peer]
+            self._queue.append(PeerDown(peer, reason))
+            other.detach(self, f"ended by the peer (queue-full): {reason}")
+            if address is not None:
+                self._hub.redial(self, address)
+            raise PeerLostError(peer, reason)
+        self._counters.sent_messages += 1
+        for view in views:
+            self._counters.sent_bytes += view.nbytes
+        return delivery
+
+    def recv(self, timeout_s: float) -> Event | None:
+        """As `Port.recv`; runs the hub's pumps while there is nothing."""
+        self._check_open()
+        event = self._take()
+        if event is not None or self._hub.pumping:
+            return event
+        deadline = time.monotonic() + timeout_s
+        while True:
+            progress = self._hub.pump()
+            event = self._take()
+            if event is not None:
+                return event
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                return None
+            if not progress:
+                time.sleep(min(remaining_s, _IDLE_S))
+
+    def close(self) -> None:
+        """As `Port.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._hub.remove(self)
+        for other, _ in self._peers.values():
+            other.detach(self, "the connection was closed")
+        self._peers.clear()
+        self._queue.clear()
+
+    # ------------------------------------------------------------ the other ports' side
+
+    def attach(self, other: InprocPort, address: str | None) -> None:
+        """A session with `other` begins; one with the same node id is replaced."""
+        older = self._peers.get(other.node)
+        if older is not None:
+            self._queue.append(PeerDown(other.node, "replaced by a newer connection"))
+            if older[0] is not other:
+                older[0].detach(
+                    self, "ended by the peer (replaced): a newer connection proved the same node id"
+                )
+        self._peers[other.node] = (other, address)
+        self._queue.append(PeerUp(other.node, address))
+
+    def detach(self, other: InprocPort, reason: str) -> None:
+        """`other` has ended the session."""
+        session = self._peers.get(other.node)
+        if session is not None and session[0] is other:
+            del self._peers[other.node]
+            self._queue.append(PeerDown(other.node, reason))
+
+    def enqueue(self, peer: NodeId, message: Message | bytes, frames: tuple[Frame, ...]) -> bool:
+        """Queue a message from `peer`; False when it has as many waiting as it may."""
+        waiting = self._waiting.get(peer, 0)
+        if waiting >= self._hub.limits.queue_messages:
+            return False
+        self._waiting[peer] = waiting + 1
+        self._queue.append(_Parcel(peer, message, frames))
+        return True
+
+    # ------------------------------------------------------------ inside
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TransportError(f"the port of {self._node} is closed")
+
+    def _take(self) -> Event | None:
+        while self._queue:
+            item = self._queue.popleft()
+            if not isinstance(item, _Parcel):
+                return item
+            event = self._open(*item)
+            if event is not None:
+                return event
+        return None
+
+    def _open(self, peer: NodeId, message: Message | bytes, frames: tuple[Frame, ...]) -> Event | None:
+        waiting = self._waiting.get(peer, 0)
+        if waiting > 1:
+            self._waiting[peer] = waiting - 1
+        else:
+            self._waiting.pop(peer, None)
+        limits = self._hub.limits.wire
+        if isinstance(message, bytes):
+            opened = open_header(message, limits, self._counters)
+            if opened is None:
+                return None
+            message = opened
+        admitted = admit(peer, message, frames, limits, self._counters)
+        if isinstance(admitted, Refused):
+            # A session that is over, or ends here, has its own event.
+            with contextlib.suppress(PeerUnknownError, PeerLostError):
+                self.send(peer, admitted)
+            return None
+        return admitted

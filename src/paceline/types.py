@@ -1,0 +1,170 @@
+"""The words of the design as frozen values: no behaviour beyond arithmetic.
+
+Everything here is a `msgspec.Struct` (or a plain alias), so the same value travels on the wire, is written to the
+commit log and is compared in the simulator.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+NodeId = str
+"""A process, unique per start, such as ``worker-0/5f2c81``."""
+
+COORDINATOR: NodeId = "coordinator"
+"""The address by which every role speaks to the coordinator, whichever process that is now."""
+
+INIT_STEP = -1
+"""The step whose only slot is the initial weights; committing it makes version 0."""
+
+UNLIMITED = -1
+"""A window without a bound (asynchronous training)."""
+
+
+class Fence(NamedTuple):
+    """Names one attempt. Later leases of a slot have larger fences, across coordinator restarts too."""
+
+    generation: int
+    counter: int
+
+
+class SlotId(NamedTuple):
+    """The i-th micro-batch of step t."""
+
+    step: int
+    slot: int
+
+
+class Kind(StrEnum):
+    """How the slots of a step are combined into the next version of a tensor."""
+
+    PARAMETER = "parameter"  # weighted mean gradient, then the optimizer
+    FROZEN = "frozen"  # never changes after version 0
+    MEAN = "mean"  # float buffer: weighted mean of the slots' values
+    LAST = "last"  # any other buffer: the value of the last slot that changed it
+
+
+class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
+    """One named tensor of the model. `group` is the optimizer's param group, -1 where there is none."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: Kind
+    group: int = -1
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        n = 1
+        for dim in self.shape:
+            n *= dim
+        return n
+
+
+Hyper = tuple[dict[str, float | int | bool | None | tuple[float, ...]], ...]
+"""The numeric hyper-parameters of each param group, in order."""
+
+
+class OptimizerSpec(msgspec.Struct, frozen=True, array_like=True):
+    """A `torch.optim` class by name with the numbers it was built with (`fused` and the like are among them)."""
+
+    name: str
+    hyper: Hyper
+
+
+class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
+    """What every worker of a job must agree on: tensors in model order (parameters, then buffers) and the optimizer."""
+
+    tensors: tuple[TensorSpec, ...]
+    optimizer: OptimizerSpec
+    clip_norm: float | None = None
+    deterministic: bool = True
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A run of elements of tensor number `tensor`, lying at `offset` inside its block."""
+
+    tensor: int
+    start: int
+    numel: int
+    offset: int
+
+
+class BlockSpec(msgspec.Struct, frozen=True, array_like=True):
+    """A contiguous range of tensors of one kind and dtype: the unit of placement, push, pull and checkpoint."""
+
+    index: int
+    kind: Kind
+    dtype: str
+    numel: int
+    nbytes: int
+    pieces: tuple[Piece, ...]
+
+
+class Placement(msgspec.Struct, frozen=True, array_like=True):
+    """Who holds each block. `owners[b]` is the primary of block b; `addresses` says where each server listens."""
+
+    epoch: int
+    owners: tuple[NodeId, ...]
+    addresses: dict[NodeId, str]
+
+
+class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):
+    """One call of `batches`. Workers that disagree on it fail by name."""
+
+    number: int
+    data_len: int
+    batch_size: int
+    slots: int | None
+    epochs: int
+    shuffle: bool
+    drop_last: bool
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """From `step` on: where in the data, and with which dials. Changing anything while a job runs appends one.
+
+    `epoch` and `offset` are the sample position at `step`; `end_step` closes the phase this segment belongs to.
+    """
+
+    step: int
+    phase: int
+    epoch: int
+    offset: int
+    end_step: int
+    end_epoch: int
+    data_len: int
+    slots: int
+    batch_size: int
+    shuffle: bool
+    drop_last: bool
+    window: int
+    mode: str
+
+
+class Commit(msgspec.Struct, frozen=True, array_like=True):
+    """A row of the commit log. Version `version` is the state after this commit.
+
+    `fences` names the attempt that counted for each slot; `scale` is the clip factor of the step's gradient.
+    """
+
+    incarnation: int
+    version: int
+    step: int
+    fences: tuple[Fence, ...]
+    hyper: Hyper
+    scale: float
+    pin: bool
+    staleness: int
+    lag: int
+
+
+class Sums(msgspec.Struct, frozen=True, array_like=True):
+    """A metric over some samples: `total / count` is its mean."""
+
+    total: float
+    count: float

@@ -1,0 +1,1 @@
+"""Bytes in and out: messages, frames and the handshake, without sockets, clocks or torch."""

@@ -1,0 +1,177 @@
+"""What a received message and its raw frames must satisfy before a role sees them.
+
+Everything here is arithmetic on Python integers, which do not wrap: nothing is allocated for a size that a
+peer only claims, and a frame that fails never reaches torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.errors import RefusedFrameError
+from paceline.messages import Assign, BlockFrame, Message, Prepare, Pull, PullReply, Push
+from paceline.types import INIT_STEP
+from paceline.wire.codec import MAX_HEADER_NBYTES
+
+ITEM_NBYTES = {
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Every dtype that may travel, with the bytes of one element."""
+
+CODECS = frozenset({"raw"})
+"""Every codec that a frame may declare."""
+
+MAX_NDIM = 8
+MAX_NUMEL = 1 << 48
+_MAX_COUNTER = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireLimits:
+    """Caps of one message. A sender that keeps them is never refused for size."""
+
+    max_header_nbytes: int = MAX_HEADER_NBYTES
+    max_frame_nbytes: int = 64 << 20
+    max_message_nbytes: int = 1 << 30
+    max_frames: int = 4096
+
+    def __post_init__(self) -> None:
+        """Refuse caps that would let nothing through."""
+        if min(self.max_header_nbytes, self.max_frame_nbytes, self.max_message_nbytes, self.max_frames) < 1:
+            raise ValueError(f"every wire limit must be at least 1: {self}")
+
+
+DEFAULT_LIMITS = WireLimits()
+
+
+def shape_numel(shape: Sequence[int], *, max_numel: int = MAX_NUMEL) -> int:
+    """The number of elements of `shape`.
+
+    Raises:
+        RefusedFrameError: rule ``shape`` for more than 8 dimensions, a negative one, or a product above
+            `max_numel` (a product that wraps in 64 bits, as of [4194305, 4194305, 211106198978564], is far
+            above it).
+    """
+    if len(shape) > MAX_NDIM:
+        raise RefusedFrameError("shape", f"{len(shape)} dimensions, at most {MAX_NDIM}")
+    numel = 1
+    for dim in shape:
+        if dim < 0:
+            raise RefusedFrameError("shape", f"dimension {dim}")
+        numel *= dim
+    # A zero dimension must not excuse absurd ones beside it: they are what an overflow attack looks like.
+    if numel > max_numel or any(dim > max_numel for dim in shape):
+        raise RefusedFrameError("shape", f"{list(shape)} has more than {max_numel} elements")
+    return numel
+
+
+def item_nbytes(dtype: str) -> int:
+    """Bytes of one element.
+
+    Raises:
+        RefusedFrameError: rule ``dtype`` for a dtype that may not travel.
+    """
+    try:
+        return ITEM_NBYTES[dtype]
+    except KeyError:
+        raise RefusedFrameError("dtype", f"{dtype[:40]!r} is not one of {', '.join(ITEM_NBYTES)}") from None
+
+
+def message_blocks(message: Message) -> tuple[BlockFrame, ...]:
+    """The raw frames that `message` declares; empty for messages that carry none."""
+    if isinstance(message, (Push, PullReply)):
+        return message.blocks
+    return ()
+
+
+def check_frames(
+    blocks: Sequence[BlockFrame], frames: Sequence[memoryview | bytes], limits: WireLimits = DEFAULT_LIMITS
+) -> None:
+    """Check that `frames` are exactly what `blocks` declare, within `limits`.
+
+    Raises:
+        RefusedFrameError: rule ``frame-count``, ``block``, ``duplicate-block``, ``rev``, ``codec``,
+            ``dtype``, ``numel``, ``frame-size``, ``frame-cap`` or ``message-cap``.
+    """
+    if len(frames) > limits.max_frames or len(blocks) > limits.max_frames:
+        raise RefusedFrameError("frame-count", f"more than {limits.max_frames} frames")
+    if len(frames) != len(blocks):
+        raise RefusedFrameError("frame-count", f"{len(blocks)} declared, {len(frames)} came")
+    seen: set[int] = set()
+    total = 0
+    for declared, frame in zip(blocks, frames, strict=True):
+        nbytes = len(frame) if isinstance(frame, bytes) else frame.nbytes
+        _check_frame(declared, nbytes, limits)
+        if declared.block in seen:
+            raise RefusedFrameError("duplicate-block", f"block {declared.block} twice in one message")
+        seen.add(declared.block)
+        total += nbytes
+    if total > limits.max_message_nbytes:
+        raise RefusedFrameError("message-cap", f"{total} bytes, at most {limits.max_message_nbytes}")
+
+
+def _check_frame(declared: BlockFrame, nbytes: int, limits: WireLimits) -> None:
+    if not 0 <= declared.block <= _MAX_COUNTER:
+        raise RefusedFrameError("block", f"block {declared.block}")
+    if not 0 <= declared.rev <= _MAX_COUNTER:
+        raise RefusedFrameError("rev", f"rev {declared.rev} of block {declared.block}")
+    if declared.codec not in CODECS:
+        raise RefusedFrameError("codec", f"{declared.codec[:40]!r} of block {declared.block}")
+    itemsize = item_nbytes(declared.dtype)
+    if declared.numel < 0:
+        raise RefusedFrameError("numel", f"{declared.numel} elements in block {declared.block}")
+    if nbytes > limits.max_frame_nbytes:
+        raise RefusedFrameError("frame-cap", f"{nbytes} bytes, at most {limits.max_frame_nbytes}")
+    if declared.numel * itemsize != nbytes:
+        raise RefusedFrameError(
+            "frame-size",
+            f"block {declared.block} declares {declared.numel} x {declared.dtype} and has {nbytes} bytes",
+        )
+
+
+def check_message(
+    message: Message, frames: Sequence[memoryview | bytes], limits: WireLimits = DEFAULT_LIMITS
+) -> None:
+    """Every check of this module that applies to `message`: run on all that is received, in every lane.
+
+    Raises:
+        RefusedFrameError: as `check_frames` and `shape_numel`; rule ``range`` for a step, slot, epoch or
+            incarnation that cannot exist.
+    """
+    if isinstance(message, _CHECKED):
+        _check_fields(message)
+    blocks = message_blocks(message)
+    if blocks or frames:
+        check_frames(blocks, frames, limits)
+
+
+_CHECKED = (Push, Pull, PullReply, Prepare, Assign)
+
+
+def _check_fields(message: Push | Pull | PullReply | Prepare | Assign) -> None:
+    if isinstance(message, (Prepare, Assign)):
+        for tensor in message.spec.tensors:
+            shape_numel(tensor.shape)
+            item_nbytes(tensor.dtype)
+        return
+    _check_range("incarnation", message.incarnation, 0)
+    if isinstance(message, (Push, Pull)):
+        _check_range("epoch", message.epoch, 0)
+    if isinstance(message, Push):
+        _check_range("step", message.step, INIT_STEP)
+        _check_range("slot", message.slot, 0)
+
+
+def _check_range(name: str, value: int, least: int) -> None:
+    if not least <= value <= _MAX_COUNTER:
+        raise RefusedFrameError("range", f"{name} {value}")

@@ -1,0 +1,315 @@
+"""Two processes prove to each other that they know the job's token, without sending it. No I/O.
+
+::
+
+    client                                              server
+      HELLO(version, node c, nonce c)          ---->
+                                               <----    CHALLENGE(node s, nonce s, proof s)
+      PROOF(proof c)                           ---->
+                                               <----    WELCOME()
+
+A proof is HMAC-SHA256 under the token over the role, the protocol version, both nonces and both node ids, so
+it is good for one role in one handshake between these two. Every frame starts with a byte that no message can
+start with, so a handshake frame is never taken for a message, nor the other way round.
+
+The plain lane also shows a *ticket* before the peer may send any frame at all: see `make_ticket`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import struct
+from enum import Enum, auto
+
+import msgspec
+
+from paceline.errors import AuthenticationError, RefusedFrameError
+from paceline.types import NodeId
+
+VERSION = 1
+"""Raised whenever two builds could misread each other. Different versions refuse each other by name."""
+
+TOKEN_NBYTES = 32
+NONCE_NBYTES = 32
+_MIN_TOKEN_NBYTES = 16
+_MAX_CONTROL_NBYTES = 1024
+
+# 0xc1 is the one byte that msgpack never uses: no encoded message starts with it.
+_MAGIC = b"\xc1PCL"
+_PREFIX = struct.Struct("!4sH")
+_NODE = re.compile(r"[A-Za-z0-9._/#-]{1,128}")
+
+
+def new_token() -> bytes:
+    """A random token of 256 bits for one job."""
+    return secrets.token_bytes(TOKEN_NBYTES)
+
+
+def check_token(token: bytes) -> bytes:
+    """`token`, if it is long enough not to be guessed.
+
+    Raises:
+        ValueError: it has fewer than 128 bits.
+    """
+    if len(token) < _MIN_TOKEN_NBYTES:
+        raise ValueError(
+            f"a job token has at least {_MIN_TOKEN_NBYTES} bytes, this one {len(token)}: use new_token()"
+        )
+    return token
+
+
+def check_node(node: NodeId) -> NodeId:
+    """`node`, if it is a name that may travel.
+
+    Raises:
+        RefusedFrameError: rule ``node``.
+    """
+    if not _NODE.fullmatch(node):
+        raise RefusedFrameError("node", f"{node[:40]!r} is not a node id ({_NODE.pattern})")
+    return node
+
+
+def curve_secret(token: bytes) -> bytes:
+    """The 32-byte CURVE secret key of every listener of the job: who knows the token knows the key pair."""
+    return hashlib.blake2b(check_token(token), digest_size=32, person=b"paceline-curve").digest()
+
+
+# ---------------------------------------------------------------- control frames
+
+
+class Control(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of the frames that belong to the connection and never reach a role."""
+
+
+class Hello(Control, frozen=True):
+    """The client's first frame. The node id is a claim until the proof is checked."""
+
+    node: str
+    nonce: bytes
+
+
+class Challenge(Control, frozen=True):
+    """The server's answer, with its own proof: the client need not speak to an impostor."""
+
+    node: str
+    nonce: bytes
+    proof: bytes
+
+
+class Proof(Control, frozen=True):
+    """The client's proof."""
+
+    proof: bytes
+
+
+class Welcome(Control, frozen=True):
+    """Both sides are proven; messages may follow."""
+
+
+class Farewell(Control, frozen=True):
+    """This connection is over; `rule` says why: ``unauthenticated``, ``token``, ``version``, ``closed``."""
+
+    rule: str
+    detail: str
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(
+    Hello | Challenge | Proof | Welcome | Farewell,
+)
+
+
+def is_control(header: bytes | memoryview) -> bool:
+    """Whether this first frame belongs to the connection (and is not the header of a message)."""
+    return len(header) > 0 and header[0] == _MAGIC[0]
+
+
+def encode_control(control: Control, *, version: int = VERSION) -> bytes:
+    """`control` as bytes, with magic and version in front."""
+    return _PREFIX.pack(_MAGIC, version) + _ENCODER.encode(control)
+
+
+def decode_control(frame: bytes) -> Control:
+    """The control frame in `frame`.
+
+    Raises:
+        RefusedFrameError: rule ``control`` for anything malformed, ``version`` for another version of the
+            protocol (of which nothing more is read).
+    """
+    if not _PREFIX.size <= len(frame) <= _MAX_CONTROL_NBYTES:
+        raise RefusedFrameError("control", f"{len(frame)} bytes")
+    magic, version = _PREFIX.unpack_from(frame)
+    if magic != _MAGIC:
+        raise RefusedFrameError("control", "wrong magic")
+    if version != VERSION:
+        raise RefusedFrameError(
+            "version",
+            f"the peer speaks protocol {version}, this process {VERSION}: install one Paceline everywhere",
+        )
+    try:
+        return _DECODER.decode(frame[_PREFIX.size :])
+    except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
+        raise RefusedFrameError("control", str(error)) from None
+
+
+# ---------------------------------------------------------------- proofs
+
+
+def _mac(token: bytes, role: bytes, *parts: bytes) -> bytes:
+    mac = hmac.new(token, digestmod=hashlib.sha256)
+    # Lengths in front: no two different lists of parts give the same bytes.
+    for part in (b"paceline", role, struct.pack("!H", VERSION), *parts):
+        mac.update(struct.pack("!I", len(part)))
+        mac.update(part)
+    return mac.digest()
+
+
+def _proofs_match(expected: bytes, shown: bytes) -> bool:
+    return hmac.compare_digest(expected, shown)
+
+
+def _check_nonce(nonce: bytes) -> bytes:
+    if len(nonce) != NONCE_NBYTES:
+        raise RefusedFrameError("control", f"a nonce of {len(nonce)} bytes")
+    return nonce
+
+
+class _State(Enum):
+    START = auto()
+    WAITING = auto()
+    DONE = auto()
+    FAILED = auto()
+
+
+class ClientHandshake:
+    """The connecting side: send `hello()`, then give every answer to `receive` until `peer` is set.
+
+    After any exception the handshake is over, and a new connection needs a new one.
+    """
+
+    def __init__(self, node: NodeId, token: bytes, *, nonce: bytes | None = None) -> None:
+        self._node = check_node(node)
+        self._token = check_token(token)
+        self._nonce = _check_nonce(secrets.token_bytes(NONCE_NBYTES) if nonce is None else nonce)
+        self._state = _State.START
+        self._proven: NodeId | None = None
+
+    @property
+    def peer(self) -> NodeId | None:
+        """The server's node id, once both sides are proven."""
+        return self._proven if self._state is _State.DONE else None
+
+    def hello(self) -> bytes:
+        """The first frame to send."""
+        return encode_control(Hello(self._node, self._nonce))
+
+    def receive(self, frame: bytes) -> bytes | None:
+        """Take one frame; returns what to send next, None when there is nothing.
+
+        Raises:
+            AuthenticationError: the server did not prove that it knows the token, or says that we did not.
+            RefusedFrameError: of another version, malformed, or out of turn.
+        """
+        before, self._state = self._state, _State.FAILED
+        match decode_control(frame):
+            case Challenge(node, nonce, proof) if before is _State.START:
+                names = (self._nonce, _check_nonce(nonce), self._node.encode(), check_node(node).encode())
+                if not _proofs_match(_mac(self._token, b"server", *names), proof):
+                    raise AuthenticationError(f"{node} did not prove that it knows this job's token")
+                self._proven, self._state = node, _State.WAITING
+                return encode_control(Proof(_mac(self._token, b"client", *names)))
+            case Welcome() if before is _State.WAITING:
+                self._state = _State.DONE
+                return None
+            case Farewell(rule, detail):
+                if rule in ("token", "unauthenticated"):
+                    raise AuthenticationError(f"refused by the peer ({rule}): {detail}")
+                raise RefusedFrameError(rule, detail)
+            case other:
+                raise RefusedFrameError("control", f"{type(other).__name__} out of turn")
+
+
+class ServerHandshake:
+    """The listening side of one connection: give every frame to `receive` until `peer` is set.
+
+    Nothing the client says counts before that: its node id is only claimed.
+    """
+
+    def __init__(self, node: NodeId, token: bytes, *, nonce: bytes | None = None) -> None:
+        self._node = check_node(node)
+        self._token = check_token(token)
+        self._nonce = _check_nonce(secrets.token_bytes(NONCE_NBYTES) if nonce is None else nonce)
+        self._state = _State.START
+        self._claimed: NodeId = ""
+        self._expected = b""
+
+    @property
+    def peer(self) -> NodeId | None:
+        """The client's node id, once both sides are proven."""
+        return self._claimed if self._state is _State.DONE else None
+
+    def receive(self, frame: bytes) -> bytes:
+        """Take one frame; returns what to send next.
+
+        Raises:
+            AuthenticationError: the client did not prove that it knows the token.
+            RefusedFrameError: of another version, malformed, or out of turn.
+        """
+        before, self._state = self._state, _State.FAILED
+        match decode_control(frame):
+            case Hello(node, nonce) if before is _State.START:
+                names = (_check_nonce(nonce), self._nonce, check_node(node).encode(), self._node.encode())
+                self._claimed = node
+                self._expected = _mac(self._token, b"client", *names)
+                self._state = _State.WAITING
+                return encode_control(
+                    Challenge(self._node, self._nonce, _mac(self._token, b"server", *names))
+                )
+            case Proof(proof) if before is _State.WAITING:
+                if not _proofs_match(self._expected, proof):
+                    raise AuthenticationError("the peer did not prove that it knows this job's token")
+                self._state = _State.DONE
+                return encode_control(Welcome())
+            case other:
+                raise RefusedFrameError("control", f"{type(other).__name__} out of turn")
+
+
+# ---------------------------------------------------------------- tickets
+
+
+def make_ticket(token: bytes, port: int) -> tuple[str, str]:
+    """A user name and a password that admit one connection to the listener on TCP port `port`.
+
+    The name is a nonce and the password its MAC, so the token does not cross, and a ticket seen by an
+    impostor on one port is worth nothing on another. It is not a proof of who is there (the handshake is): it
+    only keeps strangers from sending frames at all.
+    """
+    nonce = secrets.token_hex(16)
+    return nonce, _ticket_mac(token, nonce, port)
+
+
+def _ticket_mac(token: bytes, nonce: str, port: int) -> str:
+    return _mac(check_token(token), b"ticket", nonce.encode(), struct.pack("!I", port)).hex()
+
+
+class TicketGate:
+    """Checks tickets for one listener, each good for one connection."""
+
+    def __init__(self, token: bytes, port: int, *, remember: int = 4096) -> None:
+        self._token = check_token(token)
+        self._port = port
+        self._remember = remember
+        self._used: dict[str, None] = {}
+
+    def admits(self, name: str, password: str) -> bool:
+        """Whether the pair is a ticket of this job for this port that was not shown before."""
+        expected = _ticket_mac(self._token, name, self._port)
+        if not _proofs_match(expected.encode(), password.encode()) or name in self._used:
+            return False
+        self._used[name] = None
+        if len(self._used) > self._remember:
+            del self._used[next(iter(self._used))]
+        return True

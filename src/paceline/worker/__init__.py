@@ -1,0 +1,1 @@
+"""The job that a script joins: turns, seals, validation."""

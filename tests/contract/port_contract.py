@@ -1,0 +1,416 @@
+"""What every lane must do: inherited by the test class of each `Port`."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from paceline.errors import PeerLostError, PeerUnknownError, TransportError
+from paceline.messages import BlockFrame, Ok, Pull, PullReply, Push, PushAck, Refused, Register, StatusReply
+from paceline.transport.base import Event, PeerDown, PeerUp, Port, Received
+from paceline.transport.limits import LinkLimits
+from paceline.types import Fence
+
+PATIENCE_S = 10.0
+SIZES = (0, 1, 4097, (64 << 10) - 1, 64 << 10, 1 << 20)
+
+
+def push(req: int, frames: Sequence[memoryview], *, declared: Sequence[int] | None = None) -> Push:
+    """A push of bytes; `declared` lies about their sizes."""
+    numels = [frame.nbytes for frame in frames] if declared is None else declared
+    blocks = tuple(BlockFrame(block, "uint8", numel) for block, numel in enumerate(numels))
+    return Push(req, 0, 0, 0, 0, Fence(1, req), 0, blocks)
+
+
+def block_bytes(nbytes: int, seed: int = 1) -> memoryview:
+    """A writable buffer with a pattern that depends on the seed."""
+    pattern = bytes((seed * 31 + i * 7) % 256 for i in range(256))
+    return memoryview(bytearray((pattern * (nbytes // 256 + 1))[:nbytes]))
+
+
+class Events:
+    """Runs some ports together and keeps what each has seen."""
+
+    def __init__(self, *ports: Port) -> None:
+        self.ports = list(ports)
+        self.seen: dict[str, list[Event]] = {port.node: [] for port in ports}
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Receive on every port in turn until `condition` holds; fails after `PATIENCE_S`."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"nothing more happened; seen so far: {self.seen}")
+            for port in self.ports:
+                event = port.recv(0.002)
+                if event is not None:
+                    self.seen[port.node].append(event)
+
+    def until_up(self, *pairs: tuple[Port, str]) -> None:
+        """Wait until each port has seen `PeerUp` of the peer."""
+        self.until(lambda: all(any(e.peer == peer for e in self.ups(port)) for port, peer in pairs))
+
+    def ups(self, port: Port) -> list[PeerUp]:
+        return [event for event in self.seen[port.node] if isinstance(event, PeerUp)]
+
+    def downs(self, port: Port) -> list[PeerDown]:
+        return [event for event in self.seen[port.node] if isinstance(event, PeerDown)]
+
+    def received(self, port: Port) -> list[Received]:
+        return [event for event in self.seen[port.node] if isinstance(event, Received)]
+
+    def forget(self) -> None:
+        for events in self.seen.values():
+            events.clear()
+
+
+class Lane(ABC):
+    """Makes ports of one kind that can reach each other."""
+
+    limits = LinkLimits(queue_messages=32, retry_max_s=0.1)
+
+    def __init__(self) -> None:
+        self._made: list[Port] = []
+
+    def port(self, node: str, *, at: str | None = None) -> Port:
+        """A port that listens at the address `at`, or does not listen."""
+        port = self.make(node, at)
+        self._made.append(port)
+        return port
+
+    def close(self) -> None:
+        for port in self._made:
+            port.close()
+
+    @abstractmethod
+    def make(self, node: str, at: str | None) -> Port: ...
+
+    @abstractmethod
+    def free_address(self) -> str:
+        """An address at which nobody listens yet."""
+
+
+class PortContract(ABC):
+    """The rules of `Port`, lane by lane."""
+
+    @abstractmethod
+    def make_lane(self) -> Lane: ...
+
+    @pytest.fixture
+    def lane(self) -> Iterator[Lane]:
+        lane = self.make_lane()
+        yield lane
+        lane.close()
+
+    @pytest.fixture
+    def pair(self, lane: Lane) -> tuple[Port, Port, Events]:
+        """A listener `server/1` and a client `worker/1` with a session, and their events (none left over)."""
+        return self.join(lane)
+
+    def join(self, lane: Lane) -> tuple[Port, Port, Events]:
+        server = lane.port("server/1", at=lane.free_address())
+        client = lane.port("worker/1")
+        assert server.address is not None
+        client.connect(server.address)
+        events = Events(server, client)
+        events.until_up((server, "worker/1"), (client, "server/1"))
+        events.forget()
+        return server, client, events
+
+    # ------------------------------------------------------------ sessions
+
+    def test_both_sides_see_the_peer_come_up_once(self, lane: Lane) -> None:
+        server = lane.port("server/1", at=lane.free_address())
+        client = lane.port("worker/1")
+        assert server.address is not None
+        assert client.address is None
+        client.connect(server.address)
+        client.connect(server.address)
+        events = Events(server, client)
+        events.until_up((server, "worker/1"), (client, "server/1"))
+        events.until(lambda: server.recv(0.02) is None and client.recv(0.02) is None)
+        assert events.seen == {
+            "server/1": [PeerUp("worker/1")],
+            "worker/1": [PeerUp("server/1", server.address)],
+        }
+
+    def test_a_port_may_connect_before_anybody_listens(self, lane: Lane) -> None:
+        address = lane.free_address()
+        client = lane.port("worker/1")
+        client.connect(address)
+        assert client.recv(0.05) is None
+        server = lane.port("server/1", at=address)
+        events = Events(server, client)
+        events.until_up((server, "worker/1"), (client, "server/1"))
+
+    def test_a_closed_peer_goes_down_after_its_last_message(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        for req in range(5):
+            client.send("server/1", Ok(req))
+        client.close()
+        events.ports.remove(client)
+        events.until(lambda: bool(events.downs(server)))
+        seen = events.seen["server/1"]
+        assert [e.message for e in seen[:-1] if isinstance(e, Received)] == [Ok(req) for req in range(5)]
+        assert isinstance(seen[-1], PeerDown)
+        assert seen[-1].peer == "worker/1"
+        assert seen[-1].reason
+        with pytest.raises(PeerUnknownError, match="worker/1"):
+            server.send("worker/1", Ok(9))
+
+    def test_a_restarted_listener_is_found_again(self, lane: Lane) -> None:
+        server, client, events = self.join(lane)
+        address = server.address
+        server.close()
+        events.ports.remove(server)
+        events.until(lambda: bool(events.downs(client)))
+        with pytest.raises(PeerUnknownError):
+            client.send("server/1", Ok(1))
+        again = lane.port("server/2", at=address)
+        later = Events(again, client)
+        later.until_up((again, "worker/1"), (client, "server/2"))
+        client.send("server/2", Ok(2))
+        later.until(lambda: [e.message for e in later.received(again)] == [Ok(2)])
+
+    def test_a_newer_connection_of_the_same_node_replaces_the_older(self, lane: Lane) -> None:
+        server, older, events = self.join(lane)
+        newer = lane.port("worker/1")
+        assert server.address is not None
+        newer.connect(server.address)
+        events.ports = [server, newer]
+        events.until(lambda: bool(events.ups(server)))
+        assert [type(event) for event in events.seen["server/1"]] == [PeerDown, PeerUp]
+        server.send("worker/1", Ok(7))
+        events.until(lambda: Received("server/1", Ok(7)) in events.received(newer))
+        old_events = Events(older)
+        old_events.until(lambda: bool(old_events.downs(older)))
+
+    def test_disconnect_is_silent_here_and_seen_there(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        client.disconnect("server/1")
+        client.disconnect("nobody")
+        with pytest.raises(PeerUnknownError):
+            client.send("server/1", Ok(1))
+        events.until(lambda: bool(events.downs(server)))
+        assert client.recv(0.05) is None
+        assert events.seen["worker/1"] == []
+
+    def test_an_address_that_nobody_answered_can_be_given_up(self, lane: Lane) -> None:
+        address = lane.free_address()
+        client = lane.port("worker/1")
+        client.connect(address)
+        assert client.recv(0.01) is None
+        client.disconnect(address)
+        server = lane.port("server/1", at=address)
+        assert client.recv(0.15) is None
+        assert server.recv(0) is None
+
+    def test_the_listener_can_disconnect_too(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        server.disconnect("worker/1")
+        with pytest.raises(PeerUnknownError):
+            server.send("worker/1", Ok(1))
+        events.until(lambda: bool(events.downs(client)))
+        assert not events.downs(server)
+
+    def test_many_peers_are_told_apart(self, lane: Lane) -> None:
+        server = lane.port("server/1", at=lane.free_address())
+        assert server.address is not None
+        clients = [lane.port(f"worker-{i}/1") for i in range(6)]
+        for client in clients:
+            client.connect(server.address)
+        events = Events(server, *clients)
+        events.until_up(*((client, "server/1") for client in clients), *((server, c.node) for c in clients))
+        for i, client in enumerate(clients):
+            client.send("server/1", Ok(i))
+            server.send(client.node, Ok(100 + i))
+        events.until(lambda: len(events.received(server)) == 6 and all(events.received(c) for c in clients))
+        assert {(e.peer, e.message) for e in events.received(server)} == {
+            (f"worker-{i}/1", Ok(i)) for i in range(6)
+        }
+        for i, client in enumerate(clients):
+            assert [e.message for e in events.received(client)] == [Ok(100 + i)]
+
+    # ------------------------------------------------------------ messages and frames
+
+    def test_messages_keep_their_order_and_value(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        there = [
+            Register(1, "worker", "worker-0", 42, "host-a"),
+            Pull(2, 0, 0, -1, blocks=(1, 2)),
+            StatusReply(3, b"{}"),
+            *(Ok(req) for req in range(4, 8)),
+        ]
+        for message in there:
+            client.send("server/1", message)
+        events.until(lambda: len(events.received(server)) == len(there))
+        assert [e.message for e in events.received(server)] == there
+        assert all(e.peer == "worker/1" for e in events.received(server))
+        server.send("worker/1", PushAck(9, "held"))
+        events.until(lambda: [e.message for e in events.received(client)] == [PushAck(9, "held")])
+
+    def test_frames_arrive_as_they_were(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        frames = [block_bytes(nbytes, seed) for seed, nbytes in enumerate(SIZES)]
+        sent = push(1, frames)
+        client.send("server/1", sent, frames)
+        events.until(lambda: len(events.received(server)) == 1)
+        received = events.received(server)[0]
+        assert received.message == sent
+        assert [frame.format for frame in received.frames] == ["B"] * len(SIZES)
+        assert [bytes(frame) for frame in received.frames] == [bytes(frame) for frame in frames]
+        assert all(not frame.readonly for frame in received.frames if frame.nbytes)
+
+    def test_large_frames_alternate_with_small_ones(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        for req in range(10):
+            frames = [block_bytes((1 << 20) - req, req), block_bytes(100 + req, req)]
+            client.send("server/1", push(req, frames), frames)
+            events.forget()
+            events.until(lambda: bool(events.received(server)))
+            got = events.received(server)[0].frames
+            assert [bytes(frame) for frame in got] == [bytes(frame) for frame in frames]
+
+    def test_received_frames_outlive_the_event(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        frames = [block_bytes(nbytes) for nbytes in (5000, 1 << 20)]
+        client.send("server/1", push(1, frames), frames)
+        events.until(lambda: len(events.received(server)) == 1)
+        kept = [frame[10:4000] for frame in events.received(server)[0].frames]
+        events.forget()
+        for req in range(3):
+            client.send("server/1", Ok(req))
+        events.until(lambda: len(events.received(server)) == 3)
+        assert [bytes(view) for view in kept] == [bytes(frame[10:4000]) for frame in frames]
+
+    def test_delivery_is_done_when_the_receiver_let_go(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        assert client.send("server/1", Ok(1)).done
+        frames = [block_bytes(1 << 20, seed) for seed in range(4)]
+        delivery = client.send("server/1", push(2, frames), frames)
+        events.until(lambda: len(events.received(server)) == 2)
+        events.forget()
+        events.until(lambda: delivery.done)
+        assert delivery.done
+
+    def test_counters_tell_what_moved(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        frames = [block_bytes(1000)]
+        client.send("server/1", push(1, frames), frames)
+        client.send("server/1", Ok(2))
+        events.until(lambda: len(events.received(server)) == 2)
+        assert (client.counters.sent_messages, client.counters.sent_bytes) == (2, 1000)
+        assert (server.counters.received_messages, server.counters.received_bytes) == (2, 1000)
+        assert server.counters.refused == client.counters.refused == {}
+
+    # ------------------------------------------------------------ refusals
+
+    @pytest.mark.parametrize(
+        ("declared", "rule"),
+        [
+            ([100, 100], "frame-size"),
+            ([50], "frame-count"),
+            ([50, 50, 50], "frame-count"),
+            ([50, -50], "numel"),
+        ],
+    )
+    def test_header_check_refuses_frames_that_are_not_as_declared(
+        self, pair: tuple[Port, Port, Events], declared: list[int], rule: str
+    ) -> None:
+        server, client, events = pair
+        frames = [block_bytes(50), block_bytes(50)]
+        client.send("server/1", push(3, frames, declared=declared), frames)
+        client.send("server/1", Ok(4))
+        events.until(lambda: bool(events.received(server)) and bool(events.received(client)))
+        assert [e.message for e in events.received(server)] == [Ok(4)]
+        answer = events.received(client)[0].message
+        assert isinstance(answer, Refused)
+        assert (answer.req, answer.rule) == (3, rule)
+        assert server.counters.refused == {rule: 1}
+
+    def test_header_check_refuses_frames_that_nothing_declares(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        client.send("server/1", Ok(1), [block_bytes(10)])
+        client.send("server/1", Ok(2))
+        events.until(lambda: bool(events.received(server)))
+        assert [e.message for e in events.received(server)] == [Ok(2)]
+        assert server.counters.refused == {"frame-count": 1}
+
+    def test_header_check_tells_the_asker_of_a_refused_reply(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        server.send("worker/1", PullReply(8, 0, 1, 1, (BlockFrame(0, "complex64", 1),)), [block_bytes(8)])
+        events.until(lambda: bool(events.received(client)))
+        told = events.received(client)[0]
+        assert told.peer == "server/1"
+        assert isinstance(told.message, Refused)
+        assert (told.message.req, told.message.rule) == (8, "dtype")
+        assert told.frames == ()
+
+    def test_unknown_peers_are_refused_by_name(self, pair: tuple[Port, Port, Events]) -> None:
+        _, client, _ = pair
+        with pytest.raises(PeerUnknownError, match="server/9"):
+            client.send("server/9", Ok(1))
+
+    @pytest.mark.parametrize(
+        "address", ["", "nowhere", "http://127.0.0.1:80", "tcp://127.0.0.1", "inproc://"]
+    )
+    def test_foreign_addresses_are_refused(self, lane: Lane, address: str) -> None:
+        client = lane.port("worker/1")
+        with pytest.raises(ValueError, match="is not of the form"):
+            client.connect(address)
+
+    @pytest.mark.parametrize("node", ["", "a b", "x" * 129, "worker\n", "ö"])
+    def test_names_that_may_not_travel_are_refused(self, lane: Lane, node: str) -> None:
+        with pytest.raises(TransportError, match="node"):
+            lane.port(node)
+
+    # ------------------------------------------------------------ never blocking, always ending
+
+    @pytest.mark.parametrize("from_listener", [True, False])
+    def test_a_peer_whose_queue_is_full_is_dropped_by_name(
+        self, pair: tuple[Port, Port, Events], from_listener: bool
+    ) -> None:
+        server, client, _ = pair
+        sender, peer = (server, "worker/1") if from_listener else (client, "server/1")
+        frames = [block_bytes(1 << 20)]
+        message = push(1, frames)
+        slowest_s = 0.0
+
+        def fill() -> None:
+            nonlocal slowest_s
+            for _ in range(400):
+                before = time.monotonic()
+                sender.send(peer, message, frames)
+                slowest_s = max(slowest_s, time.monotonic() - before)
+
+        with pytest.raises(PeerLostError, match=f"lost {peer}: its queue is full"):
+            fill()
+        assert slowest_s < 1.0
+        events = Events(sender)
+        events.until(lambda: bool(events.downs(sender)))
+        assert events.downs(sender)[0].peer == peer
+
+    def test_recv_waits_as_long_as_it_was_told(self, pair: tuple[Port, Port, Events]) -> None:
+        _, client, _ = pair
+        before = time.monotonic()
+        assert client.recv(0) is None
+        assert time.monotonic() - before < 0.1
+        before = time.monotonic()
+        assert client.recv(0.15) is None
+        assert 0.149 <= time.monotonic() - before < 1.0
+
+    def test_close_is_idempotent_and_final(self, pair: tuple[Port, Port, Events]) -> None:
+        _, client, _ = pair
+        client.close()
+        client.close()
+        for call in (
+            lambda: client.send("server/1", Ok(1)),
+            lambda: client.recv(0),
+            lambda: client.connect("tcp://127.0.0.1:1"),
+            lambda: client.disconnect("server/1"),
+        ):
+            with pytest.raises(TransportError, match="closed"):
+                call()

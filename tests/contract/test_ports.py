@@ -1,0 +1,74 @@
+"""The contract of `Port`, for every lane."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+
+from tests.contract.port_contract import Lane, PortContract
+
+from paceline.testing.faulty import FaultPlan, FaultyPort
+from paceline.transport.base import Port
+from paceline.transport.inproc import InprocHub
+from paceline.transport.zmq import ZmqPort
+from paceline.wire.handshake import new_token
+
+
+class ZmqLane(Lane):
+    def __init__(self, *, encrypt: bool | None = None) -> None:
+        super().__init__()
+        self._token = new_token()
+        self._encrypt = encrypt
+
+    def make(self, node: str, at: str | None) -> Port:
+        port = 0 if at is None else int(at.rpartition(":")[2])
+        listen = None if at is None else "127.0.0.1"
+        return ZmqPort(node, self._token, listen=listen, port=port, limits=self.limits, encrypt=self._encrypt)
+
+    def free_address(self) -> str:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+class InprocLane(Lane):
+    def __init__(self, *, strict: bool = False) -> None:
+        super().__init__()
+        self._hub = InprocHub(strict=strict, limits=self.limits)
+        self._names = itertools.count()
+
+    def make(self, node: str, at: str | None) -> Port:
+        return self._hub.port(node, listen=None if at is None else at.removeprefix("inproc://"))
+
+    def free_address(self) -> str:
+        return f"inproc://address-{next(self._names)}"
+
+
+class FaultyLane(InprocLane):
+    def make(self, node: str, at: str | None) -> Port:
+        return FaultyPort(super().make(node, at), FaultPlan())
+
+
+class TestZmqPort(PortContract):
+    def make_lane(self) -> Lane:
+        return ZmqLane()
+
+
+class TestEncryptedZmqPort(PortContract):
+    def make_lane(self) -> Lane:
+        return ZmqLane(encrypt=True)
+
+
+class TestInprocPort(PortContract):
+    def make_lane(self) -> Lane:
+        return InprocLane()
+
+
+class TestStrictInprocPort(PortContract):
+    def make_lane(self) -> Lane:
+        return InprocLane(strict=True)
+
+
+class TestFaultyPortWithoutFaults(PortContract):
+    def make_lane(self) -> Lane:
+        return FaultyLane()

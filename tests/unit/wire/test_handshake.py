@@ -1,0 +1,252 @@
+"""Proving the token without sending it."""
+
+from __future__ import annotations
+
+import hmac
+import random
+
+import pytest
+
+from paceline.errors import AuthenticationError, RefusedFrameError, TransportError
+from paceline.messages import Ok
+from paceline.wire import handshake as wire
+from paceline.wire.codec import encode
+from paceline.wire.handshake import (
+    Challenge,
+    ClientHandshake,
+    Farewell,
+    Hello,
+    Proof,
+    ServerHandshake,
+    TicketGate,
+    check_node,
+    curve_secret,
+    decode_control,
+    encode_control,
+    is_control,
+    make_ticket,
+    new_token,
+)
+
+TOKEN = bytes(range(32))
+OTHER = bytes(range(1, 33))
+
+
+def run(client: ClientHandshake, server: ServerHandshake) -> list[bytes]:
+    """All frames of one handshake, in order."""
+    frames = [client.hello()]
+    frames.append(server.receive(frames[-1]))
+    proof = client.receive(frames[-1])
+    assert proof is not None
+    frames.append(proof)
+    frames.append(server.receive(proof))
+    assert client.receive(frames[-1]) is None
+    return frames
+
+
+def test_both_sides_learn_who_the_other_is() -> None:
+    client, server = ClientHandshake("worker-0/a1", TOKEN), ServerHandshake("server-1/b2", TOKEN)
+    run(client, server)
+    assert client.peer == "server-1/b2"
+    assert server.peer == "worker-0/a1"
+
+
+def test_nobody_is_proven_before_the_end() -> None:
+    client, server = ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN)
+    challenge = server.receive(client.hello())
+    assert server.peer is None
+    proof = client.receive(challenge)
+    assert client.peer is None
+    assert proof is not None
+    server.receive(proof)
+    assert client.peer is None
+    assert server.peer == "w"
+
+
+def test_token_check_by_the_client_stops_an_impostor_that_listens() -> None:
+    client, server = ClientHandshake("w", TOKEN), ServerHandshake("s", OTHER)
+    with pytest.raises(AuthenticationError, match="token"):
+        client.receive(server.receive(client.hello()))
+    assert client.peer is None
+
+
+def test_token_check_by_the_server_stops_a_client_with_another_token() -> None:
+    client, server = ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN)
+    server.receive(client.hello())
+    with pytest.raises(AuthenticationError, match="token"):
+        server.receive(encode_control(Proof(bytes(32))))
+    assert server.peer is None
+
+
+@pytest.mark.parametrize("proof", [b"", bytes(31), bytes(33), bytes(32)])
+def test_token_check_refuses_proofs_of_any_length(proof: bytes) -> None:
+    server = ServerHandshake("s", TOKEN)
+    server.receive(ClientHandshake("w", TOKEN).hello())
+    with pytest.raises(AuthenticationError):
+        server.receive(encode_control(Proof(proof)))
+
+
+def test_token_check_refuses_the_servers_own_proof_sent_back() -> None:
+    server = ServerHandshake("s", TOKEN)
+    answer = decode_control(server.receive(ClientHandshake("w", OTHER).hello()))
+    assert isinstance(answer, Challenge)
+    with pytest.raises(AuthenticationError):
+        server.receive(encode_control(Proof(answer.proof)))
+
+
+def test_token_check_refuses_a_recorded_handshake() -> None:
+    frames = run(ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN))
+    server = ServerHandshake("s", TOKEN)
+    server.receive(frames[0])
+    with pytest.raises(AuthenticationError):
+        server.receive(frames[2])
+
+
+def test_token_check_binds_the_proof_to_both_names() -> None:
+    nonce = bytes(32)
+    honest = ClientHandshake("w", TOKEN, nonce=nonce)
+    server = ServerHandshake("s", TOKEN, nonce=nonce)
+    proof = honest.receive(server.receive(honest.hello()))
+    assert proof is not None
+    victim = ServerHandshake("s", TOKEN, nonce=nonce)
+    victim.receive(encode_control(Hello("somebody-else", nonce)))
+    with pytest.raises(AuthenticationError):
+        victim.receive(proof)
+
+
+def test_token_check_compares_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def spy(a: bytes, b: bytes) -> bool:
+        compared.append((a, b))
+        return a == b
+
+    monkeypatch.setattr(hmac, "compare_digest", spy)
+    run(ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN))
+    assert TicketGate(TOKEN, 5000).admits(*make_ticket(TOKEN, 5000))
+    assert len(compared) == 3
+
+
+def test_the_token_is_in_no_frame() -> None:
+    frames = run(ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN))
+    everything = b"".join(frames) + "".join(make_ticket(TOKEN, 5000)).encode()
+    for start in range(len(TOKEN) - 7):
+        assert TOKEN[start : start + 8] not in everything
+    assert TOKEN.hex().encode() not in everything
+
+
+def test_another_version_is_refused_by_its_own_name() -> None:
+    hello = encode_control(Hello("w", bytes(32)), version=wire.VERSION + 1)
+    with pytest.raises(RefusedFrameError) as refused:
+        ServerHandshake("s", TOKEN).receive(hello)
+    assert refused.value.rule == "version"
+    assert "install" in refused.value.detail
+    answer = encode_control(Farewell("version", ""), version=wire.VERSION + 1)
+    with pytest.raises(RefusedFrameError) as refused:
+        ClientHandshake("w", TOKEN).receive(answer)
+    assert refused.value.rule == "version"
+
+
+def test_a_refusal_by_the_server_reaches_the_client_by_name() -> None:
+    with pytest.raises(AuthenticationError, match="no such job"):
+        ClientHandshake("w", TOKEN).receive(encode_control(Farewell("token", "no such job")))
+    with pytest.raises(RefusedFrameError) as refused:
+        ClientHandshake("w", TOKEN).receive(encode_control(Farewell("node", "bad name")))
+    assert refused.value.rule == "node"
+
+
+def test_frames_out_of_turn_end_the_handshake() -> None:
+    client, server = ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN)
+    for frame in (encode_control(Proof(bytes(32))), encode_control(wire.Welcome())):
+        with pytest.raises(RefusedFrameError, match="out of turn"):
+            ServerHandshake("s", TOKEN).receive(frame)
+    with pytest.raises(RefusedFrameError, match="out of turn"):
+        client.receive(encode_control(wire.Welcome()))
+    frames = run(ClientHandshake("w", TOKEN), server)
+    with pytest.raises(RefusedFrameError, match="out of turn"):
+        server.receive(frames[0])
+    assert server.peer is None
+
+
+def test_a_failed_handshake_cannot_be_continued() -> None:
+    server = ServerHandshake("s", TOKEN)
+    client = ClientHandshake("w", TOKEN)
+    proof = client.receive(server.receive(client.hello()))
+    assert proof is not None
+    with pytest.raises(AuthenticationError):
+        server.receive(encode_control(Proof(bytes(32))))
+    with pytest.raises(RefusedFrameError, match="out of turn"):
+        server.receive(proof)
+
+
+@pytest.mark.parametrize("nonce", [b"", bytes(31), bytes(33)])
+def test_nonces_have_one_length(nonce: bytes) -> None:
+    with pytest.raises(RefusedFrameError):
+        ServerHandshake("s", TOKEN).receive(encode_control(Hello("w", nonce)))
+
+
+@pytest.mark.parametrize("node", ["", " ", "a b", "a\n", "ä", "x" * 129, "../../etc passwd"])
+def test_node_ids_are_checked_where_they_arrive(node: str) -> None:
+    with pytest.raises(RefusedFrameError) as refused:
+        ServerHandshake("s", TOKEN).receive(encode_control(Hello(node, bytes(32))))
+    assert refused.value.rule == "node"
+    assert check_node("worker-0/5f2c81#1._") == "worker-0/5f2c81#1._"
+
+
+def test_no_message_is_taken_for_a_control_frame() -> None:
+    assert is_control(ClientHandshake("w", TOKEN).hello())
+    assert not is_control(encode(Ok(1)))
+    assert not is_control(b"")
+
+
+def test_twenty_thousand_mutated_control_frames_prove_nobody() -> None:
+    rng = random.Random(7)
+    client = ClientHandshake("w", OTHER)
+    frames = [client.hello(), encode_control(Proof(bytes(32))), encode_control(Farewell("x", "y"))]
+    for _ in range(20_000):
+        server = ServerHandshake("s", TOKEN)
+        for _ in range(2):
+            broken = bytearray(rng.choice(frames))
+            for _ in range(rng.randrange(3)):
+                broken[rng.randrange(len(broken))] = rng.randrange(256)
+            try:
+                server.receive(bytes(broken[: rng.choice((len(broken), rng.randrange(len(broken) + 1)))]))
+            except TransportError:
+                break
+        assert server.peer is None
+
+
+def test_tokens_are_random_and_long_enough() -> None:
+    assert len({new_token() for _ in range(100)}) == 100
+    assert len(new_token()) == 32
+    for short in (b"", b"secret", bytes(15)):
+        with pytest.raises(ValueError, match="at least 16 bytes"):
+            ClientHandshake("w", short)
+
+
+def test_the_curve_key_is_a_function_of_the_token_alone() -> None:
+    assert curve_secret(TOKEN) == curve_secret(TOKEN)
+    assert curve_secret(TOKEN) != curve_secret(OTHER)
+    assert len(curve_secret(TOKEN)) == 32
+    assert TOKEN not in curve_secret(TOKEN)
+
+
+def test_token_check_of_tickets() -> None:
+    gate = TicketGate(TOKEN, 5000)
+    name, password = make_ticket(TOKEN, 5000)
+    assert not gate.admits(name, password[:-1])
+    assert not gate.admits(name, "")
+    assert not gate.admits("", "")
+    assert not gate.admits(name + "0", password)
+    assert not gate.admits("\xff", "\xff")
+    assert not gate.admits(*make_ticket(OTHER, 5000))
+    assert not gate.admits(*make_ticket(TOKEN, 5001))
+    assert gate.admits(name, password)
+    assert not gate.admits(name, password), "a ticket is good for one connection"
+
+
+def test_a_gate_remembers_a_bounded_number_of_tickets() -> None:
+    gate = TicketGate(TOKEN, 5000, remember=10)
+    tickets = [make_ticket(TOKEN, 5000) for _ in range(50)]
+    assert all(gate.admits(*ticket) for ticket in tickets)
+    assert not any(gate.admits(*ticket) for ticket in tickets[-10:])
