@@ -43,9 +43,7 @@ OPTIMIZERS = {  # the class, its usual learning rate, and what else it is given
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train LeNet on Fashion-MNIST.")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument(
-        "--steps", type=int, default=0, metavar="N", help="end after N steps (0: after the epochs)"
-    )
+    parser.add_argument("--steps", type=int, default=0, metavar="N", help="end after N steps (0: after the epochs)")
     parser.add_argument("--batch-size", type=int, default=64, help="samples in a slot")
     parser.add_argument("--slots", type=int, default=None, help="slots in a step (default: one per worker)")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")

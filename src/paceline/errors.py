@@ -12,6 +12,7 @@
     │   ├── JobStoppedError               the job was stopped from outside while this worker was in a turn
     │   ├── SlotPoisonedError             one slot lost too many holders in a row
     │   └── ClusterLostError              a role that the job cannot do without is gone
+    ├── CheckpointError                   a checkpoint is incomplete or damaged; names the file
     ├── StateError                        the durable log refused a write
     │   └── DeposedError                  a newer coordinator has taken over
     └── TransportError
@@ -83,6 +84,18 @@ class SlotPoisonedError(JobError):
 
 class ClusterLostError(JobError):
     """A role that the job cannot do without is gone."""
+
+
+class CheckpointError(PacelineError):
+    """A checkpoint is incomplete or damaged."""
+
+    def __init__(self, folder: str, problem: str) -> None:
+        self.folder, self.problem = folder, problem
+        super().__init__(f"checkpoint {folder}: {problem}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Survive the trip between processes."""
+        return (CheckpointError, (self.folder, self.problem))
 
 
 class StateError(PacelineError, RuntimeError):

@@ -227,17 +227,21 @@ class Ok(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """I am alive. `node` is the role's main identity; servers add what they have applied."""
+    """I am alive. `node` is the role's main identity; servers add what they have applied and what they keep."""
 
     node: NodeId
     incarnation: int = 0
     epoch: int = 0
     applied: int = -2
     segments: int = 0
+    kept: tuple[int, ...] = ()
 
 
 class BeatAck(Message, frozen=True):
-    """The coordinator heard it. `state` is the job's: waiting, running, finished, failed; `known` is False once evicted."""
+    """The coordinator heard it.
+
+    `state` is the job's (waiting, running, finished, failed); `known` is False once the sender was evicted.
+    """
 
     generation: int
     state: str
@@ -429,7 +433,10 @@ class Refused(Message, frozen=True):
 
 
 class Assign(Message, frozen=True):
-    """Which blocks exist and who holds them; a server that has none yet makes room."""
+    """Which blocks exist and who holds them; a server that has none yet makes room.
+
+    `hold` bounds the slots of a step that may wait for a lower one; 0 means that nothing does.
+    """
 
     generation: int
     incarnation: int
@@ -437,13 +444,27 @@ class Assign(Message, frozen=True):
     spec: ModelSpec
     blocks: tuple[BlockSpec, ...]
     whole: bool
+    hold: int = 0
 
 
 class Plan(Message, frozen=True):
-    """All segments so far: how many slots each step has, and its window."""
+    """All segments so far: how many slots each step has, and its window.
+
+    `final` is the last version of a job that was stopped, -1 while there may be more.
+    """
 
     generation: int
     segments: tuple[Segment, ...]
+    final: int = -1
+
+
+class Summed(Message, frozen=True):
+    """This server has added the first `count` slots of a step: later ones may be leased."""
+
+    incarnation: int
+    epoch: int
+    step: int
+    count: int
 
 
 class Receipt(Message, frozen=True):
@@ -483,14 +504,15 @@ class Ready(Message, frozen=True):
 
 
 class Committed(Message, frozen=True):
-    """A row of the commit log, to be applied in that order."""
+    """A row of the commit log, to be applied in that order. With `keep`, the version before it stays readable."""
 
     generation: int
     commit: Commit
+    keep: bool = False
 
 
 class Unpin(Message, frozen=True):
-    """`version` need not be readable any longer; every pinned version below `below` neither."""
+    """`version` need not be readable any longer."""
 
     generation: int
     incarnation: int
@@ -536,6 +558,7 @@ AnyMessage = (
     | Refused
     | Assign
     | Plan
+    | Summed
     | Receipt
     | Choose
     | Ready

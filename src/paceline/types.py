@@ -65,7 +65,7 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
         return n
 
 
-Hyper = tuple[dict[str, float | int | bool | None | tuple[float, ...]], ...]
+Hyper = tuple[dict[str, float | int | bool | tuple[float, ...] | None], ...]
 """The numeric hyper-parameters of each param group, in order."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from paceline.errors import PeerLostError, PeerUnknownError, TransportError
+from paceline.errors import PeerLostError, PeerUnknownError, RefusedFrameError, TransportError
 from paceline.messages import BlockFrame, Ok, Pull, PullReply, Push, PushAck, Refused, Register, StatusReply
 from paceline.transport.base import Event, PeerDown, PeerUp, Port, Received
 from paceline.transport.limits import LinkLimits
@@ -161,6 +161,20 @@ class PortContract(ABC):
         with pytest.raises(PeerUnknownError, match="worker/1"):
             server.send("worker/1", Ok(9))
 
+    @pytest.mark.parametrize("listener_closes", [True, False])
+    def test_a_peer_that_was_not_read_in_time_goes_down_all_the_same(
+        self, pair: tuple[Port, Port, Events], listener_closes: bool
+    ) -> None:
+        server, client, _ = pair
+        closing, staying = (server, client) if listener_closes else (client, server)
+        for req in range(5):
+            closing.send(staying.node, Ok(req))
+        closing.close()
+        time.sleep(0.1)  # the messages and the end of the connection lie there together
+        events = Events(staying)
+        events.until(lambda: bool(events.downs(staying)))
+        assert [e.message for e in events.received(staying)] == [Ok(req) for req in range(5)]
+
     def test_a_restarted_listener_is_found_again(self, lane: Lane) -> None:
         server, client, events = self.join(lane)
         address = server.address
@@ -228,9 +242,7 @@ class PortContract(ABC):
             client.send("server/1", Ok(i))
             server.send(client.node, Ok(100 + i))
         events.until(lambda: len(events.received(server)) == 6 and all(events.received(c) for c in clients))
-        assert {(e.peer, e.message) for e in events.received(server)} == {
-            (f"worker-{i}/1", Ok(i)) for i in range(6)
-        }
+        assert {(e.peer, e.message) for e in events.received(server)} == {(f"worker-{i}/1", Ok(i)) for i in range(6)}
         for i, client in enumerate(clients):
             assert [e.message for e in events.received(client)] == [Ok(100 + i)]
 
@@ -349,14 +361,27 @@ class PortContract(ABC):
         assert (told.message.req, told.message.rule) == (8, "dtype")
         assert told.frames == ()
 
+    def test_what_no_lane_carries_is_refused_where_it_is_sent(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        small = block_bytes(100)
+        for frames, rule in (
+            ([memoryview(bytearray((64 << 20) + 1))], "frame-cap"),
+            ([small] * 5000, "frame-count"),
+            ([small[::2]], "contiguous"),
+        ):
+            with pytest.raises(RefusedFrameError) as refused:
+                client.send("server/1", push(1, frames), frames)
+            assert refused.value.rule == rule
+        client.send("server/1", push(2, [small]), [small])  # and nothing of it is left on the way
+        events.until(lambda: bool(events.received(server)))
+        assert events.received(server)[0].message == push(2, [small])
+
     def test_unknown_peers_are_refused_by_name(self, pair: tuple[Port, Port, Events]) -> None:
         _, client, _ = pair
         with pytest.raises(PeerUnknownError, match="server/9"):
             client.send("server/9", Ok(1))
 
-    @pytest.mark.parametrize(
-        "address", ["", "nowhere", "http://127.0.0.1:80", "tcp://127.0.0.1", "inproc://"]
-    )
+    @pytest.mark.parametrize("address", ["", "nowhere", "http://127.0.0.1:80", "tcp://127.0.0.1", "inproc://"])
     def test_foreign_addresses_are_refused(self, lane: Lane, address: str) -> None:
         client = lane.port("worker/1")
         with pytest.raises(ValueError, match="is not of the form"):

@@ -25,7 +25,7 @@ def command(epochs: int, run_dir: Path) -> None:
 
     if RunDir(run_dir).token_file.exists():
         shutil.rmtree(run_dir)
-    script = Path(__file__).parent / "demo_script.py"
+    script = Path(__file__).parent / "fashion_mnist.example"
     arguments = ["--epochs", str(epochs), "--every", "234"]
     with make_screen() as screen:
         try:
@@ -34,9 +34,7 @@ def command(epochs: int, run_dir: Path) -> None:
             screen.note(f"{error}", warning=True)
             screen.note("going on with ten generated classes of the same shape", warning=True)
             arguments += ["--data", GENERATED]
-        plan = RunPlan(
-            script=script, arguments=arguments, workers=2, servers=2, slots=2, seed=7, run=run_dir
-        )
+        plan = RunPlan(script=script, arguments=arguments, workers=2, servers=2, slots=2, seed=7, run=run_dir)
         local = LocalRun(plan, screen)
         point_latest(run_dir)
         code = local.run()

@@ -9,7 +9,12 @@ import click
 
 
 @click.command(
-    "run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False, "max_content_width": 100}
+    "run",
+    context_settings={
+        "ignore_unknown_options": False,
+        "allow_interspersed_args": False,
+        "max_content_width": 100,
+    },
 )
 @click.option("-w", "--workers", type=int, default=2, show_default=True, help="Worker processes.")
 @click.option("-s", "--servers", type=int, default=1, show_default=True, help="Parameter servers.")

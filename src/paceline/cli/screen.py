@@ -12,27 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from paceline.coordinator.report import describe
+
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
-
-
-def describe(status: Mapping[str, Any]) -> str:
-    """One line: step, epoch, speed, loss, last validation, workers alive, staleness."""
-    if status.get("step") is None or status.get("end_step") is None:
-        return f"{status.get('state', 'starting')} · {status.get('workers_alive', 0)} workers"
-    parts = [
-        f"step {status['step']}/{status['end_step']}",
-        f"epoch {status['epoch']}/{status['end_epoch']}",
-        f"{status['samples_per_s']:,.0f} samples/s",
-    ]
-    parts += [f"{name} {value:.4g}" for name, value in status.get("logs", {}).items()]
-    parts += [f"{name} {value:.4g}" for name, value in status.get("metrics", {}).items()]
-    if status.get("validating"):
-        parts.append(f"validating version {status['validating'][0]['version']}")
-    alive = status["workers_alive"]
-    parts.append(f"{alive} worker{'s' * (alive != 1)}")
-    if status.get("mode") != "bsp":
-        parts.append(f"staleness ≤ {status['max_staleness']}")
-    return " · ".join(parts)
 
 
 class TextScreen:
@@ -65,7 +47,9 @@ class TextScreen:
 
     def note(self, text: str, *, warning: bool = False) -> None:
         """Something the user should know."""
-        self._console.print(Text(f"warning: {text}" if warning else text, "yellow" if warning else "bold"), soft_wrap=True)
+        self._console.print(
+            Text(f"warning: {text}" if warning else text, "yellow" if warning else "bold"), soft_wrap=True
+        )
 
     def failure(self, reason: str, trace: str, advice: str) -> None:
         """The last thing printed when a run fails."""

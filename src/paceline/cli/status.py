@@ -14,8 +14,8 @@ def command(run: Path | None, as_json: bool) -> None:
     """Show what RUN (by default runs/latest) is doing, or how it ended."""
     import json
 
-    from paceline.cli.screen import describe
     from paceline.clients.observer import Observer
+    from paceline.coordinator.report import describe
     from paceline.errors import TransportError, UsageError
     from paceline.runtime.rundir import RunDir
 

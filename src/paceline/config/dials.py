@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from paceline.errors import UsageError
 from paceline.types import UNLIMITED
 
-
 OPTIMIZERS = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop")
 """`torch.optim` classes that run on servers: element-wise, so that a tensor may be cut into blocks."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.coordinator import CoordinatorCore
 from paceline.types import UNLIMITED
@@ -39,6 +40,26 @@ def advice(core: CoordinatorCore) -> str | None:
         f"{core.spec.workers} workers, but only {useful} slot{'s' * (useful != 1)} can be computed at once "
         f"({segment.slots} slots × (window {segment.window} + 1)): raise slots, or use fewer workers"
     )
+
+
+def describe(status: Mapping[str, Any]) -> str:
+    """One line: step, epoch, speed, loss, last validation, workers alive, staleness."""
+    if status.get("step") is None or status.get("end_step") is None:
+        return f"{status.get('state', 'starting')} · {status.get('workers_alive', 0)} workers"
+    parts = [
+        f"step {status['step']}/{status['end_step']}",
+        f"epoch {status['epoch']}/{status['end_epoch']}",
+        f"{status['samples_per_s']:,.0f} samples/s",
+    ]
+    parts += [f"{name} {value:.4g}" for name, value in status.get("logs", {}).items()]
+    parts += [f"{name} {value:.4g}" for name, value in status.get("metrics", {}).items()]
+    if status.get("validating"):
+        parts.append(f"validating version {status['validating'][0]['version']}")
+    alive = status["workers_alive"]
+    parts.append(f"{alive} worker{'s' * (alive != 1)}")
+    if status.get("mode") != "bsp":
+        parts.append(f"staleness ≤ {status['max_staleness']}")
+    return " · ".join(parts)
 
 
 def status_of(core: CoordinatorCore, times: Times, now: float, run: str) -> dict[str, object]:

@@ -143,5 +143,3 @@ class CoordinatorService:
         for peer, req in self._finishing:
             self._reply(peer, Summary(req, self._summary))
         self._finishing.clear()
-
-

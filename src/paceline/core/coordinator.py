@@ -6,21 +6,22 @@ durable before the `Send`s behind it leave. Rules 1 to 4, 6 to 8 and 11 of the d
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
 
 from paceline.config.dials import ClusterSpec
+from paceline.core.claims import ClaimBook
 from paceline.core.effects import Effect, EvaluationRow, LogRow, PlacementRow, Send, Write
 from paceline.core.evaluation import EvaluationBook
 from paceline.core.gate import Gate, Passed, clip_scale, disagreement, mean_logs
 from paceline.core.layout import cut
 from paceline.core.leases import LeaseBook
 from paceline.core.membership import Member, Membership
-from paceline.core.phases import Phase, PhaseBook
+from paceline.core.phases import Attendance, Phase, PhaseBook
 from paceline.core.pins import PinBook
 from paceline.core.placement import balance
+from paceline.core.requests import RequestBook
 from paceline.core.schedule import Schedule
 from paceline.core.window import Watermark
 from paceline.errors import MismatchError, SlotPoisonedError
@@ -34,11 +35,11 @@ from paceline.messages import (
     Choose,
     Claim,
     ClaimDone,
-    Claimed,
     Committed,
     Declare,
     EvalGrant,
     EvalOver,
+    Evaluated,
     Exited,
     Failed,
     GiveBack,
@@ -58,14 +59,28 @@ from paceline.messages import (
     Register,
     Revoke,
     Stop,
+    Summed,
     Turn,
     Unpin,
     Welcome,
 )
-from paceline.types import INIT_STEP, BlockSpec, Commit, ModelSpec, NodeId, Placement, SlotId
+from paceline.types import (
+    INIT_STEP,
+    BlockSpec,
+    Commit,
+    Fence,
+    ModelSpec,
+    NodeId,
+    Placement,
+    Segment,
+    SlotId,
+)
 
-
-_KEPT_REPLIES = 8
+_MAX_REPEATED_COMMITS = 1024
+_REPEATABLE = (
+    GiveBack,
+    PlacementRequest,
+)  # several may be under way at once, and doing one twice changes nothing
 
 
 @dataclass(slots=True)
@@ -78,13 +93,6 @@ class Totals:
     max_staleness: int = 0
     max_lag: int = 0
     lost_workers: int = 0
-
-
-@dataclass(slots=True)
-class _Claim:
-    holder: NodeId
-    done: bool = False
-    waiting: dict[NodeId, int] = field(default_factory=dict)
 
 
 class CoordinatorCore:
@@ -113,14 +121,22 @@ class CoordinatorCore:
         self.gate = Gate()
         self.evaluations = EvaluationBook()
         self.pins = PinBook()
-        self._claims: dict[str, _Claim] = {}
-        self._waiting: dict[NodeId, Turn] = {}
+        self._claims = ClaimBook()
+        self._attendance = Attendance()
+        self._declared: dict[NodeId, int] = {}
+        self._requests = RequestBook()
+        self._waiting: OrderedDict[NodeId, Turn] = OrderedDict()
+        self._evaluating: dict[NodeId, Turn] = {}
         self._prepare_waiting: dict[NodeId, int] = {}
-        self._replied: dict[NodeId, dict[int, Send]] = {}
-        self._last_req: dict[tuple[NodeId, type[Message]], int] = {}
+        self._owners: tuple[NodeId, ...] = ()
         self._log: deque[Commit] = deque()
         self._applied: dict[NodeId, int] = {}
-        self._suspects: list[tuple[float, SlotId]] = []
+        self._suspects: deque[tuple[float, SlotId]] = deque()
+        self._pinned_phases: list[int] = []
+        self._unpin_next: int | None = None
+        self._closing: Segment | None = None
+        self._final = -1
+        self._now = 0.0
         self._handlers: dict[type[Message], Callable[..., list[Effect]]] = {
             Prepare: self._prepare,
             Declare: self._declare,
@@ -128,27 +144,32 @@ class CoordinatorCore:
             Turn: self._turn,
             GiveBack: self._give_back,
             Stop: self._stop,
-            Claim: self._claim,
-            ClaimDone: self._claim_done,
+            Claim: self._claims.claim,
+            ClaimDone: self._claims.done,
             Bye: self._bye,
             PlacementRequest: self._where,
             Receipt: self._receipt,
             Ready: self._ready,
+            Summed: self._summed,
         }
 
     # ------------------------------------------------------------ events
 
-    def handle(
-        self, sender: NodeId, message: Message, payload: Sequence[object], now: float
-    ) -> list[Effect]:
-        """One message. A request is answered once; when it is repeated, the same answer is."""
+    def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[Effect]:
+        """One message. A request is carried out once; when it is repeated, it gets the same answer."""
+        self._now = now
+        effects = self._handle(sender, message)
+        self._requests.answered(effects)
+        return effects
+
+    def _handle(self, sender: NodeId, message: Message) -> list[Effect]:
         match message:
             case Register():
-                return self._register(sender, message, now)
+                return self._register(sender, message)
             case Beat():
-                return self._beat(sender, message, now)
+                return self._beat(sender, message)
             case Exited():
-                return [Send(sender, Ok(message.req)), *self._exited(message, now)]
+                return [Send(sender, Ok(message.req)), *self._exited(message)]
             case Failed():
                 name = self.members.members[sender].name if sender in self.members.members else sender
                 return [
@@ -158,54 +179,51 @@ class CoordinatorCore:
         handler = self._handlers.get(type(message))
         if handler is None:
             return []
-        req = getattr(message, "req", None)
-        if not self.members.seen(sender, now):
+        req: int | None = getattr(message, "req", None)
+        if not self.members.seen(sender, self._now):
             return [] if req is None else [Send(sender, Refused(req, "unknown", "register first"))]
         if self.failure is not None:
             return [Send(sender, self.failure)]
-        if req is not None:
-            kind = type(message)
-            if req <= self._last_req.get((sender, kind), 0):
-                again = self._replied.get(sender, {}).get(req)
-                return [again] if again is not None else []
-            self._last_req[sender, kind] = req
+        if req is not None and not isinstance(message, _REPEATABLE) and self._requests.seen(sender, message, req):
+            again = self._requests.reply(sender, message, req)
+            if again is None:
+                return []
+            if not self._is_void(again.message):
+                return [again]
+            # The lease in that answer is over: the worker that waits on it needs another one.
         try:
-            effects = handler(sender, message)
+            return handler(sender, message)
         except MismatchError as error:
             return self.fail("script", str(error), "")
-        self._remember(effects)
-        return effects
 
-    def _remember(self, effects: list[Effect]) -> None:
-        """Keep the last few answers to each peer, for the case that they are lost and asked for again."""
-        for effect in effects:
-            if isinstance(effect, Send):
-                req = getattr(effect.message, "req", None)
-                if req is not None:
-                    kept = self._replied.setdefault(effect.to, {})
-                    kept[req] = effect
-                    if len(kept) > _KEPT_REPLIES:
-                        del kept[next(iter(kept))]
+    def _is_void(self, reply: Message) -> bool:
+        """Whether an answer that was given is a lease that no longer holds."""
+        match reply:
+            case Grant(fence=fence):
+                return fence not in self.leases
+            case EvalGrant(fence=fence):
+                return fence not in self.evaluations
+        return False
 
     def tick(self, now: float) -> list[Effect]:
         """Time passes (the coordinator's running time, its inbox drained): who has been silent for too long?"""
+        self._now = now
         effects: list[Effect] = []
         for member in self.members.silent(now):
-            effects += self._lose(member, f"silent for {now - member.seen:.1f} s", now)
-        due = [slot for at, slot in self._suspects if at <= now]
-        if due:
-            self._suspects = [(at, slot) for at, slot in self._suspects if at > now]
-            for slot in due:
-                self.leases.requeue(slot)
-            effects += self._serve()
-        self._remember(effects)
+            effects += self._lose(member, f"silent for {now - member.seen:.1f} s")
+        while self._suspects and self._suspects[0][0] <= now:
+            _, slot = self._suspects.popleft()
+            self.leases.requeue(slot)
+        effects += self._serve()
+        self._requests.answered(effects)
         return effects
 
     def lost(self, node: NodeId, reason: str, now: float) -> list[Effect]:
         """The transport lost the session with `node`."""
+        self._now = now
         member = self.members.members.get(node)
-        effects = [] if member is None else self._lose(member, reason, now)
-        self._remember(effects)
+        effects = [] if member is None else self._lose(member, reason)
+        self._requests.answered(effects)
         return effects
 
     def fail(self, kind: str, reason: str, trace: str) -> list[Effect]:
@@ -218,7 +236,7 @@ class CoordinatorCore:
 
     # ------------------------------------------------------------ membership
 
-    def _register(self, sender: NodeId, message: Register, now: float) -> list[Effect]:
+    def _register(self, sender: NodeId, message: Register) -> list[Effect]:
         if self.failure is not None:
             return [Send(sender, self.failure)]
         effects: list[Effect] = []
@@ -232,12 +250,10 @@ class CoordinatorCore:
                     f"the job has seed={self.job.seed}, mode={self.job.mode!r}",
                     "",
                 )
-        old = self.members.members.get(sender)
-        if old is None:
+        if not self.members.seen(sender, self._now):
+            now = self._now
             self.members.add(
-                Member(
-                    sender, message.role, message.name, message.pid, message.host, message.address, now, now
-                )
+                Member(sender, message.role, message.name, message.pid, message.host, message.address, now, now)
             )
         welcome = Welcome(message.req, self.generation, self.incarnation, self.job, self.spec.heartbeat_s)
         effects.append(Send(sender, welcome))
@@ -245,9 +261,11 @@ class CoordinatorCore:
             effects += self._place()
         return effects
 
-    def _beat(self, sender: NodeId, beat: Beat, now: float) -> list[Effect]:
-        known = self.members.seen(beat.node, now)
+    def _beat(self, sender: NodeId, beat: Beat) -> list[Effect]:
+        known = self.members.seen(beat.node, self._now)
         effects: list[Effect] = [Send(sender, BeatAck(self.generation, self.state, known))]
+        if self.failure is not None:
+            return [*effects, Send(beat.node, self.failure)]
         member = self.members.members.get(beat.node)
         if member is not None and member.role == "server" and self.placement is not None:
             effects += self._repair(member.node, beat)
@@ -260,45 +278,63 @@ class CoordinatorCore:
             effects.append(Send(server, self._assignment()))
         if beat.segments < len(self.schedule.segments):
             effects.append(Send(server, self._plan()))
+        if server not in self._owners:
+            return effects
         before = self._applied.get(server)
         self._applied[server] = beat.applied
         if before == beat.applied < self.version:
-            missing = [c for c in self._log if c.version > beat.applied][:64]
-            effects += [Send(server, Committed(self.generation, c)) for c in missing]
-        low = min((self._applied.get(s, -2) for s in self._servers()), default=-2)
+            missing = [c for c in self._log if c.version > beat.applied][:_MAX_REPEATED_COMMITS]
+            effects += [Send(server, self._committed(c)) for c in missing]
+        for version in beat.kept:
+            if version not in self.pins and version != self.version:
+                effects.append(Send(server, Unpin(self.generation, self.incarnation, version)))
+        low = min(self._applied.get(s, -2) for s in self._owners)
         while self._log and self._log[0].version <= low:
             self._log.popleft()
         return effects
 
-    def _exited(self, message: Exited, now: float) -> list[Effect]:
+    def _exited(self, message: Exited) -> list[Effect]:
         for member in list(self.members.members.values()):
             if member.name == message.name and member.pid == message.pid:
                 how = f"signal {-message.code}" if message.code < 0 else f"exit code {message.code}"
-                return self._lose(member, how, now)
+                return self._lose(member, how)
         return []
 
-    def _lose(self, member: Member, why: str, now: float) -> list[Effect]:
+    def _lose(self, member: Member, why: str) -> list[Effect]:
         self.members.remove(member.node)
-        self._waiting.pop(member.node, None)
+        self._requests.forget_waiting(member.node)
         self._prepare_waiting.pop(member.node, None)
-        self._replied.pop(member.node, None)
-        if member.role == "server" and not self._over():
-            if self.placement is None:
-                return []
+        if member.role == "server" and member.node in self._owners and not self._over():
             return self.fail("lost", f"{member.name} is lost ({why}), and its blocks have no other copy", "")
         if member.role != "worker":
             return []
         if not member.left:
             self.totals.lost_workers += 1
-        _, sealed = self.leases.revoke(member.node)
-        self._suspects += [(now + self.spec.grace_s, slot) for slot in sealed]
-        self.evaluations.revoke(member.node)
-        effects = self._release_claims(member.node)
-        poisoned = self.leases.poisoned()
-        if poisoned is not None:
-            return effects + self._poison(*poisoned)
-        effects += self._release_phase_pins()
-        return effects + self._serve()
+        return self._part(member.node, lost=not member.left)
+
+    def _part(self, worker: NodeId, *, lost: bool) -> list[Effect]:
+        """A worker is gone, lost or in good order: what it had goes to others."""
+        self._waiting.pop(worker, None)
+        self._evaluating.pop(worker, None)
+        self._attendance.leave(worker)
+        revoked = self.leases.revoke(worker, lost=lost)
+        for slot in revoked.sealed:
+            self._doubt(slot)
+        self.evaluations.revoke(worker)
+        effects = self._claims.release(worker)
+        if revoked.poisoned is not None:
+            return effects + self._poison(*revoked.poisoned)
+        return effects + self._release_phase_pins() + self._serve()
+
+    def _doubt(self, slot: SlotId) -> None:
+        """The holder of a sealed slot is gone; its pushes may still arrive.
+
+        Where attempts are not interchangeable they would not count any more, unless the attempt was chosen before.
+        """
+        if not self._is_whole(slot.step):
+            self._suspects.append((self._now + self.spec.grace_s, slot))
+        elif self.gate.chosen(slot.step, slot.slot) is None:
+            self.leases.requeue(slot)
 
     def _poison(self, slot: SlotId, holders: tuple[NodeId, ...]) -> list[Effect]:
         samples = "the initial weights"
@@ -314,24 +350,11 @@ class CoordinatorCore:
         return self.state in ("finished", "failed")
 
     def _bye(self, sender: NodeId, message: Bye) -> list[Effect]:
-        member = self.members.members[sender]
-        member.left = True
         # A clean end in the middle of the job means that the others go on without this worker.
-        self.leases.revoke(sender)
-        self.evaluations.revoke(sender)
-        return [
-            Send(sender, Ok(message.req)),
-            *self._release_claims(sender),
-            *self._release_phase_pins(),
-            *self._serve(),
-        ]
+        self.members.leave(sender)
+        return [Send(sender, Ok(message.req)), *self._part(sender, lost=False)]
 
     # ------------------------------------------------------------ model and placement
-
-    def _servers(self) -> list[NodeId]:
-        if self.placement is not None:
-            return sorted(set(self.placement.addresses))
-        return [m.node for m in self.members.by_role("server")]
 
     def _prepare(self, sender: NodeId, message: Prepare) -> list[Effect]:
         name = self.members.members[sender].name
@@ -354,6 +377,7 @@ class CoordinatorCore:
                 return effects
             owners = balance(self.blocks, [s.node for s in servers])
             self.placement = Placement(1, owners, {s.node: s.address or "" for s in servers})
+            self._owners = tuple(sorted(set(owners)))  # with few blocks, some servers have none
             effects.append(Write(PlacementRow(self.placement)))
             effects += [Send(s.node, self._assignment()) for s in servers]
         for node, req in self._prepare_waiting.items():
@@ -362,7 +386,8 @@ class CoordinatorCore:
         return effects
 
     def _where(self, sender: NodeId, message: PlacementRequest) -> list[Effect]:
-        assert self.placement is not None
+        if self.placement is None:
+            return []
         return [Send(sender, Prepared(message.req, self.generation, self.incarnation, self.placement))]
 
     @property
@@ -373,140 +398,182 @@ class CoordinatorCore:
     def _assignment(self) -> Assign:
         assert self.placement is not None
         assert self.model is not None
-        return Assign(self.generation, self.incarnation, self.placement, self.model, self.blocks, self.whole)
+        return Assign(
+            self.generation,
+            self.incarnation,
+            self.placement,
+            self.model,
+            self.blocks,
+            self.whole,
+            self.leases.hold,
+        )
 
     def _plan(self) -> Plan:
-        return Plan(self.generation, tuple(self.schedule.segments))
+        return Plan(self.generation, tuple(self.schedule.segments), self._final)
 
     # ------------------------------------------------------------ phases, stopping
 
     def _declare(self, sender: NodeId, message: Declare) -> list[Effect]:
         known, new = self.evaluations.validators, message.validator
+        name = self.members.members[sender].name
+        if new.number > len(known):
+            raise MismatchError(f"{name} declared validation {new.number}, but only {len(known)} are known before it")
         if new.number == len(known):
             known.append(new)
         elif new != known[new.number]:
             raise MismatchError(
-                f"{self.members.members[sender].name} declared validation {new.number} as {new}, "
+                f"{name} declared validation {new.number} as {new}, "
                 f"others as {known[new.number]}: every worker must run the same script"
             )
+        self._declared[sender] = max(self._declared.get(sender, 0), new.number + 1)
         return [Send(sender, Ok(message.req))]
 
     def _begin_phase(self, sender: NodeId, message: BeginPhase) -> list[Effect]:
-        member = self.members.members[sender]
-        member.phase = max(member.phase, message.phase.number)
-        effects = self._release_phase_pins()
         if self.state == "finished":
-            return [*effects, Send(sender, PhaseBegun(message.req, self.generation, None))]
+            self._attendance.leave(sender)
+            reply = PhaseBegun(message.req, self.generation, None)
+            return [Send(sender, reply), *self._release_phase_pins()]
         assert self.job is not None
-        segment = self.phases.begin(message.phase, self.job, member.name)
+        number = message.phase.number
+        segment = self.phases.begin(message.phase, self.job, self.members.members[sender].name)
+        self._attendance.enter(sender, number)
+        effects: list[Effect] = []
         if segment is not None:
             effects.append(Write(segment))
-            effects += [Send(s, self._plan()) for s in self._servers()]
-        reply = PhaseBegun(message.req, self.generation, self.schedule.segments[message.phase.number])
-        effects.append(Send(sender, reply))
-        if segment is not None and segment.end_step == segment.step:
-            effects += self._end_phase_if_done()
-        return effects + (self._serve() if segment is not None else [])
+            effects += [Send(s, self._plan()) for s in self._owners]
+        effects.append(Send(sender, PhaseBegun(message.req, self.generation, self.phases.phases[number].segment)))
+        if segment is not None:
+            effects += self._end_phase_if_done() + self._serve()
+        return effects + self._release_phase_pins()
 
     def _stop(self, sender: NodeId, message: Stop) -> list[Effect]:
         effects: list[Effect] = [Send(sender, Ok(message.req))]
         phase = self.phases.open
+        self.stop_reason = self.stop_reason or message.reason
         if self.state == "finished" or phase is None:
             self.state = "finished"
-            self.stop_reason = self.stop_reason or message.reason
             return effects + self._serve()
-        if self.stop_reason is None:
-            self.stop_reason = message.reason
         end = self.watermark.low if message.at_once else message.step + 1
-        if self.schedule.window(self.watermark.low) != 0:
-            # With a window, commits are not in step order: the log is closed, or drains what is leased.
-            end = self.watermark.low if message.at_once else max(end, self._highest_leased() + 1)
-        self.phases.end_at(max(end, self.watermark.low))
-        for lease in self.leases.beyond(phase.end):
-            effects.append(Send(lease.worker, Revoke(self.generation, lease.fence)))
+        if not message.at_once and self.schedule.window(self.watermark.low) != 0:
+            # With a window, commits are not in step order: what is leased is still computed.
+            end = max(end, self.leases.highest_step + 1)
+        segment = self.phases.end_at(max(end, self.watermark.low))
+        if segment is not None:
+            self._closing = segment
+            effects.append(Write(segment))
+        effects += [Send(ls.worker, Revoke(self.generation, ls.fence)) for ls in self.leases.beyond(phase.end)]
         self.gate.drop_beyond(phase.end)
         return effects + self._end_phase_if_done() + self._serve()
-
-    def _highest_leased(self) -> int:
-        return max(
-            (ls.slot.step for m in self.members.members for ls in self.leases.held_by(m)), default=-1
-        )
 
     def _end_phase_if_done(self) -> list[Effect]:
         phase = self.phases.open
         if phase is None or self.version < 0 or self.watermark.low < phase.end:
             return []
         phase.end_version = self.version
+        self.pins.add(self.version, f"phase {phase.spec.number}")
+        self._pinned_phases.append(phase.spec.number)
+        effects: list[Effect] = []
         if self.stop_reason is not None:
             self.state = "finished"
-        return self._open_rounds(last=True)
+        if self._closing is not None:
+            # Servers may hold slots of steps that will not be; with this version they can let go of them.
+            self.schedule.append(self._closing)
+            self._final = self.version
+            effects += [Send(s, self._plan()) for s in self._owners]
+        self._open_rounds(last=True)
+        return effects
 
     def _phase_over(self, phase: Phase) -> bool:
-        return phase.end_version is not None and not any(r.validator.every for r in self.evaluations.rounds.values())
+        """Whether workers may leave a phase: all its steps are committed, and its last version is validated."""
+        end = phase.end_version
+        return end is not None and not any(
+            r.validator.every and r.version <= end for r in self.evaluations.rounds.values()
+        )
 
     def _release_phase_pins(self) -> list[Effect]:
-        """The last version of a phase is kept until every live worker has gone on."""
+        """The last version of a phase is kept until every live worker in it has gone on."""
         effects: list[Effect] = []
-        workers = [m for m in self.members.members.values() if m.role == "worker" and not m.left]
-        at = min((m.phase for m in workers), default=len(self.phases.phases))
-        for number, phase in enumerate(self.phases.phases[:at]):
-            if phase.end_version is not None:
-                effects += self._unpin(phase.end_version, f"phase {number}")
+        if self._pinned_phases:
+            lowest = self._attendance.lowest(default=len(self.phases.phases))
+            for number in [n for n in self._pinned_phases if n < lowest]:
+                self._pinned_phases.remove(number)
+                version = self.phases.phases[number].end_version
+                assert version is not None
+                effects += self._unpin(version, f"phase {number}")
         return effects
 
     def _unpin(self, version: int, reason: str) -> list[Effect]:
         if not self.pins.discard(version, reason):
             return []
-        return [Send(s, Unpin(self.generation, self.incarnation, version)) for s in self._servers()]
+        if version == self.version:
+            # It is readable anyway, and may be needed again for another reason: say so with the next commit.
+            self._unpin_next = version
+            return []
+        return [Send(s, Unpin(self.generation, self.incarnation, version)) for s in self._owners]
 
     # ------------------------------------------------------------ turns
 
     def _turn(self, sender: NodeId, turn: Turn) -> list[Effect]:
+        if turn.evaluation >= len(self.evaluations.validators):
+            raise MismatchError(f"validation {turn.evaluation} was never declared")
+        self._waiting.pop(sender, None)
+        self._evaluating.pop(sender, None)
+        if turn.phase >= 0:
+            self._attendance.enter(sender, turn.phase)
         effects: list[Effect] = []
-        if turn.sealed is not None and turn.incarnation == self.incarnation:
-            lease = self.leases.seal(turn.sealed.fence)
-            if lease is not None and lease.worker == sender:
+        if turn.incarnation == self.incarnation:
+            if turn.sealed is not None and self.leases.seal(turn.sealed.fence, sender) is not None:
                 self.gate.sealed(turn.sealed)
-                effects += self._progress(turn.sealed.step)
-        if turn.evaluated is not None:
-            effects += self._evaluated(turn)
+                effects += self._progress(turn.sealed.step, turn.sealed.slot, turn.sealed.fence)
+            if turn.evaluated is not None:
+                effects += self._evaluated(turn.evaluated)
+        freed = False
         if turn.abandoned is not None:
-            self.leases.abandon(turn.abandoned)
-            self.evaluations.abandon(turn.abandoned)
+            freed = self.leases.abandon(turn.abandoned) is not None
+            freed |= self.evaluations.abandon(turn.abandoned) is not None
+        # A worker that asks has nothing in hand: a lease of which it never heard goes to somebody else.
+        freed |= self.leases.abandon_open(sender)
+        freed |= self.evaluations.revoke(sender)
+        if freed:
             effects += self._serve()
-        if self.failure is not None:
+        if self.failure is not None or self.members.members[sender].left:
             return effects
-        self._waiting[sender] = turn
         reply = self._offer(sender, turn)
         if reply is not None:
-            del self._waiting[sender]
             effects.append(Send(sender, reply))
+        elif turn.evaluation >= 0:
+            self._evaluating[sender] = turn
+        else:
+            self._waiting[sender] = turn
         return effects
 
     def _give_back(self, sender: NodeId, message: GiveBack) -> list[Effect]:
-        self.leases.abandon(message.fence)
-        return [Send(sender, Ok(message.req)), *self._serve()]
+        effects: list[Effect] = [Send(sender, Ok(message.req))]
+        if self.leases.abandon(message.fence) is not None:
+            effects += self._serve()
+        return effects
 
     def _serve(self) -> list[Effect]:
         """Something became available: offer it to those who wait, in the order in which they asked."""
         effects: list[Effect] = []
-        skipped = 0
-        while len(self._waiting) > skipped:
-            node, turn = next(islice(self._waiting.items(), skipped, None))
+        for node, turn in list(self._evaluating.items()):
+            reply = self._offer(node, turn)
+            if reply is not None:
+                del self._evaluating[node]
+                effects.append(Send(node, reply))
+        while self._waiting:
+            # Workers in this queue are all in the open phase: where the first gets nothing, nobody does.
+            node, turn = next(iter(self._waiting.items()))
             reply = self._offer(node, turn)
             if reply is None:
-                if not self._anything_else():
-                    break
-                skipped += 1
-                continue
+                return effects
             del self._waiting[node]
             effects.append(Send(node, reply))
+        if self.failure is None:
+            lease = self.leases.recall(self.watermark.low, self.version >= 0)
+            if lease is not None:
+                effects.append(Send(lease.worker, Revoke(self.generation, lease.fence)))
         return effects
-
-    def _anything_else(self) -> bool:
-        """Whether somebody further back could be served although the first could not."""
-        phase = self.phases.open
-        return phase is None or self.evaluations.waiting() or any(t.evaluation >= 0 for t in self._waiting.values())
 
     def _offer(self, node: NodeId, turn: Turn) -> Message | None:
         """What `node` gets now: a validation slot first, then a training slot, or the end of its phase."""
@@ -516,15 +583,15 @@ class CoordinatorCore:
         if self.version < 0:
             return self._offer_training(node, turn, lead)
         if turn.evaluation >= 0:
-            self._request_evaluation(turn.evaluation)
-            known = self.evaluations.latest.get(turn.evaluation)
+            known = self._request_evaluation(turn.evaluation)
             if known is not None:
                 return EvalOver(turn.req, self.generation, turn.evaluation, *known)
-        if self.evaluations.waiting():
-            granted = self.evaluations.grant(node, self.leases.fence())
+        declared = self._declared.get(node, 0)
+        if self.evaluations.waiting(declared):
+            fence = self.leases.fence()
+            granted = self.evaluations.grant(node, fence, declared)
             assert granted is not None
             round_, slot = granted
-            fence = next(f for f, held in round_.holders.items() if held == (slot, node))
             return EvalGrant(
                 turn.req,
                 self.generation,
@@ -543,13 +610,15 @@ class CoordinatorCore:
 
     def _offer_training(self, node: NodeId, turn: Turn, lead: bool) -> Message | None:
         assert self.placement is not None
-        if self.version >= 0 and (self.state == "finished" or 0 <= turn.phase < len(self.phases.phases)):
-            number = min(turn.phase, len(self.phases.phases) - 1)
-            phase = self.phases.phases[number] if number >= 0 else None
-            if phase is None or self._phase_over(phase):
+        phases = self.phases.phases
+        if self.version >= 0:
+            number = min(turn.phase, len(phases) - 1) if self.state == "finished" else turn.phase
+            phase = phases[number] if 0 <= number < len(phases) else None
+            if (phase is None and self.state == "finished") or (phase is not None and self._phase_over(phase)):
                 return self._over_message(turn, phase, lead)
-        phase = self.phases.open
-        end = phase.end if phase is not None and turn.evaluation < 0 else 0
+        open_ = self.phases.open
+        mine = open_ is not None and open_.spec.number == turn.phase and turn.evaluation < 0
+        end = open_.end if open_ is not None and mine else 0  # step 0 is beyond 0, the initial weights are not
         lease = self.leases.grant(node, self.watermark.low, self.version >= 0, end)
         if lease is None:
             return None
@@ -590,46 +659,53 @@ class CoordinatorCore:
     # ------------------------------------------------------------ commits
 
     def _receipt(self, sender: NodeId, message: Receipt) -> list[Effect]:
-        if not self._current(message.incarnation, message.epoch) or self._is_committed(message.step):
+        if not self._current(message.incarnation, message.epoch) or not self._is_open(message.step):
             return []
-        chosen = self.gate.chosen(message.step).get(message.slot)
+        chosen = self.gate.chosen(message.step, message.slot)
         if chosen is not None:
-            return [
-                Send(sender, Choose(self.generation, self.incarnation, message.step, message.slot, chosen))
-            ]
+            return [Send(sender, Choose(self.generation, self.incarnation, message.step, message.slot, chosen))]
         self.gate.receipt(sender, message)
-        return self._progress(message.step)
+        return self._progress(message.step, message.slot, message.fence)
 
     def _ready(self, sender: NodeId, message: Ready) -> list[Effect]:
-        if not self._current(message.incarnation, message.epoch) or self._is_committed(message.step):
+        if not self._current(message.incarnation, message.epoch) or not self._is_open(message.step):
             return []
         self.gate.ready(sender, message, whole=self._is_whole(message.step))
         return self._progress(message.step)
 
+    def _summed(self, sender: NodeId, message: Summed) -> list[Effect]:
+        if not self._current(message.incarnation, message.epoch):
+            return []
+        moved = self.leases.summed(sender, message.step, message.count, len(self._owners))
+        return self._serve() if moved else []
+
     def _current(self, incarnation: int, epoch: int) -> bool:
         return self.placement is not None and (incarnation, epoch) == (self.incarnation, self.placement.epoch)
 
-    def _is_committed(self, step: int) -> bool:
-        return self.version >= 0 if step == INIT_STEP else self.watermark.has(step)
+    def _is_open(self, step: int) -> bool:
+        """Whether `step` may still be committed."""
+        if step == INIT_STEP:
+            return self.version < 0
+        phase = self.phases.open
+        return phase is not None and phase.start <= step < phase.end and not self.watermark.has(step)
 
     def _is_whole(self, step: int) -> bool:
         return self.whole or step == INIT_STEP or self.schedule.window(step) != 0
 
-    def _progress(self, step: int) -> list[Effect]:
-        """Choose attempts and commit as far as what is known of `step` allows."""
-        phase = self.phases.open
-        if step != INIT_STEP and (phase is None or step >= phase.end or self._is_committed(step)):
+    def _progress(self, step: int, slot: int = -1, fence: Fence | None = None) -> list[Effect]:
+        """Choose the attempt that news came of, and commit, as far as what is known of `step` allows."""
+        if not self._is_open(step):
             return []
-        servers, slots = self._servers(), self.schedule.num_slots(step)
+        servers, slots, whole = self._owners, self.schedule.num_slots(step), self._is_whole(step)
         effects: list[Effect] = []
-        if self._is_whole(step) and slots > 1:
-            for slot in self.gate.choose(step, servers, self.leases):
-                fence = self.gate.chosen(step)[slot.slot]
-                choose = Choose(self.generation, self.incarnation, step, slot.slot, fence)
+        if whole and slots > 1 and fence is not None:
+            if self.gate.choose(step, slot, fence, servers, self.leases):
+                choose = Choose(self.generation, self.incarnation, step, slot, fence)
                 effects += [Send(s, choose) for s in servers]
+            return effects
         if step != INIT_STEP and self.schedule.window(step) == 0 and step != self.watermark.low:
             return effects
-        passed = self.gate.passed(step, slots, servers, whole=self._is_whole(step), valid=self.leases)
+        passed = self.gate.passed(step, slots, servers, whole=whole, valid=self.leases)
         return effects + (self._commit(passed) if passed is not None else [])
 
     def _commit(self, passed: Passed) -> list[Effect]:
@@ -645,12 +721,8 @@ class CoordinatorCore:
             )
         assert self.model is not None
         version = self.version + 1
-        ends = self._ends_phase(step)
-        due = self.evaluations.due(version, last=ends)
-        if due:
+        if self.evaluations.due(version, last=False):
             self.pins.add(version, "evaluation")
-        if ends:
-            self.pins.add(version, f"phase {len(self.phases.phases) - 1}")
         commit = Commit(
             self.incarnation,
             version,
@@ -672,21 +744,19 @@ class CoordinatorCore:
             self.logs.update(values)
             if values:
                 effects.append(Write(LogRow(version, step, values)))
-        effects += [Send(s, Committed(self.generation, commit)) for s in self._servers()]
+        effects += [Send(s, self._committed(commit)) for s in self._owners]
+        if self._unpin_next is not None and self._unpin_next not in self.pins:
+            unpin = Unpin(self.generation, self.incarnation, self._unpin_next)
+            effects += [Send(s, unpin) for s in self._owners]
+        self._unpin_next = None
         self.gate.forget(step)
         won = set(commit.fences)
-        self.totals.wasted_slots += sum(
-            1 for lease in self.leases.committed(step) if lease.fence not in won and self.leases.is_sealed(lease.slot)
-        )
-        if due:
-            effects += self._open_rounds(last=False)
+        self.totals.wasted_slots += sum(lease.fence not in won for lease in self.leases.committed(step))
+        self._open_rounds(last=False)
         return effects + self._end_phase_if_done() + self._serve()
 
-    def _ends_phase(self, step: int) -> bool:
-        phase = self.phases.open
-        if phase is None or step == INIT_STEP:
-            return False
-        return self.version + 1 == phase.end
+    def _committed(self, commit: Commit) -> Committed:
+        return Committed(self.generation, commit, commit.version - 1 in self.pins)
 
     def _count(self, commit: Commit, passed: Passed) -> None:
         if commit.step == INIT_STEP:
@@ -700,64 +770,30 @@ class CoordinatorCore:
 
     # ------------------------------------------------------------ validation
 
-    def _open_rounds(self, *, last: bool) -> list[Effect]:
+    def _open_rounds(self, *, last: bool) -> None:
         for validator in self.evaluations.due(self.version, last=last):
             if self.evaluations.open(validator, self.version, self.watermark.low) is not None:
                 self.pins.add(self.version, "evaluation")
-        return [] if self.evaluations.rounds else self._unpin(self.version, "evaluation")
 
-    def _request_evaluation(self, number: int) -> None:
-        if number not in self.evaluations.latest:
+    def _request_evaluation(self, number: int) -> tuple[int, dict[str, float]] | None:
+        """The result that somebody waits for; opens a round for it where there is none."""
+        known = self.evaluations.latest.get(number)
+        if known is None and not any(r.validator.number == number for r in self.evaluations.rounds.values()):
             validator = self.evaluations.validators[number]
-            self.evaluations.open(validator, self.version, self.watermark.low)
+            if self.evaluations.open(validator, self.version, self.watermark.low) is not None:
+                self.pins.add(self.version, "evaluation")
+            known = self.evaluations.latest.get(number)
+        return known
 
-    def _evaluated(self, turn: Turn) -> list[Effect]:
-        assert turn.evaluated is not None
-        ended = self.evaluations.report(turn.evaluated)
+    def _evaluated(self, report: Evaluated) -> list[Effect]:
+        ended = self.evaluations.report(report)
         if ended is None:
             return []
-        row = EvaluationRow(
-            self.incarnation, ended.version, ended.step, ended.validator.name, ended.metrics()
-        )
+        row = EvaluationRow(self.incarnation, ended.version, ended.step, ended.validator.name, ended.metrics())
         effects: list[Effect] = [Write(row)]
-        if not any(r.version == ended.version for r in self.evaluations.rounds.values()):
+        if not self.evaluations.concerns(ended.version):
             effects += self._unpin(ended.version, "evaluation")
         return effects + self._serve()
-
-    # ------------------------------------------------------------ things done once a job
-
-    def _claim(self, sender: NodeId, message: Claim) -> list[Effect]:
-        claim = self._claims.get(message.key)
-        if claim is None:
-            self._claims[message.key] = _Claim(sender)
-            return [Send(sender, Claimed(message.req, True))]
-        if claim.done:
-            return [Send(sender, Claimed(message.req, False))]
-        claim.waiting[sender] = message.req
-        return []
-
-    def _claim_done(self, sender: NodeId, message: ClaimDone) -> list[Effect]:
-        claim = self._claims.get(message.key)
-        effects: list[Effect] = [Send(sender, Ok(message.req))]
-        if claim is not None and claim.holder == sender:
-            claim.done = True
-            effects += [Send(node, Claimed(req, False)) for node, req in claim.waiting.items()]
-            claim.waiting.clear()
-        return effects
-
-    def _release_claims(self, node: NodeId) -> list[Effect]:
-        """A worker that is gone cannot finish what it claimed: the next one in line does."""
-        effects: list[Effect] = []
-        for key, claim in list(self._claims.items()):
-            claim.waiting.pop(node, None)
-            if claim.holder == node and not claim.done:
-                if claim.waiting:
-                    heir = next(iter(claim.waiting))
-                    effects.append(Send(heir, Claimed(claim.waiting.pop(heir), True)))
-                    claim.holder = heir
-                else:
-                    del self._claims[key]
-        return effects
 
 
 def _compare_models(known: ModelSpec, new: ModelSpec, worker: str) -> None:

@@ -17,7 +17,6 @@ class Round:
     version: int
     step: int
     queue: list[int]
-    holders: dict[Fence, tuple[int, NodeId]] = field(default_factory=dict)
     results: dict[int, dict[str, Sums]] = field(default_factory=dict)
 
     @property
@@ -41,6 +40,13 @@ class Round:
         return {name: total / count if count else float("nan") for name, (total, count) in sums.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    round: int
+    slot: int
+    worker: NodeId
+
+
 class EvaluationBook:
     """Open rounds and the newest results."""
 
@@ -49,11 +55,20 @@ class EvaluationBook:
         self.rounds: dict[int, Round] = {}
         self.latest: dict[int, tuple[int, dict[str, float]]] = {}
         self._number = 0
+        self._held: dict[Fence, _Held] = {}
+        self._by_worker: dict[NodeId, set[Fence]] = {}
+
+    def __contains__(self, fence: object) -> bool:
+        """Whether a slot is held under that fence."""
+        return fence in self._held
 
     def open(self, validator: ValidatorSpec, version: int, step: int) -> Round | None:
-        """Begin a round; None for a validator without data or one whose result for that version is known."""
+        """Begin a round, or find the one that is open; None where the result is known already (no data: no metrics)."""
         known = self.latest.get(validator.number)
-        if validator.data_len == 0 or (known is not None and known[0] == version):
+        if known is not None and known[0] == version:
+            return None
+        if validator.data_len == 0:
+            self.latest[validator.number] = (version, {})
             return None
         for other in self.rounds.values():
             if (other.validator.number, other.version) == (validator.number, version):
@@ -66,51 +81,64 @@ class EvaluationBook:
 
     def due(self, version: int, *, last: bool) -> list[ValidatorSpec]:
         """Validators to run on `version`; at the end of a phase each of them is."""
-        return [v for v in self.validators if v.every and version and (last or version % v.every == 0)]
+        return [v for v in self.validators if v.every and v.data_len and version and (last or version % v.every == 0)]
 
-    def grant(self, worker: NodeId, fence: Fence) -> tuple[Round, int] | None:
-        """The next free validation slot, oldest round first. `fence` is used up only if one is granted."""
+    def grant(self, worker: NodeId, fence: Fence, declared: int) -> tuple[Round, int] | None:
+        """The next free slot of a validator that `worker` knows, oldest round first."""
         for round_ in self.rounds.values():
-            if round_.queue:
+            if round_.queue and round_.validator.number < declared:
                 slot = round_.queue.pop()
-                round_.holders[fence] = (slot, worker)
+                self._held[fence] = _Held(round_.number, slot, worker)
+                self._by_worker.setdefault(worker, set()).add(fence)
                 return round_, slot
         return None
 
-    def waiting(self) -> bool:
-        """Whether a slot is free."""
-        return any(r.queue for r in self.rounds.values())
+    def waiting(self, declared: int) -> bool:
+        """Whether a slot of one of the first `declared` validators is free."""
+        return any(r.queue and r.validator.number < declared for r in self.rounds.values())
+
+    def concerns(self, version: int) -> bool:
+        """Whether a round on `version` is open."""
+        return any(r.version == version for r in self.rounds.values())
 
     def report(self, report: Evaluated) -> Round | None:
         """One slot's sums; the first report of a slot counts. Returns the round if that ended it."""
+        self._release(report.fence)
         round_ = self.rounds.get(report.round)
-        if round_ is None:
-            return None
-        round_.holders.pop(report.fence, None)
-        if report.slot in round_.results or not 0 <= report.slot < round_.num_slots:
+        if round_ is None or report.slot in round_.results or not 0 <= report.slot < round_.num_slots:
             return None
         round_.results[report.slot] = dict(report.sums)
         if not round_.done:
             return None
         del self.rounds[report.round]
-        self.latest[round_.validator.number] = (round_.version, round_.metrics())
+        known = self.latest.get(round_.validator.number)
+        if known is None or known[0] < round_.version:  # rounds may end in another order than they began
+            self.latest[round_.validator.number] = (round_.version, round_.metrics())
         return round_
 
-    def revoke(self, worker: NodeId) -> None:
-        """`worker` is gone: its slots are free again."""
-        for round_ in self.rounds.values():
-            for fence, (slot, holder) in list(round_.holders.items()):
-                if holder == worker:
-                    del round_.holders[fence]
-                    if slot not in round_.results:
-                        round_.queue.append(slot)
+    def revoke(self, worker: NodeId) -> bool:
+        """`worker` is gone, or has forgotten its slots: they are free again. True if there was one."""
+        fences = sorted(self._by_worker.get(worker, ()))
+        for fence in fences:
+            self.abandon(fence)
+        return bool(fences)
 
-    def abandon(self, fence: Fence) -> None:
-        """The holder gives a slot back."""
-        for round_ in self.rounds.values():
-            held = round_.holders.pop(fence, None)
-            if held is not None and held[0] not in round_.results:
-                round_.queue.append(held[0])
+    def abandon(self, fence: Fence) -> Round | None:
+        """The holder gives a slot back; returns its round if that is still open."""
+        held = self._release(fence)
+        round_ = None if held is None else self.rounds.get(held.round)
+        if held is not None and round_ is not None and held.slot not in round_.results:
+            round_.queue.append(held.slot)
+        return round_
+
+    def _release(self, fence: Fence) -> _Held | None:
+        held = self._held.pop(fence, None)
+        if held is not None:
+            fences = self._by_worker[held.worker]
+            fences.discard(fence)
+            if not fences:
+                del self._by_worker[held.worker]
+        return held
 
     def metrics(self) -> dict[str, float]:
         """The newest values of all validators."""

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from math import sqrt
 
 from paceline.messages import Ready, Receipt, Sealed
-from paceline.types import Fence, Hyper, NodeId, SlotId
+from paceline.types import Fence, Hyper, NodeId
+
+_NOBODY: frozenset[NodeId] = frozenset()
 
 
 @dataclass(slots=True)
@@ -41,6 +43,10 @@ class Gate:
         """Whether anything is known of `step`."""
         return step in self._steps
 
+    def __len__(self) -> int:
+        """Steps of which something is known."""
+        return len(self._steps)
+
     def sealed(self, report: Sealed) -> None:
         """A worker sealed a slot."""
         pending = self._steps.setdefault(report.step, _Pending())
@@ -57,22 +63,20 @@ class Gate:
         pending = self._steps.setdefault(ready.step, _Pending())
         pending.ready.setdefault(ready.fences if whole else None, {})[server] = ready
 
-    def choose(self, step: int, servers: Collection[NodeId], valid: Container[Fence]) -> list[SlotId]:
-        """Slots whose first whole, still valid attempt is now known; `chosen` names it."""
+    def choose(self, step: int, slot: int, fence: Fence, servers: Collection[NodeId], valid: Container[Fence]) -> bool:
+        """Whether this attempt is the one that counts from now on: the first that is whole, sealed and still valid."""
         pending = self._steps.get(step)
-        if pending is None:
-            return []
-        new = []
-        for (slot, fence), holders in pending.receipts.items():
-            if slot not in pending.chosen and fence in valid and fence in pending.seals and holders.issuperset(servers):
-                pending.chosen[slot] = fence
-                new.append(SlotId(step, slot))
-        return new
+        if pending is None or slot in pending.chosen or fence not in valid or fence not in pending.seals:
+            return False
+        if not pending.receipts.get((slot, fence), _NOBODY).issuperset(servers):
+            return False
+        pending.chosen[slot] = fence
+        return True
 
-    def chosen(self, step: int) -> dict[int, Fence]:
-        """Attempts chosen so far, by slot."""
+    def chosen(self, step: int, slot: int) -> Fence | None:
+        """The attempt that counts for a slot, once it is chosen."""
         pending = self._steps.get(step)
-        return {} if pending is None else dict(pending.chosen)
+        return None if pending is None else pending.chosen.get(slot)
 
     def passed(
         self, step: int, num_slots: int, servers: Collection[NodeId], *, whole: bool, valid: Container[Fence]

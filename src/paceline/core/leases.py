@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from paceline.core.schedule import Schedule
 from paceline.core.window import may_lease
-from paceline.types import INIT_STEP, Fence, NodeId, SlotId
+from paceline.types import INIT_STEP, UNLIMITED, Fence, NodeId, SlotId
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +21,26 @@ class Lease:
     worker: NodeId
 
 
+class Revoked(NamedTuple):
+    """What a lost worker leaves behind.
+
+    `again` are slots that are leased again at once. `sealed` are slots it had sealed: their pushes may have arrived,
+    so the caller gives the servers a moment before it calls `requeue`. `poisoned` is a slot that has now lost too many
+    holders in a row, with their names.
+    """
+
+    again: list[SlotId]
+    sealed: list[SlotId]
+    poisoned: tuple[SlotId, tuple[NodeId, ...]] | None
+
+
 @dataclass(slots=True)
 class _Step:
-    """Slots of one step that is not committed: which are sealed, and the lowest that is not."""
+    """A step that is not committed: how many of its slots, from the first on, every server has summed."""
 
     num_slots: int
-    sealed: set[int] = field(default_factory=set)
     low: int = 0
-
-    def seal(self, index: int) -> None:
-        self.sealed.add(index)
-        while self.low in self.sealed:
-            self.low += 1
+    summed: dict[NodeId, int] = field(default_factory=dict)
 
 
 class LeaseBook:
@@ -46,7 +55,9 @@ class LeaseBook:
         self._counter = 0
         self._next = SlotId(INIT_STEP, 0)
         self._requeued: list[SlotId] = []
+        self._waiting: set[SlotId] = set()
         self._leases: dict[Fence, Lease] = {}
+        self._sealed: set[Fence] = set()
         self._by_worker: dict[NodeId, dict[Fence, Lease]] = {}
         self._by_slot: dict[SlotId, dict[Fence, Lease]] = {}
         self._losses: dict[SlotId, list[NodeId]] = {}
@@ -60,6 +71,8 @@ class LeaseBook:
     def start_at(self, step: int) -> None:
         """Everything below `step` is committed (after a restart)."""
         self._next = SlotId(step, 0)
+
+    # ------------------------------------------------------------ granting
 
     def grant(self, worker: NodeId, watermark: int, initialised: bool, end_step: int) -> Lease | None:
         """The next slot that `worker` may compute, lowest first; None when it must wait.
@@ -77,10 +90,13 @@ class LeaseBook:
         return lease
 
     def _take(self, watermark: int, initialised: bool, end_step: int) -> SlotId | None:
-        while self._requeued and self._requeued[0].step >= end_step:
-            heappop(self._requeued)
         if self._requeued:
-            return heappop(self._requeued)
+            # Slots are requeued from below `_next`: where the lowest of them may not be leased, nothing may.
+            if self._requeued[0].step >= end_step:
+                return None
+            slot = heappop(self._requeued)
+            self._waiting.discard(slot)
+            return slot
         slot = self._next
         if slot.step == INIT_STEP:
             self._next = SlotId(0, 0)
@@ -102,6 +118,45 @@ class LeaseBook:
             step = self._steps[number] = _Step(self.schedule.num_slots(number))
         return step
 
+    def summed(self, server: NodeId, number: int, count: int, num_servers: int) -> bool:
+        """A server has added the first `count` slots of a step; True if that lets a further slot be leased."""
+        step = self._steps.get(number)
+        if step is None or count <= step.summed.get(server, 0):
+            return False
+        step.summed[server] = count
+        low = min(step.summed.values()) if len(step.summed) == num_servers else 0
+        moved, step.low = low > step.low, low
+        return moved
+
+    def recall(self, watermark: int, initialised: bool) -> Lease | None:
+        """Take back one lease whose holder can only wait for a slot that nobody has; its slot is leased again.
+
+        Leases are granted one step early, so a slot that comes back may find every worker waiting for its step.
+        """
+        if not self._requeued:
+            return None
+        step = self._next.step if self._next.slot else self._next.step - 1
+        if step <= self._requeued[0].step or step < 0:
+            return None
+        window = self.schedule.window(step)
+        if initialised and (window == UNLIMITED or step <= watermark + window):
+            return None
+        top = self._next.slot if self._next.slot else self._step(step).num_slots
+        for index in range(top - 1, -1, -1):
+            slot = SlotId(step, index)
+            for lease in self._by_slot.get(slot, {}).values():
+                if lease.fence not in self._sealed:
+                    self._remove(lease)
+                    self._requeue(slot)
+                    return lease
+        return None
+
+    # ------------------------------------------------------------ what becomes of a lease
+
+    def __len__(self) -> int:
+        """Live leases."""
+        return len(self._leases)
+
     def __contains__(self, fence: object) -> bool:
         """Whether a live lease has that fence."""
         return fence in self._leases
@@ -110,17 +165,14 @@ class LeaseBook:
         """The live lease with that fence; None once it was given back, revoked or its step committed."""
         return self._leases.get(fence)
 
-    def seal(self, fence: Fence) -> Lease | None:
+    def seal(self, fence: Fence, worker: NodeId) -> Lease | None:
         """Its holder sealed the slot. The lease lives on until the step is committed: the pushes may still be lost."""
         lease = self._leases.get(fence)
-        if lease is not None and lease.slot.step != INIT_STEP:
-            self._step(lease.slot.step).seal(lease.slot.slot)
+        if lease is None or lease.worker != worker:
+            return None
+        self._sealed.add(fence)
+        self._losses.pop(lease.slot, None)  # a holder survived it: the row is broken
         return lease
-
-    def is_sealed(self, slot: SlotId) -> bool:
-        """Whether some holder has sealed the slot."""
-        step = self._steps.get(slot.step)
-        return step is not None and slot.slot in step.sealed
 
     def abandon(self, fence: Fence) -> SlotId | None:
         """The holder gives the lease back without work; the slot is leased again, and no loss is counted."""
@@ -128,60 +180,57 @@ class LeaseBook:
         if lease is None:
             return None
         self._remove(lease)
-        self._unseal(lease.slot)
         return self._requeue(lease.slot)
 
-    def revoke(self, worker: NodeId) -> tuple[list[SlotId], list[SlotId]]:
-        """`worker` is gone: its fences are void from now on.
+    def abandon_open(self, worker: NodeId) -> bool:
+        """Give back every lease that `worker` has not sealed; True if there was one.
 
-        Returns the slots that are leased again at once, and those it had sealed: their pushes may have arrived, so
-        the caller gives the servers a moment before it calls `requeue`.
+        A worker has at most one turn in hand. When it asks for the next one, a lease that it neither sealed nor
+        gave back is one of which it knows nothing.
         """
+        held = [ls for ls in self._by_worker.get(worker, {}).values() if ls.fence not in self._sealed]
+        for lease in held:
+            self.abandon(lease.fence)
+        return bool(held)
+
+    def revoke(self, worker: NodeId, *, lost: bool = True) -> Revoked:
+        """`worker` is gone: its fences are void from now on. With `lost` unset it left in good order."""
         again: list[SlotId] = []
         sealed: list[SlotId] = []
+        poisoned = None
         for lease in list(self._by_worker.get(worker, {}).values()):
+            was_sealed = lease.fence in self._sealed
             self._remove(lease)
-            if self.is_sealed(lease.slot):
+            if was_sealed:
                 sealed.append(lease.slot)
-            else:
-                self._losses.setdefault(lease.slot, []).append(worker)
-                if self._requeue(lease.slot) is not None:
-                    again.append(lease.slot)
-        return again, sealed
+                continue
+            if lost:
+                holders = self._losses.setdefault(lease.slot, [])
+                holders.append(worker)
+                if len(holders) >= self.max_losses:
+                    poisoned = lease.slot, tuple(holders)
+            if self._requeue(lease.slot) is not None:
+                again.append(lease.slot)
+        return Revoked(again, sealed, poisoned)
 
     def requeue(self, slot: SlotId) -> None:
-        """The pushes of a sealed slot did not arrive: it is leased again."""
-        if slot.step in self._steps and not self._by_slot.get(slot):
-            self._unseal(slot)
+        """The pushes of a sealed slot did not arrive: it is leased again, unless its step is over."""
+        if slot.step in self._steps or slot.step == INIT_STEP:
             self._requeue(slot)
 
-    def _unseal(self, slot: SlotId) -> None:
-        step = self._steps.get(slot.step)
-        if step is not None and not self._by_slot.get(slot):
-            step.sealed.discard(slot.slot)
-            step.low = min(step.low, slot.slot)
-
-    def poisoned(self) -> tuple[SlotId, tuple[NodeId, ...]] | None:
-        """A slot that lost `max_losses` holders in a row, with their names."""
-        for slot, workers in self._losses.items():
-            if len(workers) >= self.max_losses:
-                return slot, tuple(workers)
-        return None
-
     def committed(self, step: int) -> list[Lease]:
-        """The step is in the log; returns leases on it whose work was not needed."""
-        spare: list[Lease] = []
+        """The step is in the log; returns the sealed attempts of it. All its leases end."""
+        sealed: list[Lease] = []
         for index in range(self._step(step).num_slots if step != INIT_STEP else 1):
             slot = SlotId(step, index)
             self._losses.pop(slot, None)
             for lease in list(self._by_slot.get(slot, {}).values()):
+                if lease.fence in self._sealed:
+                    sealed.append(lease)
                 self._remove(lease)
-                spare.append(lease)
         self._steps.pop(step, None)
-        if any(s.step == step for s in self._requeued):
-            self._requeued = [s for s in self._requeued if s.step != step]
-            heapify(self._requeued)
-        return spare
+        self._keep_requeued([s for s in self._requeued if s.step != step])
+        return sealed
 
     def beyond(self, end_step: int) -> list[Lease]:
         """Live leases on steps that will not be computed after all; they are void now."""
@@ -190,22 +239,36 @@ class LeaseBook:
             self._remove(lease)
         for step in [s for s in self._steps if s >= end_step]:
             del self._steps[step]
+        self._keep_requeued([s for s in self._requeued if s.step < end_step])
         if self._next.step >= end_step:
             self._next = SlotId(end_step, 0)
         return void
+
+    @property
+    def highest_step(self) -> int:
+        """The highest step of which a slot is leased or waits to be leased again; -1 for none."""
+        leased = max((lease.slot.step for lease in self._leases.values()), default=-1)
+        return max(leased, max((s.step for s in self._requeued), default=-1))
 
     def held_by(self, worker: NodeId) -> Iterable[Lease]:
         """Live leases of a worker."""
         return self._by_worker.get(worker, {}).values()
 
     def _requeue(self, slot: SlotId) -> SlotId | None:
-        if self._by_slot.get(slot):
-            return None  # somebody else is on it
+        if self._by_slot.get(slot) or slot in self._waiting:
+            return None  # somebody else is on it, or will be
         heappush(self._requeued, slot)
+        self._waiting.add(slot)
         return slot
+
+    def _keep_requeued(self, slots: list[SlotId]) -> None:
+        if len(slots) < len(self._requeued):
+            self._requeued, self._waiting = slots, set(slots)
+            heapify(self._requeued)
 
     def _remove(self, lease: Lease) -> None:
         del self._leases[lease.fence]
+        self._sealed.discard(lease.fence)
         for table, key in ((self._by_worker, lease.worker), (self._by_slot, lease.slot)):
             held: dict[Fence, Lease] = table[key]  # type: ignore[index]
             del held[lease.fence]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -30,13 +31,20 @@ class Membership:
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self.members: dict[NodeId, Member] = {}
-        self._deadlines: list[tuple[float, NodeId]] = []
-        self._lead: NodeId | None = None
+        self._deadlines: list[tuple[float, int, Member]] = []
+        self._count = 0
+        self._workers: OrderedDict[NodeId, None] = OrderedDict()
 
     def add(self, member: Member) -> None:
         """A process registered (again)."""
         self.members[member.node] = member
-        heappush(self._deadlines, (member.seen + self.timeout_s, member.node))
+        if member.role == "worker":
+            self._workers[member.node] = None
+        self._await(member, member.seen + self.timeout_s)
+
+    def _await(self, member: Member, deadline: float) -> None:
+        self._count += 1
+        heappush(self._deadlines, (deadline, self._count, member))
 
     def seen(self, node: NodeId, now: float) -> bool:
         """`node` gave a sign of life; False if it is not a member (any more)."""
@@ -47,21 +55,26 @@ class Membership:
         return True
 
     def remove(self, node: NodeId) -> Member | None:
-        """`node` left or is lost."""
+        """`node` is lost, or long gone."""
+        self._workers.pop(node, None)
         return self.members.pop(node, None)
+
+    def leave(self, node: NodeId) -> None:
+        """A worker has ended well: a member until it falls silent, but not one to count on."""
+        self.members[node].left = True
+        self._workers.pop(node, None)
 
     def silent(self, now: float) -> list[Member]:
         """Members silent for longer than the time-out. Cost: the few whose deadline has come."""
         lost = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            _, node = heappop(self._deadlines)
-            member = self.members.get(node)
-            if member is None:
-                continue
+            _, _, member = heappop(self._deadlines)
+            if self.members.get(member.node) is not member:
+                continue  # gone, or back as another start
             if now - member.seen > self.timeout_s:
                 lost.append(member)
             else:
-                heappush(self._deadlines, (max(member.seen + self.timeout_s, now + 1e-3), node))
+                self._await(member, max(member.seen + self.timeout_s, now + 1e-3))
         return lost
 
     def by_role(self, role: str) -> list[Member]:
@@ -69,12 +82,8 @@ class Membership:
         return sorted((m for m in self.members.values() if m.role == role), key=lambda m: m.name)
 
     def lead(self) -> NodeId | None:
-        """One live worker: the longest-serving when the last one was lost. Elected again only then."""
-        current = self.members.get(self._lead) if self._lead is not None else None
-        if current is None or current.left:
-            workers = [m for m in self.members.values() if m.role == "worker" and not m.left]
-            self._lead = min(workers, key=lambda m: (m.joined, m.name)).node if workers else None
-        return self._lead
+        """One live worker: the longest-serving. It changes only when that one leaves or is lost."""
+        return next(iter(self._workers), None)
 
 
 class RunningTime:

@@ -11,7 +11,7 @@ from paceline.core.sampling import num_steps
 from paceline.core.schedule import Schedule
 from paceline.errors import MismatchError
 from paceline.messages import JobArgs
-from paceline.types import PhaseSpec, Segment
+from paceline.types import NodeId, PhaseSpec, Segment
 
 
 @dataclass(slots=True)
@@ -19,9 +19,14 @@ class Phase:
     """One call of `batches`: its steps are [start, end). `end_version` is set once all are committed."""
 
     spec: PhaseSpec
-    start: int
+    segment: Segment
     end: int
     end_version: int | None = None
+
+    @property
+    def start(self) -> int:
+        """First step."""
+        return self.segment.step
 
 
 class PhaseBook:
@@ -52,9 +57,14 @@ class PhaseBook:
                         f"others with {name}={getattr(known, name)!r}: every worker must run the same loop"
                     )
             return None
+        if spec.number > len(self.phases) or self.open is not None:
+            raise MismatchError(
+                f"{worker} called batches() number {spec.number}, but number {len(self.phases) - 1} is where the job "
+                "is: every worker must run the same loops in the same order"
+            )
         segment = self._segment(spec, job)
         self.schedule.append(segment)
-        self.phases.append(Phase(spec, segment.step, segment.end_step))
+        self.phases.append(Phase(spec, segment, segment.end_step))
         return segment
 
     def _segment(self, spec: PhaseSpec, job: JobArgs) -> Segment:
@@ -80,8 +90,52 @@ class PhaseBook:
         )
         return msgspec.structs.replace(segment, end_step=step + num_steps(segment))
 
-    def end_at(self, step: int) -> None:
-        """The open phase ends before `step`."""
+    def end_at(self, step: int) -> Segment | None:
+        """The open phase ends before `step`; returns the segment that says so, None if it ends there anyway."""
         phase = self.open
-        if phase is not None:
-            phase.end = max(phase.start, min(phase.end, step))
+        assert phase is not None
+        end = max(phase.start, step)
+        if end >= phase.end:
+            return None
+        phase.end = end
+        at = self.schedule.place(end)
+        return msgspec.structs.replace(
+            self.schedule.segment(end),
+            step=end,
+            epoch=at.epoch,
+            offset=at.offset,
+            end_step=end,
+            end_epoch=at.epoch,
+        )
+
+
+class Attendance:
+    """In which phase each live worker is, and so which phases everybody has left."""
+
+    def __init__(self) -> None:
+        self._phase: dict[NodeId, int] = {}
+        self._count: dict[int, int] = {}
+
+    def enter(self, worker: NodeId, phase: int) -> bool:
+        """`worker` is in `phase`; True if that is news."""
+        before = self._phase.get(worker, -1)
+        if phase <= before:
+            return False
+        self._leave(before)
+        self._phase[worker] = phase
+        self._count[phase] = self._count.get(phase, 0) + 1
+        return True
+
+    def leave(self, worker: NodeId) -> None:
+        """`worker` is gone."""
+        self._leave(self._phase.pop(worker, -1))
+
+    def _leave(self, phase: int) -> None:
+        if phase >= 0:
+            self._count[phase] -= 1
+            if not self._count[phase]:
+                del self._count[phase]
+
+    def lowest(self, default: int) -> int:
+        """The earliest phase that somebody is in. Workers that have not entered any do not count."""
+        return min(self._count, default=default)

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from paceline.core.sampling import Place, place
 from paceline.types import INIT_STEP, Segment
 
+_REMEMBERED = 1024  # places of steps, each asked for several times a slot
+
 
 class Schedule:
     """Segments in the order of their first step. Nothing here changes but by `append`."""
@@ -15,14 +17,18 @@ class Schedule:
     def __init__(self, segments: Iterable[Segment] = ()) -> None:
         self.segments: list[Segment] = []
         self._starts: list[int] = []
+        self._places: dict[int, Place] = {}
         for segment in segments:
             self.append(segment)
 
     def append(self, segment: Segment) -> None:
-        """From `segment.step` on, it decides. A segment for the same step replaces the earlier one's effect."""
-        assert not self._starts or segment.step >= self._starts[-1], "segments are appended in step order"
+        """From `segment.step` on, it decides, whatever was appended before it."""
+        while self._starts and self._starts[-1] > segment.step:
+            self.segments.pop()
+            self._starts.pop()
         self.segments.append(segment)
         self._starts.append(segment.step)
+        self._places.clear()
 
     @property
     def end_step(self) -> int:
@@ -39,7 +45,12 @@ class Schedule:
 
     def place(self, step: int) -> Place:
         """Where `step` lies in its phase's data."""
-        return place(self.segment(step), step)
+        found = self._places.get(step)
+        if found is None:
+            if len(self._places) >= _REMEMBERED:
+                self._places.clear()
+            found = self._places[step] = place(self.segment(step), step)
+        return found
 
     def num_slots(self, step: int) -> int:
         """How many slots the step has; the last step of an epoch may have fewer than the dial says."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.core.effects import Send
+from paceline.core.parking import Parking
 from paceline.core.placement import owned
 from paceline.core.schedule import Schedule
 from paceline.core.store import BlockStore, SumKey
@@ -29,9 +30,12 @@ from paceline.messages import (
     Receipt,
     Refused,
     Seal,
+    Summed,
     Unpin,
 )
 from paceline.types import COORDINATOR, INIT_STEP, BlockSpec, Fence, NodeId
+
+_MAX_MARKS = 100_000  # with an unlimited window: versions so old that nobody can still be working on them
 
 
 @dataclass(slots=True)
@@ -58,8 +62,9 @@ class StepSum:
     chosen: dict[int, Fence] = field(default_factory=dict)
     receipts: dict[tuple[int, Fence], Receipt] = field(default_factory=dict)
     ready: dict[tuple[Fence, ...], Ready] = field(default_factory=dict)
-    bases: dict[int, int] = field(default_factory=dict)
+    bases: list[int] = field(default_factory=list)
     summed: int = 0
+    told: int = 0
 
 
 class ServerCore:
@@ -73,7 +78,9 @@ class ServerCore:
         self.incarnation = 0
         self.epoch = 0
         self.whole = False
+        self.hold = 0
         self.applied = -1
+        self.final = -1
         self.watermark = Watermark()
         self.schedule = Schedule()
         self.blocks: dict[int, BlockSpec] = {}
@@ -83,8 +90,9 @@ class ServerCore:
         self._assigned = False
         self._marks: dict[int, int] = {}
         self._kept: set[int] = set()
-        self._parked: dict[NodeId, Pull] = {}
+        self._parking = Parking()
         self._next_beat = 0.0
+        self._gap_told = -2
 
     # ------------------------------------------------------------ events
 
@@ -109,20 +117,21 @@ class ServerCore:
         if now < self._next_beat:
             return []
         out = [self._beat(now)]
-        for step in self.steps.values():
+        for number, step in self.steps.items():
             out += [Send(COORDINATOR, m) for m in (*step.receipts.values(), *step.ready.values())]
+            if step.told and not step.ready:
+                out.append(self._summed(number, step))
         return out
 
     def forget(self, peer: NodeId) -> None:
         """The session with `peer` is over: nobody waits for an answer there."""
-        self._parked.pop(peer, None)
+        self._parking.forget(peer)
 
     def _beat(self, now: float) -> Send:
         self._next_beat = now + self.heartbeat_s
-        return Send(
-            COORDINATOR,
-            Beat(self.node, self.incarnation, self.epoch, self.applied, len(self.schedule.segments)),
-        )
+        kept = tuple(sorted(self._kept))
+        segments = len(self.schedule.segments)
+        return Send(COORDINATOR, Beat(self.node, self.incarnation, self.epoch, self.applied, segments, kept))
 
     def _ordered(self, message: Committed | Choose | Assign | Plan | Unpin | Abort, now: float) -> list[Send]:
         match message:
@@ -131,11 +140,12 @@ class ServerCore:
             case Choose():
                 return self._choose(message)
             case Assign():
-                self._assign(message)
-                return [self._beat(now)]
-            case Plan(segments=segments):
+                return self._assign(message, now)
+            case Plan(segments=segments, final=final):
                 for segment in segments[len(self.schedule.segments) :]:
                     self.schedule.append(segment)
+                self.final = max(self.final, final)
+                self._finish()
             case Unpin(incarnation=incarnation, version=version):
                 if incarnation == self.incarnation:
                     self._kept.discard(version)
@@ -144,14 +154,16 @@ class ServerCore:
                 self.failed = message
         return []
 
-    def _assign(self, message: Assign) -> None:
+    def _assign(self, message: Assign, now: float) -> list[Send]:
         if self._assigned:
-            return
+            return []
         self._assigned = True
-        self.incarnation, self.epoch, self.whole = message.incarnation, message.placement.epoch, message.whole
+        self.incarnation, self.epoch = message.incarnation, message.placement.epoch
+        self.whole, self.hold = message.whole, message.hold
         mine = owned(message.placement.owners, self.node)
         self.blocks = {b: message.blocks[b] for b in mine}
         self.store.open(message.spec, [message.blocks[b] for b in mine])
+        return [self._beat(now), *self._answer(self._parking.early())]
 
     # ------------------------------------------------------------ pushes
 
@@ -163,7 +175,7 @@ class ServerCore:
         problem = self._check_push(push)
         if problem:
             return self._refuse(sender, push.req, *problem)
-        if self._committed(push.step):
+        if self._is_over(push.step):
             return [Send(sender, PushAck(push.req, "late"))]
         step = self.steps.get(push.step)
         if step is None:
@@ -196,10 +208,10 @@ class ServerCore:
             return "epoch", f"blocks are placed by epoch {self.epoch}, not {push.epoch}"
         if push.fence.generation > self.generation:
             return "plan", f"generation {push.fence.generation} has not spoken here yet"
+        if self._is_over(push.step):
+            return None
         if not self.schedule.covers(push.step):
             return "plan", f"step {push.step} is not planned yet"
-        if self._committed(push.step):
-            return None
         if not 0 <= push.slot < self.schedule.num_slots(push.step):
             return "slot", f"step {push.step} has no slot {push.slot}"
         if push.step != INIT_STEP:
@@ -211,17 +223,21 @@ class ServerCore:
             if block is None:
                 return "block", f"block {frame.block} is not held here"
             if (frame.dtype, frame.numel) != (block.dtype, block.numel):
-                return "block", f"block {frame.block} is {block.numel} {block.dtype}, not {frame.numel} {frame.dtype}"
+                return (
+                    "block",
+                    f"block {frame.block} is {block.numel} {block.dtype}, not {frame.numel} {frame.dtype}",
+                )
         if push.seal is not None and any(b not in self.blocks for b, _ in push.seal.revs):
             return "block", "the seal names a block that is not held here"
         return None
 
-    def _committed(self, step: int) -> bool:
-        return self.applied >= 0 if step == INIT_STEP else self.watermark.has(step)
+    def _is_over(self, step: int) -> bool:
+        """Whether `step` is committed, or will never be because the job ends before it."""
+        if step == INIT_STEP:
+            return self.applied >= 0
+        return self.watermark.has(step) or (self.final >= 0 and step >= self.schedule.end_step)
 
-    def _complete(
-        self, number: int, step: StepSum, slot: int, fence: Fence, attempt: Attempt
-    ) -> list[Send]:
+    def _complete(self, number: int, step: StepSum, slot: int, fence: Fence, attempt: Attempt) -> list[Send]:
         """One attempt is here in full. What that means depends on whether attempts are interchangeable."""
         whole = self.whole or number == INIT_STEP or self.schedule.window(number) != 0
         if not whole:
@@ -248,15 +264,22 @@ class ServerCore:
         """Sum in slot order as far as the chosen attempts reach; later slots are held until then."""
         key = SumKey(number, None)
         while step.summed < step.num_slots and step.summed in step.chosen:
-            attempt = step.attempts[step.summed][step.chosen[step.summed]]
-            step.bases[step.summed] = attempt.base
+            attempt = step.attempts.pop(step.summed)[step.chosen[step.summed]]
+            step.bases.append(attempt.base)
             self._add(key, attempt)
-            del step.attempts[step.summed]
             step.summed += 1
-        if step.summed < step.num_slots or step.ready:
-            return []
-        fences = tuple(step.chosen[i] for i in range(step.num_slots))
-        return [Send(COORDINATOR, self._ready(number, step, fences, key, list(step.bases.values())))]
+        if step.summed == step.num_slots:
+            if step.ready:
+                return []
+            fences = tuple(step.chosen[i] for i in range(step.num_slots))
+            return [Send(COORDINATOR, self._ready(number, step, fences, key, step.bases))]
+        if self.hold and step.num_slots > self.hold and step.summed - step.told >= max(1, self.hold // 4):
+            step.told = step.summed
+            return [self._summed(number, step)]
+        return []
+
+    def _summed(self, number: int, step: StepSum) -> Send:
+        return Send(COORDINATOR, Summed(self.incarnation, self.epoch, number, step.told))
 
     def _add(self, key: SumKey, attempt: Attempt) -> None:
         assert attempt.seal is not None
@@ -264,9 +287,7 @@ class ServerCore:
         self.store.add(key, attempt.seal.weight, frozenset(attempt.seal.absent), sealed)
         attempt.payloads.clear()
 
-    def _ready(
-        self, number: int, step: StepSum, fences: tuple[Fence, ...], key: SumKey, bases: list[int]
-    ) -> Ready:
+    def _ready(self, number: int, step: StepSum, fences: tuple[Fence, ...], key: SumKey, bases: list[int]) -> Ready:
         init = number == INIT_STEP
         stale = 0 if init else max(staleness(number, self._marks[b]) for b in bases)
         lag = 0 if init else self.applied - min(bases)
@@ -281,32 +302,53 @@ class ServerCore:
         if commit.incarnation != self.incarnation or commit.version <= self.applied:
             return []
         if commit.version != self.applied + 1 or not self._assigned:
-            return [self._beat(now)]  # a gap: the beat shows it, and the coordinator repeats what is missing
+            # A gap: the beat shows it, and the coordinator repeats what is missing. Once is enough.
+            told, self._gap_told = self._gap_told, self.applied
+            return [self._beat(now)] if told != self.applied else []
         step = self.steps[commit.step]
         apart = commit.fences in step.ready and step.summed == 0
         key = SumKey(commit.step, commit.fences[0] if apart else None)
         if not apart:
             assert step.summed == step.num_slots, f"commit of step {commit.step} before it was ready"
+        if message.keep and self.applied >= 0 and self.applied not in self._kept:
+            self._keep(self.applied)
         self.store.apply(key, commit)
-        del self.steps[commit.step]
-        for fences in step.ready:
-            if apart and fences != commit.fences:
-                self.store.drop(SumKey(commit.step, fences[0]))
+        step.ready.pop(commit.fences, None)
+        self._drop(commit.step, apart=apart)
         self.applied = commit.version
         self.watermark.add(commit.step)
         self._marks[commit.version] = self.watermark.low
         if commit.pin:
-            self._kept.add(commit.version)
-            self.store.keep(commit.version)
+            self._keep(commit.version)
         self._prune()
-        return self._answer_parked()
+        self._finish()
+        return self._answer(self._parking.committed(commit.version, commit.step, self.watermark.low))
+
+    def _keep(self, version: int) -> None:
+        self._kept.add(version)
+        self.store.keep(version)
+
+    def _drop(self, number: int, *, apart: bool) -> None:
+        """Nothing more will come of a step: forget its attempts and the sums that were not applied."""
+        step = self.steps.pop(number)
+        for fences in step.ready:
+            if apart:
+                self.store.drop(SumKey(number, fences[0]))
+
+    def _finish(self) -> None:
+        """The job was stopped, and its last version is here: what is held beyond it will never be committed."""
+        if not 0 <= self.final <= self.applied:
+            return
+        for number in list(self.steps):
+            if self.steps[number].summed:
+                self.store.drop(SumKey(number, None))
+            self._drop(number, apart=not self.steps[number].summed)
 
     def _prune(self) -> None:
         """Forget the watermarks of versions on which nothing may be computed any more."""
         window = self.schedule.window(self.watermark.low) if self.schedule.segments else 0
         if window < 0:
-            # Unlimited: any base is allowed, but one that nobody can still be working on need not be known.
-            while len(self._marks) > 100_000:
+            while len(self._marks) > _MAX_MARKS:
                 del self._marks[next(iter(self._marks))]
             return
         while self._marks:
@@ -319,41 +361,40 @@ class ServerCore:
 
     def _pull(self, sender: NodeId, pull: Pull) -> list[Send]:
         if not self._assigned:
-            self._parked[sender] = pull
+            self._parking.wait(sender, pull)
             return []
         if pull.incarnation != self.incarnation:
             return self._refuse(
-                sender, pull.req, "incarnation", f"this is incarnation {self.incarnation}, not {pull.incarnation}"
+                sender,
+                pull.req,
+                "incarnation",
+                f"this is incarnation {self.incarnation}, not {pull.incarnation}",
             )
         if pull.epoch != self.epoch:
-            return self._refuse(
-                sender, pull.req, "epoch", f"blocks are placed by epoch {self.epoch}, not {pull.epoch}"
-            )
+            return self._refuse(sender, pull.req, "epoch", f"blocks are placed by epoch {self.epoch}, not {pull.epoch}")
         if 0 <= pull.exact < self.applied and pull.exact not in self._kept:
             return self._refuse(sender, pull.req, "gone", f"version {pull.exact} is older than {self.applied}")
-        if not self._can_answer(pull):
-            self._parked[sender] = pull
+        version = pull.exact
+        if version < 0:
+            if self.applied < 0:
+                self._parking.wait(sender, pull, version=0)
+                return []
+            if pull.watermark > self.watermark.low:
+                self._parking.wait(sender, pull, watermark=pull.watermark)
+                return []
+            if pull.after >= 0 and not self.watermark.has(pull.after):
+                self._parking.wait(sender, pull, step=pull.after)
+                return []
+            version = self.applied
+        elif version > self.applied:
+            self._parking.wait(sender, pull, version=version)
             return []
-        version = pull.exact if pull.exact >= 0 else self.applied
         blocks, payload = self.store.read(version, pull.have, pull.blocks)
-        reply = PullReply(pull.req, self.incarnation, version, self._mark(version), blocks)
+        reply = PullReply(pull.req, self.incarnation, version, self._marks.get(version, 0), blocks)
         return [Send(sender, reply, payload)]
 
-    def _mark(self, version: int) -> int:
-        return self._marks.get(version, 0)
-
-    def _can_answer(self, pull: Pull) -> bool:
-        if pull.exact >= 0:
-            return pull.exact == self.applied or pull.exact in self._kept
-        return (
-            self.applied >= 0
-            and self.watermark.low >= pull.watermark
-            and (pull.after < 0 or self.watermark.has(pull.after))
-        )
-
-    def _answer_parked(self) -> list[Send]:
+    def _answer(self, waiting: list[tuple[NodeId, Pull]]) -> list[Send]:
         out: list[Send] = []
-        parked, self._parked = self._parked, {}
-        for sender, pull in parked.items():
+        for sender, pull in waiting:
             out += self._pull(sender, pull)
         return out

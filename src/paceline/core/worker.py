@@ -38,6 +38,8 @@ from paceline.messages import (
 )
 from paceline.types import COORDINATOR, INIT_STEP, UNLIMITED, Fence, Hyper, NodeId, Placement
 
+_PLAN_RETRY_S = 0.02  # the plan is on its way to the server; the push waits for it here
+
 
 class WorkerState(StrEnum):
     """Where a worker is between two calls."""
@@ -90,13 +92,14 @@ class WorkerCore:
         self.lead = False
         self._req = introduction.req
         self._turn: Turn | None = None
+        self._answered = False
         self._turn_sent = 0.0
         self._evaluation = -1
         self._pulls: dict[NodeId, tuple[Pull, float]] = {}
         self._unacked: dict[int, _Unacked] = {}
-        self._retry: list[_Unacked] = []
         self._given_back: dict[int, tuple[GiveBack, float]] = {}
-        self._rejoining = False
+        self._void: Fence | None = None
+        self._rejoining: tuple[Register, float] | None = None
 
     # ------------------------------------------------------------ the host's calls
 
@@ -106,8 +109,12 @@ class WorkerCore:
         return self._req
 
     def place(self, prepared: Prepared) -> None:
-        """The coordinator said where the blocks are."""
-        self.generation = max(self.generation, prepared.generation)
+        """The coordinator said where the blocks are. What an older one said, or said earlier, is ignored."""
+        if prepared.generation < self.generation:
+            return
+        if self.placement is not None and prepared.placement.epoch < self.placement.epoch:
+            return
+        self.generation = prepared.generation
         self.incarnation = prepared.incarnation
         self.placement = prepared.placement
         servers = sorted(set(prepared.placement.owners) | set(prepared.placement.addresses))
@@ -129,10 +136,8 @@ class WorkerCore:
         self.state, self.task, self.phase = WorkerState.ASKING, None, phase
         self._evaluation = evaluation
         self._pulls.clear()
-        self._turn = Turn(
-            self.next_req(), phase, self.incarnation, sealed, evaluated, abandoned, evaluation
-        )
-        self._turn_sent = now
+        self._turn = Turn(self.next_req(), phase, self.incarnation, sealed, evaluated, abandoned, evaluation)
+        self._answered, self._turn_sent = False, now
         return [Send(COORDINATOR, self._turn)]
 
     def push(
@@ -160,14 +165,13 @@ class WorkerCore:
             out.append(Send(server, message, payload))
         return out
 
-    def sealed(
-        self, now: float, weight: float, hyper: Hyper, logs: dict[str, float], seconds: float
-    ) -> list[Send]:
+    def sealed(self, now: float, weight: float, hyper: Hyper, logs: dict[str, float], seconds: float) -> list[Send]:
         """The slot is sealed (its sealing pushes are out): report it and ask for the next one."""
         task = self.task
         assert isinstance(task, Grant)
-        if task.step != INIT_STEP:
-            self.last_step = task.step
+        if task.step != INIT_STEP and task.fence != self._void:
+            # With several slots a step, waiting for one's own would be waiting for the others'.
+            self.last_step = task.step if task.slots == 1 else -2
         report = Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds)
         return self.ask(now, self.phase, sealed=report, evaluation=self._evaluation)
 
@@ -196,10 +200,11 @@ class WorkerCore:
                 self.place(message)
             case Ok(req=req):
                 self._given_back.pop(req, None)
-            case Welcome() if self._rejoining:
-                # Registered again after an eviction: whatever was leased before is void.
-                self._rejoining = False
-                self.generation = max(self.generation, message.generation)
+            case Welcome(req=req) if message.generation >= self.generation:
+                self.generation = message.generation
+                if self._rejoining is None or self._rejoining[0].req != req:
+                    return []
+                self._rejoining = None
                 return list(self.ask(now, self.phase, evaluation=self._evaluation))
         return []
 
@@ -214,14 +219,25 @@ class WorkerCore:
                 if self.state == WorkerState.PULLING and isinstance(task, Grant) and task.fence == fence:
                     return list(self.ask(now, self.phase, evaluation=self._evaluation))
             case _:
-                if self._turn is None or message.req != self._turn.req:
+                if not self._expects(message):
                     return []
-                self._turn = None
+                self._answered = True
                 self.task = message
                 if not isinstance(message, EvalOver):
                     self.incarnation, self.lead = message.incarnation, message.lead
                 return list(self._begin(message, now))
         return []
+
+    def _expects(self, message: Grant | EvalGrant | PhaseOver | EvalOver) -> bool:
+        """Whether this answers the turn: the first answer does, and a later one if the first lease became void."""
+        if self._turn is None or message.req != self._turn.req:
+            return False
+        if not self._answered:
+            return True
+        task = self.task
+        if self.state != WorkerState.PULLING or not isinstance(task, Grant | EvalGrant):
+            return False
+        return not isinstance(message, Grant | EvalGrant) or message.fence > task.fence
 
     def _begin(self, task: Grant | EvalGrant | PhaseOver | EvalOver, now: float) -> list[Send]:
         match task:
@@ -251,9 +267,7 @@ class WorkerCore:
             if exact >= 0 and self.held[server] == exact:
                 continue
             have = self.held[server] if exact < 0 or self.held[server] <= exact else -1
-            pull = Pull(
-                self.next_req(), self.incarnation, self.placement.epoch, exact, watermark, after, have, blocks
-            )
+            pull = Pull(self.next_req(), self.incarnation, self.placement.epoch, exact, watermark, after, have, blocks)
             self._pulls[server] = (pull, now)
             out.append(Send(server, pull))
         self.state = WorkerState.PULLING
@@ -265,9 +279,7 @@ class WorkerCore:
         over = isinstance(self.task, PhaseOver | EvalOver)
         self.state = WorkerState.OVER if over else WorkerState.COMPUTING
 
-    def _filled(
-        self, sender: NodeId, message: PullReply, payload: Sequence[object], now: float
-    ) -> list[Send | Fill]:
+    def _filled(self, sender: NodeId, message: PullReply, payload: Sequence[object], now: float) -> list[Send | Fill]:
         asked = self._pulls.get(sender)
         if asked is None or asked[0].req != message.req or message.incarnation != self.incarnation:
             return []
@@ -278,30 +290,49 @@ class WorkerCore:
         return [Fill(sender, message.blocks, payload)]
 
     def _refused(self, sender: NodeId, message: Refused, now: float) -> list[Send | Fill]:
-        unacked = self._unacked.pop(message.req, None)
-        pulling = any(pull.req == message.req for pull, _ in self._pulls.values())
-        turning = self._turn is not None and self._turn.req == message.req
         if message.rule == "unknown":
-            if not turning:
-                return []
-            self._rejoining = True
-            self._unacked.clear()
-            return [Send(COORDINATOR, msgspec.structs.replace(self.introduction, req=self.next_req()))]
+            return list(self._rejoin(message, now))
+        unacked = self._unacked.get(message.req)
+        pulling = any(pull.req == message.req for pull, _ in self._pulls.values())
         if message.rule == "plan" and unacked is not None:
-            unacked.sent = now
-            self._retry.append(unacked)
+            unacked.sent = now - self.resend_s + _PLAN_RETRY_S
             return []
+        out: list[Send | Fill] = []
         if message.rule == "epoch" and (pulling or unacked is not None):
             assert self.placement is not None
-            ask = PlacementRequest(self.next_req(), self.placement.epoch)
-            return [Send(COORDINATOR, ask), *self._abandon(now)]
+            out.append(Send(COORDINATOR, PlacementRequest(self.next_req(), self.placement.epoch)))
         if pulling:
-            return list(self._abandon(now))
-        if unacked is None:
+            return out + self._abandon(now)
+        if unacked is not None:
+            del self._unacked[message.req]
+            out += self._give_back(unacked.message, now)
+        return out
+
+    def _rejoin(self, message: Refused, now: float) -> list[Send]:
+        """The coordinator took this worker for lost: whatever it had is void. Register again, then ask again."""
+        waiting = self.state in (WorkerState.ASKING, WorkerState.PULLING)
+        if self._rejoining is not None or not waiting or self._turn is None or self._turn.req != message.req:
             return []
-        give_back = GiveBack(self.next_req(), unacked.message.fence)
+        self.state, self.task, self._turn, self.last_step = WorkerState.ASKING, None, None, -2
+        self._pulls.clear()
+        self._given_back.clear()
+        introduction = msgspec.structs.replace(self.introduction, req=self.next_req())
+        self._rejoining = (introduction, now)
+        return [Send(COORDINATOR, introduction)]
+
+    def _give_back(self, push: Push, now: float) -> list[Send]:
+        """A push was refused: the attempt will never count, so its slot must go to somebody, once."""
+        if self._void == push.fence:
+            return []
+        self._void = push.fence
+        if self.last_step == push.step:
+            self.last_step = -2
+        give_back = GiveBack(self.next_req(), push.fence)
         self._given_back[give_back.req] = (give_back, now)
-        return [Send(COORDINATOR, give_back)]
+        out = [Send(COORDINATOR, give_back)]
+        if any(pull.after == push.step for pull, _ in self._pulls.values()):
+            out += self._abandon(now)  # it waits to read its own step, which now waits for somebody to compute it
+        return out
 
     def _abandon(self, now: float) -> list[Send]:
         task = self.task
@@ -311,7 +342,12 @@ class WorkerCore:
     def tick(self, now: float) -> list[Send]:
         """Say again what nobody answered. Receivers recognise repetitions."""
         out = []
-        if self._turn is not None and now - self._turn_sent >= self.resend_s:
+        if self._rejoining is not None and now - self._rejoining[1] >= self.resend_s:
+            self._rejoining = (self._rejoining[0], now)
+            out.append(Send(COORDINATOR, self._rejoining[0]))
+        # A turn that was answered is said again as well while its holder can only wait: the lease may be void by now.
+        waiting = not self._answered or self.state == WorkerState.PULLING
+        if self._turn is not None and waiting and now - self._turn_sent >= self.resend_s:
             self._turn_sent = now
             out.append(Send(COORDINATOR, self._turn))
         for server, (pull, sent) in list(self._pulls.items()):
@@ -326,12 +362,4 @@ class WorkerCore:
             if now - sent >= self.resend_s:
                 self._given_back[req] = (give_back, now)
                 out.append(Send(COORDINATOR, give_back))
-        retry, self._retry = self._retry, []
-        for entry in retry:
-            if now - entry.sent >= 0.02:
-                entry.sent = now
-                self._unacked[entry.message.req] = entry
-                out.append(Send(entry.server, entry.message, entry.payload))
-            else:
-                self._retry.append(entry)
         return out

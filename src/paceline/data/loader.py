@@ -51,8 +51,9 @@ def _die_with_parent(_: int) -> None:
 
 
 class BatchMaker:
-    """The batch of a slot as a function of its sample numbers and seed; the number of loader processes changes
-    nothing but speed. Close it to end those processes.
+    """The batch of a slot as a function of its sample numbers and seed.
+
+    The number of loader processes changes nothing but speed. Close it to end them.
     """
 
     def __init__(self, source: Source, seed: int) -> None:

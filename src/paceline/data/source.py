@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,8 +60,7 @@ def open_source(
         return _from_loader(data, batch_size, loader_workers)
     if isinstance(data, IterableDataset):
         raise UsageError(
-            "an IterableDataset cannot be leased slot by slot: give a map-style Dataset (with __len__ and "
-            "__getitem__)"
+            "an IterableDataset cannot be leased slot by slot: give a map-style Dataset (with __len__ and __getitem__)"
         )
     try:
         length = len(data)
@@ -68,13 +68,30 @@ def open_source(
         raise UsageError(f"{type(data).__name__} has no length: give a map-style Dataset") from None
     if batch_size is None:
         raise UsageError("batch_size is needed: how many samples has one slot?")
+    batch_size = whole_number("batch_size", batch_size)
     if batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, not {batch_size}")
     if loader_workers < 0:
         raise UsageError(f"loader_workers must not be negative, not {loader_workers}")
     if length == 0:
         raise UsageError("the data set is empty")
+    if drop_last and length < batch_size:
+        raise UsageError(
+            f"drop_last leaves nothing: {length} samples do not fill a slot of {batch_size}; use a smaller batch_size"
+        )
     return Source(data, length, batch_size, collate_fn or default_collate, shuffle, drop_last, loader_workers)
+
+
+def whole_number(name: str, value: Any) -> int:
+    """`value` as an int, where it is one (numpy's included).
+
+    Raises:
+        UsageError: it is not.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UsageError(f"{name} must be a whole number, not {value!r}") from None
 
 
 def _from_loader(loader: DataLoader[Any], batch_size: int | None, loader_workers: int) -> Source:

@@ -57,7 +57,12 @@ class RunPlan:
 
     def worker_env(self, name: str) -> dict[str, str]:
         """The environment of one worker. RANK and WORLD_SIZE are left alone: other libraries would start DDP."""
-        env = {load.RUN: str(self.run.resolve()), load.NAME: name, load.THREADS: str(self.threads), **self.env}
+        env = {
+            load.RUN: str(self.run.resolve()),
+            load.NAME: name,
+            load.THREADS: str(self.threads),
+            **self.env,
+        }
         for key, value in ((load.MODE, self.mode), (load.SLOTS, self.slots), (load.SEED, self.seed)):
             if value is not None:
                 env[key] = str(value)
@@ -131,7 +136,7 @@ class LocalRun:
         return outcome.code
 
     def _start(self) -> None:
-        plan, run = self.plan, str(self.dir.path.resolve())
+        plan, run = self.plan, str(self.dir.path)
         spec = msgspec.json.encode(plan.cluster).decode()
         quiet = {"OMP_NUM_THREADS": "1"}
         self.children.start("coordinator", ["coordinator", run, spec], quiet)
@@ -158,15 +163,20 @@ class LocalRun:
     def _follow(self) -> _Outcome:
         while True:
             try:
-                event = self.children.events.get(timeout=_STATUS_S / 2)
+                event: Line | Exit | None = self.children.events.get(timeout=_STATUS_S / 2)
             except queue.Empty:
                 event = None
-            if isinstance(event, Line):
-                self._line(event)
-            elif event is not None:
-                outcome = self._exited(event)
-                if outcome is not None:
-                    return outcome
+            while event is not None:  # all that is known before asking the coordinator, which may be the one that died
+                if isinstance(event, Line):
+                    self._line(event)
+                else:
+                    outcome = self._exited(event)
+                    if outcome is not None:
+                        return outcome
+                try:
+                    event = self.children.events.get_nowait()
+                except queue.Empty:
+                    event = None
             self._look()
             failure = self._status.get("failure")
             if failure is not None:
@@ -176,6 +186,9 @@ class LocalRun:
         kept = self._lines.setdefault(line.name, [])
         kept.append(line.text)
         del kept[:-40]
+        looked = self._next_status - _STATUS_S
+        if not self._headline and time.monotonic() > looked + 0.02 and self.children.alive("coordinator"):
+            self._look(force=True)  # what will be computed comes before what the script says of it
         self.screen.line(line.name, line.text)
 
     def _drain(self) -> None:
@@ -209,7 +222,12 @@ class LocalRun:
             self._look(force=True)
             if self._status.get("failure") is None:
                 tail = "\n".join(self._lines.get(event.name, []))
-                return _Outcome(EXIT_SCRIPT, f"{event.name} failed", tail, f"the script's output is in logs/{event.name}.log")
+                return _Outcome(
+                    EXIT_SCRIPT,
+                    f"{event.name} failed",
+                    tail,
+                    f"the script's output is in logs/{event.name}.log",
+                )
         elif event.code != EXIT_DONE:
             self.screen.note(f"{event.name} ended ({how}); its slots go to the other workers", warning=True)
         if self.children.alive("worker-"):
@@ -249,7 +267,7 @@ class LocalRun:
         if observer is None:
             return
         try:
-            self._status = observer.status(timeout_s=2.0)
+            self._status = observer.status(timeout_s=1.0)
         except TransportError:
             return
         if not self._headline and self._status.get("headline"):

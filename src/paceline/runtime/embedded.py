@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from paceline.config.dials import ClusterSpec
+from paceline.coordinator.report import describe
 from paceline.coordinator.service import CoordinatorService
 from paceline.coordinator.store import LogStore
 from paceline.messages import Finish, Register, Summary
@@ -21,6 +22,8 @@ from paceline.runtime.rundir import RunDir
 from paceline.server.service import ServerService
 from paceline.transport.base import Received
 from paceline.transport.inproc import InprocHub
+
+_LINE_S = 5.0  # between two lines of progress
 
 
 class EmbeddedCluster:
@@ -42,7 +45,7 @@ class EmbeddedCluster:
         self.address = front.address
         back.connect(front.address)
         self._ports = [front, back]
-        self._told = False
+        self._next_line = 0.0
         self.hub.add_pump(lambda: pump(self.coordinator, front))
         self.hub.add_pump(lambda: pump(self.server, back))
         self.hub.add_pump(self._tick)
@@ -51,14 +54,17 @@ class EmbeddedCluster:
         now = time.monotonic()
         self.server.on_tick(now)
         self.coordinator.on_tick(now)
-        if not self._told and self.coordinator.core.schedule.segments:
-            self._told = True
+        if now >= self._next_line and self.coordinator.core.schedule.segments:
             status = self.coordinator.status(now)
-            sys.stderr.write(f"{status['headline']}\n")
+            first = self._next_line == 0.0
+            self._next_line = now + _LINE_S
+            sys.stderr.write(f"{status['headline'] if first else describe(status)}\n")
         return False
 
     def close(self, *, failed: bool) -> None:
         """Write the summary where a directory was given, and end both roles."""
+        if not failed and self.coordinator.core.schedule.segments:
+            sys.stderr.write(f"{describe(self.coordinator.status(time.monotonic()))}\n")
         if self.run is not None and not failed:
             port = self.hub.port(f"observer/{secrets.token_hex(4)}")
             port.connect(self.address)

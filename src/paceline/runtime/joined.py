@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import secrets
 import socket
@@ -44,9 +45,9 @@ def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None
         env.slots,
         env.threads,
     )
-    from paceline.data.seeding import seed_all
-
     import torch
+
+    from paceline.data.seeding import seed_all
 
     torch.set_num_threads(args.threads)
     seed_all(args.seed)
@@ -71,10 +72,9 @@ def close(*, failed: bool) -> None:
 def fail(trace: str) -> None:
     """Tell the job that this worker's script raised; a worker that never joined tells the engine by its exit code."""
     if _current is not None:
-        try:
+        # Where the job has ended by itself, its own reason goes first.
+        with contextlib.suppress(JobError, TransportError):
             _current.fail(trace)
-        except (JobError, TransportError):
-            pass  # the job has ended by itself; its own reason goes first
 
 
 def _at_exit() -> None:
@@ -98,9 +98,7 @@ def _clustered(env: WorkerEnv, args: JobArgs) -> Job:
     run = RunDir(env.run)
     token, node = run.token(), node_id(env.name)
     address = run.wait_for_coordinator(env.timeout_s)
-    beat = Heartbeat(
-        lambda: ZmqPort(f"{node}#beat", token), lambda: run.wait_for_coordinator(env.timeout_s), node, 0.5
-    )
+    beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token), lambda: run.wait_for_coordinator(env.timeout_s), node, 0.5)
     port: Port = ZmqPort(node, token)
     if env.faults:
         from paceline.runtime.faults import wrap

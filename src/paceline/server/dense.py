@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 
 from paceline.blocks import bytes_of, new_block, piece_of, tensor_of
+from paceline.checkpoint.shards import BlockState
 from paceline.core.store import SumKey
 from paceline.messages import BlockFrame
 from paceline.server.optimizers import PieceOptimizer
@@ -58,6 +59,13 @@ class _Chunk:
 
     blocks: list[BlockSpec]
     optimizer: PieceOptimizer
+
+
+def _numbered(chunk: _Chunk) -> Iterator[tuple[int, int]]:
+    """(block, piece of it) for every piece of a chunk, in the order of its optimizer."""
+    for block in chunk.blocks:
+        for piece in range(len(block.pieces)):
+            yield block.index, piece
 
 
 class DenseStore:
@@ -199,10 +207,18 @@ class DenseStore:
             for index in total.touched:
                 kind = self._blocks[index].kind
                 if kind == Kind.MEAN:
-                    self._write(index).tensor.copy_(self._mean(total, index))
+                    self._write_mean(index, total)
                 elif kind == Kind.LAST:
                     self._write(index).tensor.copy_(total.acc[index])
         self._reuse(total)
+
+    def _write_mean(self, index: int, total: _Sum) -> None:
+        """A buffer that no slot changed keeps its bits: the rounded mean of equal values need not be that value."""
+        old, mean = self._current[index].tensor, self._mean(total, index)
+        new = self._write(index).tensor
+        for piece in self._blocks[index].pieces:
+            source = mean if piece.tensor in total.present else old
+            piece_of(new, piece).copy_(piece_of(source, piece))
 
     def _update(self, chunk: _Chunk, total: _Sum, commit: Commit) -> None:
         weights: list[torch.Tensor] = []
@@ -238,6 +254,36 @@ class DenseStore:
             spare.append(old)
         return fresh
 
+    # ------------------------------------------------------------ checkpoints
+
+    def snapshot(self) -> dict[int, BlockState]:
+        """The current version with its optimizer state, frozen: values by reference, so keep the version meanwhile."""
+        taken = {index: BlockState(buffer.tensor) for index, buffer in self._current.items()}
+        for chunk in self._chunks:
+            for number, (index, piece) in enumerate(_numbered(chunk)):
+                for name, tensor in chunk.optimizer.state(number).items():
+                    taken[index].state[piece, name] = tensor
+        return taken
+
+    def load(self, version: int, states: Iterable[tuple[int, BlockState]]) -> None:
+        """Make `version` the current one, from a checkpoint's blocks; all that was there before is forgotten."""
+        self.version = version
+        self._kept.clear()
+        self._sums.clear()
+        where = {
+            (index, piece): (chunk, number)
+            for chunk in self._chunks
+            for number, (index, piece) in enumerate(_numbered(chunk))
+        }
+        for index, state in states:
+            self._write(index).tensor.copy_(state.value)
+            names: dict[int, dict[str, torch.Tensor]] = {}
+            for (piece, name), tensor in state.state.items():
+                names.setdefault(piece, {})[name] = tensor
+            for piece, tensors in names.items():
+                chunk, number = where[index, piece]
+                chunk.optimizer.load(number, tensors)
+
     def keep(self, version: int) -> None:
         """Keep the current version readable."""
         assert version == self.version
@@ -257,9 +303,7 @@ class DenseStore:
         self, version: int, have: int, blocks: Sequence[int] | None
     ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
         """Frames and buffers of the blocks that changed after `have`."""
-        current, changed = (
-            (self._current, self._changed) if version == self.version else self._kept[version]
-        )
+        current, changed = (self._current, self._changed) if version == self.version else self._kept[version]
         frames, buffers = [], []
         for index in blocks if blocks is not None else sorted(self._blocks):
             if changed[index] > have or have < 0:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, cast
 
 import torch
@@ -11,6 +12,7 @@ from paceline.blocks import as_parameter
 from paceline.config.dials import OPTIMIZERS
 from paceline.errors import UsageError
 from paceline.types import Hyper, OptimizerSpec
+
 
 def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     """The class by name.
@@ -37,13 +39,13 @@ class PieceOptimizer:
             }
             for number in self._group_numbers
         ]
-        first: dict[str, Any] = {k: v for k, v in by_group[0].items() if k != "params"}
-        self._optimizer = optimizer_class(spec.name)(by_group, **first)
+        kind = optimizer_class(spec.name)
+        known = signature(kind).parameters  # AdamW's groups hold a number that its constructor does not take
+        first: dict[str, Any] = {k: v for k, v in by_group[0].items() if k != "params" and k in known}
+        self._optimizer = kind(by_group, **first)
         self._hyper = spec.hyper
 
-    def step(
-        self, hyper: Hyper, weights: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
-    ) -> None:
+    def step(self, hyper: Hyper, weights: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> None:
         """Update `weights` in place with `grads`; a piece whose gradient is None is skipped."""
         if hyper != self._hyper:
             for group, number in zip(self._optimizer.param_groups, self._group_numbers, strict=True):
@@ -53,6 +55,21 @@ class PieceOptimizer:
             param.data = weight
             param.grad = grad
         self._optimizer.step()
+
+
+    def state(self, piece: int) -> dict[str, torch.Tensor]:
+        """A copy of the optimizer state of one piece, by torch's own names; empty before its first update."""
+        held = self._optimizer.state.get(self.params[piece], {})
+        return {name: _as_tensor(value).clone() for name, value in held.items() if value is not None}
+
+    def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Put back what `state` gave."""
+        if state:
+            self._optimizer.state[self.params[piece]] = {name: value.clone() for name, value in state.items()}
+
+
+def _as_tensor(value: Any) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value)
 
 
 def _arguments(hyper: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,9 @@ class Checker:
         self.results: dict[tuple[str, int], EvaluationRow] = {}
         self.phase_versions: dict[int, int] = {}
         self.slots_done = 0
+        self.samples = 0.0
+        self.skipped = 0
+        self.weights: dict[int, tuple[float, ...]] = {}
 
     # ------------------------------------------------------------ the coordinator
 
@@ -70,6 +73,9 @@ class Checker:
                 raise Violation(f"step {commit.step} is committed twice")
             if self.schedule.window(commit.step) == 0 and commit.step != self.watermark.low:
                 raise Violation(f"step {commit.step} is committed before step {self.watermark.low}")
+            window = self.schedule.window(commit.step)
+            if window != UNLIMITED and commit.staleness > window:
+                raise Violation(f"step {commit.step} has staleness {commit.staleness}, the window is {window}")
             self.watermark.add(commit.step)
         self.slots_done += num_slots
         self.log.append(commit)
@@ -126,11 +132,13 @@ class Checker:
             raise Violation(f"{name} is added to the sum of {key}")
         if part.slot != len(before):
             raise Violation(f"{name} is added after {len(before)} slots")
+        reads: Reads | None = None
         for block, gradient in part.gradients.items():
             if gradient[:4] != (part.step, part.slot, part.fence, block):
                 raise Violation(f"{name}: its buffer of block {block} holds {gradient[:5]}")
-            if part.step != INIT_STEP:
-                self.may_compute(part.step, gradient.reads, name)
+            if part.step != INIT_STEP and gradient.reads is not reads:
+                reads = gradient.reads
+                self.may_compute(part.step, reads, name)
 
     def may_compute(self, step: int, reads: Reads, name: str) -> None:
         """Lock-step reads version t of every block; a window bounds how old each may be."""
@@ -154,11 +162,21 @@ class Checker:
             raise Violation(f"commit of step {commit.step} applies slots {[p.slot for p in parts]}")
         if self._is_whole(commit.step) and tuple(p.fence for p in parts) != commit.fences:
             raise Violation(f"step {commit.step} applies {[p.fence for p in parts]}, the log says {commit.fences}")
+        self._agree(commit, tuple(p.weight for p in parts))
         for block in store.blocks:
             values = self.truth.setdefault(block, [])
             if len(values) != commit.version:
                 raise Violation(f"block {block} applies version {commit.version} after {len(values) - 1}")
             values.append(store.current[block])
+
+    def _agree(self, commit: Commit, weights: tuple[float, ...]) -> None:
+        """Every server applies slots of the same weight: where fences differ, attempts must not."""
+        first = self.weights.setdefault(commit.version, weights)
+        if first != weights:
+            raise Violation(f"servers apply step {commit.step} with weights {weights} and {first}")
+        if first is weights and commit.step != INIT_STEP:
+            self.samples += sum(weights) * self.schedule.segment(commit.step).batch_size
+            self.skipped += weights.count(0.0)
 
     def held(self, server: ServerCore, step: int) -> None:
         """A push was taken: how many slots wait for a lower one?"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import msgspec
@@ -13,6 +14,7 @@ from paceline.core.server import ServerCore
 from paceline.messages import (
     Abort,
     Committed,
+    Exited,
     GiveBack,
     Message,
     Pull,
@@ -39,6 +41,8 @@ class SimCoordinator(Process):
         super().__init__(COORDINATOR)
         self.cluster = cluster
         self.core = CoordinatorCore(cluster.scenario.cluster, cluster.scenario.generation)
+        self.timer: Callable[[], float] | None = None
+        self.spent_s = 0.0
         self._running = RunningTime()
         self._members = 0
 
@@ -54,7 +58,13 @@ class SimCoordinator(Process):
             case Turn(abandoned=abandoned) if abandoned is not None:
                 self.cluster.checker.voids(abandoned)
         now = self._running.advance(self.cluster.world.now)
-        self._carry_out(self.core.handle(sender, message, payload, now))
+        if self.timer is None:
+            self._carry_out(self.core.handle(sender, message, payload, now))
+            return
+        began = self.timer()
+        effects = self.core.handle(sender, message, payload, now)
+        self.spent_s += self.timer() - began
+        self._carry_out(effects)
 
     def lost(self, node: NodeId) -> None:
         """A session ended."""
@@ -138,6 +148,7 @@ class Cluster:
         self.fired: dict[str, int] = {}
         self.saves = 0
         self.stopped = False
+        self.finished_workers = 0
         self._clock = Process("faults")
 
     def start(self) -> None:
@@ -192,8 +203,12 @@ class Cluster:
         self.world.note("fault", kind)
 
     def _mourn(self, worker: SimWorker) -> None:
-        if self.rng.random() < 0.6:
-            self.world.after(self.rng.uniform(0.0, 0.1), self.coordinator, self.coordinator.lost, worker.node)
+        delay, how = self.rng.uniform(0.0, 0.1), self.rng.random()
+        if how < 0.3:
+            self.world.after(delay, self.coordinator, self.coordinator.lost, worker.node)
+        elif how < 0.6:
+            intro = worker.core.introduction
+            self.network.send("engine", COORDINATOR, Exited(1, intro.name, intro.pid, -9))
         for server in self.servers:
             if self.rng.random() < 0.6:
                 self.world.after(self.rng.uniform(0.0, 0.1), server, server.core.forget, worker.node)
@@ -222,6 +237,8 @@ class Cluster:
                 self.world.after(0.0, self.coordinator, self.coordinator.lost, worker.node)
             case "join":
                 self.spawn(len(self.workers), 0.0)
+            case "leave":
+                worker.leaving = len(running) > 1
             case "pause-coordinator":
                 self.coordinator.stopped = True
                 self.world.after(fault.lasts_s, self._clock, self.world.wake, self.coordinator)
@@ -238,15 +255,16 @@ class Cluster:
         older = self.scenario.generation - 1
         log = self.checker.log
         server = self.rng.choice(self.servers)
-        if log:
-            commit = msgspec.structs.replace(log[-1], version=log[-1].version + 1, step=log[-1].step + 1)
-            self.network.send("ghost", server.node, Committed(older, commit))
-        self.network.send("ghost", server.node, Abort(older, "failed", "a ghost"))
-        self.network.send("ghost", worker.node, Abort(older, "failed", "a ghost"))
-        task = worker.core.task
-        fence = getattr(task, "fence", None)
-        if fence is not None:
-            self.network.send("ghost", worker.node, Revoke(older, fence))
+        if server.core.generation:
+            self.network.send("ghost", server.node, Abort(older, "failed", "a ghost"))
+            if log:
+                commit = msgspec.structs.replace(log[-1], version=log[-1].version + 1, step=log[-1].step + 1)
+                self.network.send("ghost", server.node, Committed(older, commit))
+        if worker.core.generation:
+            self.network.send("ghost", worker.node, Abort(older, "failed", "a ghost"))
+            fence = getattr(worker.core.task, "fence", None)
+            if fence is not None:
+                self.network.send("ghost", worker.node, Revoke(older, fence))
         self.network.send(worker.node, server.node, Pull(0, 7, 1, 0))
 
     def _heal(self) -> None:
@@ -258,10 +276,11 @@ class Cluster:
             if process.stopped:
                 self.world.wake(process)
         for worker in self._running():
+            worker.leaving = False
             if worker.stopped:
                 if self.rng.random() < 0.5:
                     self.world.wake(worker)
                 else:
                     worker.kill()  # a hung process is put down in the end, and nobody is told
-        if not self._running() and not any(w.done and w.alive for w in self.workers):
+        if not self._running() and not any(w.ended for w in self.workers):
             self.spawn(0, 0.0)

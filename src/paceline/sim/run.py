@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from paceline.sim.cluster import Cluster
 from paceline.sim.scenario import Scenario, make_scenario
 from paceline.sim.world import Trace, Violation
-from paceline.types import UNLIMITED
 
 _SETTLE_S = 3.0  # after the last worker's goodbye: what is still on its way arrives, books are closed
 
@@ -100,24 +99,38 @@ def _check_end(cluster: Cluster) -> None:
     checker, core = cluster.checker, cluster.coordinator.core
     last = len(checker.log) - 1
     for server in cluster.servers:
+        if server.core.failed is not None:
+            raise Violation(f"{server.node} believes that the job failed: {server.core.failed.reason}")
         if not server.core.blocks:
             continue
         if server.core.applied != last:
             raise Violation(f"{server.node} ends at version {server.core.applied} of {last}")
         if server.core.steps or server.store.sums:
             raise Violation(f"{server.node} still holds {list(server.core.steps)}, {list(server.store.sums)}")
-        if server.store.kept:
+        if set(server.store.kept) - {last}:  # the last one is readable anyway
             raise Violation(f"{server.node} still keeps versions {list(server.store.kept)}")
-    if cluster.stopped:
-        unlimited = checker.schedule.segments and checker.schedule.segments[-1].window == UNLIMITED
-        if not unlimited and checker.watermark.low < last and core.schedule.window(0) == 0:
-            raise Violation(f"{last} commits, but step {checker.watermark.low} is missing")
-    elif checker.watermark.low != checker.schedule.end_step or last != checker.schedule.end_step:
-        raise Violation(f"{checker.watermark.low} of {checker.schedule.end_step} steps are committed, {last} versions")
-    elif len(core.phases.phases) != len(cluster.scenario.phases):
-        raise Violation(f"{len(core.phases.phases)} of {len(cluster.scenario.phases)} phases were run")
+    _check_progress(cluster, last)
+    if len(core.leases) or len(core.gate):
+        raise Violation(f"{len(core.leases)} leases and {len(core.gate)} steps are left")
+    if not cluster.saves:
+        raise Violation("nobody saved the model")
+    counted = (core.totals.samples, core.totals.skipped_slots)
+    if abs(counted[0] - checker.samples) > 1e-6 or counted[1] != checker.skipped:
+        raise Violation(f"(samples, skipped) are {checker.samples, checker.skipped}, the summary says {counted}")
     for validator in cluster.scenario.validators:
         _check_validations(cluster, validator.name, validator.every, validator.data_len)
+
+
+def _check_progress(cluster: Cluster, last: int) -> None:
+    checker, phases = cluster.checker, cluster.coordinator.core.phases.phases
+    low, end = checker.watermark.low, checker.schedule.end_step
+    if low < end or (low > end and not cluster.stopped):
+        raise Violation(f"{low} of {end} steps are committed")
+    in_order = checker.schedule.segments[0].window == 0
+    if last != end and (in_order or not cluster.stopped):
+        raise Violation(f"{end} steps make {last} versions")
+    if len(phases) != len(cluster.scenario.phases) and not cluster.stopped:
+        raise Violation(f"{len(phases)} of {len(cluster.scenario.phases)} phases were run")
 
 
 def _check_validations(cluster: Cluster, name: str, every: int, data_len: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from paceline.config.dials import ClusterSpec
@@ -53,8 +53,8 @@ class Scenario:
     phases: tuple[PhaseSpec, ...]
     validators: tuple[ValidatorSpec, ...] = ()
     evaluate: int = -1  # number of the validator that scripts run by hand after each phase
-    weather: Weather = Weather()
-    habits: Habits = Habits()
+    weather: Weather = field(default_factory=Weather)
+    habits: Habits = field(default_factory=Habits)
     speeds: tuple[float, ...] = (1.0,)
     faults: tuple[Fault, ...] = ()
     heal_at_s: float = 0.0
@@ -75,7 +75,19 @@ class Scenario:
         )
 
 
-FAULTS = ("kill", "pause", "pause", "hang", "cut", "disconnect", "join", "pause-coordinator", "pause-server", "ghost")
+FAULTS = (
+    "kill",
+    "pause",
+    "pause",
+    "hang",
+    "cut",
+    "disconnect",
+    "join",
+    "leave",
+    "pause-coordinator",
+    "pause-server",
+    "ghost",
+)
 
 
 def make_scenario(
@@ -95,10 +107,7 @@ def make_scenario(
     speeds = tuple(rng.choice((1.0, 1.0, 1.0, 4.0)) * rng.uniform(0.7, 1.4) for _ in range(workers_))
     slots_in_all = sum(-(-p.data_len // p.batch_size) * p.epochs for p in phases)
     length = 0.5 + slots_in_all * mean_turn * 1.5 / workers_
-    faults: list[Fault] = []
-    if not calm:
-        for _ in range(rng.randint(0, 6)):
-            faults.append(_fault(rng, length))
+    faults = [] if calm else [_fault(rng, length) for _ in range(rng.randint(0, 6))]
     weather = Weather() if calm else _weather(rng)
     stop = None
     if rng.random() < 0.2:

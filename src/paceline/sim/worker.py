@@ -12,7 +12,6 @@ from paceline.core.effects import Send
 from paceline.core.layout import cut
 from paceline.core.worker import Fill, WorkerCore, WorkerState
 from paceline.messages import (
-    Abort,
     Beat,
     BeginPhase,
     BlockFrame,
@@ -83,6 +82,8 @@ class SimWorker(Process):
         self.buffers: dict[int, Buffer] = {}
         self.done = False
         self.evicted = False
+        self.leaving = False
+        self.ended = False
         self.turns = 0
         self._script = self._run()
         self._asked: tuple[Ask, Message, float] | None = None
@@ -114,12 +115,12 @@ class SimWorker(Process):
                 self._fill(effect, message)
             else:
                 self._send(effect)
-        match message:
-            case Abort():
-                self._abort(message)
-                return
-            case Refused(rule="unknown"):
-                self.evicted = True
+        if self.core.abort is not None:
+            self.done = True
+            self._script.close()
+            return
+        if isinstance(message, Refused) and message.rule == "unknown":
+            self.evicted = True
         self._answer(message)
         if self._waits and self.core.state in _AWAKE and (before not in _AWAKE or self.core.state != before):
             self._waits = False
@@ -132,10 +133,6 @@ class SimWorker(Process):
             self.values[frame.block] = value
         for block in self.core.mine[fill.server]:
             self.versions[block] = message.version
-
-    def _abort(self, message: Abort) -> None:
-        self.done = True
-        self._script.close()
 
     def _answer(self, message: Message) -> None:
         """Requests of the script itself: each ends in its reply; an evicted worker registers and asks anew."""
@@ -175,10 +172,12 @@ class SimWorker(Process):
 
     def _send(self, send: Send) -> None:
         message = send.message
-        if isinstance(message, Push) and self.cluster.network.weather.drop and message.step != INIT_STEP:
-            if self.rng.random() < self.scenario.habits.mangled:
-                message = msgspec.structs.replace(message, base=-1)
+        if isinstance(message, Push) and message.step != INIT_STEP and self._mangles():
+            message = msgspec.structs.replace(message, base=-1)
         self.cluster.network.send(self.node, send.to, message, send.payload)
+
+    def _mangles(self) -> bool:
+        return self.cluster.faulty and self.rng.random() < self.scenario.habits.mangled
 
     # ------------------------------------------------------------ the script's side
 
@@ -188,6 +187,7 @@ class SimWorker(Process):
             wish = self._script.send(answer)
         except StopIteration:
             self.done = True
+            self.cluster.finished_workers += 1
             world.note("done", self.node)
             return
         match wish:
@@ -222,7 +222,8 @@ class SimWorker(Process):
         yield Ask(lambda req: msgspec.structs.replace(self.core.introduction, req=req))
         yield Ask(lambda req: Prepare(req, scenario.model))
         for validator in scenario.validators:
-            yield Ask(lambda req, v=validator: Declare(req, v))  # type: ignore[misc]
+            if validator.every:
+                yield Ask(lambda req, v=validator: Declare(req, v))  # type: ignore[misc]
         for phase in scenario.phases:
             begun = yield Ask(lambda req, p=phase: BeginPhase(req, p))  # type: ignore[misc]
             assert isinstance(begun, PhaseBegun)
@@ -232,6 +233,9 @@ class SimWorker(Process):
             joined = len(self.cluster.checker.log)
             self._send_all(self.core.ask(self.cluster.world.now, phase.number))
             yield from self._loop()
+            if self.leaving and not isinstance(self.core.task, PhaseOver):
+                yield Ask(Bye)  # in the middle of the job, with the pushes of its last turn still under way
+                return
             over = self.core.task
             assert isinstance(over, PhaseOver)
             late = joined > self.cluster.checker.phase_versions.get(phase.number, joined)
@@ -249,6 +253,7 @@ class SimWorker(Process):
             yield Sleep(0.05)
             yield Ask(lambda req: ClaimDone(req, "save"))
         yield Ask(Bye)
+        self.ended = True
 
     def _loop(self) -> Script:
         """One phase: take turns until it is over."""
@@ -265,8 +270,12 @@ class SimWorker(Process):
                     yield from self._turn(task)
                 case EvalGrant():
                     yield from self._validate(task)
+            if self.leaving and not self._evaluating:
+                return
 
     def _evaluate(self, phase: int) -> Script:
+        validator = self.scenario.validators[self.scenario.evaluate]
+        yield Ask(lambda req: Declare(req, validator))
         self._evaluating = True
         self._send_all(self.core.ask(self.cluster.world.now, phase, evaluation=self.scenario.evaluate))
         yield from self._loop()
@@ -294,12 +303,13 @@ class SimWorker(Process):
         reads = self._reads()
         self.cluster.checker.may_compute(task.step, reads, self.node)
         calm = not self.cluster.faulty
-        empty = not calm and rng.random() < habits.empty
-        present = [b for b in self.trained if calm or rng.random() >= habits.partly_absent]
-        if self.core.unacked == 0:
-            spare = self.buffers  # nobody reads the last turn's gradients any more
-        else:
-            spare = {}
+        # Interchangeable attempts have the same content; of others, each has its own.
+        chance = rng
+        if self.scenario.model.deterministic and task.segment.window == 0:
+            chance = Random(f"slot {self.scenario.seed} {task.step} {task.slot}")
+        empty = chance.random() < habits.empty
+        present = [b for b in self.trained if chance.random() >= habits.partly_absent]
+        spare = {} if self.core.unacked else self.buffers  # reused once nobody reads the last turn's gradients
         self.buffers = {}
         pushed: dict[int, int] = {}
         yield self._pause()
@@ -353,11 +363,9 @@ class SimWorker(Process):
         }
         report = Evaluated(task.round, task.slot, task.fence, sums)
         evaluation = self.scenario.evaluate if self._evaluating else -1
-        self._send_all(
-            self.core.ask(self.cluster.world.now, self.core.phase, evaluated=report, evaluation=evaluation)
-        )
+        self._send_all(self.core.ask(self.cluster.world.now, self.core.phase, evaluated=report, evaluation=evaluation))
 
-    def _hyper(self, task: Grant) -> tuple[dict[str, float | int | bool | None | tuple[float, ...]], ...]:
+    def _hyper(self, task: Grant) -> tuple[dict[str, float | int | bool | tuple[float, ...] | None], ...]:
         return ({"lr": 1.0 / (task.step + 2)},)
 
     def _write(self, task: Grant, spare: dict[int, Buffer], block: int, rev: int, reads: Reads) -> None:

@@ -92,13 +92,19 @@ class Port(Protocol):
     def connect(self, address: str) -> None:
         """Start a session; `recv` returns `PeerUp` when it is authenticated. Reconnects by itself.
 
+        When the two sides refuse each other (another token or version), `recv` returns `PeerDown` once, with
+        the address in place of the peer, and attempts go on.
+
         Raises:
             ValueError: the address is not of this lane's form.
         """
         ...
 
     def disconnect(self, peer: NodeId) -> None:
-        """End the session with `peer` and forget it; no event follows. Unknown peers are ignored."""
+        """End the session with `peer` and forget it; no event follows. Unknown peers are ignored.
+
+        Before it has come up, a peer is named by the address that was given to `connect`.
+        """
         ...
 
     def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
@@ -109,7 +115,9 @@ class Port(Protocol):
 
         Raises:
             PeerUnknownError: there is no session with that peer.
-            PeerLostError: its queue is full; the session is ended, and `recv` also returns `PeerDown`.
+            PeerLostError: its queue is full, or its connection has just closed; the session is ended, and
+                `recv` also returns `PeerDown`.
+            RefusedFrameError: larger than the lane carries, or not contiguous; nothing was sent.
         """
         ...
 

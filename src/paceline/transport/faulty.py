@@ -217,8 +217,7 @@ class FaultyPort:
         """What a peer sent comes before the news that it is down."""
         now = time.monotonic()
         self._incoming = [
-            (min(due, now) if event.peer == peer else due, order, event)
-            for due, order, event in self._incoming
+            (min(due, now) if event.peer == peer else due, order, event) for due, order, event in self._incoming
         ]
         heapq.heapify(self._incoming)
 

@@ -1,4 +1,4 @@
-"""The one gate between a lane and a role: whatever arrives from a proven peer passes here, in every lane."""
+"""The one gate between a lane and a role: what is sent or has arrived passes here, in every lane."""
 
 from __future__ import annotations
 
@@ -8,10 +8,41 @@ from paceline.errors import RefusedFrameError
 from paceline.messages import Message, Prepare, Pull, PullReply, Push, Refused
 from paceline.transport.base import Counters, Frame, Received
 from paceline.types import NodeId
-from paceline.wire.codec import decode
+from paceline.wire.codec import decode, encode
 from paceline.wire.frames import WireLimits, check_message
 
 _DETAIL_CHARS = 200
+
+
+def check_outgoing(frames: Sequence[Frame], limits: WireLimits) -> None:
+    """Refuse here what no lane can carry, before any part of it has left.
+
+    Raises:
+        RefusedFrameError: rule ``frame-count``, ``frame-cap``, ``message-cap``, or ``contiguous``.
+    """
+    if len(frames) > limits.max_frames:
+        raise RefusedFrameError("frame-count", f"{len(frames)} frames, at most {limits.max_frames}")
+    total = 0
+    for frame in frames:
+        if frame.nbytes > limits.max_frame_nbytes:
+            raise RefusedFrameError("frame-cap", f"{frame.nbytes} bytes, at most {limits.max_frame_nbytes}")
+        if not frame.c_contiguous:
+            raise RefusedFrameError("contiguous", "a frame is one run of bytes; this view has gaps")
+        total += frame.nbytes
+    if total > limits.max_message_nbytes:
+        raise RefusedFrameError("message-cap", f"{total} bytes, at most {limits.max_message_nbytes}")
+
+
+def encode_checked(message: Message, limits: WireLimits) -> bytes:
+    """The header of `message`.
+
+    Raises:
+        RefusedFrameError: rule ``header-size``.
+    """
+    header = encode(message)
+    if len(header) > limits.max_header_nbytes:
+        raise RefusedFrameError("header-size", f"{len(header)} bytes, at most {limits.max_header_nbytes}")
+    return header
 
 
 def open_header(header: bytes | memoryview, limits: WireLimits, counters: Counters) -> Message | None:

@@ -21,10 +21,9 @@ from typing import NamedTuple
 from paceline.errors import PeerLostError, PeerUnknownError, TransportError
 from paceline.messages import Message, Refused
 from paceline.transport.base import Counters, Delivery, Event, Frame, PeerDown, PeerUp
-from paceline.transport.inbox import admit, open_header
+from paceline.transport.inbox import admit, check_outgoing, encode_checked, open_header
 from paceline.transport.limits import LinkLimits
 from paceline.types import NodeId
-from paceline.wire.codec import encode
 from paceline.wire.handshake import check_node
 
 _SCHEME = "inproc://"
@@ -222,8 +221,11 @@ class InprocPort:
         if session is None:
             raise PeerUnknownError(f"{self._node} has no session with {peer}")
         other, address = session
+        limits = self._hub.limits.wire
+        check_outgoing(frames, limits)
+        parcel = encode_checked(message, limits) if self._hub.strict else message
         views, delivery = _lend(frames)
-        if not other.enqueue(self._node, encode(message) if self._hub.strict else message, views):
+        if not other.enqueue(self._node, parcel, views):
             reason = "its queue is full"
             del self._peers[peer]
             self._queue.append(PeerDown(peer, reason))
@@ -273,9 +275,7 @@ class InprocPort:
         if older is not None:
             self._queue.append(PeerDown(other.node, "replaced by a newer connection"))
             if older[0] is not other:
-                older[0].detach(
-                    self, "ended by the peer (replaced): a newer connection proved the same node id"
-                )
+                older[0].detach(self, "ended by the peer (replaced): a newer connection proved the same node id")
         self._peers[other.node] = (other, address)
         self._queue.append(PeerUp(other.node, address))
 

@@ -30,9 +30,5 @@ class LinkLimits:
         """Refuse bounds that would let nothing through."""
         if min(self.queue_messages, self.queue_nbytes, self.max_unproven) < 1:
             raise ValueError(f"every link limit must be at least 1: {self}")
-        if (
-            not 0 < self.retry_min_s <= self.retry_max_s
-            or self.handshake_s <= 0
-            or not 0 <= self.linger_s <= 10
-        ):
+        if not 0 < self.retry_min_s <= self.retry_max_s or self.handshake_s <= 0 or not 0 <= self.linger_s <= 10:
             raise ValueError(f"retry_min_s <= retry_max_s, all above 0, linger_s at most 10: {self}")

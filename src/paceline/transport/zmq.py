@@ -51,7 +51,8 @@ class ZmqPort:
         """
         check_node(node)
         check_token(token)
-        listen_encrypted = None if listen is None else _encrypts(_listen_address(listen), encrypt)
+        listen = None if listen is None else _listen_address(listen)
+        listen_encrypted = None if listen is None else _encrypts(listen, encrypt)
         self._encrypt = encrypt
         self._sessions = Sessions(node, token, LinkLimits() if limits is None else limits)
         self._context: ZmqContext = zmq.Context()
@@ -93,9 +94,7 @@ class ZmqPort:
         if dial is not None and not dial.stopped:
             return
         encrypt = _encrypts(parts.hostname, self._encrypt)
-        self._dials[address] = Dial(
-            self._context, self._loop, self._sessions, address, parts.port, encrypt=encrypt
-        )
+        self._dials[address] = Dial(self._context, self._loop, self._sessions, address, parts.port, encrypt=encrypt)
 
     def disconnect(self, peer: NodeId) -> None:
         """As `Port.disconnect`. A peer that connected to this port may do so again.
@@ -168,9 +167,7 @@ def _listen_address(listen: str) -> str:
     try:
         address = ipaddress.ip_address(listen)
     except ValueError:
-        raise ValueError(
-            f"listen={listen!r} is not an IP address: give the one address peers shall use"
-        ) from None
+        raise ValueError(f"listen={listen!r} is not an IP address: give the one address peers shall use") from None
     if address.is_unspecified or address.is_multicast:
         raise ValueError(f"listen={listen!r} is a wildcard: give the one address peers shall use")
     return str(address)
@@ -183,7 +180,5 @@ def _encrypts(host: str, encrypt: bool | None) -> bool:
     except ValueError:
         loopback = host == "localhost"
     if not loopback and encrypt is False:
-        raise ValueError(
-            f"{host} is not a loopback address: connections to it are encrypted, drop encrypt=False"
-        )
+        raise ValueError(f"{host} is not a loopback address: connections to it are encrypted, drop encrypt=False")
     return (not loopback) if encrypt is None else encrypt

@@ -38,11 +38,7 @@ from paceline.wire.handshake import (
 # ZeroMQ must not reconnect by itself (see above). Its "never" also throws away what has arrived but was not
 # read yet, so it is told to wait for a day instead.
 _NO_RECONNECT_MS = 86_400_000
-_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
+_FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _WATCHED = zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED | _FAILED
 
 
@@ -149,6 +145,8 @@ class Dial:
             self._sessions.counters.refuse("unauthenticated")
         else:
             self._sessions.arrived(self.peer, parts, overflow)
+        if self._lost is not None and self._socket is not None:
+            self._loop.read_again(self._sources[0])  # until there is none left
         return self._socket is not None
 
     def _control(self, frame: bytes) -> None:

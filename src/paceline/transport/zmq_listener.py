@@ -12,7 +12,6 @@ import itertools
 import os
 import socket as sockets
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 import zmq
 from zmq.utils import z85
@@ -40,7 +39,10 @@ from paceline.wire.handshake import (
     is_control,
 )
 
+_SRCFD = int(zmq.SRCFD)
 _FAREWELL_S = 0.2
+# The messages of a closed connection are read before its end is reported, but others may keep the ROUTER busy.
+_LAST_MESSAGES_S = 1.0
 _WATCHED = (
     zmq.EVENT_ACCEPTED
     | zmq.EVENT_DISCONNECTED
@@ -90,6 +92,7 @@ class Listener:
         self._unproven: dict[Connection, None] = {}
         self._ending: dict[Connection, None] = {}
         self._closed: list[Connection] = []
+        self._closed_since = 0.0
         self._sources: list[Source] = []
         self._zap: ZmqSocket | None = None
         if not encrypt:
@@ -105,10 +108,7 @@ class Listener:
             self.close()
             raise TransportError(f"cannot listen on {host} port {port}: {error}") from None
         self.address = self.router.getsockopt_string(zmq.LAST_ENDPOINT)
-        bound = urlsplit(self.address)
-        assert bound.hostname == host, f"asked for {host}, bound {self.address}"
-        assert bound.port is not None
-        self._gate = TicketGate(sessions.token, bound.port)
+        self._gate = TicketGate(sessions.token, int(self.address.rpartition(":")[2]))
         self._source = Source(self.router, self._read)
         self._sources = [self._source, Source(self._monitor, self._watch)]
         if self._zap is not None:
@@ -156,6 +156,11 @@ class Listener:
             self._refuse(connection, "control", "a control frame within a session")
         else:
             self.sessions.arrived(connection.peer, parts[1:], overflow)
+        if self._closed:
+            if self._loop.now() - self._closed_since > _LAST_MESSAGES_S:
+                self._report_closed()
+            else:
+                self._loop.read_again(self._source)  # until there is none left
         return True
 
     def _meet(self, route: bytes, fd: int) -> Connection | None:
@@ -165,7 +170,7 @@ class Listener:
         message came in on it, so once the monitor is drained, the connection under this number is this one or
         a later one.
         """
-        self._watch()
+        self._take_events()
         connection = self._connections.get(fd)
         if connection is None or connection.peer is not None or connection.gone:
             return None
@@ -197,7 +202,7 @@ class Listener:
             return
         if handshake.peer is not None:
             connection.peer = handshake.peer
-            del self._unproven[connection]
+            self._unproven.pop(connection, None)
             self.sessions.up(handshake.peer, connection, None)
 
     def _admit(self) -> bool:
@@ -220,7 +225,14 @@ class Listener:
     # ------------------------------------------------------------ connections
 
     def _watch(self) -> bool:
-        """Take all connection events. `_report_closed` reports what has closed, after its last messages."""
+        self._take_events()
+        while len(self._unproven) > self.sessions.limits.max_unproven:
+            self.sessions.counters.refuse("too-many-unproven")
+            self._hang_up(next(iter(self._unproven)))
+        return False
+
+    def _take_events(self) -> None:
+        """All connection events so far. `_report_closed` reports what has closed, after its last messages."""
         for event, value in monitor_events(self._monitor):
             if event == zmq.EVENT_ACCEPTED:
                 self._accept(value)
@@ -230,7 +242,6 @@ class Listener:
                     self._lose(connection)
             else:
                 self.sessions.counters.refuse("connection-handshake")
-        return False
 
     def _accept(self, fd: int) -> None:
         stale = self._connections.pop(fd, None)
@@ -240,18 +251,16 @@ class Listener:
         self._connections[fd] = connection
         self._unproven[connection] = None
         self._loop.wake_at(connection.since + self.sessions.limits.handshake_s)
-        if len(self._unproven) > self.sessions.limits.max_unproven:
-            self.sessions.counters.refuse("too-many-unproven")
-            self._hang_up(next(iter(self._unproven)))
 
     def _lose(self, connection: Connection) -> None:
         connection.gone = True
         self._unproven.pop(connection, None)
         self._ending.pop(connection, None)
+        if not self._closed:
+            self._closed_since = self._loop.now()
         self._closed.append(connection)
-        self._loop.read_again(
-            self._source
-        )  # its last messages first; `_read` reports it when the ROUTER is empty
+        # Its last messages come first: `_read` reports it when the ROUTER is empty.
+        self._loop.read_again(self._source)
 
     def _report_closed(self) -> None:
         for connection in self._closed:
@@ -294,11 +303,14 @@ class Listener:
             return
         try:
             duplicate = os.dup(connection.fd)
-        except OSError:
+        except OSError:  # no descriptor is free just now
+            connection.hang_up_at += _FAREWELL_S
+            self._ending[connection] = None
+            self._loop.wake_at(connection.hang_up_at)
             return
         held = sockets.socket(fileno=duplicate)
         try:
-            self._watch()
+            self._take_events()
             if not connection.gone:
                 held.shutdown(sockets.SHUT_RDWR)
         except OSError:
@@ -329,6 +341,6 @@ class Listener:
 
 def _descriptor(part: zmq.Frame) -> int:
     try:
-        return part.get(zmq.SRCFD)
+        return part.get(_SRCFD)
     except zmq.ZMQError:
         return -1

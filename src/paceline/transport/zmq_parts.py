@@ -19,6 +19,10 @@ ZmqContext = zmq.Context[ZmqSocket]
 ZERO_COPY_NBYTES = 64 << 10
 """Frames from this size on are sent without a copy: below it, tracking costs more than copying."""
 
+# Plain numbers: operations on the enumerations take microseconds.
+_NOW = _LAST = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+
 _MONITOR_EVENT = struct.Struct("=Hi")
 _monitor_numbers = itertools.count()
 
@@ -65,32 +69,28 @@ class Outbox:
         waiting = self._waiting
         while waiting and waiting[0].done:
             self._nbytes -= waiting.popleft().nbytes
-        return (
-            not waiting or self._nbytes + sum(frame.nbytes for frame in frames) <= self._limits.queue_nbytes
-        )
+        return not waiting or self._nbytes + sum(frame.nbytes for frame in frames) <= self._limits.queue_nbytes
 
-    def send(
-        self, socket: ZmqSocket, route: bytes | None, header: bytes, frames: Sequence[Frame]
-    ) -> Delivery:
+    def send(self, socket: ZmqSocket, route: bytes | None, header: bytes, frames: Sequence[Frame]) -> Delivery:
         """Queue one message; raises `zmq.Again` when full, another `zmq.ZMQError` when there is no route.
 
         Only the first part can fail: ZeroMQ takes a message whole or not at all.
         """
         if not frames:
             if route is not None:
-                socket.send(route, zmq.SNDMORE | zmq.NOBLOCK)
-            socket.send(header, zmq.NOBLOCK)
+                socket.send(route, _MORE)
+            socket.send(header, _LAST)
             return COPIED
         if not self.fits(frames):
             raise zmq.Again
         if route is not None:
-            socket.send(route, zmq.SNDMORE | zmq.NOBLOCK)
-        socket.send(header, zmq.SNDMORE | zmq.NOBLOCK)
+            socket.send(route, _MORE)
+        socket.send(header, _MORE)
         trackers: list[zmq.MessageTracker] = []
         nbytes = 0
         last = len(frames) - 1
         for position, frame in enumerate(frames):
-            flags = zmq.NOBLOCK if position == last else zmq.SNDMORE | zmq.NOBLOCK
+            flags = _LAST if position == last else _MORE
             if frame.nbytes < ZERO_COPY_NBYTES:
                 socket.send(frame, flags)
             else:
@@ -109,7 +109,7 @@ class Outbox:
 def read_parts(socket: ZmqSocket, max_parts: int) -> tuple[list[zmq.Frame], bool] | None:
     """One whole message, not copied, and whether parts beyond `max_parts` were dropped; None for none."""
     try:
-        part = socket.recv(zmq.NOBLOCK, copy=False)
+        part = socket.recv(_NOW, copy=False)
     except zmq.Again:
         return None
     parts = [part]
@@ -125,9 +125,7 @@ def read_parts(socket: ZmqSocket, max_parts: int) -> tuple[list[zmq.Frame], bool
 
 def frame_views(parts: Sequence[zmq.Frame]) -> tuple[Frame, ...]:
     """The parts as writable byte views. Small ones are copied: they would pin a buffer that others share."""
-    return tuple(
-        memoryview(bytearray(part.buffer)) if len(part) < ZERO_COPY_NBYTES else part.buffer for part in parts
-    )
+    return tuple(memoryview(bytearray(part.buffer)) if len(part) < ZERO_COPY_NBYTES else part.buffer for part in parts)
 
 
 def open_monitor(context: ZmqContext, socket: ZmqSocket, events: int) -> ZmqSocket:

@@ -12,11 +12,10 @@ import zmq
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Message
 from paceline.transport.base import Counters, Delivery, Event, Frame, PeerDown, PeerUp, Received
-from paceline.transport.inbox import admit, open_header
+from paceline.transport.inbox import admit, check_outgoing, encode_checked, open_header
 from paceline.transport.limits import LinkLimits
 from paceline.transport.zmq_parts import frame_views
 from paceline.types import NodeId
-from paceline.wire.codec import encode
 
 
 class Link(Protocol):
@@ -68,8 +67,11 @@ class Sessions:
         link = self._links.get(peer)
         if link is None:
             raise PeerUnknownError(f"{self.node} has no session with {peer}")
+        header = encode_checked(message, self.limits.wire)
+        if frames:
+            check_outgoing(frames, self.limits.wire)
         try:
-            delivery = link.send(encode(message), frames)
+            delivery = link.send(header, frames)
         except zmq.ZMQError as error:
             full = isinstance(error, zmq.Again)
             reason = "its queue is full" if full else f"not reachable ({error})"

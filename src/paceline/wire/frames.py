@@ -139,9 +139,7 @@ def _check_frame(declared: BlockFrame, nbytes: int, limits: WireLimits) -> None:
         )
 
 
-def check_message(
-    message: Message, frames: Sequence[memoryview | bytes], limits: WireLimits = DEFAULT_LIMITS
-) -> None:
+def check_message(message: Message, frames: Sequence[memoryview | bytes], limits: WireLimits = DEFAULT_LIMITS) -> None:
     """Every check of this module that applies to `message`: run on all that is received, in every lane.
 
     Raises:

@@ -55,9 +55,7 @@ def check_token(token: bytes) -> bytes:
         ValueError: it has fewer than 128 bits.
     """
     if len(token) < _MIN_TOKEN_NBYTES:
-        raise ValueError(
-            f"a job token has at least {_MIN_TOKEN_NBYTES} bytes, this one {len(token)}: use new_token()"
-        )
+        raise ValueError(f"a job token has at least {_MIN_TOKEN_NBYTES} bytes, this one {len(token)}: use new_token()")
     return token
 
 
@@ -265,9 +263,7 @@ class ServerHandshake:
                 self._claimed = node
                 self._expected = _mac(self._token, b"client", *names)
                 self._state = _State.WAITING
-                return encode_control(
-                    Challenge(self._node, self._nonce, _mac(self._token, b"server", *names))
-                )
+                return encode_control(Challenge(self._node, self._nonce, _mac(self._token, b"server", *names)))
             case Proof(proof) if before is _State.WAITING:
                 if not _proofs_match(self._expected, proof):
                     raise AuthenticationError("the peer did not prove that it knows this job's token")

@@ -50,6 +50,7 @@ class _Entry:
     direct: bool
     shadow: torch.Tensor | None = None
     version: int = 0
+    place: int = 0
 
     def current(self) -> torch.Tensor | None:
         """The tensor that the module holds now (a script may have assigned a new buffer)."""
@@ -63,9 +64,7 @@ _TRAINED = (Kind.PARAMETER, Kind.FROZEN)
 class Binding:
     """Reads gradients out of a model and writes versions into it, in place. The script's objects stay its own."""
 
-    def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, clip_norm: float | None
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, clip_norm: float | None) -> None:
         _check_optimizer(optimizer)
         if clip_norm is not None and not clip_norm > 0:
             raise UsageError(f"clip_norm must be positive, not {clip_norm}")
@@ -145,13 +144,19 @@ class Binding:
         for entry in self._entries:
             if entry.shadow is None and entry.tensor._version != entry.version:
                 raise LoopError(
-                    f"the loop wrote to {entry.spec.name}: parameters belong to the job between turns. Leave updates "
-                    "to the prepared optimizer; a second optimizer or an in-place write would be lost"
+                    f"the script wrote to {entry.spec.name}: since prepare() parameters belong to the job. Leave "
+                    "updates to the prepared optimizer (a second optimizer or an in-place write would be lost), and "
+                    "swap weights for a measurement on a copy (copy.deepcopy(model))"
                 )
             if entry.current() is not entry.tensor:
                 if entry.shadow is not None:
                     continue
                 raise LoopError(f"{entry.spec.name} was replaced after prepare(): prepare the model in its final form")
+            if entry.shadow is None and entry.tensor.data_ptr() != entry.place:
+                raise LoopError(
+                    f"{entry.spec.name} was given other memory after prepare() (by .to() or .data =): prepare the "
+                    "model in its final form"
+                )
 
     def stage(self, into: Stage) -> tuple[frozenset[int], tuple[BlockSpec, ...]]:
         """Copy gradients and changed buffers into `into`; returns absent tensors and the blocks that carry anything."""
@@ -258,9 +263,7 @@ def _collect(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[_
     return entries
 
 
-def _entry(
-    name: str, owner: torch.nn.Module, leaf: str, tensor: torch.Tensor, kind: Kind, group: int
-) -> _Entry:
+def _entry(name: str, owner: torch.nn.Module, leaf: str, tensor: torch.Tensor, kind: Kind, group: int) -> _Entry:
     if tensor.dtype not in DTYPE_NAMES:
         raise UsageError(f"{name} has dtype {tensor.dtype}, which does not travel; use one of {', '.join(DTYPES)}")
     if tensor.device.type == "meta":
@@ -270,7 +273,8 @@ def _entry(
     flat = tensor.data.view(-1) if direct else torch.empty(tensor.numel(), dtype=tensor.dtype)
     if not direct:
         flat.copy_(tensor.detach().reshape(-1))
-    return _Entry(spec, owner, leaf, tensor, flat, direct, version=tensor._version)
+    place = tensor.data_ptr()
+    return _Entry(spec, owner, leaf, tensor, flat, direct, version=tensor._version, place=place)
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:

@@ -16,7 +16,11 @@ class Heartbeat:
     """A thread with a port of its own. `silent_s` tells for how long the coordinator has not answered."""
 
     def __init__(
-        self, make_port: Callable[[], Port], find_coordinator: Callable[[], str], node: NodeId, interval_s: float
+        self,
+        make_port: Callable[[], Port],
+        find_coordinator: Callable[[], str],
+        node: NodeId,
+        interval_s: float,
     ) -> None:
         self._make_port = make_port
         self._find = find_coordinator

@@ -15,7 +15,7 @@ from paceline.core.sampling import Order, place, slot_seed
 from paceline.core.worker import Fill, WorkerState
 from paceline.data.loader import BatchMaker
 from paceline.data.seeding import seed_all
-from paceline.data.source import Collate, open_source
+from paceline.data.source import Collate, open_source, whole_number
 from paceline.errors import JobError, LoopError, UsageError
 from paceline.messages import (
     BeginPhase,
@@ -42,7 +42,7 @@ from paceline.messages import (
     ValidatorSpec,
 )
 from paceline.transport.base import Delivery
-from paceline.types import INIT_STEP, BlockSpec, NodeId, PhaseSpec
+from paceline.types import BlockSpec, NodeId, PhaseSpec
 from paceline.worker.binding import Binding, Stage
 from paceline.worker.leaving import left_by_break
 from paceline.worker.saving import save_model
@@ -79,6 +79,8 @@ class Job:
         self._finished = False
         self._closed = False
         self._looping = False
+        self._left = False
+        self._saves = 0
         session.on_fill = self._fill
         session.on_push = self._pushed
 
@@ -131,7 +133,7 @@ class Job:
         return (model, optimizer) if scheduler is None else (model, optimizer, scheduler)
 
     def validate(self, data: Any, *, every: int, batch_size: int | None = None) -> Callable[[M], M]:
-        """Decorate ``fn(model, *batch) -> {name: value}``: it runs on `data` every `every` steps and at each loop's end.
+        """Decorate ``fn(model, *batch) -> {name: value}``: it runs on `data` every `every` steps and at a loop's end.
 
         The work is shared by the workers, on one pinned version. A scalar is the slot's mean, a vector has one value a
         sample.
@@ -148,6 +150,8 @@ class Job:
     def evaluate(self, metric: Metric, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
         """Run `metric` on `data` now, shared by all workers, outside of a loop; every worker must call it."""
         self._check_open()
+        if self._binding is None:
+            raise UsageError("nothing to evaluate: call job.prepare(model, optimizer) first")
         validator = self._declare(metric, data, batch_size, 0)
         over = self._turns(None, evaluation=validator.number)
         assert isinstance(over, EvalOver)
@@ -184,8 +188,10 @@ class Job:
         self._check_open()
         if self._binding is None:
             raise UsageError("call job.prepare(model, optimizer) before job.batches(...)")
+        slots = None if slots is None else whole_number("slots", slots)
         if slots is not None and slots < 1:
             raise UsageError(f"slots must be at least 1, not {slots}")
+        epochs = whole_number("epochs", epochs)
         if epochs < 0:
             raise UsageError(f"epochs must not be negative, not {epochs}")
         source = open_source(
@@ -196,6 +202,8 @@ class Job:
             drop_last=drop_last,
             loader_workers=loader_workers,
         )
+        if self._phase >= 0:
+            self._binding.check_untouched()
         self._phase += 1
         phase = PhaseSpec(
             self._phase, source.length, source.batch_size, slots, epochs, source.shuffle, source.drop_last
@@ -218,7 +226,8 @@ class Job:
         self._check_open()
         if self._binding is None:
             raise UsageError("nothing to save: call job.prepare(model, optimizer) first")
-        key = f"save {Path(path)}"
+        self._saves += 1  # workers run the same script: the n-th call of each is the same save
+        key = f"save {self._saves} {Path(path)}"
         if self._session.ask(lambda req: Claim(req, key), Claimed).mine:
             save_model(self._binding.model, Path(path))
             self._session.ask(lambda req: ClaimDone(req, key), Ok)
@@ -229,7 +238,7 @@ class Job:
         begun = self._session.ask(lambda req: BeginPhase(req, phase), PhaseBegun)
         if begun.segment is None:
             return
-        self._looping = True
+        self._looping, self._left = True, False
         try:
             yield from self._turns_of(maker)
             self._leave()
@@ -238,6 +247,8 @@ class Job:
             # script's frame stands. Where that does not tell, the next call on the job (or its end) settles it.
             if left_by_break(sys._getframe(1)):
                 self._break()
+            else:
+                self._left = True
             raise
         finally:
             maker.close()
@@ -313,6 +324,7 @@ class Job:
         assert self._binding is not None
         if self._sealed:
             self._check_scheduler()
+            self._binding.check_untouched()
             return
         if self._binding.has_gradient:
             raise LoopError(
@@ -365,9 +377,7 @@ class Job:
         self._stages.append(stage)
         return stage
 
-    def _send_stage(
-        self, stage: Stage, carrying: tuple[BlockSpec, ...], weight: float, absent: frozenset[int]
-    ) -> None:
+    def _send_stage(self, stage: Stage, carrying: tuple[BlockSpec, ...], weight: float, absent: frozenset[int]) -> None:
         stage.requests.clear()
         stage.deliveries.clear()
         chosen = {b.index: b for b in carrying}
@@ -408,9 +418,7 @@ class Job:
         sums = self._validators[task.validator].run(self._binding.model, task.slot)
         report = Evaluated(task.round, task.slot, task.fence, sums)
         core = self._session.core
-        self._session.say(
-            core.ask(time.monotonic(), self._phase, evaluated=report, evaluation=evaluation)
-        )
+        self._session.say(core.ask(time.monotonic(), self._phase, evaluated=report, evaluation=evaluation))
 
     # ------------------------------------------------------------ the end
 
@@ -428,10 +436,12 @@ class Job:
         self._leave()
 
     def _check_open(self, *, in_loop: bool = False) -> None:
-        """Every call on the job comes by here; one that makes no sense in a turn means that the loop was left."""
+        """Every call on the job comes by here; the first one after a loop that was left settles that."""
         if self._closed:
             raise UsageError("this job is closed: call paceline.join() again")
         if self._looping and not in_loop:
+            if not self._left:
+                raise LoopError("this cannot be done inside of a turn: call it before or after the loop")
             self._break()
 
     def fail(self, trace: str) -> None:

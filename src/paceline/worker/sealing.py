@@ -35,6 +35,7 @@ def attach(optimizer: torch.optim.Optimizer, seal: Callable[[bool], None]) -> No
     marked.step = MethodType(step, optimizer)
     marked.state_dict = _refuse_state
     marked.load_state_dict = _refuse_state
+    marked.add_param_group = _refuse_group
 
 
 def _unscale(optimizer: Any) -> bool:
@@ -52,6 +53,10 @@ def _unscale(optimizer: Any) -> bool:
 
 def _refuse_state(*_: object, **__: object) -> Any:
     raise LoopError("the prepared optimizer's state lives on the servers: use job.save() for the model")
+
+
+def _refuse_group(*_: object, **__: object) -> Any:
+    raise LoopError("the servers know the param groups by now: add them before job.prepare(model, optimizer)")
 
 
 class Replay:

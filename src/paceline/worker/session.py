@@ -118,7 +118,7 @@ class Session:
         match event:
             case Received(peer=peer, message=message, frames=frames):
                 self._received(peer, message, frames, now)
-            case PeerUp(peer=peer, address=address):
+            case PeerUp(peer=peer):
                 self._up.add(peer)
                 if self.coordinator is None or peer.split("/")[0] == COORDINATOR:
                     self.coordinator = peer

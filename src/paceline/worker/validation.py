@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline.core.sampling import slot_seed
 from paceline.data.loader import BatchMaker
 from paceline.data.seeding import preserved, seed_all
 from paceline.errors import UsageError
-from paceline.core.sampling import slot_seed
 from paceline.types import Sums
 
 Metric = Callable[..., Mapping[str, Any]]
@@ -55,6 +55,6 @@ def _sums(validator: str, name: str, value: Any, count: int) -> Sums:
     if tensor.ndim == 1 and len(tensor) == count:
         return Sums(float(tensor.double().sum()), float(count))
     raise UsageError(
-        f"{validator} returned {name} of shape {tuple(tensor.shape)} for {count} samples: return a scalar (the mean) or "
-        "one value a sample"
+        f"{validator} returned {name} of shape {tuple(tensor.shape)} for {count} samples: return a scalar (the mean) "
+        "or one value a sample"
     )

@@ -70,6 +70,7 @@ def test_every_message_type_has_its_own_tag() -> None:
         msgspec.msgpack.encode({"type": "Ok", "req": 1}),
         b"\x93" + encode(Ok(1))[1:] + b"\x91" * 100_000 + b"\xc0",
     ],
+    ids=lambda header: header[:12].hex() or "empty",
 )
 def test_header_check_refuses_anything_else(header: bytes) -> None:
     with pytest.raises(RefusedFrameError) as refused:

@@ -76,9 +76,7 @@ def test_header_check_counts_frames() -> None:
 
 
 def test_header_check_refuses_one_block_twice() -> None:
-    assert (
-        rule_of([BlockFrame(5, "uint8", 1), BlockFrame(5, "uint8", 1)], [frame(1)] * 2) == "duplicate-block"
-    )
+    assert rule_of([BlockFrame(5, "uint8", 1), BlockFrame(5, "uint8", 1)], [frame(1)] * 2) == "duplicate-block"
 
 
 def test_header_check_caps_frames_and_messages() -> None:
@@ -136,9 +134,7 @@ def test_the_initial_step_is_a_step() -> None:
     check_message(make_push(step=-1), [])
 
 
-@pytest.mark.parametrize(
-    "change", [{"step": -2}, {"slot": -1}, {"epoch": -1}, {"incarnation": -1}, {"step": 1 << 63}]
-)
+@pytest.mark.parametrize("change", [{"step": -2}, {"slot": -1}, {"epoch": -1}, {"incarnation": -1}, {"step": 1 << 63}])
 def test_header_check_refuses_a_step_that_cannot_be(change: dict[str, int]) -> None:
     with pytest.raises(RefusedFrameError) as refused:
         check_message(make_push(**change), [])

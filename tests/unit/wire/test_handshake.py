@@ -78,12 +78,12 @@ def test_token_check_by_the_server_stops_a_client_with_another_token() -> None:
     assert server.peer is None
 
 
-@pytest.mark.parametrize("proof", [b"", bytes(31), bytes(33), bytes(32)])
-def test_token_check_refuses_proofs_of_any_length(proof: bytes) -> None:
+@pytest.mark.parametrize("nbytes", [0, 31, 32, 33])
+def test_token_check_refuses_proofs_of_any_length(nbytes: int) -> None:
     server = ServerHandshake("s", TOKEN)
     server.receive(ClientHandshake("w", TOKEN).hello())
     with pytest.raises(AuthenticationError):
-        server.receive(encode_control(Proof(proof)))
+        server.receive(encode_control(Proof(bytes(nbytes))))
 
 
 def test_token_check_refuses_the_servers_own_proof_sent_back() -> None:
@@ -179,10 +179,10 @@ def test_a_failed_handshake_cannot_be_continued() -> None:
         server.receive(proof)
 
 
-@pytest.mark.parametrize("nonce", [b"", bytes(31), bytes(33)])
-def test_nonces_have_one_length(nonce: bytes) -> None:
+@pytest.mark.parametrize("nbytes", [0, 31, 33])
+def test_nonces_have_one_length(nbytes: int) -> None:
     with pytest.raises(RefusedFrameError):
-        ServerHandshake("s", TOKEN).receive(encode_control(Hello("w", nonce)))
+        ServerHandshake("s", TOKEN).receive(encode_control(Hello("w", bytes(nbytes))))
 
 
 @pytest.mark.parametrize("node", ["", " ", "a b", "a\n", "ä", "x" * 129, "../../etc passwd"])

@@ -1,0 +1,190 @@
+"""Where checkpoints are kept: a small seam over a local directory and over fsspec."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from paceline.errors import UsageError
+
+
+class Storage(Protocol):
+    """Named files. Names are relative, with ``/`` between parts.
+
+    What `create` made is there whole once its block has ended, and durable where the medium can say so; until then
+    nothing is visible under the name.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where this is, for people."""
+        ...
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[IO[bytes]]:
+        """Write a new file. An exception in the block leaves no file.
+
+        Raises:
+            OSError: the medium is full or gone.
+        """
+        ...
+
+    def read(self, name: str) -> bytes:
+        """All of a file.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        ...
+
+    def folders(self) -> list[str]:
+        """Names of the top-level folders, sorted."""
+        ...
+
+    def files(self, folder: str) -> list[str]:
+        """Names of the files in a folder, relative to it, sorted."""
+        ...
+
+    def remove(self, folder: str) -> None:
+        """Remove a folder with its files; an unknown one is ignored."""
+        ...
+
+
+class LocalStorage:
+    """A directory of this machine. Files are fsynced before they get their name, directories after."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def url(self) -> str:
+        """As `Storage.url`."""
+        return str(self._root)
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[IO[bytes]]:
+        """As `Storage.create`."""
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _fsync_directory(path.parent)
+        _fsync_directory(path.parent.parent)
+
+    def read(self, name: str) -> bytes:
+        """As `Storage.read`."""
+        return (self._root / name).read_bytes()
+
+    def folders(self) -> list[str]:
+        """As `Storage.folders`."""
+        if not self._root.is_dir():
+            return []
+        return sorted(p.name for p in self._root.iterdir() if p.is_dir())
+
+    def files(self, folder: str) -> list[str]:
+        """As `Storage.files`."""
+        path = self._root / folder
+        return sorted(p.name for p in path.iterdir() if p.is_file()) if path.is_dir() else []
+
+    def remove(self, folder: str) -> None:
+        """As `Storage.remove`."""
+        shutil.rmtree(self._root / folder, ignore_errors=True)
+
+
+def _fsync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class FsspecStorage:
+    """Anything that fsspec knows, such as ``memory://ckpt`` or ``s3://bucket/run`` (with that protocol's extra)."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        try:
+            self._fs, self._root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"cannot keep checkpoints at {url}: {error}") from error
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        """As `Storage.url`."""
+        return self._url
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[IO[bytes]]:
+        """As `Storage.create`: the file is uploaded under another name and moved when it is whole."""
+        path = f"{self._root}/{name}"
+        self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        temporary = f"{path}.{secrets.token_hex(4)}.part"
+        try:
+            with self._fs.open(temporary, "wb") as file:
+                yield file
+            self._fs.mv(temporary, path)
+        except BaseException:
+            if self._fs.exists(temporary):
+                self._fs.rm(temporary)
+            raise
+
+    def read(self, name: str) -> bytes:
+        """As `Storage.read`."""
+        content: bytes = self._fs.cat_file(f"{self._root}/{name}")
+        return content
+
+    def folders(self) -> list[str]:
+        """As `Storage.folders`."""
+        return sorted(_leaf(entry) for entry in self._entries(self._root) if entry["type"] == "directory")
+
+    def files(self, folder: str) -> list[str]:
+        """As `Storage.files`."""
+        entries = self._entries(f"{self._root}/{folder}")
+        return sorted(_leaf(entry) for entry in entries if entry["type"] == "file")
+
+    def _entries(self, path: str) -> list[dict[str, Any]]:
+        if not self._fs.exists(path):
+            return []
+        self._fs.invalidate_cache(path)
+        listed: list[dict[str, Any]] = self._fs.ls(path, detail=True)
+        return listed
+
+    def remove(self, folder: str) -> None:
+        """As `Storage.remove`."""
+        path = f"{self._root}/{folder}"
+        if self._fs.exists(path):
+            self._fs.rm(path, recursive=True)
+
+
+def _leaf(entry: dict[str, Any]) -> str:
+    return str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]
+
+
+def open_storage(where: str | Path) -> Storage:
+    """Open a directory or an fsspec URL.
+
+    Raises:
+        UsageError: the protocol is unknown, or its package is not installed.
+    """
+    text = str(where)
+    if "://" not in text:
+        return LocalStorage(Path(where))
+    if text.startswith("file://"):
+        return LocalStorage(Path(text.removeprefix("file://")))
+    return FsspecStorage(text)

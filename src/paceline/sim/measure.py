@@ -1,0 +1,82 @@
+"""What the core costs: many workers, no faults, no checks beyond the ones that are always on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+from paceline.config.dials import ClusterSpec
+from paceline.messages import JobArgs
+from paceline.sim.cluster import Cluster
+from paceline.sim.network import Weather
+from paceline.sim.scenario import Habits, Scenario
+from paceline.types import Kind, ModelSpec, OptimizerSpec, PhaseSpec, TensorSpec
+
+SIZES = (10, 100, 1_000, 10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Figures of one run. `slot_us` is all processes together, `coordinator_us` the coordinator's share of it."""
+
+    mode: str
+    workers: int
+    slots: int
+    events: int
+    seconds: float
+    coordinator_s: float
+
+    @property
+    def events_per_s(self) -> float:
+        """Events of the virtual world in a second of the real one."""
+        return self.events / self.seconds
+
+    @property
+    def slot_us(self) -> float:
+        """Microseconds of the simulation for one slot."""
+        return 1e6 * self.seconds / self.slots
+
+    @property
+    def coordinator_us(self) -> float:
+        """Microseconds that the coordinator's core needs for one slot."""
+        return 1e6 * self.coordinator_s / self.slots
+
+    def __str__(self) -> str:
+        """One line of a table."""
+        return (
+            f"{self.mode:<6} {self.workers:>6} workers {self.slots:>7} slots {self.events_per_s:>9,.0f} events/s "
+            f"{self.slot_us:>7.1f} us/slot, coordinator {self.coordinator_us:>6.1f} us/slot"
+        )
+
+
+def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000) -> Cost:
+    """Run about `num_slots` slots with that many workers on one server; in `bsp` a step has a slot for each."""
+    slots = num_workers if mode == "bsp" else 1
+    steps = max(3, num_slots // slots)
+    tensor = TensorSpec("weight", (64,), "float32", Kind.PARAMETER, 0)
+    scenario = Scenario(
+        seed=0,
+        job=JobArgs(0, mode, slots, 1),
+        model=ModelSpec((tensor,), OptimizerSpec("SGD", ({"lr": 0.1},))),
+        cluster=ClusterSpec(workers=num_workers, heartbeat_s=5.0, heartbeat_timeout_s=60.0),
+        phases=(PhaseSpec(0, slots * steps, 1, slots, 1, True, False),),
+        weather=Weather(mean_delay_s=0.0005),
+        habits=Habits(provisional=0.0, partly_absent=0.0, mean_turn_s=0.1),
+        tick_s=5.0,
+        resend_s=60.0,
+    )
+    cluster = Cluster(scenario, None)
+    cluster.coordinator.timer = perf_counter
+    began = perf_counter()
+    cluster.start()
+    while cluster.world.step() and not all_done(cluster):
+        pass
+    seconds = perf_counter() - began
+    return Cost(
+        mode, num_workers, cluster.checker.slots_done, cluster.world.events, seconds, cluster.coordinator.spent_s
+    )
+
+
+def all_done(cluster: Cluster) -> bool:
+    """Whether every worker has said goodbye."""
+    return cluster.finished_workers == len(cluster.workers)

@@ -1,0 +1,15 @@
+"""No test leaves its job open for the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_open_job() -> Iterator[None]:
+    yield
+    from paceline.runtime import joined
+
+    joined.close(failed=True)

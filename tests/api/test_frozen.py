@@ -1,0 +1,126 @@
+"""The public surface. A change here is a change for users: say so in the CHANGELOG, then change the test."""
+
+from __future__ import annotations
+
+import inspect
+
+import click
+import pytest
+
+import paceline
+from paceline.cli.main import cli
+from paceline.config import load
+
+
+def test_exports() -> None:
+    assert paceline.__all__ == ["Job", "datasets", "digest", "errors", "join"]
+    for name in paceline.__all__:
+        assert getattr(paceline, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'train'"):
+        _ = paceline.train  # type: ignore[attr-defined]
+
+
+JOB = {
+    "batches": "data batch_size=None *slots=None *epochs=1 *shuffle=True *collate_fn=None *drop_last=False "
+    "*loader_workers=0",
+    "close": "*failed=False",
+    "epoch": None,
+    "evaluate": "metric data *batch_size=None",
+    "fail": "trace",
+    "lead": None,
+    "log": "**values",
+    "metrics": None,
+    "prepare": "model optimizer scheduler=None *clip_norm=None",
+    "save": "path",
+    "step": None,
+    "stop": "reason='stopped by the script'",
+    "validate": "data *every *batch_size=None",
+}
+
+
+def _describe(function: object) -> str:
+    words = []
+    for parameter in inspect.signature(function).parameters.values():  # type: ignore[arg-type]
+        if parameter.name == "self":
+            continue
+        stars = {inspect.Parameter.KEYWORD_ONLY: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        default = "" if parameter.default is inspect.Parameter.empty else f"={parameter.default!r}"
+        words.append(f"{stars}{parameter.name}{default}")
+    return " ".join(words)
+
+
+def test_the_job() -> None:
+    public = {name for name in dir(paceline.Job) if not name.startswith("_")}
+    assert public == set(JOB)
+    for name, expected in JOB.items():
+        member = inspect.getattr_static(paceline.Job, name)
+        if expected is None:
+            assert isinstance(member, property), name
+        else:
+            assert _describe(member) == expected, name
+    assert _describe(paceline.join) == "*seed=0 *mode='bsp' *dir=None"
+    assert _describe(paceline.digest) == "model"
+
+
+ERRORS = {
+    "AuthenticationError": "TransportError",
+    "CheckpointError": "PacelineError",
+    "ClusterLostError": "JobError",
+    "DatasetUnavailableError": "PacelineError",
+    "DeadlineError": "TransportError",
+    "DeposedError": "StateError",
+    "JobError": "PacelineError",
+    "JobFailedError": "JobError",
+    "JobStoppedError": "JobError",
+    "LoopError": "UsageError",
+    "MismatchError": "UsageError",
+    "PacelineError": "Exception",
+    "PeerLostError": "TransportError",
+    "PeerUnknownError": "TransportError",
+    "RefusedFrameError": "TransportError",
+    "SlotPoisonedError": "JobError",
+    "StateError": "PacelineError",
+    "TransportError": "PacelineError",
+    "UsageError": "PacelineError",
+}
+
+
+def test_the_errors() -> None:
+    found = {
+        name: error.__bases__[0].__name__
+        for name, error in vars(paceline.errors).items()
+        if isinstance(error, type) and issubclass(error, Exception)
+    }
+    assert found == ERRORS
+    assert set(ERRORS) <= set((paceline.errors.__doc__ or "").split()), "the tree in the docstring is complete"
+
+
+FLAGS = {
+    "run": "-w/--workers -s/--servers --mode --slots --seed --threads --dir --summary script arguments",
+    "demo": "--epochs --dir",
+    "status": "run --json",
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_the_command_line(name: str) -> None:
+    context = click.Context(cli)
+    command = cli.get_command(context, name)
+    assert command is not None
+    assert " ".join("/".join(p.opts) for p in command.params) == FLAGS[name]
+    assert cli.list_commands(context) == ["run", "demo", "status", "dev"]
+
+
+def test_the_environment() -> None:
+    names = {value for key, value in vars(load).items() if key.isupper() and isinstance(value, str)}
+    assert names == {
+        "PACELINE_CACHE",
+        "PACELINE_FAULTS",
+        "PACELINE_MODE",
+        "PACELINE_NAME",
+        "PACELINE_RUN",
+        "PACELINE_SEED",
+        "PACELINE_SLOTS",
+        "PACELINE_THREADS",
+        "PACELINE_TIMEOUT_S",
+    }

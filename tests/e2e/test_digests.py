@@ -1,0 +1,100 @@
+"""The result does not depend on who did the work, and equals one plain PyTorch process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cases import CASES
+from tests.e2e.cluster import TRAIN_CASE, python, train
+
+Results = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Every case, by plain PyTorch."""
+    done = python("-m", "tests.e2e.reference", *CASES, cwd=tmp_path_factory.mktemp("reference")).check()
+    results: Results = json.loads(done.lines[-1])
+    return results
+
+
+@pytest.fixture(scope="module")
+def embedded_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("embedded")
+
+
+@pytest.fixture(scope="module")
+def embedded(embedded_dir: Path) -> Results:
+    """Every case, one after another in one process."""
+    done = python(TRAIN_CASE, "--dir", "runs", *CASES, cwd=embedded_dir).check()
+    return done.results()[0]
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if CASES[name].clip_norm is None])
+def test_one_process_equals_plain_pytorch(case: str, reference: Results, embedded: Results) -> None:
+    assert embedded[case]["digest"] == reference[case]["digest"]
+    assert embedded[case]["steps"] == reference[case]["steps"]
+
+
+def test_the_cases_are_what_they_claim_to_be(reference: Results) -> None:
+    digests = {name: result["digest"] for name, result in reference.items()}
+    assert digests["nested"] == digests["sgd"], "a nested epoch loop is one loop of several epochs"
+    assert len(set(digests.values())) == len(digests) - 1
+    absent = set(reference["unused"]["absent"])
+    assert "never.weight step" in absent
+    assert "rare.weight step" in absent, "no step was without the parameter"
+    alone = {f"rare.weight slot {slot}" for slot in range(4)}
+    assert absent & alone, "no slot was without the parameter"
+    assert len(absent & alone) == 4
+
+
+def test_clip_norm_equals_plain_clipping_to_rounding(reference: Results, embedded: Results) -> None:
+    assert embedded["clipped"]["norm"] == pytest.approx(reference["clipped"]["norm"], rel=1e-6)
+    assert embedded["clipped"]["norm"] != pytest.approx(reference["sgd"]["norm"], rel=1e-3), "nothing was clipped"
+
+
+def test_an_embedded_run_leaves_a_summary_with_its_digest(embedded: Results, embedded_dir: Path) -> None:
+    summary = json.loads((embedded_dir / "runs" / "sgd" / "summary.json").read_text())
+    assert summary["digest"] == embedded["sgd"]["digest"]
+    assert summary["steps"] == 12
+    assert summary["samples"] == 3 * 203
+
+
+def test_loader_processes_change_nothing(embedded: Results, tmp_path: Path) -> None:
+    done = python(TRAIN_CASE, "--loader-workers", "2", "augmented", cwd=tmp_path).check()
+    assert done.results()[0]["augmented"]["digest"] == embedded["augmented"]["digest"]
+
+
+@pytest.mark.parametrize(
+    ("case", "workers", "servers"),
+    [
+        ("sgd", 1, 1),
+        ("sgd", 2, 2),
+        ("sgd", 1, 3),
+        ("sgd", 3, 3),
+        ("adamw", 2, 2),
+        ("norm", 2, 2),
+        ("unused", 2, 2),
+    ],
+)
+def test_a_cluster_equals_plain_pytorch(
+    case: str, workers: int, servers: int, reference: Results, tmp_path: Path
+) -> None:
+    trained = train(tmp_path, ["-w", str(workers), "-s", str(servers), "--slots", "4"], case)
+    assert trained.digest == reference[case]["digest"]
+    assert trained.summary["steps"] == reference[case]["steps"]
+    assert trained.summary["max_staleness"] == 0
+    results = [result[case] for result in trained.ended.results()]
+    assert len(results) == workers
+    assert {tuple(r["lr"]) for r in results} == {tuple(results[0]["lr"])}
+
+
+def test_ssp_0_equals_lock_step_with_one_slot(reference: Results, tmp_path: Path) -> None:
+    trained = train(tmp_path, ["-w", "2", "-s", "1", "--mode", "ssp:0"], "one-slot", "--slots", "1")
+    assert trained.summary["mode"] == "ssp:0"
+    assert trained.digest == reference["one-slot"]["digest"]
+    assert "warning: 2 workers, but only 1 slot can be computed at once" in trained.ended.out

@@ -1,0 +1,123 @@
+"""Staleness, load balance and exactly once, in every mode, on real processes."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.coordinator.store import LogReader
+from paceline.types import Commit
+from tests.e2e.cases import COUNTED
+from tests.e2e.cluster import Trained, train
+
+SLOTS_AN_EPOCH = COUNTED // 8
+
+
+def commits_of(trained: Trained) -> list[Commit]:
+    reader = LogReader(trained.dir / "log.sqlite")
+    commits = reader.commits()
+    reader.close()
+    return commits
+
+
+def logs_of(trained: Trained) -> dict[int, dict[str, float]]:
+    """What was logged, by step."""
+    database = sqlite3.connect(trained.dir / "log.sqlite")
+    rows = database.execute("SELECT step, row FROM logs").fetchall()
+    database.close()
+    return {step: json.loads(row) for step, row in rows}
+
+
+def workers_of(trained: Trained) -> list[dict[str, Any]]:
+    return [case for result in trained.ended.results() for case in result.values()]
+
+
+def check_once(trained: Trained, epochs: int) -> list[Commit]:
+    """Every slot counts once: by the log, and by the weights that the servers made of it."""
+    _initial, *commits = commits_of(trained)
+    assert sorted(c.step for c in commits) == list(range(epochs * SLOTS_AN_EPOCH))
+    assert [c.version for c in commits] == list(range(1, len(commits) + 1))
+    fences = [fence for c in commits for fence in c.fences]
+    assert len(set(fences)) == len(fences)
+    assert trained.summary["samples"] == epochs * COUNTED
+    assert trained.digest, "every worker holds what the servers hold"
+    for worker in workers_of(trained):
+        assert worker["counts"] == [float(epochs)], "a sample was lost, or counted twice, in some block"
+    return commits
+
+
+def test_ssp_never_exceeds_its_window(tmp_path: Path) -> None:
+    epochs = 32  # 2,048 steps
+    sleep = json.dumps({"worker-1": 0.012})
+    trained = train(
+        tmp_path, ["-w", "2", "-s", "2", "--mode", "ssp:3"], "counts", "--epochs", str(epochs), "--sleep", sleep
+    )
+    commits = check_once(trained, epochs)
+    assert len(commits) >= 2000
+    assert max(c.staleness for c in commits) == trained.summary["max_staleness"]
+    assert 0 < trained.summary["max_staleness"] <= 3
+
+    # What the servers say is checked against what the workers saw: a state that contains n steps contains the first
+    # n of the log, and among those must be every step below t - 3.
+    missing_below = []
+    committed: set[int] = set()
+    low = 0
+    for commit in commits:
+        missing_below.append(low)
+        committed.add(commit.step)
+        while low in committed:
+            low += 1
+    missing_below.append(low)
+    logs = logs_of(trained)
+    assert len(logs) == len(commits)
+    stale = [step - missing_below[int(row["seen"])] for step, row in logs.items()]
+    assert max(stale) <= 3
+    assert sum(s > 0 for s in stale) > len(stale) // 10, "hardly anything was stale: the test shows nothing"
+
+
+def test_asp_does_not_wait_for_a_slow_worker(tmp_path: Path) -> None:
+    fast, slow = 0.005, 0.02
+    rates = []
+    for workers in ("1", "2"):
+        sleep = json.dumps({"worker-0": fast, "worker-1": slow})
+        (tmp_path / workers).mkdir()
+        trained = train(
+            tmp_path / workers, ["-w", workers, "--mode", "asp"], "counts", "--epochs", "6", "--sleep", sleep
+        )
+        check_once(trained, 6)
+        rates.append(max(w["turns_per_s"] for w in workers_of(trained)))
+        turns = sorted(w["turns"] for w in workers_of(trained))
+    assert rates[1] / rates[0] > 0.7
+    assert 1.8 < turns[1] / turns[0], "a worker that is four times as fast does far more slots"
+    assert trained.summary["max_staleness"] > 0
+
+
+FAULTS = {"seed": 5, "duplicate": {"Push": 0.1}, "recv_drop": {"PushAck": 0.1}}
+
+
+@pytest.mark.parametrize("mode", ["bsp", "ssp:2", "asp"])
+def test_every_slot_counts_once_whatever_happens_to_pushes(mode: str, tmp_path: Path) -> None:
+    """10 % of pushes come twice, 10 % are retried, 5 % of turns end after a partial push, and a worker dies in one."""
+    epochs = 8
+    sleep = json.dumps({f"worker-{n}": 0.012 for n in range(3)})
+    trained = train(
+        tmp_path,
+        ["-w", "3", "-s", "2", "--mode", mode, "--slots", "1"],
+        *("counts", "--epochs", str(epochs), "--sleep", sleep, "--abandon", "0.05"),
+        *("--die-at", json.dumps({"worker-2": 20})),
+        PACELINE_FAULTS=json.dumps(FAULTS),
+    )
+    check_once(trained, epochs)
+    assert trained.summary["lost_workers"] == 1
+    fired: dict[str, int] = {}
+    for worker in workers_of(trained):
+        for name, count in worker["fired"].items():
+            fired[name] = fired.get(name, 0) + count
+    assert fired["duplicate:Push"] > 50
+    assert fired["recv_drop:PushAck"] > 50
+    assert fired["retried"] > 10
+    assert fired["abandoned"] > 10

@@ -1,0 +1,175 @@
+"""`paceline run` from the outside: what it prints, how it ends, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.cluster import PACELINE, ROOT, Live, live, python, run
+
+SMALL = ROOT / "tests" / "e2e" / "small.py"
+FOREVER = ["--epochs", "100000", "--sleep", "0.01"]
+
+
+def test_a_run_says_what_it_does_and_leaves_a_summary(tmp_path: Path) -> None:
+    command = [*PACELINE, "run", "-w", "2", "--seed", "9", "--summary", "kept/here.json", SMALL, "--workers", "77"]
+    done = run(command, tmp_path).check()
+
+    assert done.lines[0] == "bsp · 2 slots × 8 = batch 16 · 2 workers · seed 9 · runs/small-0001"
+    assert "warning" not in done.out
+    summary = json.loads((tmp_path / "kept" / "here.json").read_text())
+    assert summary == json.loads((tmp_path / "runs" / "small-0001" / "summary.json").read_text())
+    expected = {
+        "steps": 8, "samples": 128, "mode": "bsp", "slots": 2, "workers": 2, "servers": 1, "seed": 9,
+        "max_staleness": 0, "skipped_slots": 0, "lost_workers": 0,
+    }  # fmt: skip
+    assert {key: summary[key] for key in expected} == expected
+    assert summary["samples_per_s"] == pytest.approx(summary["samples"] / summary["seconds"])
+    assert re.fullmatch(r"[0-9a-f]{64}", summary["digest"])
+    assert set(summary["metrics"]) == {"loss", "error"}
+    assert summary["digest"] in done.out, "the table shows it too"
+
+    assert (tmp_path / "runs" / "latest").resolve() == tmp_path / "runs" / "small-0001"
+    logs = tmp_path / "runs" / "small-0001" / "logs"
+    assert {p.name for p in logs.iterdir()} == {
+        "coordinator.log", "server-0.log", "worker-0.log", "worker-1.log",
+    }  # fmt: skip
+    said = re.findall(r"\[(worker-\d)\] SMALL (.*)", done.out)
+    assert len(said) == 1, "one worker leads"
+    about = json.loads(said[0][1])
+    assert about["workers"] == 77, "options after the script are the script's"
+    assert about["ranks"] == []
+    assert about["threads"] == 1
+    assert about["metrics"]["error"] == summary["metrics"]["error"]
+    assert f"SMALL {said[0][1]}" in (logs / f"{said[0][0]}.log").read_text()
+
+    again = run([*PACELINE, "run", "--dir", "runs/small-0001", SMALL], tmp_path, timeout_s=20).check(2)
+    assert "runs/small-0001 holds a run already" in again.out
+    assert "--dir" in again.out
+    status = run([*PACELINE, "status"], tmp_path, timeout_s=20).check()
+    assert "done after 8 steps" in status.out
+
+
+def test_status_of_a_run_that_is_on_and_ctrl_c(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
+        running.until_version(3)
+        status = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check()
+        assert "run: running" in status.out
+        assert re.search(r"step \d+/\d+ · epoch \d+/\d+ · .* samples/s · loss .* · 1 worker", status.out)
+        everything = json.loads(run([*PACELINE, "status", "run", "--json"], tmp_path, timeout_s=20).check().out)
+        assert everything["workers"] == ["worker-0"]
+        assert everything["servers"] == ["server-0"]
+
+        roles = running.roles()
+        assert sorted(roles) == ["coordinator", "server-0", "worker-0"]
+        ports = _listening(roles.values())
+        assert len(ports) >= 2
+        assert all(host == "127.0.0.1" for host, _ in ports), "loopback only"
+        began = time.monotonic()
+        running.process.send_signal(signal.SIGINT)
+        ended = running.wait(10.0)
+        assert time.monotonic() - began < 3.0
+        assert ended.code == 130, ended.out
+        assert "interrupted" in ended.lines[-1]
+        assert not any(process.is_running() for process in roles.values())
+        assert not _ports_in_use() & ports
+    gone = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check()
+    assert "no coordinator is running" in gone.out
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
+        running.until_version(1)
+        roles = running.roles()
+        ports = _listening(roles.values())
+        running.process.kill()
+        running.process.wait()
+        _gone, alive = psutil.wait_procs(list(roles.values()), timeout=5.0)
+        assert not alive
+        assert not _ports_in_use() & ports
+
+
+def test_an_exception_in_the_loop_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "2"], SMALL, "--raise-at", "2") as running:
+        ended = running.wait()
+    assert ended.code == 1, ended.out
+    *rest, last = ended.lines
+    assert last.startswith("paceline: "), "one line of advice"
+    assert "logs" in last
+    assert rest[-1] == "RuntimeError: the dog ate my gradient"
+    trace = ended.out[ended.out.rindex("Traceback (most recent call last)") :]
+    assert f'File "{SMALL}"' in trace
+    assert "runpy" not in trace, "frames of the runner say nothing to the author of the script"
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_script_that_exits_with_a_code_fails_the_run(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "1"], SMALL, "--exit-at", "1") as running:
+        ended = running.wait()
+    assert ended.code == 1, ended.out
+    assert "exit(3)" in "\n".join(ended.lines[-2:])
+
+
+def test_a_script_that_never_joins_fails_the_run_with_the_remedy(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "1"], SMALL, "--no-join") as running:
+        ended = running.wait()
+    assert ended.code == 1, ended.out
+    assert "job = paceline.join()" in "\n".join(ended.lines[-2:])
+
+
+def test_a_lost_server_ends_the_run_by_name(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
+        running.until_version(1)
+        running.roles()["server-0"].kill()
+        ended = running.wait(15.0)
+    assert ended.code == 3, ended.out
+    assert "server-0" in ended.lines[-1]
+
+
+def test_a_run_without_workers_ends(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
+        running.until_version(1)
+        running.roles()["worker-0"].kill()
+        ended = running.wait(15.0)
+    assert ended.code == 3, ended.out
+    assert "no worker is left" in ended.lines[-1]
+
+
+def test_one_of_two_workers_may_die(tmp_path: Path) -> None:
+    train = ROOT / "tests" / "e2e" / "train_case.py"
+    sleep = json.dumps({"worker-0": 0.02, "worker-1": 0.02})
+    with live(tmp_path, ["-w", "2", "-s", "2"], train, "norm", "--sleep", sleep) as running:
+        running.until_version(2)
+        running.roles()["worker-0"].kill()
+        ended = running.wait()
+    assert ended.code == 0, ended.out
+    assert "worker-0 ended (signal 9)" in ended.out
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["lost_workers"] == 1
+    assert summary["steps"] == 12
+    done = python("-m", "tests.e2e.reference", "norm", cwd=tmp_path).check()
+    assert summary["digest"] == json.loads(done.lines[-1])["norm"]["digest"]
+
+
+def _listening(processes: object) -> set[tuple[str, int]]:
+    found = set()
+    for process in processes:  # type: ignore[attr-defined]
+        for c in process.net_connections(kind="inet"):
+            if c.status == psutil.CONN_LISTEN:
+                found.add((c.laddr.ip, c.laddr.port))
+    return found
+
+
+def _ports_in_use() -> set[tuple[str, int]]:
+    found = set()
+    for c in psutil.net_connections(kind="inet"):
+        if c.status == psutil.CONN_LISTEN:
+            found.add((c.laddr.ip, c.laddr.port))
+    return found

@@ -1,0 +1,41 @@
+"""What the command line refuses: exit code 2, one line that names it, and nothing is made or started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import PACELINE, run
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["run", "--mode", "sync", "here.py"], "mode 'sync' is not known; use bsp, ssp:K"),
+        (["run", "--mode", "ssp", "here.py"], "mode 'ssp' is not known"),
+        (["run", "--mode", "ssp:-1", "here.py"], "mode 'ssp:-1' is not known"),
+        (["run", "-w", "0", "here.py"], "--workers must be at least 1, not 0"),
+        (["run", "--servers", "-3", "here.py"], "--servers must be at least 1, not -3"),
+        (["run", "--slots", "0", "here.py"], "--slots must be at least 1, not 0"),
+        (["run", "--threads", "0", "here.py"], "--threads must be at least 1, not 0"),
+        (["run", "-w", "many", "here.py"], "'many' is not a valid integer"),
+        (["run", "--wrokers", "2", "here.py"], "--wrokers"),
+        (["run", "there.py"], "there.py is not a file"),
+        (["run"], "SCRIPT"),
+        (["run", "--dir", "used", "here.py"], "used holds a run already"),
+        (["status"], "runs/latest is not a run directory"),
+        (["status", "empty"], "empty is not a run directory"),
+        (["fly"], "fly"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_refused(words: list[str], named: str, tmp_path: Path) -> None:
+    (tmp_path / "here.py").touch()
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "token").write_text("00")
+    (tmp_path / "empty").mkdir()
+    done = run([*PACELINE, *words], tmp_path, timeout_s=20).check(2)
+    assert named in done.lines[-1]
+    assert "Traceback" not in done.out
+    assert not (tmp_path / "runs").exists()

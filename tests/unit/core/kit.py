@@ -1,0 +1,307 @@
+"""What tests of the core share: cores with a few lines of history, and messages without their small print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from paceline.config.dials import ClusterSpec
+from paceline.core.coordinator import CoordinatorCore
+from paceline.core.effects import Effect, Send, Write
+from paceline.core.layout import cut
+from paceline.core.server import ServerCore
+from paceline.core.store import SumKey
+from paceline.core.worker import Fill
+from paceline.messages import (
+    Assign,
+    BeginPhase,
+    BlockFrame,
+    Committed,
+    EvalGrant,
+    Evaluated,
+    Grant,
+    JobArgs,
+    Message,
+    PhaseOver,
+    Plan,
+    Prepare,
+    Push,
+    Ready,
+    Register,
+    Seal,
+    Sealed,
+    Turn,
+)
+from paceline.types import (
+    INIT_STEP,
+    BlockSpec,
+    Commit,
+    Fence,
+    Hyper,
+    Kind,
+    ModelSpec,
+    NodeId,
+    OptimizerSpec,
+    PhaseSpec,
+    Placement,
+    Segment,
+    TensorSpec,
+)
+
+M = TypeVar("M", bound=Message)
+R = TypeVar("R")
+
+HYPER: Hyper = ({"lr": 0.1},)
+TENSORS = (
+    TensorSpec("weight", (20_000,), "float32", Kind.PARAMETER, 0),
+    TensorSpec("bias", (100,), "float32", Kind.PARAMETER, 0),
+)
+BLOCKS = cut(TENSORS)
+
+
+def model(*, deterministic: bool = True, tensors: tuple[TensorSpec, ...] = TENSORS) -> ModelSpec:
+    return ModelSpec(tensors, OptimizerSpec("SGD", HYPER), None, deterministic)
+
+
+def segment(**changes: object) -> Segment:
+    base = Segment(
+        step=0,
+        phase=0,
+        epoch=0,
+        offset=0,
+        end_step=5,
+        end_epoch=1,
+        data_len=20,
+        slots=2,
+        batch_size=2,
+        shuffle=True,
+        drop_last=False,
+        window=0,
+        mode="bsp",
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def fence(counter: int, generation: int = 1) -> Fence:
+    return Fence(generation, counter)
+
+
+def sent(effects: Sequence[Effect | Send | Fill], kind: type[M], to: NodeId | None = None) -> list[M]:
+    """The messages of one kind among `effects`."""
+    return [
+        e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind) and (to is None or e.to == to)
+    ]
+
+
+def written(effects: Sequence[Effect], kind: type[R]) -> list[R]:
+    """The rows of one kind among `effects`."""
+    return [e.row for e in effects if isinstance(e, Write) and isinstance(e.row, kind)]
+
+
+# ---------------------------------------------------------------- a server
+
+
+class Recorder:
+    """A `BlockStore` that only writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.added: list[tuple[SumKey, float, dict[int, object]]] = []
+        self.applied: list[tuple[SumKey, Commit]] = []
+        self.dropped: list[SumKey] = []
+        self.kept: list[int] = []
+        self.released: list[int] = []
+        self.blocks: list[int] = []
+
+    def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
+        self.blocks = [b.index for b in blocks]
+
+    def add(self, key: SumKey, weight: float, absent: frozenset[int], payloads: Mapping[int, object]) -> None:
+        self.added.append((key, weight, dict(payloads)))
+
+    def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
+        return ()
+
+    def apply(self, key: SumKey, commit: Commit) -> None:
+        self.applied.append((key, commit))
+
+    def drop(self, key: SumKey) -> None:
+        self.dropped.append(key)
+
+    def keep(self, version: int) -> None:
+        self.kept.append(version)
+
+    def release(self, version: int) -> None:
+        self.released.append(version)
+
+    def read(
+        self, version: int, have: int, blocks: Sequence[int] | None
+    ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
+        chosen = self.blocks if blocks is None else list(blocks)
+        return tuple(frame(b) for b in chosen), tuple(f"{b}@{version}" for b in chosen)
+
+
+def frame(block: int, rev: int = 0) -> BlockFrame:
+    return BlockFrame(block, BLOCKS[block].dtype, BLOCKS[block].numel, rev)
+
+
+class ServerKit:
+    """A server that holds every block, and a coordinator's voice."""
+
+    def __init__(self, *segments: Segment, whole: bool = False, hold: int = 0, initialised: bool = True) -> None:
+        self.store = Recorder()
+        self.core = ServerCore("server-0", self.store)
+        self.requests = 0
+        placement = Placement(1, ("server-0",) * len(BLOCKS), {"server-0": "here"})
+        self.tell(Assign(1, 0, placement, model(), BLOCKS, whole, hold))
+        self.tell(Plan(1, segments or (segment(),)))
+        if initialised:
+            self.push(INIT_STEP, 0, 1, base=-1)
+            self.commit(0, INIT_STEP, 1)
+
+    def tell(self, message: Message) -> list[Send]:
+        """The coordinator speaks."""
+        return self.core.handle("coordinator", message, (), 0.0)
+
+    def say(self, message: Message, payload: Sequence[object] = (), sender: NodeId = "worker-0") -> list[Send]:
+        """A worker speaks."""
+        return self.core.handle(sender, message, payload, 0.0)
+
+    def push(
+        self,
+        step: int,
+        slot: int,
+        counter: int,
+        *,
+        base: int | None = None,
+        revs: Mapping[int, int] | None = None,
+        sealed: Mapping[int, int] | None = None,
+        seal: bool = True,
+        content: str = "",
+        weight: float = 1.0,
+        **changes: object,
+    ) -> list[Send]:
+        """One push of all blocks (or those of `revs`); sealed as it is, or as `sealed` says."""
+        self.requests += 1
+        frames = {b.index: 0 for b in BLOCKS} if revs is None else revs
+        ends = Seal(weight, (), tuple((frames if sealed is None else sealed).items())) if seal else None
+        push = Push(
+            self.requests,
+            0,
+            1,
+            step,
+            slot,
+            fence(counter),
+            step if base is None else base,
+            tuple(frame(b, r) for b, r in frames.items()),
+            ends,
+        )
+        push = msgspec.structs.replace(push, **changes)
+        return self.say(push, tuple(f"{content or counter}:{b}:{r}" for b, r in frames.items()))
+
+    def commit(self, version: int, step: int, *counters: int, pin: bool = False, keep: bool = False) -> list[Send]:
+        row = Commit(0, version, step, tuple(fence(c) for c in counters), HYPER, 1.0, pin, 0, 0)
+        return self.tell(Committed(1, row, keep))
+
+    def slots_added(self, step: int) -> list[str]:
+        """The attempts that were added to the sums of a step, in order."""
+        return [str(payloads[0]).split(":")[0] for key, _, payloads in self.store.added if key.step == step]
+
+
+# ---------------------------------------------------------------- a coordinator
+
+
+class Desk:
+    """A coordinator with servers and workers that say what a test tells them to."""
+
+    def __init__(
+        self,
+        *,
+        workers: int = 2,
+        servers: int = 1,
+        mode: str = "bsp",
+        slots: int | None = 2,
+        deterministic: bool = True,
+        tensors: tuple[TensorSpec, ...] = TENSORS,
+        hold: int | None = None,
+        max_losses: int = 3,
+    ) -> None:
+        spec = ClusterSpec(workers=workers, servers=servers, hold=hold, max_losses=max_losses)
+        self.core = CoordinatorCore(spec, 1)
+        self.job = JobArgs(7, mode, slots, 1)
+        self.model = model(deterministic=deterministic, tensors=tensors)
+        self.now = 0.0
+        self.requests = 0
+        self.servers = [f"server-{i}" for i in range(servers)]
+        self.workers = [f"worker-{i}" for i in range(workers)]
+
+    def req(self) -> int:
+        self.requests += 1
+        return self.requests
+
+    def say(self, sender: NodeId, message: Message) -> list[Effect]:
+        return self.core.handle(sender, message, (), self.now)
+
+    def start(self, *, begin: bool = True, **phase: object) -> Desk:
+        """Everyone registers, prepares and enters the first phase."""
+        for server in self.servers:
+            self.say(server, Register(self.req(), "server", server, 1, "here", "there"))
+        for worker in self.workers:
+            self.join(worker)
+        if begin:
+            for worker in self.workers:
+                self.begin(worker, **phase)
+        return self
+
+    def join(self, worker: NodeId) -> list[Effect]:
+        effects = self.say(worker, Register(self.req(), "worker", worker, 1, "here", None, self.job))
+        return effects + self.say(worker, Prepare(self.req(), self.model))
+
+    def begin(self, worker: NodeId, **changes: object) -> list[Effect]:
+        phase = PhaseSpec(0, 12, 2, None, 1, True, False)
+        return self.say(worker, BeginPhase(self.req(), msgspec.structs.replace(phase, **changes)))
+
+    def turn(self, worker: NodeId, **changes: object) -> list[Effect]:
+        return self.say(worker, msgspec.structs.replace(Turn(self.req(), 0, 0), **changes))
+
+    def lease(self, worker: NodeId, **changes: object) -> Grant:
+        """A turn that is answered with a training slot at once."""
+        (grant,) = sent(self.turn(worker, **changes), Grant, worker)
+        return grant
+
+    def seal(self, worker: NodeId, grant: Grant, *, hyper: Hyper = HYPER, **changes: object) -> list[Effect]:
+        report = Sealed(grant.step, grant.slot, grant.fence, 1.0, hyper, {}, 0.1)
+        return self.turn(worker, sealed=report, **changes)
+
+    def ready(self, server: NodeId, step: int, *fences: Fence) -> list[Effect]:
+        return self.say(server, Ready(0, 1, step, fences, 0, 0, ()))
+
+    def initialise(self, worker: NodeId = "worker-0") -> Desk:
+        """Version 0 is committed; the worker's next turn waits nowhere."""
+        grant = self.lease(worker)
+        assert grant.step == INIT_STEP
+        self.seal(worker, grant)
+        for server in self.servers:
+            self.ready(server, INIT_STEP, grant.fence)
+        assert self.core.version == 0
+        return self
+
+    def finish_step(self, step: int) -> list[Effect]:
+        """One worker after the other computes what is left of a lock-step step; the servers are ready at the end."""
+        worker, effects = self.workers[0], []
+        while self.core.watermark.low == step:
+            grants = sent(self.turn(worker), Grant, worker)
+            if not grants or grants[0].step != step:
+                break
+            effects += self.seal(worker, grants[0])
+        for server in self.core.placement.addresses if self.core.placement else ():
+            effects += self.ready(server, step, *([fence(99)] * self.core.schedule.num_slots(step)))
+        return effects
+
+    def over(self, effects: Sequence[Effect]) -> list[PhaseOver]:
+        return sent(effects, PhaseOver)
+
+    def evaluated(self, worker: NodeId, grant: EvalGrant, **changes: object) -> list[Effect]:
+        report = Evaluated(grant.round, grant.slot, grant.fence, {})
+        return self.turn(worker, evaluated=report, **changes)

@@ -1,0 +1,105 @@
+"""Tensors -> blocks, and blocks -> servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.core.layout import ALIGN, ITEMSIZE, cut, target_nbytes
+from paceline.core.placement import balance, owned
+from paceline.types import BlockSpec, Kind, TensorSpec
+
+
+def tensor(name: str, numel: int, dtype: str = "float32", kind: Kind = Kind.PARAMETER) -> TensorSpec:
+    return TensorSpec(name, (numel,), dtype, kind, 0)
+
+
+def check(tensors: list[TensorSpec], blocks: tuple[BlockSpec, ...]) -> None:
+    """Every element of every tensor lies in exactly one place, and nothing overlaps."""
+    at = [0] * len(tensors)
+    for number, block in enumerate(blocks):
+        assert block.index == number
+        assert block.nbytes == block.numel * ITEMSIZE[block.dtype]
+        end = 0
+        for piece in block.pieces:
+            spec = tensors[piece.tensor]
+            assert (spec.kind, spec.dtype) == (block.kind, block.dtype)
+            assert piece.start == at[piece.tensor]
+            assert piece.start % ALIGN == 0
+            assert piece.offset % ALIGN == 0
+            assert piece.offset >= end
+            at[piece.tensor] += piece.numel
+            end = piece.offset + piece.numel
+        assert end <= block.numel
+    assert at == [t.numel for t in tensors]
+
+
+def test_a_large_tensor_is_cut_at_multiples_of_64() -> None:
+    tensors = [tensor("a", 100_001)]
+    blocks = cut(tensors, 1 << 16)
+    check(tensors, blocks)
+    assert [b.nbytes for b in blocks[:-1]] == [1 << 16] * 6
+    assert [p.start for b in blocks for p in b.pieces] == [16384 * i for i in range(7)]
+
+
+def test_small_tensors_share_a_block_and_keep_their_order() -> None:
+    tensors = [tensor("a", 10), tensor("b", 64), tensor("c", 65)]
+    (block,) = cut(tensors)
+    check(tensors, (block,))
+    assert [p.offset for p in block.pieces] == [0, 64, 128]
+    assert block.numel == 256
+
+
+def test_kinds_and_types_never_share_a_block() -> None:
+    tensors = [
+        tensor("a", 10),
+        tensor("b", 10, "bfloat16"),
+        tensor("c", 10, "float32"),
+        tensor("d", 10, "float32", Kind.FROZEN),
+        tensor("e", 10, "float32", Kind.MEAN),
+        tensor("f", 1, "int64", Kind.LAST),
+    ]
+    blocks = cut(tensors)
+    check(tensors, blocks)
+    assert [(b.kind, b.dtype) for b in blocks] == [(t.kind, t.dtype) for t in tensors]
+
+
+@pytest.mark.parametrize("dtype", sorted(ITEMSIZE))
+def test_blocks_have_about_the_size_asked_for(dtype: str) -> None:
+    tensors = [tensor("a", 300_000, dtype), tensor("b", 7, dtype), tensor("c", 50_000, dtype)]
+    blocks = cut(tensors, 1 << 17)
+    check(tensors, blocks)
+    assert all(b.nbytes <= 1 << 17 for b in blocks)
+    assert all(b.nbytes == 1 << 17 for b in blocks[:-1])
+
+
+def test_scalars_and_empty_tensors() -> None:
+    tensors = [
+        tensor("a", 0),
+        TensorSpec("b", (), "float32", Kind.PARAMETER, 0),
+        TensorSpec("c", (3, 0), "float32", Kind.MEAN),
+    ]
+    blocks = cut(tensors)
+    check(tensors, blocks)
+    assert [b.numel for b in blocks] == [64]
+    assert cut([]) == ()
+
+
+def test_small_models_are_cut_finer_so_that_servers_can_share_them() -> None:
+    assert target_nbytes([tensor("a", 1000)]) == 1 << 16
+    assert target_nbytes([tensor("a", 1 << 20)]) == 1 << 19
+    assert target_nbytes([tensor("a", 1 << 26)]) == 1 << 20
+
+
+def test_placement_balances_bytes_and_is_deterministic() -> None:
+    blocks = cut([tensor("a", 1_000_000), tensor("b", 5000)])
+    owners = balance(blocks, ["s0", "s1", "s2"])
+    assert owners == balance(blocks, ["s0", "s1", "s2"])
+    load = {s: sum(b.nbytes for b in blocks if owners[b.index] == s) for s in ("s0", "s1", "s2")}
+    assert max(load.values()) - min(load.values()) <= max(b.nbytes for b in blocks)
+    assert sorted(b for s in load for b in owned(owners, s)) == list(range(len(blocks)))
+
+
+def test_fewer_blocks_than_servers_leave_some_without() -> None:
+    owners = balance(cut([tensor("a", 10)]), ["s0", "s1"])
+    assert owners == ("s0",)
+    assert owned(owners, "s1") == ()

@@ -1,0 +1,120 @@
+"""Peers that do not keep the rules: raw sockets that speak as much of the protocol as they want."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import pytest
+import zmq
+
+from paceline.transport.base import Port
+from paceline.wire.handshake import ClientHandshake, make_ticket
+
+
+class Stranger:
+    """A raw DEALER; with a token it shows a valid ticket, and so may send frames."""
+
+    def __init__(self, address: str, token: bytes | None = None, *, routing_id: bytes | None = None) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, 86_400_000)
+        if routing_id is not None:
+            self.socket.setsockopt(zmq.ROUTING_ID, routing_id)
+        if token is not None:
+            name, password = make_ticket(token, int(address.rpartition(":")[2]))
+            self.use_ticket(name, password)
+        self.address = address
+
+    def use_ticket(self, name: str, password: str) -> None:
+        self.socket.setsockopt_string(zmq.PLAIN_USERNAME, name)
+        self.socket.setsockopt_string(zmq.PLAIN_PASSWORD, password)
+
+    def connect(self) -> Self:
+        self.socket.connect(self.address)
+        return self
+
+    def send(self, *parts: bytes) -> None:
+        self.socket.send_multipart(parts)
+
+    def prove(self, node: str, token: bytes, pump: Callable[[], object]) -> None:
+        """Run the whole handshake; `pump` lets the listener work meanwhile."""
+        handshake = ClientHandshake(node, token)
+        self.send(handshake.hello())
+        while handshake.peer is None:
+            answer = handshake.receive(self.answer(pump))
+            if answer is not None:
+                self.send(answer)
+
+    def answer(self, pump: Callable[[], object]) -> bytes:
+        """The next frame of the listener."""
+        for _ in range(500):
+            pump()
+            if self.socket.poll(10):
+                return self.socket.recv()
+        return pytest.fail("the listener did not answer")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._context.destroy(0)
+
+
+class Proxy:
+    """Stands between a client and a listener on loopback and keeps every byte. No thread: call `pump`."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.removeprefix("tcp://").rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.2", int(port)))
+        self._listener.setblocking(False)
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.address = f"tcp://127.0.0.2:{port}"
+        self.seen = bytearray()
+
+    def pump(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except BlockingIOError:
+            pass
+        else:
+            self._pairs.append((client, socket.create_connection(self._target)))
+            for end in self._pairs[-1]:
+                end.setblocking(False)
+        for left, right in self._pairs:
+            self._copy(left, right)
+            self._copy(right, left)
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            data = source.recv(1 << 16)
+        except (BlockingIOError, ConnectionError):
+            return
+        self.seen += data
+        if data:
+            target.setblocking(True)
+            target.sendall(data)
+            target.setblocking(False)
+
+    def close(self) -> None:
+        self._listener.close()
+        for pair in self._pairs:
+            for end in pair:
+                end.close()
+
+
+def pump_all(*ports: Port) -> Callable[[], None]:
+    """A function that lets each port do what it has to do."""
+
+    def pump() -> None:
+        for port in ports:
+            while port.recv(0) is not None:
+                pass
+
+    return pump
