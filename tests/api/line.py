@@ -21,9 +21,9 @@ def line() -> tuple[torch.nn.Linear, torch.optim.SGD]:
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def error(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    loss: torch.Tensor = (model(x) - y).square().mean()
-    return loss
+def error(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> Any:
+    """A tensor; torch leaves `backward` without types, so this does too."""
+    return (model(x) - y).square().mean()
 
 
 def prepared(**options: Any) -> tuple[paceline.Job, torch.nn.Linear, torch.optim.SGD]:

@@ -17,7 +17,7 @@ def test_exports() -> None:
     for name in paceline.__all__:
         assert getattr(paceline, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'train'"):
-        _ = paceline.train  # type: ignore[attr-defined]
+        _ = paceline.train
 
 
 JOB = {
@@ -43,7 +43,7 @@ def _describe(function: object) -> str:
     for parameter in inspect.signature(function).parameters.values():  # type: ignore[arg-type]
         if parameter.name == "self":
             continue
-        stars = {inspect.Parameter.KEYWORD_ONLY: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = {"KEYWORD_ONLY": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
         default = "" if parameter.default is inspect.Parameter.empty else f"={parameter.default!r}"
         words.append(f"{stars}{parameter.name}{default}")
     return " ".join(words)

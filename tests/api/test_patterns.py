@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from tests.api.line import error, line, one_by_one, points, prepared, through, weights
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import paceline
 from paceline.coordinator.store import LogReader
 from paceline.errors import LoopError, UsageError
-from tests.api.line import error, line, one_by_one, points, prepared, through, weights
 
 
 def fit(job: paceline.Job, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> int:
@@ -119,11 +119,15 @@ def test_return_out_of_the_loop() -> None:
 
 @pytest.mark.parametrize("wrap", [_plainly, enumerate, through], ids=lambda f: f.__name__.strip("_"))
 def test_an_exception_in_the_loop_propagates(wrap: Callable[[Any], Any], tmp_path: Path) -> None:
-    job, model, optimizer = prepared(dir=tmp_path / "run")
-    with pytest.raises(ZeroDivisionError), job:
+    job, _, optimizer = prepared(dir=tmp_path / "run")
+
+    def loop() -> None:
         for _ in wrap(job.batches(points(), 8)):
             optimizer.zero_grad()
             _ = 1 / 0
+
+    with pytest.raises(ZeroDivisionError), job:
+        loop()
     assert not (tmp_path / "run" / "summary.json").exists(), "a run that failed has no summary"
     paceline.join().close()
 
@@ -331,7 +335,7 @@ def test_continue_before_backward_seals_the_slot_empty(tmp_path: Path) -> None:
     with paceline.join(seed=3) as job:  # the same, by hand: the slots that are left make the mean
         model2, optimizer2 = line()
         job.prepare(model2, optimizer2)
-        batches = [(x, y) for x, y in _batches_of(job)]
+        batches = list(_batches_of(job))
     plain, plain_optimizer = nn.Linear(4, 1), None
     plain.load_state_dict(model2.state_dict())
     plain_optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
@@ -346,8 +350,7 @@ def test_continue_before_backward_seals_the_slot_empty(tmp_path: Path) -> None:
 
 def _batches_of(job: paceline.Job) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """What the loop of two epochs sees, without training."""
-    for x, y in job.batches(points(), 8, slots=2, epochs=2):
-        yield x, y
+    yield from job.batches(points(), 8, slots=2, epochs=2)
 
 
 def test_step_without_any_gradient_seals_the_slot_empty(tmp_path: Path) -> None:
@@ -422,7 +425,9 @@ def test_batches_of_dicts_cover_the_epoch_once() -> None:
 def test_order_remainder_and_collation_are_the_scripts() -> None:
     assert _indices(Items(), batch_size=4, shuffle=False) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert _indices(Items(), batch_size=4, shuffle=False, drop_last=True) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    backwards = _indices(Items(), batch_size=4, shuffle=False, collate_fn=lambda items: [i["index"] for i in items][::-1])
+    backwards = _indices(
+        Items(), batch_size=4, shuffle=False, collate_fn=lambda items: [i["index"] for i in items][::-1]
+    )
     assert backwards == [[3, 2, 1, 0], [7, 6, 5, 4], [9, 8]]
     assert _indices(list(range(5)), batch_size=2, shuffle=False) == [[0, 1], [2, 3], [4]]
 
@@ -623,9 +628,7 @@ def test_the_scaler_of_fp16_and_a_step_it_skips(tmp_path: Path) -> None:
         model, optimizer = line()
         job.prepare(model, optimizer)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-        turns = 0
-        for x, y in job.batches(points(), 8, slots=1, epochs=2):
-            turns += 1
+        for turns, (x, y) in enumerate(job.batches(points(), 8, slots=1, epochs=2), start=1):
             optimizer.zero_grad()
             with torch.autocast("cpu", torch.float16):
                 loss = error(model, x, y)

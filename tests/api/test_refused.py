@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.api.line import error, line, points, prepared
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import paceline
 from paceline.errors import LoopError, UsageError
-from tests.api.line import error, line, points, prepared
 
 Body = Callable[[paceline.Job, nn.Linear, torch.optim.SGD, torch.Tensor, torch.Tensor], None]
 
@@ -123,9 +123,13 @@ IN_THE_LOOP: list[tuple[Body, str]] = [
 @pytest.mark.parametrize(("body", "remedy"), IN_THE_LOOP, ids=[b.__name__.strip("_") for b, _ in IN_THE_LOOP])
 def test_in_the_loop(body: Body, remedy: str) -> None:
     job, model, optimizer = prepared()
-    with job, pytest.raises(LoopError, match=remedy):
+
+    def loop() -> None:
         for x, y in job.batches(points(), 8, slots=2):
             body(job, model, optimizer, x, y)
+
+    with job, pytest.raises(LoopError, match=remedy):
+        loop()
 
 
 def test_a_sparse_gradient() -> None:
@@ -133,10 +137,14 @@ def test_a_sparse_gradient() -> None:
         model = nn.Embedding(8, 3, sparse=True)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         job.prepare(model, optimizer)
-        with pytest.raises(LoopError, match="weight has a sparse gradient: use sparse=False"):
+
+        def loop() -> None:
             for (index,) in job.batches(TensorDataset(torch.arange(8)), 4):
                 model(index).sum().backward()
                 optimizer.step()
+
+        with pytest.raises(LoopError, match="weight has a sparse gradient: use sparse=False"):
+            loop()
 
 
 def test_a_prepared_scheduler_is_not_stepped_by_the_script() -> None:
@@ -144,11 +152,15 @@ def test_a_prepared_scheduler_is_not_stepped_by_the_script() -> None:
         model, optimizer = line()
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         job.prepare(model, optimizer, scheduler)
-        with pytest.raises(LoopError, match=r"remove scheduler.step\(\) from the loop"):
+
+        def loop() -> None:
             for x, y in job.batches(points(), 8):
                 error(model, x, y).backward()
                 optimizer.step()
                 scheduler.step()
+
+        with pytest.raises(LoopError, match=r"remove scheduler.step\(\) from the loop"):
+            loop()
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # torch does not like the order either
@@ -162,7 +174,8 @@ def test_another_scheduler_is_not_stepped_in_the_loop(made: str, order: str) -> 
         job.prepare(model, optimizer)
         if made == "after":
             scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-        with pytest.raises(LoopError, match=r"pass it to job.prepare\(model, optimizer, scheduler\)"):
+
+        def loop() -> None:
             for x, y in job.batches(points(), 8):
                 error(model, x, y).backward()
                 if order == "step first":
@@ -171,10 +184,13 @@ def test_another_scheduler_is_not_stepped_in_the_loop(made: str, order: str) -> 
                 if order == "scheduler first":
                     optimizer.step()
 
+        with pytest.raises(LoopError, match=r"pass it to job.prepare\(model, optimizer, scheduler\)"):
+            loop()
+
 
 def test_a_step_outside_of_the_loop() -> None:
     job, _, optimizer = prepared()
-    with job, pytest.raises(LoopError, match="loop over job.batches"):
+    with job, pytest.raises(LoopError, match=r"loop over job\.batches"):
         optimizer.step()
 
 
@@ -186,9 +202,9 @@ class Custom(torch.optim.SGD):
 
 
 def _shared_storage() -> nn.Module:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    model[1].weight = nn.Parameter(model[0].weight.data)
-    return model
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = nn.Parameter(first.weight.data)
+    return nn.Sequential(first, second)
 
 
 def _views() -> nn.Module:
@@ -254,7 +270,7 @@ def test_arguments_of_prepare() -> None:
         with pytest.raises(UsageError, match="belongs to another optimizer"):
             job.prepare(model, optimizer, stranger)
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        with pytest.raises(UsageError, match="ReduceLROnPlateau needs a metric.*between phases"):
+        with pytest.raises(UsageError, match=r"ReduceLROnPlateau needs a metric.*between phases"):
             job.prepare(model, optimizer, plateau)
         job.prepare(model, optimizer)
         with pytest.raises(UsageError, match="one model with one optimizer"):
@@ -351,13 +367,13 @@ def test_at_batches(name: str) -> None:
 def test_the_order_of_calls() -> None:
     job = paceline.join()
     with job:
-        with pytest.raises(UsageError, match="call job.prepare"):
+        with pytest.raises(UsageError, match=r"call job\.prepare"):
             job.batches(points(), 4)
-        with pytest.raises(UsageError, match="call job.prepare"):
+        with pytest.raises(UsageError, match=r"call job\.prepare"):
             job.save("nothing.safetensors")
         with pytest.raises(UsageError, match="every must be at least 1"):
             job.validate(points(), every=0)
-        with pytest.raises(UsageError, match="call job.prepare"):
+        with pytest.raises(UsageError, match=r"call job\.prepare"):
             job.evaluate(lambda model, x, y: {}, points())
     job.close()
     for call in (lambda: job.prepare(*line()), lambda: job.batches(points(), 4), lambda: job.save("x"), job.stop):

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.cluster import PACELINE, python, run
 
 WITHOUT_TORCH = [

@@ -55,7 +55,7 @@ class Ended:
         return self
 
 
-def run(command: Sequence[str | Path], cwd: Path, timeout_s: float = TIMEOUT_S, **env: str) -> Ended:
+def run(command: Sequence[object], cwd: Path, timeout_s: float = TIMEOUT_S, **env: str) -> Ended:
     """Run a command to its end. Its children must end with it; the hygiene fixture looks after that."""
     began = time.monotonic()
     done = subprocess.run(
@@ -99,7 +99,7 @@ def train(cwd: Path, options: Sequence[str], *arguments: str, **env: str) -> Tra
     """`paceline run OPTIONS train_case.py ARGUMENTS`, to its good end."""
     where = cwd / "run"
     command = [*PACELINE, "run", "--seed", "7", "--dir", str(where), *options, str(TRAIN_CASE), *arguments]
-    ended = run(command, cwd, **env).check()
+    ended = run(command, cwd, TIMEOUT_S, **env).check()
     return Trained(ended, where, json.loads((where / "summary.json").read_text()))
 
 

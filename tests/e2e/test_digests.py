@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.e2e.cases import CASES
 from tests.e2e.cluster import TRAIN_CASE, python, train
 
 Results = dict[str, dict[str, Any]]
+COMPARED = [name for name in CASES if name not in ("counts", "norm-long")]  # the others are for test_modes
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Every case, by plain PyTorch."""
-    done = python("-m", "tests.e2e.reference", *CASES, cwd=tmp_path_factory.mktemp("reference")).check()
+    done = python("-m", "tests.e2e.reference", *COMPARED, cwd=tmp_path_factory.mktemp("reference")).check()
     results: Results = json.loads(done.lines[-1])
     return results
 
@@ -30,11 +30,11 @@ def embedded_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def embedded(embedded_dir: Path) -> Results:
     """Every case, one after another in one process."""
-    done = python(TRAIN_CASE, "--dir", "runs", *CASES, cwd=embedded_dir).check()
+    done = python(TRAIN_CASE, "--dir", "runs", *COMPARED, cwd=embedded_dir).check()
     return done.results()[0]
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if CASES[name].clip_norm is None])
+@pytest.mark.parametrize("case", [name for name in COMPARED if CASES[name].clip_norm is None])
 def test_one_process_equals_plain_pytorch(case: str, reference: Results, embedded: Results) -> None:
     assert embedded[case]["digest"] == reference[case]["digest"]
     assert embedded[case]["steps"] == reference[case]["steps"]
@@ -64,17 +64,11 @@ def test_an_embedded_run_leaves_a_summary_with_its_digest(embedded: Results, emb
     assert summary["samples"] == 3 * 203
 
 
-def test_loader_processes_change_nothing(embedded: Results, tmp_path: Path) -> None:
-    done = python(TRAIN_CASE, "--loader-workers", "2", "augmented", cwd=tmp_path).check()
-    assert done.results()[0]["augmented"]["digest"] == embedded["augmented"]["digest"]
-
-
 @pytest.mark.parametrize(
     ("case", "workers", "servers"),
     [
         ("sgd", 1, 1),
         ("sgd", 2, 2),
-        ("sgd", 1, 3),
         ("sgd", 3, 3),
         ("adamw", 2, 2),
         ("norm", 2, 2),

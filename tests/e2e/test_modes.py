@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.cases import COUNTED
+from tests.e2e.cluster import Trained, train
+from tests.e2e.reference import expected
 
 from paceline.coordinator.store import LogReader
 from paceline.types import Commit
-from tests.e2e.cases import COUNTED
-from tests.e2e.cluster import Trained, train
 
 SLOTS_AN_EPOCH = COUNTED // 8
 
@@ -92,32 +93,42 @@ def test_asp_does_not_wait_for_a_slow_worker(tmp_path: Path) -> None:
         rates.append(max(w["turns_per_s"] for w in workers_of(trained)))
         turns = sorted(w["turns"] for w in workers_of(trained))
     assert rates[1] / rates[0] > 0.7
-    assert 1.8 < turns[1] / turns[0], "a worker that is four times as fast does far more slots"
+    assert turns[1] / turns[0] > 1.8, "a worker that is four times as fast does far more slots"
     assert trained.summary["max_staleness"] > 0
 
 
 FAULTS = {"seed": 5, "duplicate": {"Push": 0.1}, "recv_drop": {"PushAck": 0.1}}
 
 
-@pytest.mark.parametrize("mode", ["bsp", "ssp:2", "asp"])
-def test_every_slot_counts_once_whatever_happens_to_pushes(mode: str, tmp_path: Path) -> None:
+def train_with_faults(cwd: Path, mode: str, case: str, *options: str) -> Trained:
     """10 % of pushes come twice, 10 % are retried, 5 % of turns end after a partial push, and a worker dies in one."""
-    epochs = 8
-    sleep = json.dumps({f"worker-{n}": 0.012 for n in range(3)})
+    sleep = json.dumps({f"worker-{n}": 0.006 for n in range(2)})
     trained = train(
-        tmp_path,
-        ["-w", "3", "-s", "2", "--mode", mode, "--slots", "1"],
-        *("counts", "--epochs", str(epochs), "--sleep", sleep, "--abandon", "0.05"),
-        *("--die-at", json.dumps({"worker-2": 20})),
+        cwd,
+        ["-w", "2", "-s", "2", "--mode", mode],
+        *(case, "--sleep", sleep, "--abandon", "0.05", "--die-at", json.dumps({"worker-1": 20}), *options),
         PACELINE_FAULTS=json.dumps(FAULTS),
     )
-    check_once(trained, epochs)
     assert trained.summary["lost_workers"] == 1
     fired: dict[str, int] = {}
     for worker in workers_of(trained):
         for name, count in worker["fired"].items():
             fired[name] = fired.get(name, 0) + count
-    assert fired["duplicate:Push"] > 50
-    assert fired["recv_drop:PushAck"] > 50
+    assert fired["duplicate:Push"] > 20
+    assert fired["recv_drop:PushAck"] > 20
     assert fired["retried"] > 10
-    assert fired["abandoned"] > 10
+    assert fired["abandoned"] > 5
+    return trained
+
+
+@pytest.mark.parametrize("mode", ["ssp:2", "asp"])
+def test_every_slot_counts_once_whatever_happens_to_pushes(mode: str, tmp_path: Path) -> None:
+    trained = train_with_faults(tmp_path, mode, "counts", "--epochs", "8")
+    check_once(trained, 8)
+
+
+def test_lock_step_keeps_its_digest_whatever_happens_to_pushes(tmp_path: Path) -> None:
+    trained = train_with_faults(tmp_path, "bsp", "norm-long")
+    commits = commits_of(trained)
+    assert [c.step for c in commits] == list(range(-1, 80))
+    assert trained.digest == expected("norm-long")

@@ -1,6 +1,6 @@
 """Trains cases with Paceline: one under `paceline run`, any number after one another in plain Python.
 
-    python -m tests.e2e.train_case sgd adamw …     prints {"sgd": {"digest": …, …}, …}
+python -m tests.e2e.train_case sgd adamw …     prints {"sgd": {"digest": …, …}, …}
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.e2e.cases import CASES, Case, Counts
+from tests.e2e.partial import PartialPort
 
 import paceline
-from tests.e2e.cases import CASES, Case
-from tests.e2e.partial import PartialPort
 
 
 def train(case: Case, args: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -56,6 +56,8 @@ def train(case: Case, args: argparse.Namespace, name: str) -> dict[str, Any]:
             optimizer.step()
             turns += 1
             ended = time.monotonic()
+            if args.meet is not None:
+                meet(args.meet, worker, job.step)
             time.sleep(args.sleep.get(worker, 0.0))
     result = {
         "digest": paceline.digest(model),
@@ -63,7 +65,7 @@ def train(case: Case, args: argparse.Namespace, name: str) -> dict[str, Any]:
         "turns": turns,
         "turns_per_s": (turns - 1) / (ended - began) if turns > 1 else 0.0,
         "norm": float(sum(p.detach().double().pow(2).sum() for p in model.parameters())),
-        "counts": sorted(set(model.counts.detach()[:, :-1].flatten().tolist())) if hasattr(model, "counts") else [],
+        "counts": sorted(set(model.counts[:, :-1].flatten().tolist())) if isinstance(model, Counts) else [],
         "fired": {
             **getattr(port, "fired", {}),
             **{name: getattr(port, name, 0) for name in ("abandoned", "retried")},
@@ -74,6 +76,16 @@ def train(case: Case, args: argparse.Namespace, name: str) -> dict[str, Any]:
     return result
 
 
+def meet(file: Path, worker: str, step: int) -> None:
+    """From step 3 on, worker-0 goes on only when another worker has done a turn."""
+    if worker != "worker-0":
+        file.touch()
+    elif step >= 3:
+        deadline = time.monotonic() + 60.0
+        while not file.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="+", choices=CASES)
@@ -82,6 +94,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--loader-workers", type=int, default=0)
     parser.add_argument("--dir")
+    parser.add_argument("--meet", type=Path, help="a file by which workers wait for each other")
     parser.add_argument("--abandon", type=float, default=0.0, help="odds that a turn ends after a partial push")
     parser.add_argument("--die-at", type=json.loads, default={}, help="the turn that kills the process, by worker")
     parser.add_argument("--sleep", type=json.loads, default={}, help="seconds after each turn, by worker")

@@ -809,4 +809,7 @@ def _compare_models(known: ModelSpec, new: ModelSpec, worker: str) -> None:
             raise MismatchError(f"{worker} has {mine} where others have {theirs}: build the same model everywhere")
     if len(new.tensors) != len(known.tensors):
         raise MismatchError(f"{worker} has {len(new.tensors)} tensors, others {len(known.tensors)}")
-    raise MismatchError(f"{worker} prepared {new.optimizer}, clip_norm={new.clip_norm}; others {known.optimizer}")
+    for name in ("optimizer", "clip_norm", "deterministic"):
+        mine, theirs = getattr(new, name), getattr(known, name)
+        if mine != theirs:
+            raise MismatchError(f"{worker} prepared {name}={mine}, others {name}={theirs}: every worker must agree")

@@ -41,6 +41,8 @@ class Schedule:
 
     def segment(self, step: int) -> Segment:
         """The segment that decides `step`."""
+        if step >= self._starts[-1]:
+            return self.segments[-1]
         return self.segments[bisect_right(self._starts, step) - 1]
 
     def place(self, step: int) -> Place:

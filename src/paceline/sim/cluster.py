@@ -175,6 +175,12 @@ class Cluster:
         self.world.after(delay, worker, worker.start)
         return worker
 
+    def goodbye(self, worker: SimWorker) -> None:
+        """A script has ended. When it left in the middle and was the last, somebody comes after it."""
+        self.finished_workers += 1
+        if not worker.ended and not self._running():
+            self.spawn(0, 0.1)
+
     # ------------------------------------------------------------ faults
 
     def _running(self) -> list[SimWorker]:

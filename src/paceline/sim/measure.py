@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from time import perf_counter
+import gc
+from dataclasses import asdict, dataclass
+from time import process_time
 
 from paceline.config.dials import ClusterSpec
 from paceline.messages import JobArgs
@@ -17,7 +18,10 @@ SIZES = (10, 100, 1_000, 10_000)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Figures of one run. `slot_us` is all processes together, `coordinator_us` the coordinator's share of it."""
+    """Figures of one run, in processor time.
+
+    `slot_us` is all processes and the virtual network together, `coordinator_us` the coordinator's core alone.
+    """
 
     mode: str
     workers: int
@@ -28,7 +32,7 @@ class Cost:
 
     @property
     def events_per_s(self) -> float:
-        """Events of the virtual world in a second of the real one."""
+        """Events of the virtual world in a second of one processor."""
         return self.events / self.seconds
 
     @property
@@ -40,6 +44,15 @@ class Cost:
     def coordinator_us(self) -> float:
         """Microseconds that the coordinator's core needs for one slot."""
         return 1e6 * self.coordinator_s / self.slots
+
+    def as_dict(self) -> dict[str, object]:
+        """For a JSON document."""
+        return {
+            **asdict(self),
+            "events_per_s": round(self.events_per_s),
+            "slot_us": round(self.slot_us, 1),
+            "coordinator_us": round(self.coordinator_us, 1),
+        }
 
     def __str__(self) -> str:
         """One line of a table."""
@@ -66,17 +79,17 @@ def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000) -> 
         resend_s=60.0,
     )
     cluster = Cluster(scenario, None)
-    cluster.coordinator.timer = perf_counter
-    began = perf_counter()
     cluster.start()
-    while cluster.world.step() and not all_done(cluster):
+    world, log, coordinator = cluster.world, cluster.checker.log, cluster.coordinator
+    while not log and world.step():
         pass
-    seconds = perf_counter() - began
-    return Cost(
-        mode, num_workers, cluster.checker.slots_done, cluster.world.events, seconds, cluster.coordinator.spent_s
-    )
-
-
-def all_done(cluster: Cluster) -> bool:
-    """Whether every worker has said goodbye."""
-    return cluster.finished_workers == len(cluster.workers)
+    # Set-up is over: from the initial weights to the last commit.
+    gc.collect()
+    gc.freeze()
+    coordinator.timer = process_time
+    began, events = process_time(), world.events
+    while len(log) <= steps and world.step():
+        pass
+    seconds = process_time() - began
+    gc.unfreeze()
+    return Cost(mode, num_workers, cluster.checker.slots_done - 1, world.events - events, seconds, coordinator.spent_s)

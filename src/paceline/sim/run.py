@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from paceline.sim.cluster import Cluster
-from paceline.sim.scenario import Scenario, make_scenario
+from paceline.sim.scenario import Scenario
 from paceline.sim.world import Trace, Violation
 
 _SETTLE_S = 3.0  # after the last worker's goodbye: what is still on its way arrives, books are closed
@@ -63,11 +63,51 @@ def simulate(scenario: Scenario) -> Outcome:
     )
 
 
-def simulate_seeds(
-    seeds: Iterable[int], *, mode: str | None = None, workers: int | None = None, servers: int | None = None
-) -> list[Outcome]:
-    """Play the schedules of `seeds`, stopping at the first violation."""
-    return [simulate(make_scenario(seed, mode=mode, workers=workers, servers=servers)) for seed in seeds]
+class Tally:
+    """Figures of many schedules."""
+
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.violations: dict[int, str] = {}
+        self.totals = dict.fromkeys(("events", "commits", "slots", "lost_workers", "wasted_slots"), 0)
+        self.fired: dict[str, int] = {}
+        self._began = perf_counter()
+
+    def add(self, outcome: Outcome) -> None:
+        """A schedule that went well."""
+        self.seeds += 1
+        for name in self.totals:
+            self.totals[name] += getattr(outcome, name)
+        for kind, times in outcome.fired.items():
+            self.fired[kind] = self.fired.get(kind, 0) + times
+
+    def fail(self, violation: Violation) -> None:
+        """A schedule that broke a rule."""
+        self.seeds += 1
+        self.violations[violation.seed] = violation.what
+
+    def as_dict(self) -> dict[str, object]:
+        """For a JSON document."""
+        seconds = perf_counter() - self._began
+        return {
+            "seeds": self.seeds,
+            "violations": {str(seed): what for seed, what in self.violations.items()},
+            "seconds": round(seconds, 3),
+            "events_per_s": round(self.totals["events"] / seconds),
+            **self.totals,
+            "fired": dict(sorted(self.fired.items())),
+        }
+
+    def __str__(self) -> str:
+        """A few lines."""
+        figures = self.as_dict()
+        faults = ", ".join(f"{times} {kind}" for kind, times in sorted(self.fired.items()))
+        bad = f"VIOLATED by seeds {sorted(self.violations)}" if self.violations else "no rule was broken"
+        return (
+            f"{self.seeds} schedules in {figures['seconds']} s: {bad}\n"
+            f"{self.totals['events']:,} events ({figures['events_per_s']:,}/s), {self.totals['commits']:,} commits, "
+            f"{self.totals['slots']:,} slots, {self.totals['lost_workers']:,} workers lost\nfaults: {faults}"
+        )
 
 
 def _play(cluster: Cluster) -> None:

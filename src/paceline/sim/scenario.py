@@ -120,6 +120,9 @@ def make_scenario(
     if rng.random() < 0.2:
         evaluate = len(validators)
         validators += (ValidatorSpec(evaluate, "by hand", 0, rng.randint(0, 12), 4),)
+    turns = slots_in_all + sum(
+        -(-v.data_len // v.batch_size) * (len(phases) + (slots_in_all // v.every if v.every else 0)) for v in validators
+    )
     return Scenario(
         seed=seed,
         job=JobArgs(seed, mode_, slots, 1),
@@ -142,6 +145,8 @@ def make_scenario(
         faults=tuple(sorted(faults, key=lambda f: f.at_s)),
         heal_at_s=length + 2.0,
         stop=stop,
+        # One worker, the slowest, does everything that is left; before that, others fall silent and are evicted.
+        bound_s=40.0 + 1.5 * turns * (1.5 * mean_turn * max(speeds) + 12 * weather.mean_delay_s),
     )
 
 

@@ -187,8 +187,8 @@ class SimWorker(Process):
             wish = self._script.send(answer)
         except StopIteration:
             self.done = True
-            self.cluster.finished_workers += 1
             world.note("done", self.node)
+            self.cluster.goodbye(self)
             return
         match wish:
             case Ask():

@@ -42,7 +42,7 @@ from paceline.messages import (
     ValidatorSpec,
 )
 from paceline.transport.base import Delivery
-from paceline.types import BlockSpec, NodeId, PhaseSpec
+from paceline.types import BlockSpec, NodeId, PhaseSpec, Segment
 from paceline.worker.binding import Binding, Stage
 from paceline.worker.leaving import left_by_break
 from paceline.worker.saving import save_model
@@ -80,6 +80,7 @@ class Job:
         self._closed = False
         self._looping = False
         self._left = False
+        self._segment: Segment | None = None
         self._saves = 0
         session.on_fill = self._fill
         session.on_push = self._pushed
@@ -236,7 +237,10 @@ class Job:
 
     def _loop(self, phase: PhaseSpec, maker: BatchMaker) -> Iterator[Any]:
         begun = self._session.ask(lambda req: BeginPhase(req, phase), PhaseBegun)
+        self._segment = begun.segment
         if begun.segment is None:
+            self._turns(None)  # the job is over: what is left is to read its final version
+            self._leave()
             return
         self._looping, self._left = True, False
         try:
@@ -302,7 +306,11 @@ class Job:
         if self._binding is not None:
             self._binding.begin_turn()
         if isinstance(task, PhaseOver):
-            self._step = task.step
+            # Others may be in a later loop by now: this one ended where its own segment says.
+            segment = self._segment
+            self._step = task.step if segment is None else min(task.step, segment.end_step)
+            if segment is not None and self._step > segment.step:
+                self._epoch = place(segment, self._step - 1).epoch
             self._finished = task.finished
 
     def _begin_turn(self, grant: Grant, count: int) -> None:

@@ -70,6 +70,8 @@ class Replay:
                 f"{type(scheduler).__name__} needs a metric at each step and cannot be replayed: set the learning "
                 "rate between phases instead"
             )
+        # The servers take the steps: a worker whose first turn is a later one has not been idle, as torch would warn.
+        binding.optimizer._opt_called = True
         self._scheduler = scheduler
         self._groups = binding.optimizer.param_groups
         self._step = scheduler.step

@@ -13,7 +13,7 @@ from paceline.core.effects import Effect, Send, Write
 from paceline.core.layout import cut
 from paceline.core.server import ServerCore
 from paceline.core.store import SumKey
-from paceline.core.worker import Fill
+from paceline.core.worker import Fill, WorkerCore, WorkerState
 from paceline.messages import (
     Assign,
     BeginPhase,
@@ -86,6 +86,11 @@ def segment(**changes: object) -> Segment:
 
 def fence(counter: int, generation: int = 1) -> Fence:
     return Fence(generation, counter)
+
+
+def state_of(core: WorkerCore) -> WorkerState:
+    """Read anew, so that a type checker does not remember what an earlier assertion said."""
+    return core.state
 
 
 def sent(effects: Sequence[Effect | Send | Fill], kind: type[M], to: NodeId | None = None) -> list[M]:
@@ -277,14 +282,20 @@ class Desk:
     def ready(self, server: NodeId, step: int, *fences: Fence) -> list[Effect]:
         return self.say(server, Ready(0, 1, step, fences, 0, 0, ()))
 
-    def initialise(self, worker: NodeId = "worker-0") -> Desk:
-        """Version 0 is committed; the worker's next turn waits nowhere."""
+    def initialise(self) -> Desk:
+        """Version 0 is committed, and nobody has a lease."""
+        return self.initialise_with(*self.servers)
+
+    def initialise_with(self, *servers: NodeId) -> Desk:
+        """The same, where only `servers` hold blocks."""
+        worker = self.workers[0]
         grant = self.lease(worker)
         assert grant.step == INIT_STEP
         self.seal(worker, grant)
-        for server in self.servers:
+        for server in servers:
             self.ready(server, INIT_STEP, grant.fence)
         assert self.core.version == 0
+        self.core.leases.abandon_open(worker)
         return self
 
     def finish_step(self, step: int) -> list[Effect]:

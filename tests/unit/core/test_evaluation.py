@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from tests.unit.core.kit import fence
+
 from paceline.core.evaluation import EvaluationBook
 from paceline.messages import Evaluated, ValidatorSpec
 from paceline.types import Sums
-from tests.unit.core.kit import fence
 
 SPEC = ValidatorSpec(0, "accuracy", 5, 10, 4)
 

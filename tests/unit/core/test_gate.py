@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.unit.core.kit import HYPER, fence
 
 from paceline.core.gate import Gate, clip_scale, disagreement, mean_logs
 from paceline.messages import Ready, Receipt, Sealed
 from paceline.types import Fence, Hyper
-from tests.unit.core.kit import HYPER, fence
 
 A, B = fence(1), fence(2)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.core.kit import fence, segment
 
 from paceline.core.leases import Lease, LeaseBook
 from paceline.core.schedule import Schedule
 from paceline.types import INIT_STEP, UNLIMITED, SlotId
-from tests.unit.core.kit import fence, segment
 
 
 def book(*, hold: int = 10, max_losses: int = 3, initialised: bool = True, **changes: object) -> LeaseBook:

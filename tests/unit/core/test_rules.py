@@ -6,6 +6,7 @@ The simulator breaks them too, by chance; here each has a name and the shortest 
 from __future__ import annotations
 
 import pytest
+from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, segment, sent, state_of, written
 
 from paceline.core.effects import Send, Write
 from paceline.core.store import SumKey
@@ -28,7 +29,6 @@ from paceline.messages import (
     Unpin,
 )
 from paceline.types import INIT_STEP, Commit, Placement
-from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, segment, sent, written
 
 # ---------------------------------------------------------------- duplicates
 
@@ -335,12 +335,12 @@ def test_rule_a_worker_refuses_lower_generations() -> None:
     core.handle("coordinator", Abort(3, "failed", "an old coordinator"), (), 0.0)
     core.handle("coordinator", Revoke(3, fence(5)), (), 0.0)
     assert core.abort is None
-    assert core.state == WorkerState.PULLING
+    assert state_of(core) == WorkerState.PULLING
     placement = Placement(9, ("elsewhere",) * len(BLOCKS), {"elsewhere": "there"})
     core.handle("coordinator", Prepared(0, 3, 0, placement), (), 0.0)
     assert set(core.mine) == {"server-0"}
     core.handle("coordinator", Revoke(4, fence(5)), (), 0.0)
-    assert core.state == WorkerState.ASKING
+    assert state_of(core) == WorkerState.ASKING
 
 
 def test_rule_a_push_of_a_generation_that_has_not_spoken_yet_waits() -> None:
@@ -365,9 +365,9 @@ def test_rule_a_worker_ignores_reads_of_another_incarnation() -> None:
     core.ask(0.0, 0)
     (pull,) = sent(core.handle("coordinator", grant(core), (), 0.0), Pull)
     assert core.handle("server-0", PullReply(pull.req, 1, 0, 0, ()), (), 0.0) == []
-    assert core.state == WorkerState.PULLING
+    assert state_of(core) == WorkerState.PULLING
     core.handle("server-0", PullReply(pull.req, 0, 0, 0, ()), (), 0.0)
-    assert core.state == WorkerState.COMPUTING
+    assert state_of(core) == WorkerState.COMPUTING
 
 
 def test_rule_the_coordinator_ignores_reports_of_another_incarnation() -> None:

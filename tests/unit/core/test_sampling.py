@@ -6,9 +6,9 @@ import hashlib
 
 import numpy as np
 import pytest
+from tests.unit.core.kit import segment
 
 from paceline.core.sampling import Order, num_steps, permute, place, slot_seed
-from tests.unit.core.kit import segment
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 65, 1000, 4097, 60_000])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.core.kit import segment
 
 from paceline.core.schedule import Schedule
 from paceline.core.window import Watermark, admits, may_lease, needed_watermark, staleness
 from paceline.types import INIT_STEP, UNLIMITED
-from tests.unit.core.kit import segment
 
 
 def test_watermark_closes_gaps() -> None:

@@ -1,0 +1,68 @@
+"""``paceline dev``: tools for those who work on Paceline itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.group(name="dev")
+def command() -> None:
+    """Tools for developers."""
+
+
+@command.command(name="sim")
+@click.option("--seeds", default=1000, show_default=True, help="How many schedules to play.")
+@click.option("--start", default=0, show_default=True, help="The first seed.")
+@click.option("--mode", default=None, help="bsp, ssp:K or asp. [default: the seed says]")
+@click.option("--workers", type=int, default=None, help="Workers at the start. [default: the seed says]")
+@click.option("--servers", type=int, default=None, help="Parameter servers. [default: the seed says]")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Write the figures here.")
+@click.option("--measure", is_flag=True, help="Measure the cost of a slot with 10 to 10,000 workers instead.")
+def sim(
+    seeds: int,
+    start: int,
+    mode: str | None,
+    workers: int | None,
+    servers: int | None,
+    json_file: Path | None,
+    measure: bool,
+) -> None:
+    """Play seeded schedules of faults on the core, checking every rule after each event."""
+    result = _measure(mode) if measure else _play(range(start, start + seeds), mode, workers, servers)
+    if json_file is not None:
+        json_file.write_text(json.dumps(result, indent=2) + "\n")
+    if result.get("violations"):
+        sys.exit(1)
+
+
+def _play(seeds: range, mode: str | None, workers: int | None, servers: int | None) -> dict[str, object]:
+    from paceline.sim.run import Tally, simulate
+    from paceline.sim.scenario import make_scenario
+    from paceline.sim.world import Violation
+
+    tally = Tally()
+    with click.progressbar(seeds, label="schedules", file=sys.stderr, hidden=not sys.stderr.isatty()) as progress:
+        for seed in progress:
+            try:
+                tally.add(simulate(make_scenario(seed, mode=mode, workers=workers, servers=servers)))
+            except Violation as violation:
+                tally.fail(violation)
+                click.echo(f"\n{violation}\n", err=True)
+    click.echo(str(tally))
+    return tally.as_dict()
+
+
+def _measure(mode: str | None) -> dict[str, object]:
+    from paceline.sim.measure import SIZES, measure
+
+    costs = []
+    for one in (mode,) if mode else ("bsp", "asp"):
+        for size in SIZES:
+            cost = measure(size, one)
+            click.echo(str(cost))
+            costs.append(cost.as_dict())
+    return {"costs": costs}

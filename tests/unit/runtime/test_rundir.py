@@ -1,0 +1,60 @@
+"""A run's directory."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import ClusterLostError, UsageError
+from paceline.runtime.rundir import RunDir, next_run, point_latest
+
+
+def test_a_new_run_has_a_secret_of_its_own(tmp_path: Path) -> None:
+    runs = [RunDir.create(tmp_path / name) for name in ("a", "b")]
+    assert stat.S_IMODE(runs[0].token_file.stat().st_mode) == 0o600
+    assert len(runs[0].token()) >= 16
+    assert runs[0].token() != runs[1].token()
+
+
+@pytest.mark.parametrize("left", ["token", "log.sqlite"])
+def test_a_used_directory_is_refused(left: str, tmp_path: Path) -> None:
+    (tmp_path / left).touch()
+    with pytest.raises(UsageError, match="holds a run already: name another directory with --dir"):
+        RunDir.create(tmp_path)
+
+
+def test_an_empty_directory_may_be_used(tmp_path: Path) -> None:
+    assert RunDir.create(tmp_path).logs.is_dir()
+
+
+def test_a_directory_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a run directory"):
+        RunDir(tmp_path).token()
+    assert RunDir(tmp_path).coordinator() is None
+    with pytest.raises(ClusterLostError, match="no coordinator has announced itself"):
+        RunDir(tmp_path).wait_for_coordinator(0.05)
+
+
+def test_the_coordinator_is_announced(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "run")
+    run.announce("tcp://127.0.0.1:1", 1)
+    assert run.wait_for_coordinator(1.0) == "tcp://127.0.0.1:1"
+    run.announce("tcp://127.0.0.1:2", 2)
+    assert run.coordinator() == "tcp://127.0.0.1:2"
+    assert {p.name for p in run.path.iterdir()} == {"token", "logs", "coordinator.json"}
+
+
+def test_runs_are_numbered_and_the_latest_is_named(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    first, second, other = (next_run(root, stem) for stem in ("train", "train", "eval"))
+    assert [p.name for p in (first, second, other)] == ["train-0001", "train-0002", "eval-0001"]
+    for path in (first, second):
+        point_latest(path)
+        assert (root / "latest").resolve() == path
+    (root / "latest").unlink()
+    (root / "latest").mkdir()
+    point_latest(second)
+    assert not (root / "latest").is_symlink(), "somebody's own directory is left alone"
+    assert {p.name for p in root.iterdir()} == {"train-0001", "train-0002", "eval-0001", "latest"}
