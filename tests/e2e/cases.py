@@ -5,6 +5,7 @@ This file, like the reference, does not know Paceline.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -164,15 +165,17 @@ class Shapes(nn.Module):
 class Counts(nn.Module):
     """Counts how often each sample was learned, in every block of every server; the last column counts the steps.
 
-    Its gradient depends on the samples alone, so the count is exact in every mode.
+    Its gradient depends on the samples alone, so the count is exact in every mode. Only the last column but one gets a
+    number that no other attempt has: its rows stay equal as long as a slot counts as one whole attempt.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.counts = nn.Parameter(torch.zeros(64, COUNTED + 1))
+        self.counts = nn.Parameter(torch.zeros(64, COUNTED + 2))
 
     def forward(self, index: torch.Tensor) -> torch.Tensor:
-        return self.counts[:, index].sum() + self.counts[:, -1].sum()
+        mark = random.SystemRandom().randrange(1024)
+        return self.counts[:, index].sum() + self.counts[:, -1].sum() + mark * self.counts[:, -2].sum()
 
 
 def points(count: int) -> TensorDataset:

@@ -78,7 +78,8 @@ def test_an_embedded_run_leaves_a_summary_with_its_digest(embedded: Results, emb
 def test_a_cluster_equals_plain_pytorch(
     case: str, workers: int, servers: int, reference: Results, tmp_path: Path
 ) -> None:
-    trained = train(tmp_path, ["-w", str(workers), "-s", str(servers), "--slots", "4"], case)
+    # Slots arrive in any order, which must not matter.
+    trained = train(tmp_path, ["-w", str(workers), "-s", str(servers), "--slots", "4"], case, "--jitter", "0.02")
     assert trained.digest == reference[case]["digest"]
     assert trained.summary["steps"] == reference[case]["steps"]
     assert trained.summary["max_staleness"] == 0

@@ -16,6 +16,7 @@ from paceline.coordinator.store import LogReader
 from paceline.types import Commit
 
 SLOTS_AN_EPOCH = COUNTED // 8
+"""Of the case `counts`."""
 
 
 def commits_of(trained: Trained) -> list[Commit]:
@@ -37,17 +38,18 @@ def workers_of(trained: Trained) -> list[dict[str, Any]]:
     return [case for result in trained.ended.results() for case in result.values()]
 
 
-def check_once(trained: Trained, epochs: int) -> list[Commit]:
-    """Every slot counts once: by the log, and by the weights that the servers made of it."""
+def check_once(trained: Trained, epochs: int, slots: int = 1) -> list[Commit]:
+    """Every slot counts once, as one attempt: by the log, and by the weights that the servers made of it."""
     _initial, *commits = commits_of(trained)
-    assert sorted(c.step for c in commits) == list(range(epochs * SLOTS_AN_EPOCH))
+    assert sorted(c.step for c in commits) == list(range(epochs * SLOTS_AN_EPOCH // slots))
     assert [c.version for c in commits] == list(range(1, len(commits) + 1))
     fences = [fence for c in commits for fence in c.fences]
     assert len(set(fences)) == len(fences)
     assert trained.summary["samples"] == epochs * COUNTED
     assert trained.digest, "every worker holds what the servers hold"
     for worker in workers_of(trained):
-        assert worker["counts"] == [float(epochs)], "a sample was lost, or counted twice, in some block"
+        assert worker["counts"] == [epochs / slots], "a sample was lost, or counted twice, in some block"
+        assert len(worker["marks"]) == 1, "blocks took different attempts of one slot"
     return commits
 
 
@@ -121,10 +123,10 @@ def train_with_faults(cwd: Path, mode: str, case: str, *options: str) -> Trained
     return trained
 
 
-@pytest.mark.parametrize("mode", ["ssp:2", "asp"])
-def test_every_slot_counts_once_whatever_happens_to_pushes(mode: str, tmp_path: Path) -> None:
-    trained = train_with_faults(tmp_path, mode, "counts", "--epochs", "8")
-    check_once(trained, 8)
+@pytest.mark.parametrize(("mode", "slots"), [("ssp:2", 1), ("asp", 1), ("ssp:1", 2)])
+def test_every_slot_counts_once_whatever_happens_to_pushes(mode: str, slots: int, tmp_path: Path) -> None:
+    trained = train_with_faults(tmp_path, mode, "counts", "--epochs", "8", "--slots", str(slots))
+    check_once(trained, 8, slots)
 
 
 def test_lock_step_keeps_its_digest_whatever_happens_to_pushes(tmp_path: Path) -> None:

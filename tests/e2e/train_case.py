@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -32,6 +33,7 @@ def train(case: Case, args: argparse.Namespace, name: str) -> dict[str, Any]:
     if args.abandon or args.die_at:
         port = PartialPort(port, f"{args.abandon} {worker}", args.abandon, args.die_at.get(worker, 0))
         job._session.port = port
+    jitter = random.Random(os.getpid())  # not the generator that every slot seeds
     turns = 0
     began = ended = 0.0
     for phase, epochs in enumerate(case.epochs):
@@ -53,6 +55,7 @@ def train(case: Case, args: argparse.Namespace, name: str) -> dict[str, Any]:
             loss.backward()
             case.after_backward(model)
             job.log(loss=loss, **case.log(model))
+            time.sleep(args.jitter * jitter.random())
             optimizer.step()
             turns += 1
             ended = time.monotonic()
@@ -65,7 +68,8 @@ def train(case: Case, args: argparse.Namespace, name: str) -> dict[str, Any]:
         "turns": turns,
         "turns_per_s": (turns - 1) / (ended - began) if turns > 1 else 0.0,
         "norm": float(sum(p.detach().double().pow(2).sum() for p in model.parameters())),
-        "counts": sorted(set(model.counts[:, :-1].flatten().tolist())) if isinstance(model, Counts) else [],
+        "counts": sorted(set(model.counts[:, :-2].flatten().tolist())) if isinstance(model, Counts) else [],
+        "marks": sorted(set(model.counts[:, -2].tolist())) if isinstance(model, Counts) else [],
         "fired": {
             **getattr(port, "fired", {}),
             **{name: getattr(port, name, 0) for name in ("abandoned", "retried")},
@@ -97,6 +101,7 @@ def main() -> None:
     parser.add_argument("--meet", type=Path, help="a file by which workers wait for each other")
     parser.add_argument("--abandon", type=float, default=0.0, help="odds that a turn ends after a partial push")
     parser.add_argument("--die-at", type=json.loads, default={}, help="the turn that kills the process, by worker")
+    parser.add_argument("--jitter", type=float, default=0.0, help="at most so many seconds before each step()")
     parser.add_argument("--sleep", type=json.loads, default={}, help="seconds after each turn, by worker")
     args = parser.parse_args()
     results = {name: train(CASES[name], args, name) for name in args.cases}

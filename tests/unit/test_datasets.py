@@ -92,17 +92,13 @@ def test_content_is_what_follows_the_header(tmp_path: Path) -> None:
         pytest.param(b"", "not an idx file", id="empty"),
     ],
 )
-def test_a_file_that_is_not_the_published_one_is_refused_by_name(
-    tmp_path: Path, raw: bytes, reason: str
-) -> None:
+def test_a_file_that_is_not_the_published_one_is_refused_by_name(tmp_path: Path, raw: bytes, reason: str) -> None:
     (write(tmp_path) / "train-labels.gz").write_bytes(gzip.compress(raw))
     with pytest.raises(SourceError, match=rf"train-labels\.gz .*{reason}"):
         datasets.read_files(tmp_path, TINY.files("train"))
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda raw: raw[:-12], lambda raw: b"PK" + raw[2:], lambda raw: raw[:20] + raw]
-)
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-12], lambda raw: b"PK" + raw[2:], lambda raw: raw[:20] + raw])
 def test_broken_gzip_is_refused_by_name(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = write(tmp_path) / "train-images.gz"
     path.write_bytes(damage(path.read_bytes()))
@@ -141,10 +137,7 @@ def test_the_error_lists_every_source_its_reason_and_the_remedy(tmp_path: Path) 
     assert f"cache {tmp_path / 'cache' / 'tiny'}: train-images.gz is not there" in message
     assert f"Debian package's directory {tmp_path / 'debian'}: train-images.gz is not there" in message
     assert "first: the line is dead" in message
-    assert (
-        "Remedy: put train-images.gz, train-labels.gz, test-images.gz, test-labels.gz into a directory"
-        in message
-    )
+    assert "Remedy: put train-images.gz, train-labels.gz, test-images.gz, test-labels.gz into a directory" in message
 
 
 def test_offline_fetches_nothing(tmp_path: Path) -> None:
@@ -187,8 +180,7 @@ def test_threads_that_ask_at_once_fetch_once(tmp_path: Path) -> None:
 
     sources: list[str] = []
     threads = [
-        threading.Thread(target=lambda: sources.append(load(tmp_path, fetchers={"slow": slow})[1]))
-        for _ in range(4)
+        threading.Thread(target=lambda: sources.append(load(tmp_path, fetchers={"slow": slow})[1])) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -210,9 +202,7 @@ def _lock_holder(path: Path) -> Iterator[subprocess.Popen[str]]:
         "with datasets._locked(pathlib.Path(sys.argv[1]), timeout_s=5):\n"
         "    print('held', flush=True); time.sleep(60)"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
-    ) as holder:
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         try:

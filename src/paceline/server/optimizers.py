@@ -56,7 +56,6 @@ class PieceOptimizer:
             param.grad = grad
         self._optimizer.step()
 
-
     def state(self, piece: int) -> dict[str, torch.Tensor]:
         """A copy of the optimizer state of one piece, by torch's own names; empty before its first update."""
         held = self._optimizer.state.get(self.params[piece], {})

@@ -1,0 +1,154 @@
+"""The coordinator's shared state, and the few questions that all its parts ask of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.config.dials import ClusterSpec
+from paceline.core.claims import ClaimBook
+from paceline.core.effects import Effect, Send
+from paceline.core.evaluation import EvaluationBook
+from paceline.core.gate import Gate
+from paceline.core.leases import LeaseBook
+from paceline.core.membership import Membership
+from paceline.core.phases import Attendance, PhaseBook
+from paceline.core.pins import PinBook
+from paceline.core.schedule import Schedule
+from paceline.core.window import Watermark
+from paceline.messages import (
+    Abort,
+    Assign,
+    Committed,
+    JobArgs,
+    Plan,
+    Unpin,
+)
+from paceline.types import (
+    INIT_STEP,
+    BlockSpec,
+    Commit,
+    ModelSpec,
+    NodeId,
+    Placement,
+    Segment,
+    SlotId,
+)
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the summary counts."""
+
+    samples: float = 0.0
+    skipped_slots: int = 0
+    wasted_slots: int = 0
+    max_staleness: int = 0
+    max_lag: int = 0
+    lost_workers: int = 0
+
+
+class Books:
+    """What is known of a job. Its parts (`Roster`, `Phasing`, `Desk`, `Commits`) change it; nobody else does."""
+
+    def __init__(self, spec: ClusterSpec, generation: int) -> None:
+        """An empty job. `serve` offers what became free to those who wait; the desk sets it."""
+        self.serve: Callable[[], list[Effect]] = list
+        self.spec = spec
+        self.generation = generation
+        self.incarnation = 0
+        self.state = "waiting"
+        self.failure: Abort | None = None
+        self.stop_reason: str | None = None
+        self.job: JobArgs | None = None
+        self.model: ModelSpec | None = None
+        self.blocks: tuple[BlockSpec, ...] = ()
+        self.placement: Placement | None = None
+        self.version = -1
+        self.step = 0
+        self.logs: dict[str, float] = {}
+        self.totals = Totals()
+        self.members = Membership(spec.heartbeat_timeout_s)
+        self.watermark = Watermark()
+        self.schedule = Schedule()
+        self.phases = PhaseBook(self.schedule, spec.workers)
+        self.leases = LeaseBook(self.schedule, generation, hold=spec.held, max_losses=spec.max_losses)
+        self.gate = Gate()
+        self.evaluations = EvaluationBook()
+        self.pins = PinBook()
+        self.claims = ClaimBook()
+        self.attendance = Attendance()
+        self.declared: dict[NodeId, int] = {}
+        self.owners: tuple[NodeId, ...] = ()
+        self.log: deque[Commit] = deque()
+        self.suspects: deque[tuple[float, SlotId]] = deque()
+        self.pinned_phases: list[int] = []
+        self.unpin_next: int | None = None
+        self.closing: Segment | None = None
+        self.final = -1
+        self.now = 0.0
+
+    def fail(self, kind: str, reason: str, trace: str) -> list[Effect]:
+        """The job cannot go on; everyone is told, once."""
+        if self.failure is not None:
+            return []
+        self.state = "failed"
+        self.failure = Abort(self.generation, kind, reason, trace)
+        return [Send(node, self.failure) for node in self.members.members]
+
+    @property
+    def whole(self) -> bool:
+        """Whether a slot counts only as one whole attempt even in lock-step."""
+        return self.model is None or not self.model.deterministic
+
+    def assignment(self) -> Assign:
+        """What a server must know of the blocks."""
+        assert self.placement is not None
+        assert self.model is not None
+        return Assign(
+            self.generation,
+            self.incarnation,
+            self.placement,
+            self.model,
+            self.blocks,
+            self.whole,
+            self.leases.hold,
+        )
+
+    def plan(self) -> Plan:
+        """All segments so far."""
+        return Plan(self.generation, tuple(self.schedule.segments), self.final)
+
+    def is_current(self, incarnation: int, epoch: int) -> bool:
+        """Whether a message speaks of this incarnation and placement."""
+        return self.placement is not None and (incarnation, epoch) == (self.incarnation, self.placement.epoch)
+
+    def is_open(self, step: int) -> bool:
+        """Whether `step` may still be committed."""
+        if step == INIT_STEP:
+            return self.version < 0
+        phase = self.phases.open
+        return phase is not None and phase.start <= step < phase.end and not self.watermark.has(step)
+
+    def is_whole(self, step: int) -> bool:
+        """Whether a slot of `step` counts only as one whole attempt."""
+        return self.whole or step == INIT_STEP or self.schedule.window(step) != 0
+
+    def announcement(self, commit: Commit) -> Committed:
+        """The commit as servers hear of it."""
+        return Committed(self.generation, commit, commit.version - 1 in self.pins)
+
+    def unpin(self, version: int, reason: str) -> list[Effect]:
+        """One reason less to keep `version`; servers are told when none is left."""
+        if not self.pins.discard(version, reason):
+            return []
+        if version == self.version:
+            # It is readable anyway, and may be needed again for another reason: say so with the next commit.
+            self.unpin_next = version
+            return []
+        return [Send(s, Unpin(self.generation, self.incarnation, version)) for s in self.owners]
+
+    def is_over(self) -> bool:
+        """Whether the job has ended, one way or the other."""
+        return self.state in ("finished", "failed")
