@@ -13,6 +13,7 @@ parser.add_argument("--no-join", action="store_true")
 parser.add_argument("--samples", type=int, default=64)
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--sleep", type=float, default=0.0)
+parser.add_argument("--loader-workers", type=int, default=0)
 parser.add_argument("--raise-at", type=int, default=-1, metavar="STEP")
 parser.add_argument("--exit-at", type=int, default=-1, metavar="STEP")
 parser.add_argument("--workers", type=int, default=0, help="the command line has an option of this name too")
@@ -29,7 +30,7 @@ model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 job.prepare(model, optimizer)
 x = torch.randn(args.samples, 4, generator=torch.Generator().manual_seed(1))
-data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+data = list(zip(x, x.sum(1, keepdim=True), strict=True))
 
 
 @job.validate(data, every=1000)
@@ -37,7 +38,7 @@ def error(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str,
     return {"error": (model(x) - y).abs().squeeze(1)}
 
 
-for x, y in job.batches(data, 8, slots=2, epochs=args.epochs):
+for x, y in job.batches(data, 8, slots=2, epochs=args.epochs, loader_workers=args.loader_workers):
     optimizer.zero_grad()
     loss = (model(x) - y).square().mean()
     loss.backward()

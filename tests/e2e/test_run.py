@@ -6,7 +6,9 @@ import json
 import re
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -83,14 +85,30 @@ def test_status_of_a_run_that_is_on_and_ctrl_c(tmp_path: Path) -> None:
     assert "no coordinator is running" in gone.out
 
 
-def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+def test_ctrl_c_while_roles_start(tmp_path: Path) -> None:
     with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
+        deadline = time.monotonic() + 30.0
+        while len(running.roles()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        roles = running.roles()
+        began = time.monotonic()
+        running.process.send_signal(signal.SIGINT)
+        ended = running.wait(10.0)
+        assert time.monotonic() - began < 3.0
+        assert ended.code == 130, ended.out
+        assert not any(process.is_running() for process in roles.values())
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "1"], SMALL, *FOREVER, "--loader-workers", "1") as running:
         running.until_version(1)
         roles = running.roles()
         ports = _listening(roles.values())
+        loaders = roles["worker-0"].children()
+        assert loaders
         running.process.kill()
         running.process.wait()
-        _gone, alive = psutil.wait_procs(list(roles.values()), timeout=5.0)
+        _gone, alive = psutil.wait_procs([*roles.values(), *loaders], timeout=5.0)
         assert not alive
         assert not _ports_in_use() & ports
 
@@ -123,13 +141,15 @@ def test_a_script_that_never_joins_fails_the_run_with_the_remedy(tmp_path: Path)
     assert "job = paceline.join()" in "\n".join(ended.lines[-2:])
 
 
-def test_a_lost_server_ends_the_run_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", ["server-0", "coordinator"])
+def test_a_run_that_loses_what_it_needs_ends_and_names_it(role: str, tmp_path: Path) -> None:
     with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
         running.until_version(1)
-        running.roles()["server-0"].kill()
+        running.roles()[role].kill()
         ended = running.wait(15.0)
     assert ended.code == 3, ended.out
-    assert "server-0" in ended.lines[-1]
+    assert f"{role} ended (signal 9)" in ended.lines[-1]
+    assert f"logs/{role}.log" in ended.lines[-1]
 
 
 def test_a_run_without_workers_ends(tmp_path: Path) -> None:
@@ -156,18 +176,37 @@ def test_one_of_two_workers_may_die(tmp_path: Path) -> None:
     assert summary["digest"] == expected("norm")
 
 
-def _listening(processes: object) -> set[tuple[str, int]]:
-    found = set()
-    for process in processes:  # type: ignore[attr-defined]
-        for c in process.net_connections(kind="inet"):
-            if c.status == psutil.CONN_LISTEN:
-                found.add((c.laddr.ip, c.laddr.port))
-    return found
+def test_a_worker_that_hangs_is_replaced_and_may_come_back(tmp_path: Path) -> None:
+    train = ROOT / "tests" / "e2e" / "train_case.py"
+    arguments = ["norm", "--meet", str(tmp_path / "met")]
+    with live(tmp_path, ["-w", "2", "-s", "1"], train, *arguments, "--sleep", '{"worker-1": 0.05}') as running:
+        running.until_version(2)
+        sleeper = running.roles()["worker-1"]
+        sleeper.suspend()
+        running.until(lambda status: status["workers"] == ["worker-0"])  # after 10 s of silence
+        version = running.until(lambda status: status["lost_workers"] == 1)["version"]
+        sleeper.resume()
+        ended = running.wait()
+    assert ended.code == 0, ended.out
+    assert len(ended.results()) == 2, "the one that came back ended well, too"
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["steps"] == 12
+    assert version <= 12
+    assert summary["digest"] == expected("norm")
+    for result in ended.results():
+        assert result["norm"]["digest"] == summary["digest"]
 
 
-def _ports_in_use() -> set[tuple[str, int]]:
-    found = set()
-    for c in psutil.net_connections(kind="inet"):
-        if c.status == psutil.CONN_LISTEN:
-            found.add((c.laddr.ip, c.laddr.port))
-    return found
+Ports = set[tuple[str, int]]
+
+
+def _listening(processes: Iterable[psutil.Process]) -> Ports:
+    return _listeners(c for process in processes for c in process.net_connections(kind="inet"))
+
+
+def _ports_in_use() -> Ports:
+    return _listeners(psutil.net_connections(kind="inet"))
+
+
+def _listeners(connections: Iterable[Any]) -> Ports:
+    return {(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from paceline.coordinator.report import describe
@@ -30,12 +29,16 @@ class TextScreen:
 
     def line(self, name: str, text: str) -> None:
         """A role printed a line."""
+        if self._live is None:  # rich takes a millisecond a line, and there is nothing to colour
+            self._console.file.write(f"[{name}] {text}\n")
+            return
         colour = _COLOURS[sum(name.encode()) % len(_COLOURS)]
         self._console.print(Text(f"[{name}] ", colour) + Text(text), soft_wrap=True)
 
     def status(self, status: Mapping[str, Any]) -> None:
         """The newest state."""
         self._last = describe(status)
+        self._console.file.flush()
         if self._live is not None:
             self._live.update(Text(self._last, "bold", no_wrap=True, overflow="ellipsis"))
             return
@@ -61,16 +64,16 @@ class TextScreen:
     def summary(self, summary: Mapping[str, Any]) -> None:
         """The run is done."""
         self._finish()
-        table = Table(show_header=False, box=None, pad_edge=False)
+        rows: dict[str, str] = {}
         for key in ("steps", "samples", "seconds", "samples_per_s", "mode", "slots", "workers", "servers"):
             value = summary[key]
-            table.add_row(key, f"{value:,.1f}" if isinstance(value, float) else str(value))
-        for key, value in summary["metrics"].items():
-            table.add_row(key, f"{value:.4f}")
-        for key in ("max_staleness", "skipped_slots", "wasted_slots", "lost_workers", "digest"):
-            table.add_row(key, str(summary[key]))
-        table.add_row("run", str(summary["run"]))
-        self._console.print(table)
+            rows[key] = f"{value:,.1f}" if isinstance(value, float) else str(value)
+        rows |= {key: f"{value:.4f}" for key, value in summary["metrics"].items()}
+        for key in ("max_staleness", "skipped_slots", "wasted_slots", "lost_workers", "digest", "run"):
+            rows[key] = str(summary[key])
+        width = max(map(len, rows))
+        for key, text in rows.items():  # not rich's table, which cuts a digest on a narrow screen
+            self._console.print(Text(f"{key:<{width}}  {text}"), soft_wrap=True)
 
     def _finish(self) -> None:
         if self._live is not None:
@@ -82,10 +85,15 @@ class TextScreen:
             self._console.print(self._last, soft_wrap=True, highlight=False)
 
 
+def make_console(file: IO[str] | None = None, *, terminal: bool | None = None) -> Console:
+    """A console that shows text as it is: names and output are the user's, and mean nothing to us."""
+    return Console(file=file, force_terminal=terminal, highlight=False, markup=False, emoji=False)
+
+
 @contextmanager
 def make_screen() -> Iterator[TextScreen]:
     """A screen for this process's standard output."""
-    console = Console(highlight=False)
+    console = make_console()
     if not console.is_terminal:
         yield TextScreen(console, None)
         return

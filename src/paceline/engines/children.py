@@ -16,6 +16,8 @@ from typing import IO
 
 from paceline.config.load import child_env
 
+_MAX_WAITING = 2000
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -57,7 +59,9 @@ class Children:
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
-        self.events: queue.SimpleQueue[Line | Exit] = queue.SimpleQueue()
+        # Bounded: a role that prints faster than the screen shows waits for it, as at any pipe.
+        self.events: queue.Queue[Line | Exit] = queue.Queue(maxsize=_MAX_WAITING)
+        self._ending = threading.Event()
         self.children: dict[str, Child] = {}
 
     def start(self, name: str, arguments: Sequence[str], env: Mapping[str, str]) -> Child:
@@ -85,13 +89,22 @@ class Children:
         reader.start()
         code = child.process.wait()
         reader.join(timeout=0.5)  # a grandchild may hold the pipe open for longer than the child lived
-        self.events.put(Exit(child.name, child.process.pid, code))
+        self._put(Exit(child.name, child.process.pid, code))
+
+    def _put(self, event: Line | Exit) -> None:
+        while True:
+            try:
+                self.events.put(event, timeout=0.05)
+                return
+            except queue.Full:
+                if self._ending.is_set():
+                    return  # nobody looks any more; the log has the line
 
     def _read(self, name: str, stdout: IO[bytes], log: IO[bytes]) -> None:
         with stdout, log:
             for line in stdout:
                 log.write(line)
-                self.events.put(Line(name, line.decode(errors="replace").rstrip("\r\n")))
+                self._put(Line(name, line.decode(errors="replace").rstrip("\r\n")))
 
     def alive(self, prefix: str = "") -> list[Child]:
         """Children that run, by the start of their name."""
@@ -99,6 +112,7 @@ class Children:
 
     def end(self, patience_s: float = 1.0) -> None:
         """End all: ask, then insist; with them whatever they started in their sessions."""
+        self._ending.set()
         for child in self.alive():
             child.process.terminate()
         deadline = time.monotonic() + patience_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from paceline.runtime.rundir import RunDir
 
 EXIT_DONE, EXIT_SCRIPT, EXIT_USAGE, EXIT_LOST, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 _STATUS_S = 0.25
+_BURST = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,25 +163,26 @@ class LocalRun:
 
     def _follow(self) -> _Outcome:
         while True:
-            try:
-                event: Line | Exit | None = self.children.events.get(timeout=_STATUS_S / 2)
-            except queue.Empty:
-                event = None
-            while event is not None:  # all that is known before asking the coordinator, which may be the one that died
+            # Much of what is known, before asking the coordinator, which may be the one that died.
+            for event in self._events():
                 if isinstance(event, Line):
                     self._line(event)
                 else:
                     outcome = self._exited(event)
                     if outcome is not None:
                         return outcome
-                try:
-                    event = self.children.events.get_nowait()
-                except queue.Empty:
-                    event = None
             self._look()
             failure = self._status.get("failure")
             if failure is not None:
                 return self._failed(failure)
+
+    def _events(self) -> Iterator[Line | Exit]:
+        """What has happened: waits a little for the first event, and not at all for the next ones."""
+        for number in range(_BURST):
+            try:
+                yield self.children.events.get(block=not number, timeout=_STATUS_S / 2)
+            except queue.Empty:
+                return
 
     def _line(self, line: Line) -> None:
         kept = self._lines.setdefault(line.name, [])

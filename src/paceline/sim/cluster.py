@@ -144,7 +144,7 @@ class Cluster:
         self.servers = [SimServer(self, f"server-{i}", f"server-{i}") for i in range(scenario.cluster.servers)]
         self.workers: list[SimWorker] = []
         self.pids = 0
-        self.faulty = bool(scenario.faults) or scenario.weather.drop > 0 or scenario.habits.vanish > 0
+        self.faulty = scenario.heal_at_s > 0
         self.fired: dict[str, int] = {}
         self.saves = 0
         self.stopped = False
@@ -186,15 +186,17 @@ class Cluster:
     def _running(self) -> list[SimWorker]:
         return [w for w in self.workers if w.alive and not w.done]
 
-    def may_vanish(self, worker: SimWorker) -> bool:
-        """Whether the job can go on without it."""
-        return self.faulty
-
     def vanish(self, worker: SimWorker) -> None:
         """A worker dies; whether and when the others notice, and whether it is replaced, is chance."""
         self._count("vanish")
         worker.alive = False
         self._mourn(worker)
+
+    def cut_off(self, worker: SimWorker) -> None:
+        """The coordinator's session with a worker ends about when its report arrives; the worker does not know."""
+        self._count("cut-off")
+        delay = self.rng.uniform(0.0, 3.0) * self.scenario.weather.mean_delay_s
+        self.world.after(delay, self.coordinator, self.coordinator.lost, worker.node)
 
     def stops(self, step: int) -> bool:
         """Whether the worker that has `step` in hand is the one to stop the job; True once."""

@@ -19,6 +19,7 @@ class Habits:
     push_again: float = 0.2  # a pushed gradient changes and is pushed with the next rev
     hand_back: float = 0.0  # abandon the turn after a partial push
     vanish: float = 0.0  # die after a partial push
+    cut_off: float = 0.0  # the coordinator loses its session with the worker just after the seal
     empty: float = 0.0  # seal with weight 0
     partly_absent: float = 0.1  # no gradient for some block
     mangled: float = 0.0  # a push claims a version that nobody knows, so the server refuses it
@@ -59,6 +60,7 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     heal_at_s: float = 0.0
     stop: StopPlan | None = None
+    single_thread: bool = False  # a worker hears nothing while it computes, but its heart beats
     resend_s: float = 1.0
     tick_s: float = 0.2
     generation: int = 2
@@ -145,6 +147,7 @@ def make_scenario(
         faults=tuple(sorted(faults, key=lambda f: f.at_s)),
         heal_at_s=length + 2.0,
         stop=stop,
+        single_thread=rng.random() < 0.6,
         # One worker, the slowest, does everything that is left; before that, others fall silent and are evicted.
         bound_s=40.0 + 1.5 * turns * (1.5 * mean_turn * max(speeds) + 12 * weather.mean_delay_s),
     )
@@ -200,6 +203,7 @@ def _habits(rng: Random, mean_turn_s: float, *, calm: bool) -> Habits:
         push_again=rng.choice((0.0, 0.3)),
         hand_back=rng.choice((0.0, 0.0, 0.1)),
         vanish=rng.choice((0.0, 0.0, 0.05)),
+        cut_off=rng.choice((0.0, 0.0, 0.2)),
         empty=rng.choice((0.0, 0.0, 0.3)),
         partly_absent=rng.choice((0.0, 0.3)),
         mangled=rng.choice((0.0, 0.0, 0.1)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
@@ -91,6 +92,7 @@ class SimWorker(Process):
         self._sleeps = False
         self._joining: Message | None = None
         self._evaluating = False
+        self._inbox: deque[tuple[NodeId, Message, tuple[object, ...]]] = deque()
 
     # ------------------------------------------------------------ events
 
@@ -106,7 +108,13 @@ class SimWorker(Process):
         self._script.close()
 
     def receive(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:
-        """One message."""
+        """One message. Where scripts have one thread only, it is looked at when the script waits again."""
+        if self._sleeps and self.scenario.single_thread:
+            self._inbox.append((sender, message, payload))
+        else:
+            self._hear(sender, message, payload)
+
+    def _hear(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:
         if self.done:
             return
         before = self.core.state
@@ -116,6 +124,8 @@ class SimWorker(Process):
             else:
                 self._send(effect)
         if self.core.abort is not None:
+            if self.cluster.coordinator.core.failure is None:
+                raise Violation(f"{self.node} believes that the job failed: {self.core.abort.reason}")
             self.done = True
             self._script.close()
             return
@@ -156,8 +166,8 @@ class SimWorker(Process):
         if self.done:
             return
         world = self.cluster.world
-        for send in self.core.tick(world.now):
-            self._send(send)
+        if not (self._sleeps and self.scenario.single_thread):
+            self._send_all(self.core.tick(world.now))
         if self._asked is not None and world.now - self._asked[2] >= self.scenario.resend_s:
             ask, message, _ = self._asked
             self._asked = (ask, message, world.now)
@@ -200,6 +210,8 @@ class SimWorker(Process):
                 if self.core.state in _AWAKE:
                     world.after(0.0, self, self._look)
                 self._waits = True
+        while self._inbox and not self._sleeps:
+            self._hear(*self._inbox.popleft())
 
     def _look(self) -> None:
         if self._waits and not self.done:
@@ -322,7 +334,7 @@ class SimWorker(Process):
                         self._push(task, {block: self.buffers[block]}, 0)
                         pushed[block] = 0
                         yield Sleep(self.rng.uniform(0.0, 0.02) * self.speed)
-        if not calm and rng.random() < habits.vanish and self.cluster.may_vanish(self):
+        if not calm and rng.random() < habits.vanish:
             self.cluster.vanish(self)
             yield Sleep(1e9)
         if self.cluster.stops(task.step):
@@ -344,6 +356,8 @@ class SimWorker(Process):
         revs = {b: pushed.get(b, 0) for b in present} if not empty else {}
         self._push(task, rest, 0, weight, revs)
         self._send_all(self.core.sealed(now.now, weight, self._hyper(task), {"loss": 1.0}, 0.1))
+        if not calm and rng.random() < habits.cut_off:
+            self.cluster.cut_off(self)
 
     def _stop(self, task: Grant) -> Script:
         plan = self.scenario.stop

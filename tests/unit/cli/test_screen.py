@@ -1,0 +1,123 @@
+"""What a run looks like, on a terminal and in a file."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.live import Live
+from rich.text import Text
+
+from paceline.cli.screen import TextScreen, make_console
+
+STATUS: dict[str, Any] = {
+    "state": "running",
+    "mode": "ssp:3",
+    "step": 40,
+    "end_step": 100,
+    "epoch": 1,
+    "end_epoch": 3,
+    "samples_per_s": 1234.5,
+    "logs": {"loss[train]": 0.51234, "[/b]": 1.0},
+    "metrics": {"accuracy": 0.875},
+    "validating": [],
+    "workers_alive": 2,
+    "max_staleness": 3,
+}
+SUMMARY: dict[str, Any] = {
+    "steps": 100,
+    "samples": 6400,
+    "seconds": 12.5,
+    "samples_per_s": 512.0,
+    "mode": "bsp",
+    "slots": 4,
+    "workers": 2,
+    "servers": 2,
+    "metrics": {"a_metric_with_a_name_that_is_really_long": 0.5, "[bold]": float("nan")},
+    "max_staleness": 0,
+    "skipped_slots": 0,
+    "wasted_slots": 0,
+    "lost_workers": 0,
+    "digest": "d" * 64,
+    "run": "runs/" + "deep/" * 20 + "train-0001",
+}
+
+Show = Callable[[Callable[[TextScreen], None]], list[str]]
+
+
+@pytest.fixture(params=["file", "terminal"])
+def show(request: pytest.FixtureRequest) -> Show:
+    def shown(use: Callable[[TextScreen], None]) -> list[str]:
+        out = io.StringIO()
+        console = make_console(out, terminal=request.param == "terminal")
+        if request.param == "file":
+            use(TextScreen(console, None))
+        else:
+            with Live(Text("starting"), console=console, auto_refresh=False, transient=True) as live:
+                use(TextScreen(console, live))
+        text = Text.from_ansi(out.getvalue()).plain
+        return [line.rstrip() for line in text.splitlines()]
+
+    return shown
+
+
+def test_what_a_role_prints_is_shown_as_it_is(show: Show) -> None:
+    lines = ["plain", "[red]not markup[/red]", "[/]", ":smile:", "x" * 300, "tab\there", ""]
+
+    def use(screen: TextScreen) -> None:
+        for line in lines:
+            screen.line("worker-0", line)
+
+    text = show(use)
+    for line in lines:
+        assert f"[worker-0] {line}".rstrip().expandtabs() in [t.expandtabs() for t in text]
+
+
+def test_progress_is_one_line(show: Show) -> None:
+    def use(screen: TextScreen) -> None:
+        screen.status(STATUS)
+        screen.summary(SUMMARY)
+
+    text = show(use)
+    expected = (
+        "step 40/100 · epoch 1/3 · 1,234 samples/s · loss[train] 0.5123 · [/b] 1 · accuracy 0.875 · 2 workers · "
+        "staleness ≤ 3"
+    )
+    assert expected in text
+
+
+def test_the_summary_keeps_the_digest_whole(show: Show) -> None:
+    text = show(lambda screen: screen.summary(SUMMARY))
+    rows = dict(line.split(None, 1) for line in text if line.strip())
+    assert rows["digest"] == "d" * 64
+    assert rows["run"] == SUMMARY["run"]
+    assert rows["[bold]"] == "nan"
+    assert rows["steps"] == "100"
+
+
+def test_a_failure_ends_with_one_line_of_advice(show: Show) -> None:
+    trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nValueError: [oops]\n'
+
+    def use(screen: TextScreen) -> None:
+        screen.status(STATUS)
+        screen.failure("worker-0 failed", trace, "see logs")
+
+    text = [line for line in show(use) if line]
+    assert text[-4:] == [
+        "Traceback (most recent call last):",
+        '  File "x.py", line 1, in <module>',
+        "ValueError: [oops]",
+        "paceline: worker-0 failed (see logs)",
+    ]
+
+
+def test_notes_and_warnings(show: Show) -> None:
+    def use(screen: TextScreen) -> None:
+        screen.note("[hello]")
+        screen.note("mind the gap", warning=True)
+
+    text = show(use)
+    assert "[hello]" in text
+    assert "warning: mind the gap" in text
