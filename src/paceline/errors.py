@@ -56,7 +56,7 @@ class JobFailedError(JobError):
     def __init__(self, worker: str, trace: str) -> None:
         self.worker, self.trace = worker, trace
         last = trace.strip().splitlines()[-1] if trace.strip() else "no traceback"
-        super().__init__(f"the job failed in {worker}: {last}")
+        super().__init__(f"{worker}: {last}")
 
     def __reduce__(self) -> tuple[object, ...]:
         """Survive the trip between processes."""

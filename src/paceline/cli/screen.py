@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from paceline.coordinator.numbers import shown
 from paceline.coordinator.report import describe
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
@@ -68,7 +69,9 @@ class TextScreen:
         for key in ("steps", "samples", "seconds", "samples_per_s", "mode", "slots", "workers", "servers"):
             value = summary[key]
             rows[key] = f"{value:,.1f}" if isinstance(value, float) else str(value)
-        rows |= {key: f"{value:.4f}" for key, value in summary["metrics"].items()}
+        rows |= {key: shown(value, ".4f") for key, value in summary["metrics"].items()}
+        if summary["stopped"]:
+            rows["stopped"] = summary["stopped"]
         for key in ("max_staleness", "skipped_slots", "wasted_slots", "lost_workers", "digest", "run"):
             rows[key] = str(summary[key])
         width = max(map(len, rows))

@@ -18,6 +18,7 @@ SLOTS = "PACELINE_SLOTS"
 THREADS = "PACELINE_THREADS"
 TIMEOUT_S = "PACELINE_TIMEOUT_S"
 CACHE = "PACELINE_CACHE"
+HEARTBEAT_TIMEOUT_S = "PACELINE_HEARTBEAT_TIMEOUT_S"
 FAULTS = "PACELINE_FAULTS"
 
 
@@ -77,6 +78,16 @@ def worker_env(env: Mapping[str, str] | None = None) -> WorkerEnv:
         timeout_s=timeout_s,
         faults=env.get(FAULTS) or None,
     )
+
+
+def heartbeat_timeout_s(env: Mapping[str, str] | None = None) -> float:
+    """How long a role may be silent before it counts as lost."""
+    env = os.environ if env is None else env
+    text = env.get(HEARTBEAT_TIMEOUT_S) or "10"
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{HEARTBEAT_TIMEOUT_S} must be a number of seconds, not {text!r}") from None
 
 
 def cache_dir(env: Mapping[str, str] | None = None) -> Path:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from paceline.coordinator.numbers import plain, shown
 from paceline.core.coordinator import CoordinatorCore
 from paceline.types import UNLIMITED
+
+_LATE_S = 5.0  # after which the progress line names whom a step waits for
 
 if TYPE_CHECKING:
     from paceline.coordinator.service import Times
@@ -51,8 +54,11 @@ def describe(status: Mapping[str, Any]) -> str:
         f"epoch {status['epoch']}/{status['end_epoch']}",
         f"{status['samples_per_s']:,.0f} samples/s",
     ]
-    parts += [f"{name} {value:.4g}" for name, value in status.get("logs", {}).items()]
-    parts += [f"{name} {value:.4g}" for name, value in status.get("metrics", {}).items()]
+    parts += [f"{name} {shown(value)}" for name, value in status.get("logs", {}).items()]
+    parts += [f"{name} {shown(value)}" for name, value in status.get("metrics", {}).items()]
+    slowest = status.get("slowest")
+    if slowest and slowest["seconds"] >= _LATE_S:
+        parts.append("waits for slot {slot} of step {step}, {seconds:.0f} s at {worker}".format(**slowest))
     if status.get("validating"):
         parts.append(f"validating version {status['validating'][0]['version']}")
     alive = status["workers_alive"]
@@ -62,12 +68,33 @@ def describe(status: Mapping[str, Any]) -> str:
     return " · ".join(parts)
 
 
+def _rate(core: CoordinatorCore, times: Times) -> float:
+    """Samples per second: of late while the run goes on, else from version 0 to the last commit."""
+    history = times.versions
+    if core.phases.open is not None and len(history) > 1:
+        return (history[-1][2] - history[0][2]) / (history[-1][0] - history[0][0])
+    if times.began is None or times.last is None or times.last == times.began:
+        return 0.0
+    return core.totals.samples / (times.last - times.began)
+
+
+def _slowest(core: CoordinatorCore) -> dict[str, object] | None:
+    """The lease that the oldest uncommitted step has waited for longest."""
+    lease = core.leases.oldest_open(core.watermark.low)
+    if lease is None:
+        return None
+    member = core.members.members.get(lease.worker)
+    worker = member.name if member is not None else lease.worker
+    return {"step": lease.slot.step, "slot": lease.slot.slot, "worker": worker, "seconds": core.now - lease.at}
+
+
+def _unfinished(core: CoordinatorCore) -> bool:
+    return core.phases.open is not None and core.watermark.low < core.phases.open.end
+
+
 def status_of(core: CoordinatorCore, times: Times, now: float, run: str) -> dict[str, object]:
     """The state of a run now."""
-    rate = steps_rate = 0.0
-    if len(times.versions) > 1 and now - times.versions[-1][0] < 5.0:
-        (t0, v0, s0), (t1, v1, s1) = times.versions[0], times.versions[-1]
-        rate, steps_rate = (s1 - s0) / (t1 - t0), (v1 - v0) / (t1 - t0)
+    rate = _rate(core, times)
     phase = core.phases.open or (core.phases.phases[-1] if core.phases.phases else None)
     segment = core.schedule.segment(core.watermark.low) if core.schedule.segments else None
     step = core.watermark.low
@@ -90,9 +117,10 @@ def status_of(core: CoordinatorCore, times: Times, now: float, run: str) -> dict
         "end_epoch": segment.end_epoch if segment else None,
         "samples": round(core.totals.samples),
         "samples_per_s": rate,
-        "steps_per_s": steps_rate,
-        "logs": dict(core.logs),
-        "metrics": core.evaluations.metrics(),
+        "slowest": _slowest(core),
+        "unfinished": _unfinished(core),
+        "logs": plain(core.logs),
+        "metrics": plain(core.evaluations.metrics()),
         "validating": [{"version": r.version, "name": r.validator.name} for r in core.evaluations.rounds.values()],
         "workers_alive": len(workers),
         "workers": [m.name for m in workers],
@@ -114,7 +142,7 @@ def summary_of(core: CoordinatorCore, times: Times, run: str, digest: str | None
     totals = core.totals
     return {
         "run": run,
-        "state": "failed" if core.failure else "done",
+        "state": "failed" if core.failure else "unfinished" if _unfinished(core) else "done",
         "stopped": core.stop_reason,
         "steps": max(0, core.version),
         "samples": round(totals.samples),
@@ -127,7 +155,7 @@ def summary_of(core: CoordinatorCore, times: Times, run: str, digest: str | None
         "servers": core.spec.servers,
         "seed": core.job.seed if core.job else None,
         "threads": core.job.threads if core.job else None,
-        "metrics": {**core.logs, **core.evaluations.metrics()},
+        "metrics": plain({**core.logs, **core.evaluations.metrics()}),
         "max_staleness": totals.max_staleness,
         "max_lag": totals.max_lag,
         "skipped_slots": totals.skipped_slots,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from paceline.coordinator.numbers import plain
 from paceline.core.effects import EvaluationRow, LogRow, PlacementRow, Write
 from paceline.errors import DeposedError
 from paceline.types import Commit, Fence, Hyper, Segment
@@ -96,10 +97,10 @@ class LogStore:
                     (segment.step, msgspec.msgpack.encode(segment)),
                 )
             case LogRow(version, step, values):
-                text = msgspec.json.encode(values).decode()
+                text = msgspec.json.encode(plain(values)).decode()
                 self._db.execute("INSERT INTO logs VALUES (?, ?, ?)", (version, step, text))
             case EvaluationRow(incarnation, version, step, name, values):
-                text = msgspec.json.encode(values).decode()
+                text = msgspec.json.encode(plain(values)).decode()
                 self._db.execute(
                     "INSERT INTO evaluations VALUES (?, ?, ?, ?, ?)", (incarnation, version, step, name, text)
                 )

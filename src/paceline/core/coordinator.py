@@ -132,7 +132,9 @@ class CoordinatorCore(Books):
         self.now = now
         effects: list[Effect] = []
         for member in self.members.silent(now):
-            effects += self._roster.lose(member, f"silent for {now - member.seen:.1f} s")
+            effects += self._roster.lose(
+                member, f"silent for {now - member.seen:.1f} s; PACELINE_HEARTBEAT_TIMEOUT_S raises the limit"
+            )
         while self.suspects and self.suspects[0][0] <= now:
             _, slot = self.suspects.popleft()
             self.leases.requeue(slot)

@@ -144,7 +144,7 @@ class Desk:
         open_ = self._job.phases.open
         mine = open_ is not None and open_.spec.number == turn.phase and turn.evaluation < 0
         end = open_.end if open_ is not None and mine else 0  # step 0 is beyond 0, the initial weights are not
-        lease = self._job.leases.grant(node, self._job.watermark.low, self._job.version >= 0, end)
+        lease = self._job.leases.grant(node, self._job.watermark.low, self._job.version >= 0, end, self._job.now)
         if lease is None:
             return None
         if self._job.state == "waiting":

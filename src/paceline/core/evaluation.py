@@ -142,4 +142,9 @@ class EvaluationBook:
 
     def metrics(self) -> dict[str, float]:
         """The newest values of all validators."""
-        return {name: value for _, values in self.latest.values() for name, value in values.items()}
+        found: dict[str, float] = {}
+        for number, (_, values) in self.latest.items():
+            for name, value in values.items():
+                known = name in found
+                found[f"{self.validators[number].name}-{number}.{name}" if known else name] = value
+        return found

@@ -19,6 +19,7 @@ class Lease:
     slot: SlotId
     fence: Fence
     worker: NodeId
+    at: float = 0.0
 
 
 class Revoked(NamedTuple):
@@ -74,7 +75,7 @@ class LeaseBook:
 
     # ------------------------------------------------------------ granting
 
-    def grant(self, worker: NodeId, watermark: int, initialised: bool, end_step: int) -> Lease | None:
+    def grant(self, worker: NodeId, watermark: int, initialised: bool, end_step: int, now: float = 0.0) -> Lease | None:
         """The next slot that `worker` may compute, lowest first; None when it must wait.
 
         `watermark` is the lowest uncommitted step, `end_step` the first step that must not be leased.
@@ -82,7 +83,7 @@ class LeaseBook:
         slot = self._take(watermark, initialised, end_step)
         if slot is None:
             return None
-        lease = Lease(slot, self.fence(), worker)
+        lease = Lease(slot, self.fence(), worker, now)
         self._leases[lease.fence] = lease
         self._by_worker.setdefault(worker, {})[lease.fence] = lease
         self._by_slot.setdefault(slot, {})[lease.fence] = lease
@@ -160,6 +161,11 @@ class LeaseBook:
     def __contains__(self, fence: object) -> bool:
         """Whether a live lease has that fence."""
         return fence in self._leases
+
+    def oldest_open(self, step: int) -> Lease | None:
+        """Of the leases of `step` that nobody has sealed, the one granted first: whom the step waits for."""
+        waiting = [ls for ls in self._leases.values() if ls.slot.step == step and ls.fence not in self._sealed]
+        return min(waiting, key=lambda lease: lease.at, default=None)
 
     def find(self, fence: Fence) -> Lease | None:
         """The live lease with that fence; None once it was given back, revoked or its step committed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,11 +51,13 @@ class RunPlan:
                 raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
         if self.slots is not None and self.slots < 1:
             raise UsageError(f"--slots must be at least 1, not {self.slots}")
+        if self.summary is not None and not os.access(self.summary.absolute().parent, os.W_OK):
+            raise UsageError(f"--summary {self.summary}: its directory is not there or not writable")
 
     @property
     def cluster(self) -> ClusterSpec:
         """What the coordinator is told."""
-        return ClusterSpec(workers=self.workers, servers=self.servers)
+        return ClusterSpec(workers=self.workers, servers=self.servers, heartbeat_timeout_s=load.heartbeat_timeout_s())
 
     def worker_env(self, name: str) -> dict[str, str]:
         """The environment of one worker. RANK and WORLD_SIZE are left alone: other libraries would start DDP."""
@@ -304,6 +307,11 @@ class LocalRun:
         failure = self._status.get("failure")
         if failure is not None:
             return self._failed(failure)
+        if self._status.get("unfinished"):
+            where = f"step {self._status['step']} of {self._status['end_step']}"
+            return _Outcome(EXIT_LOST, f"no worker is left at {where}", "", "look at the end of logs/worker-*.log")
+        if self._status.get("headline") is None:
+            self.screen.note("nothing was trained: the script never looped over job.batches(...)", warning=True)
         try:
             summary = observer.finish()
         except TransportError as error:

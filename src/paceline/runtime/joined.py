@@ -39,6 +39,8 @@ def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None
     if _current is not None:
         raise UsageError("a job is open in this process: close it (job.close(), or `with paceline.join() as job:`)")
     env = worker_env()
+    if not 0 <= int(seed) < 2**63:
+        raise UsageError(f"seed must be between 0 and 2**63 - 1, not {seed}")
     args = JobArgs(
         env.seed if env.seed is not None else int(seed),
         parse_mode(env.mode or mode).name,

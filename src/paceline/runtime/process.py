@@ -43,9 +43,11 @@ def run_server(run: RunDir, name: str, threads: int) -> int:
     import torch
 
     from paceline.messages import Register
+    from paceline.server.optimizers import warm_up
     from paceline.server.service import ServerService
 
     torch.set_num_threads(threads)
+    warm_up()
     port = ZmqPort(node_id(name), run.token(), listen="127.0.0.1")
     try:
         intro = Register(1, "server", name, os.getpid(), socket.gethostname(), port.address)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import time
@@ -52,9 +54,12 @@ class RunDir:
         """
         run = cls(path)
         if run.token_file.exists() or run.log_file.exists():
-            raise UsageError(f"{path} holds a run already: name another directory with --dir, or remove it")
-        run.logs.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(run.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            raise UsageError(f"{path} holds a run already: name another one (--dir, or join(dir=…)), or remove it")
+        try:
+            run.logs.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(run.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise UsageError(f"cannot make the run directory {path}: {error.strerror} (choose it with --dir)") from None
         with os.fdopen(descriptor, "w") as file:
             file.write(new_token().hex())
         return run
@@ -99,16 +104,16 @@ class RunDir:
 
 def next_run(root: Path, stem: str) -> Path:
     """A new numbered directory name under `root`, such as ``runs/train-0001``; it is made, so that it is taken."""
-    root.mkdir(parents=True, exist_ok=True)
-    number = 1
-    while True:
-        path = root / f"{stem}-{number:04d}"
-        try:
-            path.mkdir()
-        except FileExistsError:
-            number += 1
-            continue
-        return path
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            path = root / f"{stem}-{number:04d}"
+            with contextlib.suppress(FileExistsError):  # taken, perhaps by a run that starts just now
+                path.mkdir()
+                return path
+    except OSError as error:
+        raise UsageError(f"cannot make a directory in {root}: {error.strerror} (choose one with --dir)") from None
+    raise AssertionError
 
 
 def point_latest(path: Path) -> None:

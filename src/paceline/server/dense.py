@@ -129,7 +129,7 @@ class DenseStore:
         for index, block in self._blocks.items():
             # A slot that did not change a float buffer still counts with the value it started from.
             if block.kind == Kind.MEAN and index not in payloads:
-                self._accumulate(total, index, weight, self._current[index].tensor, own=False)
+                self._accumulate(total, index, weight, self._current[index].tensor.clone(), own=True)
 
     def _accumulate(self, total: _Sum, index: int, weight: float, value: torch.Tensor, *, own: bool) -> None:
         acc = total.acc.get(index)

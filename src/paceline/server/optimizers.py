@@ -25,6 +25,17 @@ def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     return cast(type[torch.optim.Optimizer], getattr(torch.optim, name))
 
 
+def warm_up() -> None:
+    """Load what torch loads with the first optimizer of a process, before anybody waits for this one.
+
+    That takes seconds, many on a busy machine. In the middle of an assignment the server would be silent for as long,
+    and be taken for lost.
+    """
+    parameter = as_parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    torch.optim.SGD([parameter], lr=0.0).step()
+
+
 class PieceOptimizer:
     """One `torch.optim` instance over some pieces. Weights are not its own: each step is told where they lie."""
 
@@ -43,6 +54,8 @@ class PieceOptimizer:
         known = signature(kind).parameters  # AdamW's groups hold a number that its constructor does not take
         first: dict[str, Any] = {k: v for k, v in by_group[0].items() if k != "params" and k in known}
         self._optimizer = kind(by_group, **first)
+        marked: Any = self._optimizer
+        marked._paceline = True  # in the embedded mode it steps inside the worker's process
         self._hyper = spec.hyper
 
     def step(self, hyper: Hyper, weights: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import msgspec
 import torch
 
 from paceline.core.sampling import Order, place, slot_seed
@@ -46,7 +48,7 @@ from paceline.types import BlockSpec, NodeId, PhaseSpec, Segment
 from paceline.worker.binding import Binding, Stage
 from paceline.worker.leaving import left_by_break
 from paceline.worker.saving import save_model
-from paceline.worker.sealing import Replay, attach
+from paceline.worker.sealing import Replay, attach, refuse_others
 from paceline.worker.session import Session
 from paceline.worker.validation import Metric, Validator
 
@@ -82,6 +84,7 @@ class Job:
         self._left = False
         self._segment: Segment | None = None
         self._saves = 0
+        self._guard: Any = None
         session.on_fill = self._fill
         session.on_push = self._pushed
 
@@ -128,6 +131,7 @@ class Job:
         binding = Binding(model, optimizer, clip_norm)
         replay = Replay(scheduler, binding) if scheduler is not None else None
         attach(optimizer, self._seal)
+        self._guard = refuse_others(lambda: self._looping and self._grant is not None)
         self._binding, self._replay = binding, replay
         prepared = self._session.ask(lambda req: Prepare(req, binding.spec), Prepared)
         self._session.place(prepared)
@@ -139,6 +143,7 @@ class Job:
         The work is shared by the workers, on one pinned version. A scalar is the slot's mean, a vector has one value a
         sample.
         """
+        every = whole_number("every", every)
         if every < 1:
             raise UsageError(f"every must be at least 1, not {every}")
 
@@ -154,7 +159,10 @@ class Job:
         if self._binding is None:
             raise UsageError("nothing to evaluate: call job.prepare(model, optimizer) first")
         validator = self._declare(metric, data, batch_size, 0)
-        over = self._turns(None, evaluation=validator.number)
+        try:
+            over = self._turns(None, evaluation=validator.number)
+        finally:
+            validator.batches.close()
         assert isinstance(over, EvalOver)
         return dict(over.metrics)
 
@@ -205,22 +213,28 @@ class Job:
         )
         if self._phase >= 0:
             self._binding.check_untouched()
-        self._phase += 1
         phase = PhaseSpec(
-            self._phase, source.length, source.batch_size, slots, epochs, source.shuffle, source.drop_last
+            self._phase + 1, source.length, source.batch_size, slots, epochs, source.shuffle, source.drop_last
         )
         return self._loop(phase, BatchMaker(source, self._args.seed))
 
     def log(self, **values: Any) -> None:
         """Record numbers of this turn; the job shows their mean over the step's slots."""
+        if self._grant is None or not self._looping or self._sealed:
+            raise LoopError("job.log() belongs in a turn, before optimizer.step(): its values travel with the seal")
         for name, value in values.items():
-            self._logged[name] = value.detach() if isinstance(value, torch.Tensor) else value
+            if isinstance(value, torch.Tensor) and value.numel() == 1:
+                self._logged[name] = value.detach()
+            elif isinstance(value, numbers.Real):
+                self._logged[name] = float(value)
+            else:
+                raise UsageError(f"log({name}=…) takes one number, not {value!r}")
 
     def stop(self, reason: str = "stopped by the script") -> None:
         """End the job after the current step."""
         self._check_open(in_loop=True)
         step = self._grant.step if self._grant is not None else self._step - 1
-        self._session.ask(lambda req: Stop(req, reason, step), Ok)
+        self._session.ask(lambda req: Stop(req, str(reason), step), Ok)
 
     def save(self, path: str | Path) -> None:
         """Write the model's `state_dict` as safetensors: one worker does it, the others wait until it is done."""
@@ -236,6 +250,8 @@ class Job:
     # ------------------------------------------------------------ the loop
 
     def _loop(self, phase: PhaseSpec, maker: BatchMaker) -> Iterator[Any]:
+        self._phase += 1  # here, not in batches(): a loop that is never begun is no phase
+        phase = msgspec.structs.replace(phase, number=self._phase)
         begun = self._session.ask(lambda req: BeginPhase(req, phase), PhaseBegun)
         self._segment = begun.segment
         if begun.segment is None:
@@ -449,7 +465,10 @@ class Job:
             raise UsageError("this job is closed: call paceline.join() again")
         if self._looping and not in_loop:
             if not self._left:
-                raise LoopError("this cannot be done inside of a turn: call it before or after the loop")
+                raise LoopError(
+                    "this cannot be done inside of a turn: call it before or after the loop. If the loop was left by "
+                    "break, loop over job.batches(...) directly, or close the iterator that you keep (it.close())"
+                )
             self._break()
 
     def fail(self, trace: str) -> None:
@@ -470,6 +489,10 @@ class Job:
         except JobError:
             failed = True
         finally:
+            for validator in self._validators:
+                validator.batches.close()
+            if self._guard is not None:
+                self._guard.remove()
             self._close(failed)
 
     def __enter__(self) -> Job:

@@ -10,6 +10,12 @@ import torch
 from paceline.blocks import clean_name
 
 
+def _usual_mode() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
+
+
 def save_model(model: torch.nn.Module, path: Path) -> None:
     """Write the model's `state_dict` to `path`, replacing it at once or not at all.
 
@@ -28,6 +34,7 @@ def save_model(model: torch.nn.Module, path: Path) -> None:
         save_file(state, temporary, metadata={"format": "pt"})
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
+        temporary.chmod(_usual_mode())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

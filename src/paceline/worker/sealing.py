@@ -8,6 +8,7 @@ from types import MethodType
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from paceline.errors import LoopError, UsageError
 from paceline.worker.binding import Binding
@@ -36,6 +37,22 @@ def attach(optimizer: torch.optim.Optimizer, seal: Callable[[bool], None]) -> No
     marked.state_dict = _refuse_state
     marked.load_state_dict = _refuse_state
     marked.add_param_group = _refuse_group
+
+
+def refuse_others(in_turn: Callable[[], bool]) -> Any:
+    """While `in_turn`, no optimizer but the prepared one may step; returns a handle with `remove`.
+
+    What another one trains would be this worker's own, and depend on which slots it happened to compute.
+    """
+
+    def refuse(optimizer: Any, *_: object) -> None:
+        if in_turn() and not getattr(optimizer, "_paceline", False):
+            raise LoopError(
+                f"a second optimizer ({type(optimizer).__name__}) stepped in the loop: a job trains one model with one "
+                "optimizer. Give it param groups for what needs other hyper-parameters"
+            )
+
+    return register_optimizer_step_pre_hook(refuse)
 
 
 def _unscale(optimizer: Any) -> bool:

@@ -17,11 +17,13 @@ from paceline.errors import (
     JobStoppedError,
     PeerLostError,
     PeerUnknownError,
+    RefusedFrameError,
     UsageError,
 )
 from paceline.messages import Abort, Message, Prepared, Push, Refused, Register, Welcome
 from paceline.transport.base import Delivery, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId, Placement
+from paceline.wire.codec import decode, encode
 
 Reply = TypeVar("Reply", bound=Message)
 _POLL_S = 0.2
@@ -81,6 +83,11 @@ class Session:
     def ask(self, make: Callable[[int], Message], expect: type[Reply]) -> Reply:
         """Send a request and wait for its reply, however long the coordinator lives and works on it."""
         message = make(self.core.next_req())
+        try:
+            decode(encode(message))
+        except RefusedFrameError as error:
+            # The other side could not read it, and would never answer.
+            raise UsageError(f"{type(message).__name__} cannot be sent: {error.detail}") from None
         self._awaiting, self._reply = getattr(message, "req"), None  # noqa: B009 - every request has one
         again = 0.0
         try:

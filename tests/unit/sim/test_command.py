@@ -1,0 +1,37 @@
+"""`paceline dev sim`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.cli.dev import command
+from paceline.sim.run import Outcome
+from paceline.sim.scenario import Scenario
+from paceline.sim.world import Violation
+
+
+def test_figures_are_printed_and_written(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    arguments = ["sim", "--seeds", "4", "--start", "7", "--mode", "asp", "--workers", "3", "--servers", "2"]
+    result = CliRunner().invoke(command, [*arguments, "--json", str(file)])
+    assert result.exit_code == 0, result.output
+    assert "no rule was broken" in result.stdout
+    figures = json.loads(file.read_text())
+    assert figures["seeds"] == 4
+    assert figures["violations"] == {}
+    assert figures["slots"] >= figures["commits"] > 0
+
+
+def test_a_broken_rule_is_shown_with_its_seed_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(scenario: Scenario) -> Outcome:
+        raise Violation("two and two is five", seed=scenario.seed, event=3, lines=("the last event",))
+
+    monkeypatch.setattr("paceline.sim.run.simulate", broken)
+    result = CliRunner().invoke(command, ["sim", "--seeds", "2", "--start", "40"])
+    assert result.exit_code == 1
+    assert "VIOLATED by seeds [40, 41]" in result.stdout
+    assert "seed 41, event 3: two and two is five" in result.stderr
