@@ -116,6 +116,7 @@ def test_the_environment() -> None:
     assert names == {
         "PACELINE_CACHE",
         "PACELINE_FAULTS",
+        "PACELINE_HEARTBEAT_TIMEOUT_S",
         "PACELINE_MODE",
         "PACELINE_NAME",
         "PACELINE_RUN",

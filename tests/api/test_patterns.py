@@ -645,22 +645,22 @@ def test_the_scaler_of_fp16_and_a_step_it_skips(tmp_path: Path) -> None:
     assert summary["skipped_slots"] == 1
     assert all(np.isfinite(weights(model)))
 
-    plain, plain_optimizer = line()
     with paceline.join(seed=3) as job:
-        model2, _ = line()
-        plain.load_state_dict(model2.state_dict())
-        job.prepare(model2, torch.optim.SGD(model2.parameters(), lr=0.1))
-        for turn, (x, y) in enumerate(job.batches(points(), 8, slots=1, epochs=2)):
-            if turn == 2:
-                continue
-            plain_optimizer.zero_grad()
-            with torch.autocast("cpu", torch.float16):
-                loss = error(plain, x, y)
-            (loss * 1024.0).backward()
-            for p in plain.parameters():
-                assert p.grad is not None
-                p.grad /= 1024.0
-            plain_optimizer.step()
+        plain, _ = line()
+        job.prepare(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+        batches = list(job.batches(points(), 8, slots=1, epochs=2))
+    plain_optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    for turn, (x, y) in enumerate(batches):
+        if turn == 2:
+            continue
+        plain_optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = error(plain, x, y)
+        (loss * 1024.0).backward()
+        for p in plain.parameters():
+            assert p.grad is not None
+            p.grad /= 1024.0
+        plain_optimizer.step()
     assert weights(model) == pytest.approx(weights(plain), rel=1e-2)
 
 

@@ -51,8 +51,8 @@ class RunPlan:
                 raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
         if self.slots is not None and self.slots < 1:
             raise UsageError(f"--slots must be at least 1, not {self.slots}")
-        if self.summary is not None and not os.access(self.summary.absolute().parent, os.W_OK):
-            raise UsageError(f"--summary {self.summary}: its directory is not there or not writable")
+        if self.summary is not None:
+            _check_writable(self.summary)
 
     @property
     def cluster(self) -> ClusterSpec:
@@ -71,6 +71,18 @@ class RunPlan:
             if value is not None:
                 env[key] = str(value)
         return env
+
+
+def _check_writable(summary: Path) -> None:
+    """Better now than after the training."""
+    folder = summary.absolute().parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK) and not summary.is_dir()
+    except OSError:
+        writable = False
+    if not writable:
+        raise UsageError(f"--summary {summary} cannot be written")
 
 
 class Screen(Protocol):

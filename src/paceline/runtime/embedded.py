@@ -35,10 +35,10 @@ class EmbeddedCluster:
         log = LogStore(self.run.log_file if self.run is not None else Path(":memory:"))
         self._log = log
         suffix = secrets.token_hex(4)
-        front = self.hub.port(f"coordinator/{suffix}", listen="inproc://coordinator")
+        front = self.hub.port(f"coordinator/{suffix}", listen="coordinator")
         name = "" if path is None else str(path)
         self.coordinator = CoordinatorService(front, spec, log, run=name)
-        back = self.hub.port(f"server-0/{suffix}", listen="inproc://server-0")
+        back = self.hub.port(f"server-0/{suffix}", listen="server-0")
         intro = Register(1, "server", "server-0", os.getpid(), socket.gethostname(), back.address)
         self.server = ServerService(back, intro)
         assert front.address is not None

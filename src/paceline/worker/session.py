@@ -63,8 +63,7 @@ class Session:
         """Find the coordinator and register."""
         self.port.connect(address)
         self._wait(lambda: self.coordinator is not None, f"handshake at {address}")
-        intro = self.core.introduction
-        return self.ask(lambda req: msgspec.structs.replace(intro, req=req), Welcome)
+        return self.ask(self._introduction, Welcome)
 
     def place(self, prepared: Prepared) -> None:
         """Connect to the servers that hold the blocks."""
@@ -81,8 +80,24 @@ class Session:
     # ------------------------------------------------------------ requests
 
     def ask(self, make: Callable[[int], Message], expect: type[Reply]) -> Reply:
-        """Send a request and wait for its reply, however long the coordinator lives and works on it."""
-        message = make(self.core.next_req())
+        """Send a request and wait for its reply, however long the coordinator lives and works on it.
+
+        A worker that was taken for lost meanwhile registers again and asks anew.
+        """
+        while True:
+            reply = self._exchange(make(self.core.next_req()), expect.__name__.lower())
+            if isinstance(reply, Refused) and reply.rule == "unknown" and expect is not Welcome:
+                self._exchange(self._introduction(self.core.next_req()), "welcome")
+                continue
+            if isinstance(reply, Refused):
+                raise UsageError(f"refused ({reply.rule}): {reply.detail}")
+            assert isinstance(reply, expect), f"asked for {expect.__name__}, got {reply}"
+            return reply
+
+    def _introduction(self, req: int) -> Register:
+        return msgspec.structs.replace(self.core.introduction, req=req)
+
+    def _exchange(self, message: Message, awaited: str) -> Message:
         try:
             decode(encode(message))
         except RefusedFrameError as error:
@@ -96,12 +111,9 @@ class Session:
                 if now >= again:
                     again = now + self.core.resend_s
                     self._send_all([Send(COORDINATOR, message)])
-                self._step(expect.__name__.lower())
+                self._step(awaited)
         finally:
             self._awaiting = None
-        if isinstance(self._reply, Refused):
-            raise UsageError(f"refused ({self._reply.rule}): {self._reply.detail}")
-        assert isinstance(self._reply, expect), f"asked for {expect.__name__}, got {self._reply}"
         return self._reply
 
     def run(self, sends: Sequence[Send], states: frozenset[WorkerState], awaited: str) -> WorkerState:

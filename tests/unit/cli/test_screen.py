@@ -33,6 +33,7 @@ SUMMARY: dict[str, Any] = {
     "samples_per_s": 512.0,
     "mode": "bsp",
     "slots": 4,
+    "stopped": None,
     "workers": 2,
     "servers": 2,
     "metrics": {"a_metric_with_a_name_that_is_really_long": 0.5, "[bold]": float("nan")},

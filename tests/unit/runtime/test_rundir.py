@@ -21,7 +21,7 @@ def test_a_new_run_has_a_secret_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", ["token", "log.sqlite"])
 def test_a_used_directory_is_refused(left: str, tmp_path: Path) -> None:
     (tmp_path / left).touch()
-    with pytest.raises(UsageError, match="holds a run already: name another directory with --dir"):
+    with pytest.raises(UsageError, match=r"holds a run already: name another one \(--dir"):
         RunDir.create(tmp_path)
 
 
