@@ -55,6 +55,11 @@ class Ended:
         return self
 
 
+def _hear_ctrl_c() -> None:
+    """A suite that a shell started in the background ignores SIGINT, and its children would too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run(command: Sequence[object], cwd: Path, timeout_s: float = TIMEOUT_S, **env: str) -> Ended:
     """Run a command to its end. Its children must end with it; the hygiene fixture looks after that."""
     began = time.monotonic()
@@ -183,6 +188,7 @@ def live(cwd: Path, options: Sequence[str], script: Path, *arguments: str, **env
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=_hear_ctrl_c,
     )
     running = Live(process, where, time.monotonic())
     assert process.stdout is not None

@@ -83,6 +83,16 @@ def test_ssp_never_exceeds_its_window(tmp_path: Path) -> None:
 
 
 def test_asp_does_not_wait_for_a_slow_worker(tmp_path: Path) -> None:
+    """Other work on the machine can only lower the ratio, so one try of three above the bound shows the point."""
+    ratios: list[float] = []
+    while len(ratios) < 3 and max(ratios, default=0.0) <= 0.7:
+        (tmp_path / str(len(ratios))).mkdir()
+        ratios.append(_speed_beside_a_slow_worker(tmp_path / str(len(ratios))))
+    assert max(ratios) > 0.7, f"held back by the slow worker it would be about 0.25: {ratios}"
+
+
+def _speed_beside_a_slow_worker(tmp_path: Path) -> float:
+    """Turns/s of a worker beside one that is four times slower, over its turns/s alone."""
     fast, slow = 0.005, 0.02
     rates = []
     for workers in ("1", "2"):
@@ -94,9 +104,9 @@ def test_asp_does_not_wait_for_a_slow_worker(tmp_path: Path) -> None:
         check_once(trained, 6)
         rates.append(max(w["turns_per_s"] for w in workers_of(trained)))
         turns = sorted(w["turns"] for w in workers_of(trained))
-    assert rates[1] / rates[0] > 0.7
     assert turns[1] / turns[0] > 1.8, "a worker that is four times as fast does far more slots"
     assert trained.summary["max_staleness"] > 0
+    return float(rates[1] / rates[0])
 
 
 FAULTS = {"seed": 5, "duplicate": {"Push": 0.1}, "recv_drop": {"PushAck": 0.1}}

@@ -74,7 +74,7 @@ def worker_env(env: Mapping[str, str] | None = None) -> WorkerEnv:
         seed=_number(env, SEED),
         mode=env.get(MODE) or None,
         slots=_number(env, SLOTS),
-        threads=_number(env, THREADS) or 1,
+        threads=1 if (threads := _number(env, THREADS)) is None else threads,
         timeout_s=timeout_s,
         faults=env.get(FAULTS) or None,
     )

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from tests.e2e.cluster import PACELINE, run
 
+from paceline.config.load import worker_env
+from paceline.errors import UsageError
+
 
 @pytest.mark.parametrize(
     ("words", "named"),
@@ -38,3 +41,9 @@ def test_refused(words: list[str], named: str, tmp_path: Path) -> None:
     assert named in done.lines[-1]
     assert "Traceback" not in done.out
     assert not (tmp_path / "runs").exists()
+
+
+def test_no_threads_at_all_are_refused() -> None:
+    with pytest.raises(UsageError, match="PACELINE_THREADS"):
+        worker_env({"PACELINE_THREADS": "0"})
+    assert worker_env({}).threads == 1
