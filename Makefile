@@ -21,7 +21,7 @@ endif
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 SHOW_LOG = { echo "setup failed; the end of $(LOG):"; tail -n 40 $(LOG); exit 1; }
 
-.PHONY: help setup demo test format clean
+.PHONY: help setup demo test chaos format clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ test: setup ## check format, lint, types and layers, and run every test
 	@echo "[test 3/5] types: mypy --strict" && $(BIN)/mypy
 	@echo "[test 4/5] layers: lint-imports" && $(BIN)/lint-imports
 	@echo "[test 5/5] tests: pytest -n 2" && $(BIN)/pytest -n 2 --dist loadfile
+
+chaos: setup ## kill, stop and resume real runs some 800 times, for hours; figures go to chaos/
+	@$(BIN)/paceline dev chaos --campaign all --dir chaos --json chaos/all.json
 
 format: setup ## format the code and apply the safe fixes
 	@$(BIN)/ruff format .

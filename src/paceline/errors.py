@@ -10,6 +10,7 @@
     ├── JobError                          the job has ended and cannot go on
     │   ├── JobFailedError                a worker's script raised; carries its traceback
     │   ├── JobStoppedError               the job was stopped from outside while this worker was in a turn
+    │   ├── JobRewoundError               the job went back to before this worker's place in the script
     │   ├── SlotPoisonedError             one slot lost too many holders in a row
     │   └── ClusterLostError              a role that the job cannot do without is gone
     ├── CheckpointError                   a checkpoint is incomplete or damaged; names the file
@@ -65,6 +66,10 @@ class JobFailedError(JobError):
 
 class JobStoppedError(JobError):
     """The job ended while this worker was in a turn."""
+
+
+class JobRewoundError(JobError):
+    """The job went back to a checkpoint from before this worker's place in the script: start the script again."""
 
 
 class SlotPoisonedError(JobError):

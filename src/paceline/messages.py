@@ -17,8 +17,10 @@ from paceline.types import (
     Hyper,
     ModelSpec,
     NodeId,
+    PhaseEntry,
     PhaseSpec,
     Placement,
+    SavedFile,
     Segment,
     Sums,
 )
@@ -62,8 +64,44 @@ class JobArgs(msgspec.Struct, frozen=True, array_like=True):
     threads: int
 
 
+class ValidatorSpec(msgspec.Struct, frozen=True, array_like=True):
+    """A validation that the system runs every `every` versions (0: only when `evaluate` asks)."""
+
+    number: int
+    name: str
+    every: int
+    data_len: int
+    batch_size: int
+
+
+class Sealed(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker tells the coordinator of a slot it has sealed."""
+
+    step: int
+    slot: int
+    fence: Fence
+    weight: float
+    hyper: Hyper
+    logs: dict[str, float]
+    seconds: float
+
+
+class HeldLease(msgspec.Struct, frozen=True, array_like=True):
+    """A lease that a worker still holds: in hand, or sealed (then with its report) on a step it knows no commit of."""
+
+    step: int
+    slot: int
+    fence: Fence
+    sealed: Sealed | None = None
+
+
 class Register(Message, frozen=True):
-    """First message of a role. A worker brings `job`, a server the `address` at which it listens."""
+    """First message of a role, and again to every new coordinator: what it is and what it still has.
+
+    A worker brings `job`, `leases`, how many validations it has `declared`, and its `progress` through the script:
+    twice the number of its phase, plus one once that phase is over for it, -1 before the first. A server brings the `address` at which it listens, and of its
+    blocks the incarnation, the epoch, the version `applied` and the versions `kept`.
+    """
 
     req: int
     role: str
@@ -72,6 +110,39 @@ class Register(Message, frozen=True):
     host: str
     address: str | None = None
     job: JobArgs | None = None
+    incarnation: int = 0
+    epoch: int = 0
+    applied: int = -2
+    kept: tuple[int, ...] = ()
+    progress: int = -1
+    declared: int = 0
+    leases: tuple[HeldLease, ...] = ()
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where a job is at a version: everything but tensors that it needs to go on from there."""
+
+    incarnation: int
+    version: int
+    watermark: int
+    above: tuple[int, ...]
+    segments: tuple[Segment, ...]
+    phases: tuple[PhaseEntry, ...]
+    validators: tuple[ValidatorSpec, ...]
+    job: JobArgs
+    metrics: dict[str, float]
+    results: tuple[tuple[int, int, dict[str, float]], ...] = ()
+    logs: dict[str, float] = {}
+    samples: float = 0.0
+    empty: int = 0
+    claims: tuple[str, ...] = ()
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A complete checkpoint: where it is, and where it goes on."""
+
+    folder: str
+    position: Position
 
 
 class Welcome(Message, frozen=True):
@@ -100,16 +171,6 @@ class Prepared(Message, frozen=True):
     placement: Placement
 
 
-class ValidatorSpec(msgspec.Struct, frozen=True, array_like=True):
-    """A validation that the system runs every `every` versions (0: only when `evaluate` asks)."""
-
-    number: int
-    name: str
-    every: int
-    data_len: int
-    batch_size: int
-
-
 class Declare(Message, frozen=True):
     """A worker's n-th validator; all workers must declare the same."""
 
@@ -130,18 +191,6 @@ class PhaseBegun(Message, frozen=True):
     req: int
     generation: int
     segment: Segment | None
-
-
-class Sealed(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker tells the coordinator of a slot it has sealed."""
-
-    step: int
-    slot: int
-    fence: Fence
-    weight: float
-    hyper: Hyper
-    logs: dict[str, float]
-    seconds: float
 
 
 class Evaluated(msgspec.Struct, frozen=True, array_like=True):
@@ -177,7 +226,7 @@ class GiveBack(Message, frozen=True):
 
 
 class Stop(Message, frozen=True):
-    """End the job: after step `step`, or at the last committed version when `at_once`."""
+    """End the job: after step `step`, or at the last committed version when `at_once`. Observers may ask for it too."""
 
     req: int
     reason: str
@@ -268,6 +317,13 @@ class StatusReply(Message, frozen=True):
 
     req: int
     json: bytes
+
+
+class Scale(Message, frozen=True):
+    """Somebody wants the job to have that many workers; the engine sees it in the status and acts."""
+
+    req: int
+    workers: int
 
 
 class Finish(Message, frozen=True):
@@ -363,7 +419,10 @@ class Revoke(Message, frozen=True):
 
 
 class Abort(Message, frozen=True):
-    """The job is over for this peer: `kind` is failed, lost, evicted or stopped."""
+    """The job is over for this peer: `kind` is script, lost, stopped or rewound.
+
+    Rewound: this worker's script is further than the job is now, so it must be started again.
+    """
 
     generation: int
     kind: str
@@ -435,7 +494,9 @@ class Refused(Message, frozen=True):
 class Assign(Message, frozen=True):
     """Which blocks exist and who holds them; a server that has none yet makes room.
 
-    `hold` bounds the slots of a step that may wait for a lower one; 0 means that nothing does.
+    `hold` bounds the slots of a step that may wait for a lower one; 0 means that nothing does. A server enters an
+    incarnation only by this message: it loads its blocks from the checkpoint `folder`, which is version `version`
+    with the steps below `watermark` and those in `above`; without a folder it begins with nothing.
     """
 
     generation: int
@@ -445,6 +506,10 @@ class Assign(Message, frozen=True):
     blocks: tuple[BlockSpec, ...]
     whole: bool
     hold: int = 0
+    folder: str = ""
+    version: int = -1
+    watermark: int = 0
+    above: tuple[int, ...] = ()
 
 
 class Plan(Message, frozen=True):
@@ -456,6 +521,7 @@ class Plan(Message, frozen=True):
     generation: int
     segments: tuple[Segment, ...]
     final: int = -1
+    incarnation: int = 0
 
 
 class Summed(Message, frozen=True):
@@ -504,11 +570,46 @@ class Ready(Message, frozen=True):
 
 
 class Committed(Message, frozen=True):
-    """A row of the commit log, to be applied in that order. With `keep`, the version before it stays readable."""
+    """A row of the commit log, to be applied in that order.
+
+    With `keep`, the version before it stays readable; with `save`, the version that it makes goes to a checkpoint.
+    """
 
     generation: int
     commit: Commit
     keep: bool = False
+    save: bool = False
+
+
+class Saved(Message, frozen=True):
+    """This server's blocks of a version are in the checkpoint's folder, or `problem` says why not.
+
+    `chains` has each block's hash chain at that version. Said again until `SaveOver`.
+    """
+
+    incarnation: int
+    epoch: int
+    version: int
+    files: tuple[SavedFile, ...]
+    chains: tuple[tuple[int, bytes], ...]
+    problem: str = ""
+
+
+class SaveOver(Message, frozen=True):
+    """The checkpoint of that version is complete or given up: its memory is free, its report need not be repeated."""
+
+    generation: int
+    incarnation: int
+    version: int
+
+
+class NotLoaded(Message, frozen=True):
+    """This server could not load its blocks from the checkpoint that its assignment named."""
+
+    incarnation: int
+    epoch: int
+    folder: str
+    problem: str
 
 
 class Unpin(Message, frozen=True):
@@ -541,6 +642,7 @@ AnyMessage = (
     | Exited
     | StatusRequest
     | StatusReply
+    | Scale
     | Finish
     | Summary
     | Shutdown
@@ -563,5 +665,8 @@ AnyMessage = (
     | Choose
     | Ready
     | Committed
+    | Saved
+    | SaveOver
+    | NotLoaded
     | Unpin
 )

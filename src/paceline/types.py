@@ -149,7 +149,9 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 class Commit(msgspec.Struct, frozen=True, array_like=True):
     """A row of the commit log. Version `version` is the state after this commit.
 
-    `fences` names the attempt that counted for each slot; `scale` is the clip factor of the step's gradient.
+    `fences` names the attempt that counted for each slot; `scale` is the clip factor of the step's gradient. Where
+    attempts are interchangeable, a server may have used others: `variants` lists (its blocks, its fences) then.
+    `samples` and `empty` count what the step was made of.
     """
 
     incarnation: int
@@ -161,6 +163,9 @@ class Commit(msgspec.Struct, frozen=True, array_like=True):
     pin: bool
     staleness: int
     lag: int
+    samples: float = 0.0
+    empty: int = 0
+    variants: tuple[tuple[tuple[int, ...], tuple[Fence, ...]], ...] = ()
 
 
 class Sums(msgspec.Struct, frozen=True, array_like=True):
@@ -168,3 +173,21 @@ class Sums(msgspec.Struct, frozen=True, array_like=True):
 
     total: float
     count: float
+
+
+class SavedFile(msgspec.Struct, frozen=True):
+    """One file of a checkpoint, with the blocks in it."""
+
+    name: str
+    size: int
+    sha256: str
+    blocks: tuple[int, ...]
+
+
+class PhaseEntry(msgspec.Struct, frozen=True):
+    """A phase that has begun: its steps are [segment.step, end). `end_version` is set once all are committed."""
+
+    spec: PhaseSpec
+    segment: Segment
+    end: int
+    end_version: int | None = None

@@ -71,6 +71,7 @@ ERRORS = {
     "DeposedError": "StateError",
     "JobError": "PacelineError",
     "JobFailedError": "JobError",
+    "JobRewoundError": "JobError",
     "JobStoppedError": "JobError",
     "LoopError": "UsageError",
     "MismatchError": "UsageError",
@@ -96,7 +97,10 @@ def test_the_errors() -> None:
 
 
 FLAGS = {
-    "run": "-w/--workers -s/--servers --mode --slots --seed --threads --dir --summary script arguments",
+    "run": "-w/--workers -s/--servers --mode --slots --seed --threads --checkpoint-every --keep --checkpoints "
+    "--max-restarts --max-steps --resume --dir --summary script arguments",
+    "join": "run script arguments",
+    "scale": "run -w/--workers",
     "demo": "--epochs --dir",
     "status": "run --json",
 }

@@ -3,50 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from dataclasses import dataclass
 
 import msgspec
 
 from paceline.checkpoint.storage import Storage
+from paceline.core.keeping import folder_name as folder_name
 from paceline.errors import CheckpointError
-from paceline.messages import JobArgs, ValidatorSpec
-from paceline.types import ModelSpec, PhaseSpec, Segment
+from paceline.messages import Position
+from paceline.types import ModelSpec, SavedFile
 
 MANIFEST = "manifest.json"
 MARKER = "COMPLETE"
 FORMAT = 1
-
-
-class FileEntry(msgspec.Struct, frozen=True):
-    """One shard file."""
-
-    name: str
-    size: int
-    sha256: str
-    blocks: tuple[int, ...]
-
-
-class PhaseEntry(msgspec.Struct, frozen=True):
-    """A phase that has begun."""
-
-    spec: PhaseSpec
-    start: int
-    end: int
-    end_version: int | None
-
-
-class Position(msgspec.Struct, frozen=True):
-    """Where a job is: everything but tensors that it needs to go on."""
-
-    incarnation: int
-    version: int
-    watermark: int
-    above: tuple[int, ...]
-    segments: tuple[Segment, ...]
-    phases: tuple[PhaseEntry, ...]
-    validators: tuple[ValidatorSpec, ...]
-    job: JobArgs
-    metrics: dict[str, float]
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -55,22 +26,30 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int
     model: ModelSpec
     position: Position
-    files: tuple[FileEntry, ...]
+    files: tuple[SavedFile, ...]
     chains: tuple[str, ...]
 
 
-def folder_name(incarnation: int, version: int) -> str:
-    """The folder of a checkpoint; names sort by incarnation, then by version."""
-    return f"i{incarnation:04d}-v{version:010d}"
+def parse_folder(name: str) -> tuple[int, int] | None:
+    """The incarnation and version that `folder_name` put into a name; None for any other folder."""
+    found = re.fullmatch(r"i(\d{4,})-v(\d{10,})", name)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def write_manifest(storage: Storage, folder: str, manifest: Manifest) -> None:
     """Write the manifest, then the marker that makes the checkpoint count. The caller has synced the log before."""
-    content = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    # By the standard library, which has names for nan and inf: a loss may be either.
+    content = json.dumps(msgspec.to_builtins(manifest), indent=1).encode()
     with storage.create(f"{folder}/{MANIFEST}") as file:
         file.write(content)
     with storage.create(f"{folder}/{MARKER}") as file:
         file.write(hashlib.sha256(content).hexdigest().encode())
+
+
+def drop_checkpoint(storage: Storage, folder: str) -> None:
+    """Remove a checkpoint, its marker first: at no moment is it half there and taken for whole."""
+    storage.delete(f"{folder}/{MARKER}")
+    storage.remove(folder)
 
 
 def read_manifest(storage: Storage, folder: str) -> Manifest:
@@ -86,13 +65,16 @@ def read_manifest(storage: Storage, folder: str) -> Manifest:
         raise CheckpointError(folder, f"incomplete: {error.filename or error} is missing") from None
     if hashlib.sha256(content).hexdigest().encode() != marker:
         raise CheckpointError(folder, f"{MANIFEST} is damaged: it does not match {MARKER}")
-    manifest = msgspec.json.decode(content, type=Manifest)
+    try:
+        manifest = msgspec.convert(json.loads(content), Manifest)
+    except ValueError as error:
+        raise CheckpointError(folder, f"{MANIFEST} is not understood: {error}") from None
     if manifest.format != FORMAT:
         raise CheckpointError(folder, f"format {manifest.format} is not known here")
     return manifest
 
 
-def read_checked(storage: Storage, folder: str, entry: FileEntry) -> bytes:
+def read_checked(storage: Storage, folder: str, entry: SavedFile) -> bytes:
     """The content of a shard file.
 
     Raises:

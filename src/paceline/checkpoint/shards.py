@@ -1,19 +1,43 @@
-"""Blocks with their optimizer state <-> shard files in safetensors."""
+"""Blocks with their optimizer state <-> shard files in safetensors.
+
+The files are written and read here piece by piece, without a copy of the whole: the library's own functions make two,
+and a server saves while it trains. Any reader of safetensors opens them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import IO, Any
 
 import torch
-from safetensors.torch import load, save
 
-from paceline.checkpoint.manifest import FileEntry, Manifest, read_checked
+from paceline.blocks import bytes_of
+from paceline.checkpoint.manifest import Manifest, read_checked
 from paceline.checkpoint.storage import Storage
 from paceline.errors import CheckpointError
+from paceline.types import SavedFile
 
-_PART_NBYTES = 64 << 20  # a file of at most about this size is made in memory at once
+_PART_NBYTES = 64 << 20  # a file of at most about this size is read into memory at once
+_RUN_NBYTES = 4 << 20
+_ALIGN = 8
+
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 @dataclass(slots=True)
@@ -29,21 +53,32 @@ class BlockState:
         return sum(t.nbytes for t in (self.value, *self.state.values()))
 
 
-def write_shards(storage: Storage, folder: str, prefix: str, blocks: Mapping[int, BlockState]) -> list[FileEntry]:
-    """Write `blocks` as one or more files whose names begin with `prefix`; returns what the manifest must say."""
-    entries = []
-    for number, part in enumerate(_parts(blocks)):
-        tensors: dict[str, torch.Tensor] = {}
-        for index, block in part:
-            tensors[f"{index}/value"] = block.value
-            for (piece, name), tensor in block.state.items():
-                tensors[f"{index}/{piece}/{name}"] = tensor
-        content = save(tensors)
-        name = f"{prefix}-{number:04d}.safetensors"
-        with storage.create(f"{folder}/{name}") as file:
-            file.write(content)
-        digest = hashlib.sha256(content).hexdigest()
-        entries.append(FileEntry(name, len(content), digest, tuple(index for index, _ in part)))
+def write_shards(
+    storage: Storage,
+    folder: str,
+    prefix: str,
+    blocks: Mapping[int, BlockState],
+    check: Callable[[], None] = lambda: None,
+) -> list[SavedFile]:
+    """Write `blocks` as one or more files whose names begin with `prefix`; returns what the manifest must say.
+
+    `check` is called every few MB, and may raise to give up. After any exception no file is left.
+
+    Raises:
+        OSError: the medium is full or gone.
+    """
+    entries: list[SavedFile] = []
+    try:
+        for number, part in enumerate(_parts(blocks)):
+            name = f"{prefix}-{number:04d}.safetensors"
+            with storage.create(f"{folder}/{name}") as file:
+                size, digest = _write(file, _named(part), check)
+            entries.append(SavedFile(name, size, digest, tuple(index for index, _ in part)))
+    except BaseException:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                storage.delete(f"{folder}/{entry.name}")
+        raise
     return entries
 
 
@@ -60,10 +95,60 @@ def _parts(blocks: Mapping[int, BlockState]) -> Iterator[list[tuple[int, BlockSt
         yield part
 
 
+def _named(part: Iterable[tuple[int, BlockState]]) -> dict[str, torch.Tensor]:
+    tensors = {}
+    for index, block in part:
+        tensors[f"{index}/value"] = block.value
+        for (piece, name), tensor in block.state.items():
+            tensors[f"{index}/{piece}/{name}"] = tensor
+    return tensors
+
+
+def _write(file: IO[bytes], tensors: Mapping[str, torch.Tensor], check: Callable[[], None]) -> tuple[int, str]:
+    """Write one file; returns its size and SHA-256."""
+    # Larger elements first, so that each lies at a multiple of its size.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
+    header: dict[str, object] = {}
+    end = 0
+    for name, tensor in ordered:
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % _ALIGN)
+    first = len(text).to_bytes(8, "little") + text
+    digest = hashlib.sha256()
+    for run in _runs([memoryview(first), *(bytes_of(tensor) for _, tensor in ordered)]):
+        check()
+        file.write(run)
+        digest.update(run)
+    return len(first) + end, digest.hexdigest()
+
+
+def _runs(contents: Iterable[memoryview]) -> Iterator[memoryview]:
+    """The same bytes in long runs, each good until the next is asked for.
+
+    Writing and hashing let other threads work; between them this one needs the interpreter again, and may have to wait.
+    """
+    room = bytearray(_RUN_NBYTES)
+    fill = 0
+    for content in contents:
+        done = 0
+        while done < content.nbytes:
+            part = content[done : done + _RUN_NBYTES - fill]
+            room[fill : fill + part.nbytes] = part
+            fill += part.nbytes
+            done += part.nbytes
+            if fill == _RUN_NBYTES:
+                yield memoryview(room)
+                fill = 0
+    if fill:
+        yield memoryview(room)[:fill]
+
+
 def read_shards(
     storage: Storage, folder: str, manifest: Manifest, wanted: Iterable[int]
 ) -> Iterator[tuple[int, BlockState]]:
-    """The wanted blocks, file by file, each file checked before it is parsed.
+    """The wanted blocks, file by file, each file checked before it is parsed. The tensors are the caller's.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a block is in none of them.
@@ -73,18 +158,30 @@ def read_shards(
         here = left.intersection(entry.blocks)
         if not here:
             continue
-        tensors = load(read_checked(storage, folder, entry))
-        for index in sorted(here):
-            yield index, _block(tensors, index)
+        yield from _read(read_checked(storage, folder, entry), here)
         left -= here
     if left:
         raise CheckpointError(folder, f"no file holds block {min(left)}")
 
 
-def _block(tensors: Mapping[str, torch.Tensor], index: int) -> BlockState:
-    block = BlockState(tensors[f"{index}/value"])
-    for key, tensor in tensors.items():
-        head, *rest = key.split("/", 2)
-        if int(head) == index and len(rest) == 2:
-            block.state[int(rest[0]), rest[1]] = tensor
-    return block
+def _read(content: bytes, wanted: set[int]) -> Iterator[tuple[int, BlockState]]:
+    """The wanted blocks of one file, copied out of it one by one."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    header: dict[str, Any] = json.loads(content[8:start])
+    names: dict[int, list[str]] = {}
+    for name in header:
+        names.setdefault(int(name.split("/", 1)[0]), []).append(name)
+    data = memoryview(content)[start:]
+    for index in sorted(wanted):
+        block = BlockState(torch.empty(0))
+        for name in names[index]:
+            entry = header[name]
+            tensor = torch.empty(entry["shape"], dtype=_DTYPES[entry["dtype"]])
+            first, end = entry["data_offsets"]
+            bytes_of(tensor)[:] = data[first:end]
+            _, *rest = name.split("/", 2)
+            if len(rest) == 1:
+                block.value = tensor
+            else:
+                block.state[int(rest[0]), rest[1]] = tensor
+        yield index, block

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -25,7 +25,7 @@ class Storage(Protocol):
         """Where this is, for people."""
         ...
 
-    @contextmanager
+    @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
         """Write a new file. An exception in the block leaves no file.
 
@@ -50,6 +50,10 @@ class Storage(Protocol):
         """Names of the files in a folder, relative to it, sorted."""
         ...
 
+    def delete(self, name: str) -> None:
+        """Delete one file; an unknown one is ignored."""
+        ...
+
     def remove(self, folder: str) -> None:
         """Remove a folder with its files; an unknown one is ignored."""
         ...
@@ -66,10 +70,13 @@ class LocalStorage:
         """As `Storage.url`."""
         return str(self._root)
 
-    @contextmanager
+    @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
         """As `Storage.create`."""
         path = self._root / name
+        if not self._root.is_dir():
+            self._root.mkdir(parents=True, exist_ok=True)
+            _fsync_directory(self._root.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
@@ -98,6 +105,13 @@ class LocalStorage:
         """As `Storage.files`."""
         path = self._root / folder
         return sorted(p.name for p in path.iterdir() if p.is_file()) if path.is_dir() else []
+
+    def delete(self, name: str) -> None:
+        """As `Storage.delete`."""
+        path = self._root / name
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+            _fsync_directory(path.parent)
 
     def remove(self, folder: str) -> None:
         """As `Storage.remove`."""
@@ -129,7 +143,7 @@ class FsspecStorage:
         """As `Storage.url`."""
         return self._url
 
-    @contextmanager
+    @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
         """As `Storage.create`: the file is uploaded under another name and moved when it is whole."""
         path = f"{self._root}/{name}"
@@ -164,6 +178,12 @@ class FsspecStorage:
         self._fs.invalidate_cache(path)
         listed: list[dict[str, Any]] = self._fs.ls(path, detail=True)
         return listed
+
+    def delete(self, name: str) -> None:
+        """As `Storage.delete`."""
+        path = f"{self._root}/{name}"
+        if self._fs.exists(path):
+            self._fs.rm_file(path)
 
     def remove(self, folder: str) -> None:
         """As `Storage.remove`."""

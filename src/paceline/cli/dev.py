@@ -8,10 +8,15 @@ from pathlib import Path
 
 import click
 
+from paceline.cli import chaos
+
 
 @click.group(name="dev")
 def command() -> None:
     """Tools for developers."""
+
+
+command.add_command(chaos.command)
 
 
 @command.command(name="sim")

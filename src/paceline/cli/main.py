@@ -15,6 +15,8 @@ class _Group(click.Group):
     _commands = {  # noqa: RUF012
         "run": ("paceline.cli.run", "Run a script on workers and parameter servers of this machine."),
         "demo": ("paceline.cli.demo", "Train LeNet on Fashion-MNIST: 2 workers, 2 servers."),
+        "join": ("paceline.cli.join", "Add a worker to a run, from any terminal."),
+        "scale": ("paceline.cli.scale", "Change the number of workers of a run."),
         "status": ("paceline.cli.status", "Show what a run is doing."),
         "dev": ("paceline.cli.dev", "Tools for developers: the simulator."),
     }

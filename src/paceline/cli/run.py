@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from paceline.engines.plan import RunPlan
 
 
 @click.command(
@@ -16,50 +20,69 @@ import click
         "max_content_width": 100,
     },
 )
-@click.option("-w", "--workers", type=int, default=2, show_default=True, help="Worker processes.")
-@click.option("-s", "--servers", type=int, default=1, show_default=True, help="Parameter servers.")
+@click.option("-w", "--workers", type=int, help="Worker processes.  [default: 2]")
+@click.option("-s", "--servers", type=int, help="Parameter servers.  [default: 1]")
 @click.option("--mode", metavar="bsp|ssp:K|asp", help="Lock-step, at most K steps stale, or asynchronous.")
 @click.option("--slots", type=int, help="Micro-batches in a step (else as the script says, or one a worker).")
 @click.option("--seed", type=int, help="Seed of data order, weights and dropout.")
-@click.option("--threads", type=int, default=1, show_default=True, help="Threads of each worker; part of the result.")
+@click.option("--threads", type=int, help="Threads of each worker; part of the result.  [default: 1]")
+@click.option(
+    "--checkpoint-every", metavar="500|30s|0", help="Steps or seconds between checkpoints; 0 for none.  [default: 30s]"
+)
+@click.option("--keep", type=int, metavar="K", help="Keep the newest K checkpoints.  [default: 3]")
+@click.option("--checkpoints", metavar="URL", help="Where to keep them: a directory, or what fsspec knows.")
+@click.option(
+    "--max-restarts", type=int, metavar="N", help="Quick deaths in a row before a role is given up.  [default: 5]"
+)
+@click.option("--max-steps", type=int, metavar="N", help="End the job after N steps.")
+@click.option(
+    "--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with RUN from its last checkpoint."
+)
 @click.option("--dir", "run_dir", type=click.Path(path_type=Path), help="Run directory (new; else runs/NAME-0001 …).")
 @click.option("--summary", type=click.Path(path_type=Path), help="Also write the summary (JSON) here.")
-@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(
-    workers: int,
-    servers: int,
-    mode: str | None,
-    slots: int | None,
-    seed: int | None,
-    threads: int,
-    run_dir: Path | None,
-    summary: Path | None,
-    script: Path,
-    arguments: tuple[str, ...],
-) -> None:
+def command(resume: Path | None, run_dir: Path | None, script: Path | None, **options: Any) -> None:
     """Run SCRIPT with ARGUMENTS on workers and servers of this machine.
 
-    Options stop at the script: what follows it belongs to the script. Exit codes: 0 done, 1 the script failed, 2
-    usage, 3 a role that the run needs was lost, 130 Ctrl-C.
+    Options stop at the script: what follows it belongs to the script. With --resume, script, arguments and options are
+    those of the run unless they are given. What dies is restarted. Exit codes: 0 done, 1 the script failed, 2 usage,
+    3 a role that the run needs was lost, 130 Ctrl-C.
     """
     from paceline.cli.screen import make_screen
-    from paceline.engines.local import LocalRun, RunPlan
-    from paceline.errors import UsageError
-    from paceline.runtime.rundir import next_run, point_latest
+    from paceline.engines.local import LocalRun
+    from paceline.engines.resume import choose_checkpoint
+    from paceline.runtime.rundir import point_latest
 
-    if not script.is_file():
-        raise UsageError(f"{script} is not a file")
-    plan_for = {
-        "script": script, "arguments": arguments, "workers": workers, "servers": servers, "mode": mode,
-        "slots": slots, "seed": seed, "threads": threads, "summary": summary,
-    }  # fmt: skip
-    RunPlan(run=Path("checked-before-a-directory-is-made"), **plan_for)  # type: ignore[arg-type]
-    path = run_dir if run_dir is not None else next_run(Path("runs"), script.stem)
-    plan = RunPlan(run=path, **plan_for)  # type: ignore[arg-type]
+    given = {name: value for name, value in options.items() if value is not None and value != ()}
+    plan = _new(run_dir, script, given) if resume is None else _resumed(resume, run_dir, script, given)
     with make_screen() as screen:
+        if resume is not None:
+            plan = choose_checkpoint(plan, screen)
         local = LocalRun(plan, screen)
-        if run_dir is None:
-            point_latest(path)
+        if run_dir is None and (resume is None or (plan.run.parent / "latest").is_symlink()):
+            point_latest(plan.run)
         code = local.run()
     sys.exit(code)
+
+
+def _new(run_dir: Path | None, script: Path | None, given: dict[str, Any]) -> RunPlan:
+    from paceline.engines.plan import RunPlan
+    from paceline.errors import UsageError
+    from paceline.runtime.rundir import next_run
+
+    if script is None:
+        raise UsageError("give the SCRIPT to run, or --resume RUN")
+    checked = RunPlan(run=Path("checked-before-a-directory-is-made"), script=script, **given)
+    return checked.at(run_dir if run_dir is not None else next_run(Path("runs"), script.stem))
+
+
+def _resumed(run: Path, run_dir: Path | None, script: Path | None, given: dict[str, Any]) -> RunPlan:
+    from paceline.engines.resume import resumed
+    from paceline.errors import UsageError
+
+    if run_dir is not None:
+        raise UsageError(f"--dir {run_dir}: a run that is resumed stays in its own directory, {run}")
+    if script is not None:
+        given = {"arguments": (), **given, "script": script, "cwd": Path.cwd()}
+    return resumed(run, given)

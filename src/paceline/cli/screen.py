@@ -72,8 +72,17 @@ class TextScreen:
         rows |= {key: shown(value, ".4f") for key, value in summary["metrics"].items()}
         if summary["stopped"]:
             rows["stopped"] = summary["stopped"]
-        for key in ("max_staleness", "skipped_slots", "wasted_slots", "lost_workers", "digest", "run"):
+        for key in ("max_staleness", "skipped_slots", "wasted_slots", "lost_workers"):
             rows[key] = str(summary[key])
+        restarts = summary.get("restarts", {})
+        if any(restarts.values()):
+            rows["restarts"] = ", ".join(f"{count} {role}" for role, count in restarts.items() if count)
+        if summary.get("rewinds"):
+            rows["rewinds"] = f"{summary['rewinds']} ({summary['recomputed_steps']} steps computed again)"
+        for key in ("checkpoint", "warning"):
+            if summary.get(key):
+                rows[key] = str(summary[key])
+        rows |= {key: str(summary[key]) for key in ("digest", "run")}
         width = max(map(len, rows))
         for key, text in rows.items():  # not rich's table, which cuts a digest on a narrow screen
             self._console.print(Text(f"{key:<{width}}  {text}"), soft_wrap=True)

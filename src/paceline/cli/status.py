@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -28,15 +30,17 @@ def command(run: Path | None, as_json: bool) -> None:
         summary = json.loads(where.summary_file.read_text())
         click.echo(json.dumps(summary, indent=2) if as_json else f"{path}: done after {summary['steps']} steps")
         return
-    address = where.coordinator()
-    if address is None:
+    if where.coordinator() is None:
         click.echo(f"{path}: not started")
         return
-    observer = Observer(address, token)
+    observer = Observer(where.coordinator, token)
     try:
         status = observer.status(timeout_s=2.0)
     except TransportError:
-        click.echo(f"{path}: no coordinator is running, and the run left no summary; see {where.logs}")
+        click.echo(
+            f"{path}: no coordinator is running, and the run left no summary; see {where.logs}. "
+            f"`paceline run --resume {path}` goes on with it"
+        )
         return
     finally:
         observer.close()
@@ -47,3 +51,17 @@ def command(run: Path | None, as_json: bool) -> None:
         if status["headline"]:
             click.echo(status["headline"])
         click.echo(describe(status))
+        for line in _recovered(status):
+            click.echo(line)
+
+
+def _recovered(status: Mapping[str, Any]) -> Iterator[str]:
+    """What the run has lived through, and what it could go back to."""
+    if status.get("lost_workers"):
+        yield f"{status['lost_workers']} workers were lost"
+    if status.get("generation", 1) > 1:
+        yield f"the coordinator was started {status['generation']} times"
+    if status.get("rewinds"):
+        yield f"rewound {status['rewinds']} times: {status['recomputed_steps']} steps computed again"
+    checkpoint = status.get("checkpoint")
+    yield f"checkpoint: {checkpoint['folder']}, step {checkpoint['step']}" if checkpoint else "no checkpoint yet"

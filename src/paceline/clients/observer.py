@@ -10,9 +10,22 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from paceline.errors import DeadlineError, TransportError
-from paceline.messages import Exited, Finish, Message, Ok, Shutdown, StatusReply, StatusRequest, Summary
-from paceline.transport.base import PeerDown, PeerUp, Port, Received
+from paceline.clients.redial import Find, Redial
+from paceline.errors import DeadlineError, TransportError, UsageError
+from paceline.messages import (
+    Exited,
+    Finish,
+    Message,
+    Ok,
+    Refused,
+    Scale,
+    Shutdown,
+    StatusReply,
+    StatusRequest,
+    Stop,
+    Summary,
+)
+from paceline.transport.base import PeerDown, Port, Received
 from paceline.transport.zmq import ZmqPort
 from paceline.types import NodeId
 
@@ -20,56 +33,103 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 class Observer:
-    """A small client of the coordinator. Every call has a deadline. Not thread-safe."""
+    """A small client of the coordinator, wherever `where` says that it is: an address, or who knows it.
 
-    def __init__(self, address: str, token: bytes) -> None:
+    Every call has a deadline; a request is said again to a coordinator that took the place of another. Not thread-safe.
+    """
+
+    def __init__(self, where: str | Find, token: bytes) -> None:
         self._port: Port = ZmqPort(f"observer/{os.getpid()}-{secrets.token_hex(4)}", token)
-        self._port.connect(address)
-        self._peer: NodeId | None = None
+        self._redial = Redial(self._port, where if callable(where) else lambda: where)
+        self._redial.tick(0.0)
         self._why = "no answer"
         self._req = 0
+        self._message: Message | None = None
+        self._told: NodeId | None = None
+
+    # ------------------------------------------------------------ questions
 
     def status(self, timeout_s: float = 5.0) -> dict[str, Any]:
         """What the run is doing."""
-        reply = self._ask(lambda req: StatusRequest(req), StatusReply, timeout_s)
-        decoded: dict[str, Any] = msgspec.json.decode(reply.json)
-        return decoded
+        return decoded(self._ask(StatusRequest, StatusReply, timeout_s))
 
     def exited(self, name: str, pid: int, code: int, timeout_s: float = 5.0) -> None:
         """A process of the run has ended."""
         self._ask(lambda req: Exited(req, name, pid, code), Ok, timeout_s)
 
+    def scale(self, workers: int, timeout_s: float = 5.0) -> None:
+        """The run is to have that many workers; its engine sees to it."""
+        self._ask(lambda req: Scale(req, workers), Ok, timeout_s)
+
+    def stop(self, step: int, reason: str, *, at_once: bool = False, timeout_s: float = 5.0) -> None:
+        """End the job after `step`, or at the last committed version."""
+        self._ask(lambda req: Stop(req, reason, step, at_once), Ok, timeout_s)
+
     def finish(self, timeout_s: float = 120.0) -> dict[str, Any]:
         """Close the books; returns the summary."""
-        reply = self._ask(lambda req: Finish(req), Summary, timeout_s)
-        decoded: dict[str, Any] = msgspec.json.decode(reply.json)
-        return decoded
+        return decoded(self._ask(Finish, Summary, timeout_s))
 
     def shutdown(self, reason: str) -> None:
         """Tell the coordinator to end. No reply."""
-        if self._peer is not None:
-            self._port.send(self._peer, Shutdown(0, reason))
+        if self._redial.peer is not None:
+            self._port.send(self._redial.peer, Shutdown(0, reason))
 
     def close(self) -> None:
         """End the session."""
         self._port.close()
 
     def _ask(self, make: Callable[[int], Message], expect: type[Reply], timeout_s: float) -> Reply:
-        self._req += 1
-        message, sent = make(self._req), False
+        self.post(make)
         deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
-            if self._peer is not None and not sent:
-                try:
-                    self._port.send(self._peer, message)
-                    sent = True
-                except TransportError as error:
-                    self._peer, self._why = None, str(error)
-            match self._port.recv(min(left, 0.2)):
-                case PeerUp(peer=peer):
-                    self._peer = peer
-                case PeerDown(reason=reason):
-                    self._peer, sent, self._why = None, False, reason
-                case Received(message=reply) if isinstance(reply, expect) and reply.req == self._req:  # type: ignore[attr-defined]
-                    return reply
+            reply = self.poll(min(left, 0.1))
+            if isinstance(reply, expect):
+                return reply
         raise DeadlineError("coordinator", f"{expect.__name__.lower()} ({self._why})", timeout_s)
+
+    # ------------------------------------------------------------ one question without waiting for its answer
+
+    def post(self, make: Callable[[int], Message]) -> None:
+        """Ask; whatever was asked before is forgotten. `make` is given the request's number."""
+        self._req += 1
+        self._message, self._told = make(self._req), None
+
+    def poll(self, timeout_s: float) -> Message | None:
+        """The answer to what was posted, if it comes within `timeout_s`; None otherwise, and while nobody is there.
+
+        Raises:
+            UsageError: the coordinator refuses the request.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            now = time.monotonic()
+            self._redial.tick(now)
+            self._say()
+            event = self._port.recv(max(0.0, min(deadline - now, 0.1)))
+            self._redial.note(event)
+            match event:
+                case PeerDown(reason=reason):
+                    self._why, self._told = reason, None
+                case Received(message=reply) if self._message is not None and getattr(reply, "req", None) == self._req:
+                    self._message = None
+                    if isinstance(reply, Refused):
+                        raise UsageError(f"refused ({reply.rule}): {reply.detail}")
+                    return reply
+                case None if time.monotonic() >= deadline:
+                    return None
+
+    def _say(self) -> None:
+        peer = self._redial.peer
+        if self._message is None or peer is None or peer == self._told:
+            return
+        try:
+            self._port.send(peer, self._message)
+            self._told = peer
+        except TransportError as error:
+            self._why = str(error)
+
+
+def decoded(reply: StatusReply | Summary) -> dict[str, Any]:
+    """The document in a reply."""
+    document: dict[str, Any] = msgspec.json.decode(reply.json)
+    return document

@@ -38,7 +38,13 @@ def parse_mode(text: str) -> Mode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """What the coordinator is told when it starts."""
+    """What the coordinator is told when it starts.
+
+    A checkpoint is due every `checkpoint_steps` versions and every `checkpoint_s` seconds (0: not by that), and at the
+    end of a phase; without either there are none. With `rewinds` the loss of a server means a new incarnation, else
+    the end of the job. `resume` is the folder of the checkpoint to begin from, "" for none of them (from nothing), None
+    where the run is to be continued as it is. `max_steps` ends the job early.
+    """
 
     workers: int = 1
     servers: int = 1
@@ -47,11 +53,22 @@ class ClusterSpec:
     heartbeat_s: float = 0.5
     heartbeat_timeout_s: float = 10.0
     grace_s: float = 0.3
+    checkpoint_steps: int = 0
+    checkpoint_s: float = 0.0
+    keep_checkpoints: int = 3
+    rewinds: bool = False
+    resume: str | None = None
+    max_steps: int = 0
 
     def __post_init__(self) -> None:
         for name in ("workers", "servers", "max_losses"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("checkpoint_steps", "checkpoint_s", "max_steps"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
+        if self.keep_checkpoints < 1:
+            raise UsageError(f"keep_checkpoints must be at least 1, not {self.keep_checkpoints}")
         if self.hold is not None and self.hold < 1:
             raise UsageError(f"hold must be at least 1, not {self.hold}")
         if self.heartbeat_timeout_s <= self.heartbeat_s:

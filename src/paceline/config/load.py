@@ -96,6 +96,12 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
     return Path(env[CACHE]) if env.get(CACHE) else Path.home() / ".cache" / "paceline"
 
 
-def child_env(changes: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a child process: this one's, with `changes`."""
-    return {**os.environ, **changes}
+def child_env(changes: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment for a child process: this one's, over `defaults` and under `changes`."""
+    return {**(defaults or {}), **os.environ, **changes}
+
+
+def passed_on(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a worker that joins from another terminal needs of the environment in which the run was started."""
+    env = os.environ if env is None else env
+    return {name: env[name] for name in (TIMEOUT_S, CACHE) if env.get(name)}

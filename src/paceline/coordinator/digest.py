@@ -12,15 +12,17 @@ from paceline.messages import Pull, PullReply
 from paceline.types import NodeId
 
 _AHEAD = 8  # blocks asked for at once: hides the round trip, bounds the memory
+_SILENT_S = 2.0  # without an answer for this long, the read begins again
 
 
 class DigestReader:
     """SHA-256 over names, dtypes, shapes and bytes in model order; see `paceline.blocks.digest` for a model's.
 
-    This room has no torch, and bytes need none.
+    This room has no torch, and bytes need none. A reader is of one version in one placement; when the job moves on or
+    goes back it is `stale`, and so it is when no server answers: the caller makes another.
     """
 
-    def __init__(self, core: CoordinatorCore) -> None:
+    def __init__(self, core: CoordinatorCore, now: float) -> None:
         assert core.model is not None
         assert core.placement is not None
         self._tensors = core.model.tensors
@@ -34,7 +36,15 @@ class DigestReader:
         self._next = 0
         self._hashed = 0
         self._arrived: dict[int, bytes] = {}
+        self._heard = now
         self.value: str | None = None
+
+    def stale(self, core: CoordinatorCore, now: float) -> bool:
+        """Whether this is not, or will never be, the digest of the job as it is now."""
+        epoch = None if core.placement is None else core.placement.epoch
+        if (self._incarnation, self._epoch, self._version) != (core.incarnation, epoch, core.version):
+            return True
+        return self.value is None and now - self._heard > _SILENT_S
 
     def start(self) -> list[Send]:
         """The first reads."""
@@ -48,9 +58,14 @@ class DigestReader:
         pull = Pull(number, self._incarnation, self._epoch, self._version, blocks=(number,))
         return Send(self._owners[number], pull)
 
-    def received(self, peer: NodeId, reply: PullReply, frames: Sequence[memoryview]) -> list[Send]:
+    def received(self, peer: NodeId, reply: PullReply, frames: Sequence[memoryview], now: float) -> list[Send]:
         """One block arrived; returns further reads."""
-        if len(frames) == 1 and reply.blocks[0].block == reply.req and peer == self._owners[reply.req]:
+        if (reply.incarnation, reply.version) != (self._incarnation, self._version):
+            return []  # of an earlier reader
+        if not self._hashed <= reply.req < self._next or peer != self._owners[reply.req]:
+            return []
+        if len(frames) == 1 and reply.blocks[0].block == reply.req:
+            self._heard = now
             self._arrived[reply.req] = bytes(frames[0])
         self._advance()
         more = min(len(self._blocks), self._hashed + _AHEAD) - self._next
@@ -64,7 +79,7 @@ class DigestReader:
                 self._begin(piece.tensor)
                 self._hash.update(content[piece.offset * size : (piece.offset + piece.numel) * size])
             self._hashed += 1
-        if self._hashed == len(self._blocks):
+        if self._hashed == len(self._blocks) and self.value is None:
             self._begin(len(self._tensors) - 1)
             self.value = self._hash.hexdigest()
 

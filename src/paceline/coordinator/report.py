@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from paceline.coordinator.course import Course
 from paceline.coordinator.numbers import plain, shown
 from paceline.core.coordinator import CoordinatorCore
 from paceline.types import UNLIMITED
 
 _LATE_S = 5.0  # after which the progress line names whom a step waits for
-
-if TYPE_CHECKING:
-    from paceline.coordinator.service import Times
 
 
 def headline(core: CoordinatorCore, run: str) -> str | None:
@@ -46,9 +45,14 @@ def advice(core: CoordinatorCore) -> str | None:
 
 
 def describe(status: Mapping[str, Any]) -> str:
-    """One line: step, epoch, speed, loss, last validation, workers alive, staleness."""
+    """One line: step, epoch, speed, loss, last validation, workers alive, staleness, and what is wrong."""
+    warning = [f"warning: {status['warning']}"] if status.get("warning") else []
+    alive = status.get("workers_alive", 0)
+    workers = f"{alive} worker{'s' * (alive != 1)}"
+    if status.get("rewinding"):
+        return " · ".join([f"rewinding to version {status['version']}: waits for a server", workers, *warning])
     if status.get("step") is None or status.get("end_step") is None:
-        return f"{status.get('state', 'starting')} · {status.get('workers_alive', 0)} workers"
+        return " · ".join([str(status.get("state", "starting")), workers, *warning])
     parts = [
         f"step {status['step']}/{status['end_step']}",
         f"epoch {status['epoch']}/{status['end_epoch']}",
@@ -61,21 +65,17 @@ def describe(status: Mapping[str, Any]) -> str:
         parts.append("waits for slot {slot} of step {step}, {seconds:.0f} s at {worker}".format(**slowest))
     if status.get("validating"):
         parts.append(f"validating version {status['validating'][0]['version']}")
-    alive = status["workers_alive"]
-    parts.append(f"{alive} worker{'s' * (alive != 1)}")
+    parts.append(workers)
     if status.get("mode") != "bsp":
         parts.append(f"staleness ≤ {status['max_staleness']}")
-    return " · ".join(parts)
+    return " · ".join(parts + warning)
 
 
-def _rate(core: CoordinatorCore, times: Times) -> float:
+def _rate(core: CoordinatorCore, course: Course) -> float:
     """Samples per second: of late while the run goes on, else from version 0 to the last commit."""
-    history = times.versions
-    if core.phases.open is not None and len(history) > 1:
-        return (history[-1][2] - history[0][2]) / (history[-1][0] - history[0][0])
-    if times.began is None or times.last is None or times.last == times.began:
-        return 0.0
-    return core.totals.samples / (times.last - times.began)
+    if core.phases.open is not None and course.rate is not None:
+        return course.rate
+    return core.totals.samples / course.seconds if course.seconds else 0.0
 
 
 def _slowest(core: CoordinatorCore) -> dict[str, object] | None:
@@ -88,13 +88,32 @@ def _slowest(core: CoordinatorCore) -> dict[str, object] | None:
     return {"step": lease.slot.step, "slot": lease.slot.slot, "worker": worker, "seconds": core.now - lease.at}
 
 
-def _unfinished(core: CoordinatorCore) -> bool:
-    return core.phases.open is not None and core.watermark.low < core.phases.open.end
+def unfinished(core: CoordinatorCore, course: Course) -> bool:
+    """Whether there is work to do: steps of a phase that has begun, or what a rewind has undone."""
+    if core.phases.open is not None and core.watermark.low < core.phases.open.end:
+        return True
+    return core.state != "finished" and core.version < course.reached
 
 
-def status_of(core: CoordinatorCore, times: Times, now: float, run: str) -> dict[str, object]:
+def _checkpoint(core: CoordinatorCore, course: Course, now: float) -> dict[str, object] | None:
+    if core.checkpoint is None:
+        return None
+    folder, at = core.checkpoint.folder, core.checkpoint.position
+    age_s = None if course.checkpoint_at is None else now - course.checkpoint_at
+    return {"folder": folder, "version": at.version, "step": at.watermark, "age_s": age_s}
+
+
+def _processes(core: CoordinatorCore) -> list[dict[str, object]]:
+    """Who takes part now. A server that a new coordinator has not heard yet has no pid, and is left out."""
+    return [
+        {"name": m.name, "role": m.role, "pid": m.pid, "node": m.node}
+        for m in core.members.members.values()
+        if m.pid and not m.left
+    ]
+
+
+def status_of(core: CoordinatorCore, course: Course, now: float, run: str) -> dict[str, object]:
     """The state of a run now."""
-    rate = _rate(core, times)
     phase = core.phases.open or (core.phases.phases[-1] if core.phases.phases else None)
     segment = core.schedule.segment(core.watermark.low) if core.schedule.segments else None
     step = core.watermark.low
@@ -116,33 +135,42 @@ def status_of(core: CoordinatorCore, times: Times, now: float, run: str) -> dict
         "epoch": epoch,
         "end_epoch": segment.end_epoch if segment else None,
         "samples": round(core.totals.samples),
-        "samples_per_s": rate,
+        "samples_per_s": _rate(core, course),
         "slowest": _slowest(core),
-        "unfinished": _unfinished(core),
+        "unfinished": unfinished(core, course),
         "logs": plain(core.logs),
         "metrics": plain(core.evaluations.metrics()),
         "validating": [{"version": r.version, "name": r.validator.name} for r in core.evaluations.rounds.values()],
         "workers_alive": len(workers),
         "workers": [m.name for m in workers],
         "servers": [m.name for m in core.members.by_role("server")],
+        "wanted_workers": core.wanted_workers,
+        "processes": _processes(core),
+        "pid": os.getpid(),
         "max_staleness": core.totals.max_staleness,
         "lost_workers": core.totals.lost_workers,
+        "wasted_slots": core.totals.wasted_slots,
         "generation": core.generation,
         "incarnation": core.incarnation,
+        "rewinds": core.rewinds,
+        "recomputed_steps": core.recomputed,
+        "rewinding": core.rewinding,
+        "checkpoint": _checkpoint(core, course, now),
+        "warning": core.warning,
         "failure": None
         if core.failure is None
         else {"kind": core.failure.kind, "reason": core.failure.reason, "trace": core.failure.trace},
     }
 
 
-def summary_of(core: CoordinatorCore, times: Times, run: str, digest: str | None) -> dict[str, object]:
+def summary_of(core: CoordinatorCore, course: Course, run: str, digest: str | None) -> dict[str, object]:
     """The summary of a run that has ended."""
-    seconds = 0.0 if times.began is None or times.last is None else times.last - times.began
+    seconds = course.seconds
     segment = core.schedule.segments[-1] if core.schedule.segments else None
     totals = core.totals
     return {
         "run": run,
-        "state": "failed" if core.failure else "unfinished" if _unfinished(core) else "done",
+        "state": "failed" if core.failure else "unfinished" if unfinished(core, course) else "done",
         "stopped": core.stop_reason,
         "steps": max(0, core.version),
         "samples": round(totals.samples),
@@ -161,5 +189,11 @@ def summary_of(core: CoordinatorCore, times: Times, run: str, digest: str | None
         "skipped_slots": totals.skipped_slots,
         "wasted_slots": totals.wasted_slots,
         "lost_workers": totals.lost_workers,
+        "generations": core.generation,
+        "incarnation": core.incarnation,
+        "rewinds": core.rewinds,
+        "recomputed_steps": core.recomputed,
+        "checkpoint": core.checkpoint.folder if core.checkpoint is not None else None,
+        "warning": core.warning,
         "digest": digest,
     }

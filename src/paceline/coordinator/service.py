@@ -4,49 +4,76 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
+from paceline.checkpoint.manifest import folder_name
+from paceline.checkpoint.storage import Storage
 from paceline.config.dials import ClusterSpec
+from paceline.coordinator.course import Course
 from paceline.coordinator.digest import DigestReader
-from paceline.coordinator.report import status_of, summary_of
-from paceline.coordinator.store import LogStore
+from paceline.coordinator.keeping import Keeper, complete_checkpoints
+from paceline.coordinator.report import status_of, summary_of, unfinished
+from paceline.coordinator.store import LogReader, LogStore
 from paceline.core.coordinator import CoordinatorCore
-from paceline.core.effects import Effect, Send, Write
+from paceline.core.effects import Complete, Effect, Send, Write
 from paceline.core.membership import RunningTime
 from paceline.errors import PeerLostError, PeerUnknownError
-from paceline.messages import Finish, Message, PullReply, Shutdown, StatusReply, StatusRequest, Summary
+from paceline.messages import Finish, Message, PullReply, Saved, Shutdown, StatusReply, StatusRequest, Summary
 from paceline.transport.base import Event, Frame, PeerDown, PeerUp, Port, Received
 from paceline.types import NodeId
 
 logger = logging.getLogger(__name__)
 
+_SETTLE_S = 30.0  # how long the end of a run waits for its last checkpoint
+_NOTE_S = 5.0  # how often the time spent is made durable
+_SECONDS = "seconds"
 
-@dataclass(slots=True)
-class Times:
-    """When the run began and when its last commit was, by the caller's monotonic clock."""
 
-    began: float | None = None
-    last: float | None = None
-    versions: list[tuple[float, int, float]] = field(default_factory=list)
+def _seconds_noted(path: Path | None) -> float:
+    """The time that earlier coordinators of this run have spent on it."""
+    if path is None:
+        return 0.0
+    with LogReader(path) as reader:
+        return float(reader.get(_SECONDS) or 0.0)
 
 
 class CoordinatorService:
-    """Feeds events to the core and carries out its effects, in their order. Driven by `on_event` and `on_tick`."""
+    """Feeds events to the core and carries out its effects, in their order. Driven by `on_event` and `on_tick`.
 
-    def __init__(self, port: Port, spec: ClusterSpec, log: LogStore, *, run: str = "") -> None:
+    It goes on from what the log and the complete checkpoints in `storage` say. `close` ends what runs in the
+    background.
+    """
+
+    def __init__(
+        self, port: Port, spec: ClusterSpec, log: LogStore, *, run: str = "", storage: Storage | None = None
+    ) -> None:
         self.port = port
         self.spec = spec
         self.log = log
         self.run = run
-        self.core = CoordinatorCore(spec, log.generation)
+        history = log.history()
+        checkpoints = [] if storage is None else complete_checkpoints(storage)
+        self.core = CoordinatorCore(spec, log.generation, history, checkpoints)
         self.ended: str | None = None
-        self.times = Times()
+        path = None if str(log.path) == ":memory:" else log.path
+        reached = max([history.version, *(row.version for row in history.facts)])
+        self.course = Course(_seconds_noted(path), reached)
         self._running = RunningTime()
+        self._keeper = Keeper(storage, path, log.generation)
         self._digest: DigestReader | None = None
         self._finishing: list[tuple[NodeId, int]] = []
+        self._settle_by, self._asked_last = 0.0, False
+        self._next_note = 0.0
         self._summary: bytes | None = None
+        self._carry_out(self.core.start(self._running.value))
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        self._keeper.close()
+
+    # ------------------------------------------------------------ events
 
     def on_event(self, event: Event, now: float) -> None:
         """One event of the port."""
@@ -68,46 +95,52 @@ class CoordinatorService:
                 self._finish(peer, req, now)
             case Shutdown(reason=reason):
                 self.ended = reason
-            case PullReply() if self._digest is not None:
-                for send in self._digest.received(peer, message, frames):
-                    self._reply(send.to, send.message)
-                self._conclude(now)
+            case PullReply():
+                if self._digest is not None:
+                    for send in self._digest.received(peer, message, frames, now):
+                        self._reply(send.to, send.message)
+                    self._conclude(now)
             case _:
-                before = self.core.version
-                running = self._running.advance(now)
-                self._carry_out(self.core.handle(peer, message, frames, running))
-                if self.core.version != before:
-                    self._note_commit(now)
+                before = self.core.incarnation, self.core.version
+                self._carry_out(self.core.handle(peer, message, frames, self._running.advance(now)))
+                if (self.core.incarnation, self.core.version) != before:
+                    self.course.committed(self.core.version, self.core.totals.samples, now)
+                if isinstance(message, Saved) and message.problem:
+                    self._sweep(message)
+
+    def _sweep(self, message: Saved) -> None:
+        """A server could not write its part: once the core has given the checkpoint up, its files are in the way."""
+        at = message.incarnation, message.version
+        if at != (self.core.incarnation, self.core.saving):
+            self._keeper.sweep(folder_name(*at))
 
     def on_tick(self, now: float) -> None:
         """Time passes; the caller has drained the port before."""
-        self._carry_out(self.core.tick(self._running.advance(now)))
-
-    def _note_commit(self, now: float) -> None:
-        if self.core.version == 0:
-            self.times.began = now
-        self.times.last = now
-        history = self.times.versions
-        if not history or now - history[-1][0] >= 0.2:
-            history.append((now, self.core.version, self.core.totals.samples))
-            if len(history) > 25:
-                del history[0]
+        running = self._running.advance(now)
+        while (kept := self._keeper.poll()) is not None:
+            folder, problem = kept
+            if not problem:
+                self.course.checkpoint_at = now
+            self._carry_out(self.core.completed(folder, problem, running))
+        self._carry_out(self.core.tick(running))
+        if now >= self._next_note and self.course.began is not None:
+            self._next_note = now + _NOTE_S
+            self.log.put(_SECONDS, str(self.course.seconds))
+        self._conclude(now)
 
     # ------------------------------------------------------------ effects
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
-        rows: list[Write] = []
-        sends: list[Send] = []
-        for effect in effects:
-            if isinstance(effect, Write):
-                rows.append(effect)
-            else:
-                sends.append(effect)
+        rows = [effect for effect in effects if isinstance(effect, Write)]
         if rows:
             # All rows of one event in one transaction: each is durable before any send behind it.
             self.log.write(rows)
-        for send in sends:
-            self._reply(send.to, send.message)
+        for effect in effects:
+            match effect:
+                case Send(to=to, message=message):
+                    self._reply(to, message)
+                case Complete():
+                    self._keeper.complete(effect)
 
     def _reply(self, to: NodeId, message: Message) -> None:
         try:
@@ -119,27 +152,53 @@ class CoordinatorService:
 
     def status(self, now: float) -> dict[str, object]:
         """What `paceline status` and the progress line show."""
-        return status_of(self.core, self.times, now, self.run)
+        return status_of(self.core, self.course, now, self.run)
 
     def _finish(self, peer: NodeId, req: int, now: float) -> None:
         if self._summary is not None:
             self._reply(peer, Summary(req, self._summary))
             return
+        if not self._finishing:
+            self._settle_by, self._asked_last = now + _SETTLE_S, False
         self._finishing.append((peer, req))
-        if self._digest is None and self.core.failure is None and self.core.version >= 0:
-            self._digest = DigestReader(self.core)
-            for send in self._digest.start():
-                self._reply(send.to, send.message)
         self._conclude(now)
 
     def _conclude(self, now: float) -> None:
-        if self._digest is not None and self._digest.value is None:
-            return
+        """Answer those who wait for the summary, once the last checkpoint and the digest are there."""
         if not self._finishing:
             return
-        digest = self._digest.value if self._digest is not None else None
-        self._summary = msgspec.json.encode(summary_of(self.core, self.times, self.run, digest))
-        self.log.put("summary", self._summary.decode())
+        core = self.core
+        going_on = unfinished(core, self.course)
+        readable = core.failure is None and core.version >= 0 and not (going_on and core.rewinds)
+        if readable and not (self._is_settled(now) and self._read_digest(now)):
+            return
+        digest = None if self._digest is None else self._digest.value
+        document = summary_of(core, self.course, self.run, digest)
+        if readable and not core.settled:
+            document["warning"] = f"the last checkpoint was not complete after {_SETTLE_S:.0f} s"
+        summary = msgspec.json.encode(document)
+        if not going_on:
+            self._summary = summary
+            self.log.put("summary", summary.decode())
         for peer, req in self._finishing:
-            self._reply(peer, Summary(req, self._summary))
+            self._reply(peer, Summary(req, summary))
         self._finishing.clear()
+        self._digest = None
+
+    def _is_settled(self, now: float) -> bool:
+        """Whether no checkpoint is under way, and the last version has had its own; or it has taken too long."""
+        if self.core.settled and not self._asked_last:
+            self._asked_last = True
+            self._carry_out(self.core.finish(self._running.advance(now)))
+        return self.core.settled or now >= self._settle_by
+
+    def _read_digest(self, now: float) -> bool:
+        """Whether the digest of the current version is known; it is being read otherwise."""
+        core = self.core
+        if self._digest is not None and self._digest.stale(core, now):
+            self._digest = None
+        if self._digest is None and core.placement is not None:
+            self._digest = DigestReader(core, now)
+            for send in self._digest.start():
+                self._reply(send.to, send.message)
+        return self._digest is not None and self._digest.value is not None

@@ -6,13 +6,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from paceline.config.dials import ClusterSpec
 from paceline.core.claims import ClaimBook
-from paceline.core.effects import Effect, Send
+from paceline.core.effects import AnyFact, Effect, FactRow, Send, Write
 from paceline.core.evaluation import EvaluationBook
 from paceline.core.gate import Gate
 from paceline.core.leases import LeaseBook
 from paceline.core.membership import Membership
+from paceline.core.pace import Pace
 from paceline.core.phases import Attendance, PhaseBook
 from paceline.core.pins import PinBook
 from paceline.core.schedule import Schedule
@@ -20,6 +23,7 @@ from paceline.core.window import Watermark
 from paceline.messages import (
     Abort,
     Assign,
+    Checkpoint,
     Committed,
     JobArgs,
     Plan,
@@ -50,7 +54,12 @@ class Totals:
 
 
 class Books:
-    """What is known of a job. Its parts (`Roster`, `Phasing`, `Desk`, `Commits`) change it; nobody else does."""
+    """What is known of a job. Its parts change it; nobody else does.
+
+    `base` is the checkpoint from which this incarnation began, `checkpoints` those that are complete, `saving` the
+    version that servers write to one. `awaited` are servers of the placement that a new coordinator has not heard yet,
+    `progress` tells how far each worker's script is.
+    """
 
     def __init__(self, spec: ClusterSpec, generation: int) -> None:
         """An empty job. `serve` offers what became free to those who wait; the desk sets it."""
@@ -73,9 +82,10 @@ class Books:
         self.watermark = Watermark()
         self.schedule = Schedule()
         self.phases = PhaseBook(self.schedule, spec.workers)
-        self.leases = LeaseBook(self.schedule, generation, hold=spec.held, max_losses=spec.max_losses)
+        self.leases = self.new_leases(0)
         self.gate = Gate()
-        self.evaluations = EvaluationBook()
+        self.pace = Pace()
+        self.evaluations = EvaluationBook(generation << 32)
         self.pins = PinBook()
         self.claims = ClaimBook()
         self.attendance = Attendance()
@@ -87,7 +97,52 @@ class Books:
         self.unpin_next: int | None = None
         self.closing: Segment | None = None
         self.final = -1
+        self.limit: int | None = None
+        self.last: Commit | None = None
         self.now = 0.0
+        self.epoch = 0
+        self.base: Checkpoint | None = None
+        self.checkpoints: list[Checkpoint] = []
+        self.saving: int | None = None
+        self.awaited: set[NodeId] = set()
+        self.quiet_until = 0.0
+        self.term_until = 0.0
+        self.progress: dict[NodeId, int] = {}
+        self.rewinds = 0
+        self.recomputed = 0
+        self.wanted_workers = spec.workers
+        self.warning = ""
+
+    def new_leases(self, counter: int) -> LeaseBook:
+        """No leases yet; fences go on after `counter`."""
+        return LeaseBook(
+            self.schedule,
+            self.generation,
+            hold=self.spec.held,
+            max_losses=self.spec.max_losses,
+            done=self.is_done,
+            counter=counter,
+        )
+
+    def is_done(self, slot: SlotId) -> bool:
+        """Whether a slot need not be computed any more."""
+        if slot.step == INIT_STEP:
+            return self.version >= 0
+        return self.watermark.has(slot.step) or self.gate.chosen(slot.step, slot.slot) is not None
+
+    def fact(self, fact: AnyFact) -> Write:
+        """Make a fact durable."""
+        return Write(FactRow(self.incarnation, self.version, fact))
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest complete checkpoint."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    @property
+    def rewinding(self) -> bool:
+        """Whether blocks that have been lost are not placed again yet."""
+        return self.model is not None and self.placement is None and self.incarnation > 0
 
     def fail(self, kind: str, reason: str, trace: str) -> list[Effect]:
         """The job cannot go on; everyone is told, once."""
@@ -106,7 +161,7 @@ class Books:
         """What a server must know of the blocks."""
         assert self.placement is not None
         assert self.model is not None
-        return Assign(
+        assign = Assign(
             self.generation,
             self.incarnation,
             self.placement,
@@ -115,10 +170,16 @@ class Books:
             self.whole,
             self.leases.hold,
         )
+        if self.base is None:
+            return assign
+        at = self.base.position
+        return msgspec.structs.replace(
+            assign, folder=self.base.folder, version=at.version, watermark=at.watermark, above=at.above
+        )
 
     def plan(self) -> Plan:
         """All segments so far."""
-        return Plan(self.generation, tuple(self.schedule.segments), self.final)
+        return Plan(self.generation, tuple(self.schedule.segments), self.final, self.incarnation)
 
     def is_current(self, incarnation: int, epoch: int) -> bool:
         """Whether a message speaks of this incarnation and placement."""
@@ -137,7 +198,24 @@ class Books:
 
     def announcement(self, commit: Commit) -> Committed:
         """The commit as servers hear of it."""
-        return Committed(self.generation, commit, commit.version - 1 in self.pins)
+        keep, save = commit.version - 1 in self.pins, commit.version == self.saving
+        return Committed(self.generation, commit, keep, save)
+
+    def limit_phase(self) -> Segment | None:
+        """The job is to end before step `limit`: does the open phase end earlier? Returns the segment for that."""
+        limits = [n for n in (self.limit, self.spec.max_steps or None) if n is not None]
+        phase = self.phases.open
+        if not limits or phase is None or phase.end <= min(limits):
+            return None
+        if self.stop_reason is None:
+            self.stop_reason = f"max_steps is {self.spec.max_steps}"
+        self.limit = min(limits)
+        self.closing = self.phases.end_at(self.limit)
+        return self.closing
+
+    def is_at_limit(self) -> bool:
+        """Whether the job, which is to be stopped, is there."""
+        return self.limit is None or self.watermark.low >= self.limit
 
     def unpin(self, version: int, reason: str) -> list[Effect]:
         """One reason less to keep `version`; servers are told when none is left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from paceline.core.effects import Effect, Send
@@ -22,6 +23,15 @@ class ClaimBook:
     def __init__(self) -> None:
         self._claims: dict[str, _Claim] = {}
 
+    @property
+    def finished(self) -> tuple[str, ...]:
+        """What is done."""
+        return tuple(key for key, claim in self._claims.items() if claim.done)
+
+    def restart(self, finished: Iterable[str]) -> None:
+        """Nobody does anything; `finished` is done."""
+        self._claims = {key: _Claim("", done=True) for key in finished}
+
     def claim(self, sender: NodeId, message: Claim) -> list[Effect]:
         """Ask to be the one; answered when that is decided or the thing is done."""
         claim = self._claims.get(message.key)
@@ -37,7 +47,9 @@ class ClaimBook:
         """The holder has done it: nobody else needs to."""
         claim = self._claims.get(message.key)
         effects: list[Effect] = [Send(sender, Ok(message.req))]
-        if claim is not None and claim.holder == sender:
+        if claim is None:  # claimed under an earlier coordinator
+            claim = self._claims[message.key] = _Claim(sender)
+        if not claim.done:
             claim.done = True
             effects += [Send(node, Claimed(req, False)) for node, req in claim.waiting.items()]
             claim.waiting.clear()

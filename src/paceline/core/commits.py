@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from paceline.core.books import Books
-from paceline.core.effects import Effect, EvaluationRow, LogRow, Send, Write
+from paceline.core.effects import ChoiceFact, Effect, EvaluationRow, LogRow, Send, Write
 from paceline.core.gate import Passed, clip_scale, disagreement, mean_logs
+from paceline.core.keeping import Keeping
+from paceline.core.placement import owned
 from paceline.messages import (
     Choose,
     Evaluated,
@@ -24,8 +26,9 @@ from paceline.types import (
 class Commits:
     """Turns what servers and workers report into the one durable order."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, keeping: Keeping) -> None:
         self._job = books
+        self._keeping = keeping
 
     def receipt(self, sender: NodeId, message: Receipt) -> list[Effect]:
         """A server holds its part of one attempt."""
@@ -44,7 +47,12 @@ class Commits:
         if not self._job.is_current(message.incarnation, message.epoch) or not self._job.is_open(message.step):
             return []
         self._job.gate.ready(sender, message, whole=self._job.is_whole(message.step))
-        return self.progress(message.step)
+        effects = self.progress(message.step)
+        slots, servers = self._job.schedule.num_slots(message.step), len(self._job.owners)
+        # It has summed every slot, which a new coordinator may not have heard: those not yet reported may be leased.
+        if not effects and self._job.leases.summed(sender, message.step, slots, servers):
+            effects = self._job.serve()
+        return effects
 
     def summed(self, sender: NodeId, message: Summed) -> list[Effect]:
         """A server has summed some more slots of a step."""
@@ -55,12 +63,14 @@ class Commits:
 
     def progress(self, step: int, slot: int = -1, fence: Fence | None = None) -> list[Effect]:
         """Choose the attempt that news came of, and commit, as far as what is known of `step` allows."""
-        if not self._job.is_open(step):
+        if not self._job.is_open(step) or self._job.awaited:
             return []
         servers, slots, whole = self._job.owners, self._job.schedule.num_slots(step), self._job.is_whole(step)
         effects: list[Effect] = []
         if whole and slots > 1 and fence is not None:
             if self._job.gate.choose(step, slot, fence, servers, self._job.leases):
+                # Durable before a server adds it: a sum cannot be undone, whoever speaks for the job next.
+                effects.append(self._job.fact(ChoiceFact(self._job.gate.report(step, fence))))
                 choose = Choose(self._job.generation, self._job.incarnation, step, slot, fence)
                 effects += [Send(s, choose) for s in servers]
             return effects
@@ -68,6 +78,15 @@ class Commits:
             return effects
         passed = self._job.gate.passed(step, slots, servers, whole=whole, valid=self._job.leases)
         return effects + (self._commit(passed) if passed is not None else [])
+
+    def choices(self) -> list[Choose]:
+        """The attempts that were chosen on steps that are not committed."""
+        job = self._job
+        return [
+            Choose(job.generation, job.incarnation, step, slot, fence)
+            for step in job.gate.steps()
+            for slot, fence in job.gate.choices(step)
+        ]
 
     def _commit(self, passed: Passed) -> list[Effect]:
         seals, ready, step = passed.seals, passed.ready, passed.step
@@ -94,17 +113,25 @@ class Commits:
             version in self._job.pins,
             max(r.staleness for r in ready),
             max(r.lag for r in ready),
+            self._samples(passed),
+            sum(1 for s in seals if s.weight == 0) if step != INIT_STEP else 0,
+            self._variants(passed),
         )
         effects: list[Effect] = [Write(commit)]
         self._job.version = version
         self._job.watermark.add(step)
         self._job.log.append(commit)
-        self._count(commit, passed)
+        self._job.last = commit
+        self._count(commit)
+        phase = self._job.phases.open
+        save = self._keeping.is_due(version, last=phase is not None and self._job.watermark.low >= phase.end)
+        if save:
+            self._keeping.begin(version)
         if step != INIT_STEP:
             values = mean_logs(seals)
             self._job.logs.update(values)
             if values:
-                effects.append(Write(LogRow(version, step, values)))
+                effects.append(Write(LogRow(self._job.incarnation, version, step, values)))
         effects += [Send(s, self._job.announcement(commit)) for s in self._job.owners]
         if self._job.unpin_next is not None and self._job.unpin_next not in self._job.pins:
             unpin = Unpin(self._job.generation, self._job.incarnation, self._job.unpin_next)
@@ -114,15 +141,34 @@ class Commits:
         won = set(commit.fences)
         self._job.totals.wasted_slots += sum(lease.fence not in won for lease in self._job.leases.committed(step))
         self._open_rounds(last=False)
-        return effects + self.end_phase_if_done() + self._job.serve()
+        effects += self.end_phase_if_done()
+        if save:
+            self._keeping.hold()
+        return effects + self._job.serve()
 
-    def _count(self, commit: Commit, passed: Passed) -> None:
+    def _samples(self, passed: Passed) -> float:
+        if passed.step == INIT_STEP:
+            return 0.0
+        batch = self._job.schedule.segment(passed.step).batch_size
+        return sum(s.weight * batch for s in passed.seals)
+
+    def _variants(self, passed: Passed) -> tuple[tuple[tuple[int, ...], tuple[Fence, ...]], ...]:
+        """Interchangeable attempts: which servers used others than those that the commit names."""
+        assert self._job.placement is not None
+        named = tuple(s.fence for s in passed.seals)
+        owners, servers = self._job.placement.owners, sorted(self._job.owners)
+        return tuple(
+            (owned(owners, server), ready.fences)
+            for server, ready in zip(servers, passed.ready, strict=True)
+            if ready.fences != named
+        )
+
+    def _count(self, commit: Commit) -> None:
         if commit.step == INIT_STEP:
             return
         self._job.step = max(self._job.step, commit.step + 1)
-        batch = self._job.schedule.segment(commit.step).batch_size
-        self._job.totals.samples += sum(s.weight * batch for s in passed.seals)
-        self._job.totals.skipped_slots += sum(1 for s in passed.seals if s.weight == 0)
+        self._job.totals.samples += commit.samples
+        self._job.totals.skipped_slots += commit.empty
         self._job.totals.max_staleness = max(self._job.totals.max_staleness, commit.staleness)
         self._job.totals.max_lag = max(self._job.totals.max_lag, commit.lag)
 
@@ -135,11 +181,12 @@ class Commits:
         self._job.pins.add(self._job.version, f"phase {phase.spec.number}")
         self._job.pinned_phases.append(phase.spec.number)
         effects: list[Effect] = []
-        if self._job.stop_reason is not None:
+        if self._job.stop_reason is not None and self._job.is_at_limit():
             self._job.state = "finished"
         if self._job.closing is not None:
             # Servers may hold slots of steps that will not be; with this version they can let go of them.
             self._job.schedule.append(self._job.closing)
+            self._job.closing = None
             self._job.final = self._job.version
             effects += [Send(s, self._job.plan()) for s in self._job.owners]
         self._open_rounds(last=True)
@@ -165,7 +212,14 @@ class Commits:
         ended = self._job.evaluations.report(report)
         if ended is None:
             return []
-        row = EvaluationRow(self._job.incarnation, ended.version, ended.step, ended.validator.name, ended.metrics())
+        row = EvaluationRow(
+            self._job.incarnation,
+            ended.version,
+            ended.step,
+            ended.validator.name,
+            ended.metrics(),
+            ended.validator.number,
+        )
         effects: list[Effect] = [Write(row)]
         if not self._job.evaluations.concerns(ended.version):
             effects += self._job.unpin(ended.version, "evaluation")
@@ -174,7 +228,7 @@ class Commits:
     def release_phase_pins(self) -> list[Effect]:
         """The last version of a phase is kept until every live worker in it has gone on."""
         effects: list[Effect] = []
-        if self._job.pinned_phases:
+        if self._job.pinned_phases and not self._job.awaited and self._job.now >= self._job.term_until:
             lowest = self._job.attendance.lowest(default=len(self._job.phases.phases))
             for number in [n for n in self._job.pinned_phases if n < lowest]:
                 self._job.pinned_phases.remove(number)

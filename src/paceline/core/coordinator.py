@@ -12,8 +12,10 @@ from paceline.config.dials import ClusterSpec
 from paceline.core.books import Books
 from paceline.core.commits import Commits
 from paceline.core.desk import Desk
-from paceline.core.effects import Effect, Send
+from paceline.core.effects import ClaimFact, Effect, History, ScaleFact, Send
+from paceline.core.keeping import Keeping
 from paceline.core.phasing import Phasing
+from paceline.core.recovery import Recovery
 from paceline.core.requests import RequestBook
 from paceline.core.roster import Roster
 from paceline.errors import MismatchError
@@ -21,6 +23,7 @@ from paceline.messages import (
     Beat,
     BeginPhase,
     Bye,
+    Checkpoint,
     Claim,
     ClaimDone,
     Declare,
@@ -30,6 +33,7 @@ from paceline.messages import (
     GiveBack,
     Grant,
     Message,
+    NotLoaded,
     Ok,
     PlacementRequest,
     Prepare,
@@ -37,6 +41,8 @@ from paceline.messages import (
     Receipt,
     Refused,
     Register,
+    Saved,
+    Scale,
     Stop,
     Summed,
     Turn,
@@ -52,30 +58,51 @@ _REPEATABLE = (
 
 
 class CoordinatorCore(Books):
-    """State of the coordinator. Mutated only through `handle`, `tick` and `lost`."""
+    """State of the coordinator. Mutated only through `start`, `handle`, `tick`, `lost`, `finish` and `completed`."""
 
-    def __init__(self, spec: ClusterSpec, generation: int) -> None:
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        generation: int,
+        history: History | None = None,
+        checkpoints: Sequence[Checkpoint] = (),
+    ) -> None:
+        """`history` is what earlier coordinators of the run wrote; `checkpoints` are those that are complete."""
         super().__init__(spec, generation)
         self._requests = RequestBook()
-        self._commits = Commits(self)
-        self._desk = Desk(self, self._commits)
+        self._keeping = Keeping(self)
+        self._commits = Commits(self, self._keeping)
+        self._recovery = Recovery(self, self._commits, self._keeping)
+        self._desk = Desk(self, self._commits, self._recovery)
         self._phasing = Phasing(self, self._commits)
-        self._roster = Roster(self, self._commits, self._desk, self._requests)
+        self._roster = Roster(self, self._commits, self._desk, self._recovery, self._requests)
+        self.checkpoints = sorted(checkpoints, key=lambda c: c.folder)
+        if history is not None and history.facts:
+            self._recovery.restore(history)
+            self.last = self.log[-1] if self.log else None
         self._handlers: dict[type[Message], Callable[..., list[Effect]]] = {
             Prepare: self._roster.prepare,
             Declare: self._phasing.declare,
             BeginPhase: self._phasing.begin,
             Turn: self._desk.turn,
             GiveBack: self._desk.give_back,
-            Stop: self._phasing.stop,
             Claim: self.claims.claim,
-            ClaimDone: self.claims.done,
+            ClaimDone: self._claim_done,
             Bye: self._roster.bye,
             PlacementRequest: self._roster.where,
             Receipt: self._commits.receipt,
             Ready: self._commits.ready,
             Summed: self._commits.summed,
+            Saved: self._keeping.saved,
+            NotLoaded: lambda sender, message: self._recovery.not_loaded(message),
         }
+
+    def start(self, now: float) -> list[Effect]:
+        """Once, before the first event."""
+        self.now = now
+        if self.spec.resume is None or self.job is None:
+            return []
+        return self._recovery.resume(self.spec.resume)
 
     def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[Effect]:
         """One message. A request is carried out once; when it is repeated, it gets the same answer."""
@@ -93,11 +120,12 @@ class CoordinatorCore(Books):
             case Exited():
                 return [Send(sender, Ok(message.req)), *self._roster.exited(message)]
             case Failed():
-                name = self.members.members[sender].name if sender in self.members.members else sender
-                return [
-                    Send(sender, Ok(message.req)),
-                    *self.fail(message.kind, f"{name} failed", message.trace),
-                ]
+                return [Send(sender, Ok(message.req)), *self._roster.failed(sender, message.kind, message.trace)]
+            case Stop() if self.failure is None:  # people may ask for it too
+                return self._phasing.stop(sender, message)
+            case Scale():
+                self.wanted_workers = max(1, message.workers)
+                return [self.fact(ScaleFact(self.wanted_workers)), Send(sender, Ok(message.req))]
         handler = self._handlers.get(type(message))
         if handler is None:
             return []
@@ -116,7 +144,10 @@ class CoordinatorCore(Books):
         try:
             return handler(sender, message)
         except MismatchError as error:
-            return self.fail("script", str(error), "")
+            return self._roster.refuse(sender, str(error))
+
+    def _claim_done(self, sender: NodeId, message: ClaimDone) -> list[Effect]:
+        return [self.fact(ClaimFact(message.key)), *self.claims.done(sender, message)]
 
     def _is_void(self, reply: Message) -> bool:
         """Whether an answer that was given is a lease that no longer holds."""
@@ -138,9 +169,26 @@ class CoordinatorCore(Books):
         while self.suspects and self.suspects[0][0] <= now:
             _, slot = self.suspects.popleft()
             self.leases.requeue(slot)
-        effects += self._desk.serve()
+        self.pace.refresh()
+        effects += self._commits.release_phase_pins()
+        effects += self._desk.serve() + self._desk.speculate()
         self._requests.answered(effects)
         return effects
+
+    @property
+    def settled(self) -> bool:
+        """Whether no checkpoint is under way."""
+        return self._keeping.settled
+
+    def finish(self, now: float) -> list[Effect]:
+        """The job is over: its last version goes to a checkpoint, unless there is one of it."""
+        self.now = now
+        return self._keeping.finish(self.last)
+
+    def completed(self, folder: str, problem: str, now: float) -> list[Effect]:
+        """The checkpoint in `folder` is whole, or `problem` says why not."""
+        self.now = now
+        return self._keeping.completed(folder, problem)
 
     def lost(self, node: NodeId, reason: str, now: float) -> list[Effect]:
         """The transport lost the session with `node`."""

@@ -7,7 +7,9 @@ from collections import OrderedDict
 from paceline.core.books import Books
 from paceline.core.commits import Commits
 from paceline.core.effects import Effect, Send
+from paceline.core.leases import Lease
 from paceline.core.phases import Phase
+from paceline.core.recovery import Recovery
 from paceline.errors import MismatchError
 from paceline.messages import (
     EvalGrant,
@@ -18,6 +20,7 @@ from paceline.messages import (
     Ok,
     PhaseOver,
     Revoke,
+    Sealed,
     Turn,
 )
 from paceline.types import (
@@ -29,11 +32,14 @@ from paceline.types import (
 class Desk:
     """Answers turns, at once or when something becomes free."""
 
-    def __init__(self, books: Books, commits: Commits) -> None:
+    def __init__(self, books: Books, commits: Commits, recovery: Recovery) -> None:
         self._job = books
         self._commits = commits
+        self._recovery = recovery
         self._waiting: OrderedDict[NodeId, Turn] = OrderedDict()
         self._evaluating: dict[NodeId, Turn] = {}
+        self._sheltered = False
+        self._read_since = (-1, 0.0)
         books.serve = self.serve
 
     def turn(self, sender: NodeId, turn: Turn) -> list[Effect]:
@@ -42,13 +48,15 @@ class Desk:
             raise MismatchError(f"validation {turn.evaluation} was never declared")
         self._waiting.pop(sender, None)
         self._evaluating.pop(sender, None)
+        if turn.phase >= len(self._job.phases.phases) and self._job.state != "finished":
+            return self._recovery.send_back(sender)  # its phase began in a history that is no more
         if turn.phase >= 0:
             self._job.attendance.enter(sender, turn.phase)
+            self._job.progress[sender] = max(self._job.progress.get(sender, -1), 2 * turn.phase)
         effects: list[Effect] = []
         if turn.incarnation == self._job.incarnation:
-            if turn.sealed is not None and self._job.leases.seal(turn.sealed.fence, sender) is not None:
-                self._job.gate.sealed(turn.sealed)
-                effects += self._commits.progress(turn.sealed.step, turn.sealed.slot, turn.sealed.fence)
+            if turn.sealed is not None:
+                effects += self._sealed(sender, turn.sealed)
             if turn.evaluated is not None:
                 effects += self._commits.evaluated(turn.evaluated)
         freed = False
@@ -71,6 +79,15 @@ class Desk:
             self._waiting[sender] = turn
         return effects
 
+    def _sealed(self, sender: NodeId, report: Sealed) -> list[Effect]:
+        if report.step != INIT_STEP:
+            self._job.pace.note(sender, report.seconds)
+        if self._job.leases.seal(report.fence, sender) is None:
+            self._job.totals.wasted_slots += 1  # somebody else's attempt was sooner, or the lease was lost
+            return []
+        self._job.gate.sealed(report)
+        return self._commits.progress(report.step, report.slot, report.fence)
+
     def give_back(self, sender: NodeId, message: GiveBack) -> list[Effect]:
         """An attempt that will never count: its slot is leased again."""
         effects: list[Effect] = [Send(sender, Ok(message.req))]
@@ -86,23 +103,68 @@ class Desk:
             if reply is not None:
                 del self._evaluating[node]
                 effects.append(Send(node, reply))
-        while self._waiting:
-            # Workers in this queue are all in the open phase: where the first gets nothing, nobody does.
-            node, turn = next(iter(self._waiting.items()))
+        for node, turn in list(self._waiting.items()):
+            # Workers in this queue are all in the open phase: where the first gets nothing, nobody does, unless it
+            # was only left out because others are faster.
             reply = self._offer(node, turn)
-            if reply is None:
+            if reply is not None:
+                del self._waiting[node]
+                effects.append(Send(node, reply))
+            elif not self._sheltered:
                 return effects
-            del self._waiting[node]
-            effects.append(Send(node, reply))
+        if self._waiting:
+            return effects
         if self._job.failure is None:
             lease = self._job.leases.recall(self._job.watermark.low, self._job.version >= 0)
             if lease is not None:
                 effects.append(Send(lease.worker, Revoke(self._job.generation, lease.fence)))
         return effects
 
+    def speculate(self) -> list[Effect]:
+        """Slots that are late are leased again to workers that have nothing to do."""
+        job = self._job
+        step = job.watermark.low
+        if not self._waiting or job.version < 0 or job.placement is None or job.awaited or job.is_over():
+            return []
+        effects: list[Effect] = []
+        for late in sorted(job.leases.open_leases(), key=lambda lease: lease.slot):
+            if late.slot.step != step or not job.pace.is_late(late.worker, job.now - self._since(late)):
+                continue
+            idle = next((n for n, t in self._waiting.items() if t.phase == job.phases.phases[-1].spec.number), None)
+            if idle is None:
+                break
+            if job.leases.attempts(late.slot) > 1 or idle == late.worker:
+                continue
+            turn = self._waiting.pop(idle)
+            lease = job.leases.again(late, idle, job.now)
+            effects.append(Send(idle, self._grant(turn, lease, lead=job.members.lead() == idle)))
+        return effects
+
+    def _since(self, lease: Lease) -> float:
+        """Since when `lease` can be worked on: leases are granted before the state to compute them on is there."""
+        version, at = self._read_since
+        if version != self._job.version:
+            self._read_since = (self._job.version, self._job.now)
+            at = self._job.now
+        return max(lease.at, at)
+
+    def _shelters(self, node: NodeId, end_step: int) -> bool:
+        """Whether `node` is so slow that the others finish the rest without it before it ended one slot."""
+        job = self._job
+        if not job.pace.is_slow(node) or job.leases.has_requeued:
+            return False
+        slots = job.leases.unleased(end_step, in_step=job.schedule.window(job.watermark.low) == 0)
+        workers = len(job.members.members)
+        if not 0 < slots <= 4 * workers:
+            return False
+        busy = {ls.worker: job.now - self._since(ls) for ls in job.leases.open_leases()}
+        others = {n: 0.0 for n in self._waiting if n != node} | {n: s for n, s in busy.items() if n != node}
+        return job.pace.others_are_sooner(node, slots, others.items())
+
     def _offer(self, node: NodeId, turn: Turn) -> Message | None:
         """What `node` gets now: a validation slot first, then a training slot, or the end of its phase."""
-        if self._job.failure is not None or self._job.placement is None:
+        self._sheltered = False
+        if self._job.failure is not None or self._job.placement is None or self._is_quiet():
             return None
         lead = self._job.members.lead() == node
         if self._job.version < 0:
@@ -133,6 +195,13 @@ class Desk:
             return None
         return self._offer_training(node, turn, lead)
 
+    def _is_quiet(self) -> bool:
+        """Whether a new coordinator still listens for what servers and workers hold."""
+        job = self._job
+        if job.awaited:
+            return True
+        return job.now < job.quiet_until and job.members.num_workers < job.wanted_workers
+
     def _offer_training(self, node: NodeId, turn: Turn, lead: bool) -> Message | None:
         assert self._job.placement is not None
         phases = self._job.phases.phases
@@ -140,15 +209,22 @@ class Desk:
             number = min(turn.phase, len(phases) - 1) if self._job.state == "finished" else turn.phase
             phase = phases[number] if 0 <= number < len(phases) else None
             if (phase is None and self._job.state == "finished") or (phase is not None and self._phase_over(phase)):
-                return self._over_message(turn, phase, lead)
+                return self._over_message(node, turn, phase, lead)
         open_ = self._job.phases.open
         mine = open_ is not None and open_.spec.number == turn.phase and turn.evaluation < 0
         end = open_.end if open_ is not None and mine else 0  # step 0 is beyond 0, the initial weights are not
+        if mine and self._job.version >= 0 and self._shelters(node, end):
+            self._sheltered = True
+            return None
         lease = self._job.leases.grant(node, self._job.watermark.low, self._job.version >= 0, end, self._job.now)
         if lease is None:
             return None
         if self._job.state == "waiting":
             self._job.state = "running"
+        return self._grant(turn, lease, lead=lead)
+
+    def _grant(self, turn: Turn, lease: Lease, *, lead: bool) -> Grant:
+        assert self._job.placement is not None
         step, slot = lease.slot
         return Grant(
             turn.req,
@@ -163,11 +239,12 @@ class Desk:
             lead,
         )
 
-    def _over_message(self, turn: Turn, phase: Phase | None, lead: bool) -> PhaseOver:
+    def _over_message(self, node: NodeId, turn: Turn, phase: Phase | None, lead: bool) -> PhaseOver:
         assert self._job.placement is not None
         version = self._job.version if phase is None or phase.end_version is None else phase.end_version
         if version != self._job.version and version not in self._job.pins:
             version = -1  # long gone: a late joiner reads the state it needs with its first lease
+        self._job.progress[node] = max(self._job.progress.get(node, -1), 2 * turn.phase + 1)
         return PhaseOver(
             turn.req,
             self._job.generation,

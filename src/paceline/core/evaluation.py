@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from paceline.messages import Evaluated, ValidatorSpec
@@ -50,11 +51,12 @@ class _Held:
 class EvaluationBook:
     """Open rounds and the newest results."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
+        """Rounds are numbered after `first`: reports on an earlier coordinator's rounds name none of these."""
         self.validators: list[ValidatorSpec] = []
         self.rounds: dict[int, Round] = {}
         self.latest: dict[int, tuple[int, dict[str, float]]] = {}
-        self._number = 0
+        self._number = first
         self._held: dict[Fence, _Held] = {}
         self._by_worker: dict[NodeId, set[Fence]] = {}
 
@@ -139,6 +141,13 @@ class EvaluationBook:
             if not fences:
                 del self._by_worker[held.worker]
         return held
+
+    def restart(self, results: Iterable[tuple[int, int, dict[str, float]]]) -> None:
+        """No round is open; the newest results are (validator, version, values)."""
+        self.rounds.clear()
+        self._held.clear()
+        self._by_worker.clear()
+        self.latest = {number: (version, dict(values)) for number, version, values in results}
 
     def metrics(self) -> dict[str, float]:
         """The newest values of all validators."""

@@ -73,6 +73,23 @@ class Gate:
         pending.chosen[slot] = fence
         return True
 
+    def decide(self, report: Sealed) -> None:
+        """An earlier coordinator chose this attempt."""
+        self.sealed(report)
+        self._steps[report.step].chosen[report.slot] = report.fence
+
+    def steps(self) -> list[int]:
+        """Steps of which something is known."""
+        return sorted(self._steps)
+
+    def choices(self, step: int) -> list[tuple[int, Fence]]:
+        """Slots of a step whose attempt is chosen."""
+        return sorted(self._steps[step].chosen.items())
+
+    def report(self, step: int, fence: Fence) -> Sealed:
+        """The report of a sealed attempt."""
+        return self._steps[step].seals[fence]
+
     def chosen(self, step: int, slot: int) -> Fence | None:
         """The attempt that counts for a slot, once it is chosen."""
         pending = self._steps.get(step)

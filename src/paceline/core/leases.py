@@ -1,8 +1,8 @@
-"""Who may compute which slot. Soft state: never persisted, rebuilt from nothing after a restart."""
+"""Who may compute which slot. Soft state: never persisted; after a restart holders tell of it again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -47,13 +47,24 @@ class _Step:
 class LeaseBook:
     """Leases of training slots, in slot order, within the window and within `hold`."""
 
-    def __init__(self, schedule: Schedule, generation: int, *, hold: int, max_losses: int) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        generation: int,
+        *,
+        hold: int,
+        max_losses: int,
+        done: Callable[[SlotId], bool] = lambda slot: False,
+        counter: int = 0,
+    ) -> None:
+        """`done` tells slots that need not be computed any more; fences go on after `counter`."""
         self.schedule = schedule
         self.generation = generation
         self.hold = hold
         self.max_losses = max_losses
         self.granted = 0
-        self._counter = 0
+        self.counter = counter
+        self._done = done
         self._next = SlotId(INIT_STEP, 0)
         self._requeued: list[SlotId] = []
         self._waiting: set[SlotId] = set()
@@ -66,8 +77,8 @@ class LeaseBook:
 
     def fence(self) -> Fence:
         """A new fence, larger than every earlier one."""
-        self._counter += 1
-        return Fence(self.generation, self._counter)
+        self.counter += 1
+        return Fence(self.generation, self.counter)
 
     def start_at(self, step: int) -> None:
         """Everything below `step` is committed (after a restart)."""
@@ -81,14 +92,29 @@ class LeaseBook:
         `watermark` is the lowest uncommitted step, `end_step` the first step that must not be leased.
         """
         slot = self._take(watermark, initialised, end_step)
-        if slot is None:
-            return None
-        lease = Lease(slot, self.fence(), worker, now)
-        self._leases[lease.fence] = lease
-        self._by_worker.setdefault(worker, {})[lease.fence] = lease
-        self._by_slot.setdefault(slot, {})[lease.fence] = lease
+        return None if slot is None else self._lease(slot, self.fence(), worker, now)
+
+    def _lease(self, slot: SlotId, fence: Fence, worker: NodeId, now: float) -> Lease:
+        lease = Lease(slot, fence, worker, now)
+        self._leases[fence] = lease
+        self._by_worker.setdefault(worker, {})[fence] = lease
+        self._by_slot.setdefault(slot, {})[fence] = lease
         self.granted += 1
         return lease
+
+    def again(self, late: Lease, worker: NodeId, now: float) -> Lease:
+        """Lease a slot a second time, because its holder is late; whichever attempt is first counts."""
+        return self._lease(late.slot, self.fence(), worker, now)
+
+    def adopt(self, worker: NodeId, slot: SlotId, fence: Fence, now: float) -> bool:
+        """A lease of an earlier coordinator gets a full new term, unless somebody else has the slot."""
+        if fence.generation >= self.generation or fence in self._leases or self._by_slot.get(slot) or self._done(slot):
+            return False
+        if slot.step != INIT_STEP:
+            self._step(slot.step)
+        self._lease(slot, fence, worker, now)
+        self._keep_requeued([s for s in self._requeued if s != slot])
+        return True
 
     def _take(self, watermark: int, initialised: bool, end_step: int) -> SlotId | None:
         if self._requeued:
@@ -101,16 +127,20 @@ class LeaseBook:
         slot = self._next
         if slot.step == INIT_STEP:
             self._next = SlotId(0, 0)
-            return slot if not initialised else self._take(watermark, initialised, end_step)
+            again = initialised or slot in self._by_slot
+            return slot if not again else self._take(watermark, initialised, end_step)
         if not initialised and slot.step > 0:
             return None
         if slot.step >= end_step or not may_lease(self.schedule.window(slot.step), slot.step, watermark):
             return None
-        step = self._step(slot.step)
-        if slot.slot >= step.low + self.hold:
+        last = slot.slot + 1 == self.schedule.num_slots(slot.step)
+        after = SlotId(slot.step + 1, 0) if last else SlotId(slot.step, slot.slot + 1)
+        if slot in self._by_slot or self._done(slot):  # somebody had it under an earlier coordinator
+            self._next = after
+            return self._take(watermark, initialised, end_step)
+        if slot.slot >= self._step(slot.step).low + self.hold:
             return None
-        last = slot.slot + 1 == step.num_slots
-        self._next = SlotId(slot.step + 1, 0) if last else SlotId(slot.step, slot.slot + 1)
+        self._next = after
         return slot
 
     def _step(self, number: int) -> _Step:
@@ -166,6 +196,29 @@ class LeaseBook:
         """Of the leases of `step` that nobody has sealed, the one granted first: whom the step waits for."""
         waiting = [ls for ls in self._leases.values() if ls.slot.step == step and ls.fence not in self._sealed]
         return min(waiting, key=lambda lease: lease.at, default=None)
+
+    def open_leases(self) -> list[Lease]:
+        """Leases that nobody has sealed."""
+        return [lease for lease in self._leases.values() if lease.fence not in self._sealed]
+
+    def attempts(self, slot: SlotId) -> int:
+        """How many live leases a slot has."""
+        return len(self._by_slot.get(slot, ()))
+
+    @property
+    def has_requeued(self) -> bool:
+        """Whether a slot waits to be leased again."""
+        return bool(self._requeued)
+
+    def unleased(self, end_step: int, *, in_step: bool) -> int:
+        """How many slots nobody has yet: of the step that is leased now, or of all steps before `end_step`."""
+        count, at = len(self._requeued), self._next
+        if at.step == INIT_STEP or at.step >= end_step:
+            return count
+        count += self.schedule.num_slots(at.step) - at.slot
+        if not in_step:
+            count += sum(self.schedule.num_slots(s) for s in range(at.step + 1, min(end_step, at.step + 65)))
+        return count
 
     def find(self, fence: Fence) -> Lease | None:
         """The live lease with that fence; None once it was given back, revoked or its step committed."""
@@ -263,6 +316,8 @@ class LeaseBook:
     def _requeue(self, slot: SlotId) -> SlotId | None:
         if self._by_slot.get(slot) or slot in self._waiting:
             return None  # somebody else is on it, or will be
+        if slot >= self._next:
+            return slot  # adopted out of order: its turn comes anyway
         heappush(self._requeued, slot)
         self._waiting.add(slot)
         return slot

@@ -21,8 +21,8 @@ class Member:
     address: str | None
     seen: float
     joined: float
-    phase: int = -1
     left: bool = False
+    late: bool = False
 
 
 class Membership:
@@ -80,6 +80,11 @@ class Membership:
     def by_role(self, role: str) -> list[Member]:
         """Members of a role, in order of name."""
         return sorted((m for m in self.members.values() if m.role == role), key=lambda m: m.name)
+
+    @property
+    def num_workers(self) -> int:
+        """Live workers that have not left."""
+        return len(self._workers)
 
     def lead(self) -> NodeId | None:
         """One live worker: the longest-serving. It changes only when that one leaves or is lost."""

@@ -62,6 +62,13 @@ class Parking:
         keys, self._early = self._early, []
         return self._take(keys)
 
+    def restart(self) -> None:
+        """Everything that waits, whatever for, is looked at again with the next `early`."""
+        self._early = [(sender, blocks) for sender, pulls in self._pulls.items() for blocks in pulls]
+        self._by_version.clear()
+        self._by_step.clear()
+        self._by_watermark.clear()
+
     def committed(self, version: int, step: int, watermark: int) -> list[tuple[NodeId, Pull]]:
         """Take out those for whom this commit may have been the one."""
         keys = self._by_version.pop(version, [])

@@ -11,7 +11,7 @@ from paceline.core.sampling import num_steps
 from paceline.core.schedule import Schedule
 from paceline.errors import MismatchError
 from paceline.messages import JobArgs
-from paceline.types import NodeId, PhaseSpec, Segment
+from paceline.types import NodeId, PhaseEntry, PhaseSpec, Segment
 
 
 @dataclass(slots=True)
@@ -27,6 +27,16 @@ class Phase:
     def start(self) -> int:
         """First step."""
         return self.segment.step
+
+    @property
+    def entry(self) -> PhaseEntry:
+        """The phase as a checkpoint holds it."""
+        return PhaseEntry(self.spec, self.segment, self.end, self.end_version)
+
+    @classmethod
+    def of(cls, entry: PhaseEntry) -> Phase:
+        """The phase that `entry` says."""
+        return cls(entry.spec, entry.segment, entry.end, entry.end_version)
 
 
 class PhaseBook:

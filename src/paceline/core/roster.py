@@ -5,13 +5,15 @@ from __future__ import annotations
 from paceline.core.books import Books
 from paceline.core.commits import Commits
 from paceline.core.desk import Desk
-from paceline.core.effects import Effect, PlacementRow, Send, Write
+from paceline.core.effects import Effect, JobFact, ModelFact, PlacementFact, Send
 from paceline.core.layout import cut
 from paceline.core.membership import Member
 from paceline.core.placement import balance
+from paceline.core.recovery import Recovery
 from paceline.core.requests import RequestBook
 from paceline.errors import MismatchError, SlotPoisonedError
 from paceline.messages import (
+    Abort,
     Beat,
     BeatAck,
     Bye,
@@ -38,58 +40,126 @@ _MAX_REPEATED_COMMITS = 1024
 class Roster:
     """Members, their model and their placement."""
 
-    def __init__(self, books: Books, commits: Commits, desk: Desk, requests: RequestBook) -> None:
+    def __init__(self, books: Books, commits: Commits, desk: Desk, recovery: Recovery, requests: RequestBook) -> None:
         self._job = books
         self._commits = commits
         self._desk = desk
+        self._recovery = recovery
         self._requests = requests
         self._prepare_waiting: dict[NodeId, int] = {}
         self._applied: dict[NodeId, int] = {}
+        self._refused: set[NodeId] = set()
+        recovery.lose = self._let_go
 
     def register(self, sender: NodeId, message: Register) -> list[Effect]:
-        """A process takes part (again)."""
-        if self._job.failure is not None:
-            return [Send(sender, self._job.failure)]
+        """A process takes part (again), and tells what it has."""
+        job = self._job
+        if job.failure is not None:
+            return [Send(sender, job.failure)]
         effects: list[Effect] = []
         if message.job is not None:
-            if self._job.job is None:
-                self._job.job = message.job
-            elif (message.job.seed, message.job.mode) != (self._job.job.seed, self._job.job.mode):
-                return self._job.fail(
-                    "script",
+            if job.job is None:
+                job.job = message.job
+                effects.append(job.fact(JobFact(message.job)))
+            elif (message.job.seed, message.job.mode) != (job.job.seed, job.job.mode):
+                problem = (
                     f"{message.name} joined with seed={message.job.seed}, mode={message.job.mode!r}; "
-                    f"the job has seed={self._job.job.seed}, mode={self._job.job.mode!r}",
-                    "",
+                    f"the job has seed={job.job.seed}, mode={job.job.mode!r}"
                 )
-        if not self._job.members.seen(sender, self._job.now):
-            now = self._job.now
-            self._job.members.add(
-                Member(sender, message.role, message.name, message.pid, message.host, message.address, now, now)
-            )
-        welcome = Welcome(
-            message.req, self._job.generation, self._job.incarnation, self._job.job, self._job.spec.heartbeat_s
-        )
-        effects.append(Send(sender, welcome))
+                return self._refuse_late(sender, problem) if job.version >= 0 else job.fail("script", problem, "")
+            if self._recovery.is_ahead(message.progress):
+                return self._recovery.send_back(sender)
+            job.progress[sender] = max(job.progress.get(sender, -1), message.progress)
         if message.role == "server":
-            effects += self._place()
+            effects += self._replace(sender, message)
+        known = job.members.members.get(sender)
+        if known is None or not known.pid:  # new, or known only from the log
+            late = job.version >= 0
+            job.members.add(
+                Member(
+                    sender,
+                    message.role,
+                    message.name,
+                    message.pid,
+                    message.host,
+                    message.address,
+                    job.now,
+                    job.now,
+                    late=late,
+                )
+            )
+        else:
+            job.members.seen(sender, job.now)
+        effects.append(
+            Send(sender, Welcome(message.req, job.generation, job.incarnation, job.job, job.spec.heartbeat_s))
+        )
+        if message.role == "server":
+            return effects + self._returned(sender, message) + self._place()
+        return effects + self._recovery.adopt(sender, message)
+
+    def _replace(self, sender: NodeId, message: Register) -> list[Effect]:
+        """A server that starts again under its name is not the one that held the blocks: that one is gone."""
+        old = [m for m in self._job.members.by_role("server") if m.name == message.name and m.node != sender]
+        effects: list[Effect] = []
+        for member in old:
+            effects += self.lose(member, "it was started again")
         return effects
+
+    def _returned(self, server: NodeId, message: Register) -> list[Effect]:
+        job = self._job
+        if job.placement is None or server not in job.placement.addresses:
+            return []
+        if message.incarnation == job.incarnation and message.applied > job.version:
+            member = job.members.members[server]
+            return self.lose(member, f"it has version {message.applied}, the log ends at {job.version}")
+        return self._recovery.heard(server, message)
+
+    def refuse(self, sender: NodeId, problem: str) -> list[Effect]:
+        """Workers disagree. One that came late to a running job is refused; else nobody knows who is right."""
+        member = self._job.members.members.get(sender)
+        if member is None or not member.late:
+            return self._job.fail("script", problem, "")
+        return self._refuse_late(sender, problem)
+
+    def _refuse_late(self, sender: NodeId, problem: str) -> list[Effect]:
+        self._refused.add(sender)
+        return [Send(sender, Abort(self._job.generation, "script", problem)), *self._let_go(sender)]
+
+    def failed(self, sender: NodeId, kind: str, trace: str) -> list[Effect]:
+        """A role cannot go on, and so the job cannot; unless the role was refused."""
+        if sender in self._refused:
+            return []
+        member = self._job.members.members.get(sender)
+        return self._job.fail(kind, f"{member.name if member else sender} failed", trace)
+
+    def _let_go(self, worker: NodeId) -> list[Effect]:
+        """A worker goes, and that is no loss."""
+        if self._job.members.remove(worker) is None:
+            return []
+        self._requests.forget_waiting(worker)
+        self._prepare_waiting.pop(worker, None)
+        return self._part(worker, lost=False)
 
     def beat(self, sender: NodeId, beat: Beat) -> list[Effect]:
         """A sign of life; a server that has missed something is told again."""
-        known = self._job.members.seen(beat.node, self._job.now)
+        known = self._job.members.seen(beat.node, self._job.now) and beat.node not in self._job.awaited
         effects: list[Effect] = [Send(sender, BeatAck(self._job.generation, self._job.state, known))]
         if self._job.failure is not None:
             return [*effects, Send(beat.node, self._job.failure)]
         member = self._job.members.members.get(beat.node)
-        if member is not None and member.role == "server" and self._job.placement is not None:
+        # Before every server is heard it is not known what they must keep.
+        speaks = member is not None and sender == member.node and not self._job.awaited
+        if member is not None and speaks and member.role == "server" and self._job.placement is not None:
             effects += self._repair(member.node, beat)
         return effects
 
     def _repair(self, server: NodeId, beat: Beat) -> list[Effect]:
         """Say again what a server has missed. A lag that one beat shows may be on its way; two beats mean it is not."""
         effects: list[Effect] = []
-        if beat.epoch == 0:
-            effects.append(Send(server, self._job.assignment()))
+        assert self._job.placement is not None
+        if (beat.incarnation, beat.epoch) != (self._job.incarnation, self._job.placement.epoch):
+            self._applied.pop(server, None)
+            return [Send(server, self._job.assignment()), Send(server, self._job.plan())]
         if beat.segments < len(self._job.schedule.segments):
             effects.append(Send(server, self._job.plan()))
         if server not in self._job.owners:
@@ -120,8 +190,11 @@ class Roster:
         self._job.members.remove(member.node)
         self._requests.forget_waiting(member.node)
         self._prepare_waiting.pop(member.node, None)
-        if member.role == "server" and member.node in self._job.owners and not self._job.is_over():
-            return self._job.fail("lost", f"{member.name} is lost ({why}), and its blocks have no other copy", "")
+        if member.role == "server" and member.node in self._job.owners and self._job.failure is None:
+            if self._job.spec.rewinds:
+                return self._recovery.rewind(f"{member.name} is lost ({why})") + self._place()
+            if not self._job.is_over():
+                return self._job.fail("lost", f"{member.name} is lost ({why}), and its blocks have no other copy", "")
         if member.role != "worker":
             return []
         if not member.left:
@@ -131,6 +204,8 @@ class Roster:
     def _part(self, worker: NodeId, *, lost: bool) -> list[Effect]:
         """A worker is gone, lost or in good order: what it had goes to others."""
         self._desk.forget(worker)
+        self._job.pace.forget(worker)
+        self._job.progress.pop(worker, None)
         self._job.attendance.leave(worker)
         revoked = self._job.leases.revoke(worker, lost=lost)
         for slot in revoked.sealed:
@@ -170,30 +245,37 @@ class Roster:
     def prepare(self, sender: NodeId, message: Prepare) -> list[Effect]:
         """A worker's model; answered once the blocks are placed."""
         name = self._job.members.members[sender].name
+        effects: list[Effect] = []
         if self._job.model is None:
             self._job.model = message.spec
             self._job.blocks = cut(message.spec.tensors)
+            effects.append(self._job.fact(ModelFact(message.spec)))
         else:
             _compare_models(self._job.model, message.spec, name)
         self._prepare_waiting[sender] = message.req
-        return self._place()
+        return effects + self._place()
 
     def _place(self) -> list[Effect]:
         """Place the blocks once the model is known and every server is there; answer who waits for it."""
+        job = self._job
         effects: list[Effect] = []
-        if self._job.model is None:
+        if job.model is None:
             return effects
-        if self._job.placement is None:
-            servers = self._job.members.by_role("server")
-            if len(servers) < self._job.spec.servers:
+        if job.placement is None:
+            servers = job.members.by_role("server")[: job.spec.servers]
+            if len(servers) < job.spec.servers:
                 return effects
-            owners = balance(self._job.blocks, [s.node for s in servers])
-            self._job.placement = Placement(1, owners, {s.node: s.address or "" for s in servers})
-            self._job.owners = tuple(sorted(set(owners)))  # with few blocks, some servers have none
-            effects.append(Write(PlacementRow(self._job.placement)))
-            effects += [Send(s.node, self._job.assignment()) for s in servers]
+            job.epoch += 1
+            owners = balance(job.blocks, [s.node for s in servers])
+            job.placement = Placement(job.epoch, owners, {s.node: s.address or "" for s in servers})
+            job.owners = tuple(sorted(set(owners)))  # with few blocks, some servers have none
+            self._applied.clear()
+            effects.append(job.fact(PlacementFact(job.placement)))
+            for server in servers:
+                effects += [Send(server.node, job.assignment()), Send(server.node, job.plan())]
+            effects += job.serve()
         for node, req in self._prepare_waiting.items():
-            effects.append(Send(node, Prepared(req, self._job.generation, self._job.incarnation, self._job.placement)))
+            effects.append(Send(node, Prepared(req, job.generation, job.incarnation, job.placement)))
         self._prepare_waiting.clear()
         return effects
 

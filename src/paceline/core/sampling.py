@@ -101,6 +101,29 @@ def place(segment: Segment, step: int) -> Place:
     return Place(epoch, offset, count, -(-count // segment.batch_size))
 
 
+class Places(NamedTuple):
+    """Where many steps lie: as `Place`, one array a field."""
+
+    epoch: Indices
+    offset: Indices
+    samples: Indices
+    slots: Indices
+
+
+def places(segment: Segment, steps: Indices) -> Places:
+    """As `place`, for many steps (of this segment) at once."""
+    per_step = segment.slots * segment.batch_size
+    first_end, first_steps, end, later_steps = _epochs(segment)
+    k = steps - segment.step
+    first = k < first_steps
+    turn, at = np.divmod(k - first_steps, max(1, later_steps))
+    offset = np.where(first, segment.offset + k * per_step, at * per_step)
+    samples = np.minimum(per_step, np.where(first, first_end, end) - offset)
+    return Places(
+        np.where(first, segment.epoch, segment.epoch + 1 + turn), offset, samples, -(-samples // segment.batch_size)
+    )
+
+
 def num_steps(segment: Segment) -> int:
     """Steps from the start of `segment` to the end of its phase's last epoch."""
     _, first_steps, _, steps = _epochs(segment)

@@ -8,19 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
+from paceline.core.chain import START, extend
 from paceline.core.effects import Send
 from paceline.core.parking import Parking
 from paceline.core.placement import owned
 from paceline.core.schedule import Schedule
 from paceline.core.store import BlockStore, SumKey
 from paceline.core.window import Watermark, admits, staleness
+from paceline.errors import CheckpointError
 from paceline.messages import (
     Abort,
     Assign,
     Beat,
+    BeatAck,
     Choose,
     Committed,
     Message,
+    NotLoaded,
     Plan,
     Pull,
     PullReply,
@@ -29,11 +35,15 @@ from paceline.messages import (
     Ready,
     Receipt,
     Refused,
+    Register,
+    Saved,
+    SaveOver,
     Seal,
     Summed,
     Unpin,
+    Welcome,
 )
-from paceline.types import COORDINATOR, INIT_STEP, BlockSpec, Fence, NodeId
+from paceline.types import COORDINATOR, INIT_STEP, BlockSpec, Commit, Fence, NodeId, SavedFile
 
 _MAX_MARKS = 100_000  # with an unlimited window: versions so old that nobody can still be working on them
 
@@ -68,7 +78,10 @@ class StepSum:
 
 
 class ServerCore:
-    """State of one server. Mutated only through `handle`, `tick` and `forget`."""
+    """State of one server. Mutated only through `handle`, `tick`, `saved` and `forget`.
+
+    `saving` is the version that is being written to a checkpoint, None while there is none.
+    """
 
     def __init__(self, node: NodeId, store: BlockStore, *, heartbeat_s: float = 0.5) -> None:
         self.node = node
@@ -87,6 +100,11 @@ class ServerCore:
         self.failed: Abort | None = None
         self.steps: dict[int, StepSum] = {}
         self.refused: dict[str, int] = {}
+        self.chains: dict[int, bytes] = {}
+        self.saving: int | None = None
+        self._saved: Saved | None = None
+        self._frozen_chains: dict[int, bytes] = {}
+        self._not_loaded: NotLoaded | None = None
         self._assigned = False
         self._marks: dict[int, int] = {}
         self._kept: set[int] = set()
@@ -103,7 +121,10 @@ class ServerCore:
                 return self._push(sender, message, payload)
             case Pull():
                 return self._pull(sender, message)
-            case Committed() | Choose() | Assign() | Plan() | Unpin() | Abort():
+            case BeatAck(generation=generation) | Welcome(generation=generation):
+                self.generation = max(self.generation, generation)
+                return []
+            case Committed() | Choose() | Assign() | Plan() | Unpin() | SaveOver() | Abort():
                 if message.generation < self.generation:
                     self.refused["generation"] = self.refused.get("generation", 0) + 1
                     return []
@@ -121,7 +142,27 @@ class ServerCore:
             out += [Send(COORDINATOR, m) for m in (*step.receipts.values(), *step.ready.values())]
             if step.told and not step.ready:
                 out.append(self._summed(number, step))
+        out += [Send(COORDINATOR, m) for m in (self._saved, self._not_loaded) if m is not None]
         return out
+
+    def introduce(self, introduction: Register) -> Register:
+        """The first message to a coordinator, with what this server has; everything else follows with the next tick."""
+        self._next_beat = 0.0
+        return msgspec.structs.replace(
+            introduction,
+            incarnation=self.incarnation,
+            epoch=self.epoch,
+            applied=self.applied,
+            kept=tuple(sorted(self._kept)),
+        )
+
+    def saved(self, version: int, files: tuple[SavedFile, ...], problem: str) -> list[Send]:
+        """The frozen version is written, or `problem` says why not."""
+        if version != self.saving:
+            return []
+        chains = tuple(sorted(self._frozen_chains.items()))
+        self._saved = Saved(self.incarnation, self.epoch, version, files, chains, problem)
+        return [Send(COORDINATOR, self._saved)]
 
     def forget(self, peer: NodeId) -> None:
         """The session with `peer` is over: nobody waits for an answer there."""
@@ -133,7 +174,9 @@ class ServerCore:
         segments = len(self.schedule.segments)
         return Send(COORDINATOR, Beat(self.node, self.incarnation, self.epoch, self.applied, segments, kept))
 
-    def _ordered(self, message: Committed | Choose | Assign | Plan | Unpin | Abort, now: float) -> list[Send]:
+    def _ordered(
+        self, message: Committed | Choose | Assign | Plan | Unpin | SaveOver | Abort, now: float
+    ) -> list[Send]:
         match message:
             case Committed():
                 return self._commit(message, now)
@@ -141,29 +184,59 @@ class ServerCore:
                 return self._choose(message)
             case Assign():
                 return self._assign(message, now)
-            case Plan(segments=segments, final=final):
-                for segment in segments[len(self.schedule.segments) :]:
-                    self.schedule.append(segment)
-                self.final = max(self.final, final)
-                self._finish()
+            case Plan(segments=segments, final=final, incarnation=incarnation):
+                if incarnation == self.incarnation:
+                    for segment in segments[len(self.schedule.segments) :]:
+                        self.schedule.append(segment)
+                    self.final = max(self.final, final)
+                    self._finish()
             case Unpin(incarnation=incarnation, version=version):
                 if incarnation == self.incarnation:
                     self._kept.discard(version)
                     self.store.release(version)
+            case SaveOver(incarnation=incarnation, version=version):
+                if incarnation == self.incarnation and version == self.saving:
+                    self.saving = self._saved = None
             case Abort():
                 self.failed = message
         return []
 
     def _assign(self, message: Assign, now: float) -> list[Send]:
-        if self._assigned:
+        """Enter an incarnation, or a placement of it: the only way, and what was held before is forgotten."""
+        there = message.incarnation, message.placement.epoch
+        if there <= (self.incarnation, self.epoch):
             return []
-        self._assigned = True
-        self.incarnation, self.epoch = message.incarnation, message.placement.epoch
+        self.incarnation, self.epoch = there
+        self._assigned = False
+        self._forget_all()
         self.whole, self.hold = message.whole, message.hold
         mine = owned(message.placement.owners, self.node)
         self.blocks = {b: message.blocks[b] for b in mine}
         self.store.open(message.spec, [message.blocks[b] for b in mine])
+        self.chains = dict.fromkeys(mine, START)
+        if message.folder and mine:
+            try:
+                self.chains.update(self.store.load(message.folder, message.version))
+            except CheckpointError as error:
+                self._not_loaded = NotLoaded(self.incarnation, self.epoch, message.folder, str(error))
+                return [Send(COORDINATOR, self._not_loaded)]
+        if message.folder:
+            self.applied = message.version
+            self.watermark = Watermark(message.watermark, message.above)
+            self._marks[self.applied] = self.watermark.low
+        self._assigned = True
         return [self._beat(now), *self._answer(self._parking.early())]
+
+    def _forget_all(self) -> None:
+        self.applied = self.final = -1
+        self.watermark = Watermark()
+        self.schedule = Schedule()
+        self.saving = self._saved = self._not_loaded = None
+        self._gap_told = -2
+        self.steps.clear()
+        self._marks.clear()
+        self._kept.clear()
+        self._parking.restart()
 
     # ------------------------------------------------------------ pushes
 
@@ -200,8 +273,8 @@ class ServerCore:
         return out
 
     def _check_push(self, push: Push) -> tuple[str, str] | None:
-        if not self._assigned:
-            return "plan", "this server holds no blocks yet"
+        if not self._assigned or (push.incarnation, push.epoch) > (self.incarnation, self.epoch):
+            return "plan", "this server does not hold these blocks yet"
         if push.incarnation != self.incarnation:
             return "incarnation", f"this is incarnation {self.incarnation}, not {push.incarnation}"
         if push.epoch != self.epoch:
@@ -300,6 +373,8 @@ class ServerCore:
     def _commit(self, message: Committed, now: float) -> list[Send]:
         commit = message.commit
         if commit.incarnation != self.incarnation or commit.version <= self.applied:
+            if message.save and (commit.incarnation, commit.version) == (self.incarnation, self.applied):
+                self._save()
             return []
         if commit.version != self.applied + 1 or not self._assigned:
             # A gap: the beat shows it, and the coordinator repeats what is missing. Once is enough.
@@ -312,10 +387,14 @@ class ServerCore:
             assert step.summed == step.num_slots, f"commit of step {commit.step} before it was ready"
         if message.keep and self.applied >= 0 and self.applied not in self._kept:
             self._keep(self.applied)
+        fences = commit.fences if apart else tuple(step.chosen[i] for i in range(step.num_slots))
         self.store.apply(key, commit)
+        self._extend_chains(commit, fences)
         step.ready.pop(commit.fences, None)
         self._drop(commit.step, apart=apart)
         self.applied = commit.version
+        if message.save:
+            self._save()
         self.watermark.add(commit.step)
         self._marks[commit.version] = self.watermark.low
         if commit.pin:
@@ -323,6 +402,16 @@ class ServerCore:
         self._prune()
         self._finish()
         return self._answer(self._parking.committed(commit.version, commit.step, self.watermark.low))
+
+    def _save(self) -> None:
+        if self.saving != self.applied:
+            self.store.save(self.applied)
+            self.saving, self._saved, self._frozen_chains = self.applied, None, dict(self.chains)
+
+    def _extend_chains(self, commit: Commit, fences: tuple[Fence, ...]) -> None:
+        # Blocks that came the same way have the same chain: one hash for all of them.
+        after = {c: extend(c, commit.version, commit.step, fences) for c in set(self.chains.values())}
+        self.chains = {block: after[chain] for block, chain in self.chains.items()}
 
     def _keep(self, version: int) -> None:
         self._kept.add(version)
@@ -360,8 +449,8 @@ class ServerCore:
     # ------------------------------------------------------------ pulls
 
     def _pull(self, sender: NodeId, pull: Pull) -> list[Send]:
-        if not self._assigned:
-            self._parking.wait(sender, pull)
+        if not self._assigned or (pull.incarnation, pull.epoch) > (self.incarnation, self.epoch):
+            self._parking.wait(sender, pull)  # until this server is where the reader is
             return []
         if pull.incarnation != self.incarnation:
             return self._refuse(

@@ -24,7 +24,22 @@ class BlockStore(Protocol):
     """
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
-        """Make room for `blocks`, which hold nothing yet."""
+        """Make room for `blocks`, which hold nothing yet; whatever was there before is forgotten."""
+        ...
+
+    def load(self, folder: str, version: int) -> Mapping[int, bytes]:
+        """Fill the open blocks from a checkpoint, which is `version`; returns each block's hash chain.
+
+        Raises:
+            CheckpointError: it is damaged or not there.
+        """
+        ...
+
+    def save(self, version: int) -> None:
+        """Freeze the current version with its optimizer state, to be written while training goes on.
+
+        The shell writes it and tells the core how that went; a frozen version that is not written yet gives way.
+        """
         ...
 
     def add(self, key: SumKey, weight: float, absent: frozenset[int], payloads: Mapping[int, object]) -> None:

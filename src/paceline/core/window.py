@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from paceline.types import INIT_STEP, UNLIMITED
 
 
 class Watermark:
     """The set of committed steps, as the lowest missing one and the few above it."""
 
-    def __init__(self, low: int = 0) -> None:
+    def __init__(self, low: int = 0, above: Iterable[int] = ()) -> None:
         self.low = low
-        self._above: set[int] = set()
+        self._above: set[int] = set(above)
 
     def add(self, step: int) -> None:
         """Step `step` is committed."""
@@ -21,6 +23,11 @@ class Watermark:
         while self.low in self._above:
             self._above.discard(self.low)
             self.low += 1
+
+    @property
+    def above(self) -> tuple[int, ...]:
+        """Committed steps above the lowest missing one, in order."""
+        return tuple(sorted(self._above))
 
     def has(self, step: int) -> bool:
         """Whether `step` is committed."""

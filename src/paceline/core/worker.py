@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,6 +20,7 @@ from paceline.messages import (
     Evaluated,
     GiveBack,
     Grant,
+    HeldLease,
     Message,
     Ok,
     PhaseOver,
@@ -39,6 +41,7 @@ from paceline.messages import (
 from paceline.types import COORDINATOR, INIT_STEP, UNLIMITED, Fence, Hyper, NodeId, Placement
 
 _PLAN_RETRY_S = 0.02  # the plan is on its way to the server; the push waits for it here
+_REMEMBERED = 4  # sealed slots whose report a new coordinator is told again
 
 
 class WorkerState(StrEnum):
@@ -70,10 +73,21 @@ class Fill:
     payload: Sequence[object]
 
 
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """The blocks are elsewhere now: these servers, and no others, must be reached."""
+
+    addresses: Mapping[NodeId, str]
+
+
+Effect = Send | Fill | Connect
+
+
 class WorkerCore:
     """One worker's side. The host calls in, sends what is returned, and looks at `state` and `task`.
 
-    `held[server]` is the version of that server's blocks which the host's model has now.
+    `held[server]` is the version of that server's blocks which the host's model has now. `progress` is how far the
+    script is, as `Register` says it; the host counts the validations it has `declared`.
     """
 
     def __init__(self, introduction: Register, *, resend_s: float = 2.0) -> None:
@@ -89,6 +103,8 @@ class WorkerCore:
         self.abort: Abort | None = None
         self.last_step = -2
         self.phase = -1
+        self.progress = -1
+        self.declared = 0
         self.lead = False
         self._req = introduction.req
         self._turn: Turn | None = None
@@ -100,6 +116,9 @@ class WorkerCore:
         self._given_back: dict[int, tuple[GiveBack, float]] = {}
         self._void: Fence | None = None
         self._rejoining: tuple[Register, float] | None = None
+        self._void_all = False
+        self._placing: tuple[PlacementRequest, float] | None = None
+        self._reports: deque[Sealed] = deque(maxlen=_REMEMBERED)
 
     # ------------------------------------------------------------ the host's calls
 
@@ -115,12 +134,23 @@ class WorkerCore:
         if self.placement is not None and prepared.placement.epoch < self.placement.epoch:
             return
         self.generation = prepared.generation
-        self.incarnation = prepared.incarnation
+        self._enter(prepared.incarnation)
         self.placement = prepared.placement
         servers = sorted(set(prepared.placement.owners) | set(prepared.placement.addresses))
         self.mine = {s: owned(prepared.placement.owners, s) for s in servers}
         self.mine = {s: blocks for s, blocks in self.mine.items() if blocks}
         self.held = {s: self.held.get(s, -1) for s in self.mine}
+
+    def _enter(self, incarnation: int) -> None:
+        """The job went back to a checkpoint: what was read, pushed and sealed since belongs to another history."""
+        if incarnation == self.incarnation:
+            return
+        self.incarnation = incarnation
+        self.held = dict.fromkeys(self.held, -1)
+        self.last_step = -2
+        self._unacked.clear()
+        self._given_back.clear()
+        self._reports.clear()
 
     def ask(
         self,
@@ -134,8 +164,10 @@ class WorkerCore:
     ) -> list[Send]:
         """Report and ask for the next lease."""
         self.state, self.task, self.phase = WorkerState.ASKING, None, phase
+        self.progress = max(self.progress, 2 * phase)
         self._evaluation = evaluation
         self._pulls.clear()
+        self._placing = None
         self._turn = Turn(self.next_req(), phase, self.incarnation, sealed, evaluated, abandoned, evaluation)
         self._answered, self._turn_sent = False, now
         return [Send(COORDINATOR, self._turn)]
@@ -173,6 +205,8 @@ class WorkerCore:
             # With several slots a step, waiting for one's own would be waiting for the others'.
             self.last_step = task.step if task.slots == 1 else -2
         report = Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds)
+        if task.incarnation == self.incarnation and task.fence != self._void:
+            self._reports.append(report)
         return self.ask(now, self.phase, sealed=report, evaluation=self._evaluation)
 
     @property
@@ -180,9 +214,42 @@ class WorkerCore:
         """Requests of pushes that no server has answered yet; their payloads must not change."""
         return self._unacked.keys()
 
+    def introduce(self) -> Register:
+        """A registration that tells how far this worker is."""
+        return msgspec.structs.replace(
+            self.introduction,
+            req=self.next_req(),
+            incarnation=self.incarnation,
+            progress=self.progress,
+            declared=self.declared,
+        )
+
+    def reconnected(self, now: float) -> list[Send]:
+        """Another coordinator speaks for the job: tell it who this is and what it holds, then ask again."""
+        leases = [HeldLease(r.step, r.slot, r.fence, r) for r in self._reports]
+        task = self.task
+        if isinstance(task, Grant) and self.state != WorkerState.ASKING and task.incarnation == self.incarnation:
+            leases.append(HeldLease(task.step, task.slot, task.fence))
+        introduction = msgspec.structs.replace(self.introduce(), leases=tuple(leases))
+        self._rejoining = (introduction, now)
+        return [Send(COORDINATOR, introduction)]
+
+    def greet(self, server: NodeId, now: float) -> list[Send]:
+        """The session with `server` came up (again): say at once what it has not answered."""
+        out = []
+        asked = self._pulls.get(server)
+        if asked is not None:
+            self._pulls[server] = (asked[0], now)
+            out.append(Send(server, asked[0]))
+        for entry in self._unacked.values():
+            if entry.server == server:
+                entry.sent = now
+                out.append(Send(server, entry.message, entry.payload))
+        return out
+
     # ------------------------------------------------------------ events
 
-    def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[Send | Fill]:
+    def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[Effect]:
         """One message. The host carries out what is returned, in order."""
         match message:
             case PushAck(req=req):
@@ -197,7 +264,7 @@ class WorkerCore:
                 self.generation = message.generation
                 return self._told(message, now)
             case Prepared():
-                self.place(message)
+                return self._placed(message, now)
             case Ok(req=req):
                 self._given_back.pop(req, None)
             case Welcome(req=req) if message.generation >= self.generation:
@@ -205,12 +272,38 @@ class WorkerCore:
                 if self._rejoining is None or self._rejoining[0].req != req:
                     return []
                 self._rejoining = None
-                return list(self.ask(now, self.phase, evaluation=self._evaluation))
+                return list(self._ask_again(now))
         return []
 
-    def _told(
-        self, message: Abort | Revoke | Grant | EvalGrant | PhaseOver | EvalOver, now: float
-    ) -> list[Send | Fill]:
+    def _ask_again(self, now: float) -> list[Send]:
+        """Registered anew: repeat what only the coordinator that is gone may have heard."""
+        if self._void_all:
+            self._void_all = False
+            return self.ask(now, self.phase, evaluation=self._evaluation)
+        out = []
+        for req, (give_back, _) in list(self._given_back.items()):
+            self._given_back[req] = (give_back, now)
+            out.append(Send(COORDINATOR, give_back))
+        if self._placing is not None:
+            self._placing = (self._placing[0], now)
+            out.append(Send(COORDINATOR, self._placing[0]))
+        if self._turn is not None and not self._answered:
+            self._turn_sent = now
+            out.append(Send(COORDINATOR, self._turn))
+        return out
+
+    def _placed(self, message: Prepared, now: float) -> list[Effect]:
+        before = self.placement
+        self.place(message)
+        if self.placement is before or self.placement is None:
+            return []
+        out: list[Effect] = [Connect(dict(self.placement.addresses))]
+        if self._placing is not None and self.task is not None:
+            self._placing = None
+            out += self._begin(self.task, now)
+        return out
+
+    def _told(self, message: Abort | Revoke | Grant | EvalGrant | PhaseOver | EvalOver, now: float) -> list[Effect]:
         match message:
             case Abort():
                 self.state, self.abort = WorkerState.ABORTED, message
@@ -224,7 +317,10 @@ class WorkerCore:
                 self._answered = True
                 self.task = message
                 if not isinstance(message, EvalOver):
-                    self.incarnation, self.lead = message.incarnation, message.lead
+                    self.lead = message.lead
+                    self._enter(message.incarnation)
+                if isinstance(message, PhaseOver):
+                    self.progress = max(self.progress, 2 * message.phase + 1)
                 return list(self._begin(message, now))
         return []
 
@@ -240,6 +336,13 @@ class WorkerCore:
         return not isinstance(message, Grant | EvalGrant) or message.fence > task.fence
 
     def _begin(self, task: Grant | EvalGrant | PhaseOver | EvalOver, now: float) -> list[Send]:
+        self._pulls.clear()
+        if not isinstance(task, EvalOver) and (self.placement is None or self.placement.epoch < task.epoch):
+            # The blocks have moved: learn where they are before reading them.
+            self.state = WorkerState.PULLING
+            request = PlacementRequest(self.next_req(), 0 if self.placement is None else self.placement.epoch)
+            self._placing = (request, now)
+            return [Send(COORDINATOR, request)]
         match task:
             case Grant(step=step) if step == INIT_STEP:
                 self.state = WorkerState.INITIALISING
@@ -262,7 +365,6 @@ class WorkerCore:
         assert self.task is not None
         assert self.placement is not None
         out = []
-        self._pulls.clear()
         for server, blocks in self.mine.items():
             if exact >= 0 and self.held[server] == exact:
                 continue
@@ -279,7 +381,7 @@ class WorkerCore:
         over = isinstance(self.task, PhaseOver | EvalOver)
         self.state = WorkerState.OVER if over else WorkerState.COMPUTING
 
-    def _filled(self, sender: NodeId, message: PullReply, payload: Sequence[object], now: float) -> list[Send | Fill]:
+    def _filled(self, sender: NodeId, message: PullReply, payload: Sequence[object], now: float) -> list[Effect]:
         asked = self._pulls.get(sender)
         if asked is None or asked[0].req != message.req or message.incarnation != self.incarnation:
             return []
@@ -289,7 +391,7 @@ class WorkerCore:
             self._arrived()
         return [Fill(sender, message.blocks, payload)]
 
-    def _refused(self, sender: NodeId, message: Refused, now: float) -> list[Send | Fill]:
+    def _refused(self, sender: NodeId, message: Refused, now: float) -> list[Effect]:
         if message.rule == "unknown":
             return list(self._rejoin(message, now))
         unacked = self._unacked.get(message.req)
@@ -297,7 +399,7 @@ class WorkerCore:
         if message.rule == "plan" and unacked is not None:
             unacked.sent = now - self.resend_s + _PLAN_RETRY_S
             return []
-        out: list[Send | Fill] = []
+        out: list[Effect] = []
         if message.rule == "epoch" and (pulling or unacked is not None):
             assert self.placement is not None
             out.append(Send(COORDINATOR, PlacementRequest(self.next_req(), self.placement.epoch)))
@@ -314,9 +416,11 @@ class WorkerCore:
         if self._rejoining is not None or not waiting or self._turn is None or self._turn.req != message.req:
             return []
         self.state, self.task, self._turn, self.last_step = WorkerState.ASKING, None, None, -2
+        self._void_all = True
         self._pulls.clear()
         self._given_back.clear()
-        introduction = msgspec.structs.replace(self.introduction, req=self.next_req())
+        self._reports.clear()
+        introduction = self.introduce()
         self._rejoining = (introduction, now)
         return [Send(COORDINATOR, introduction)]
 
@@ -325,6 +429,7 @@ class WorkerCore:
         if self._void == push.fence:
             return []
         self._void = push.fence
+        self._reports = deque((r for r in self._reports if r.fence != push.fence), _REMEMBERED)
         if self.last_step == push.step:
             self.last_step = -2
         give_back = GiveBack(self.next_req(), push.fence)
@@ -345,6 +450,9 @@ class WorkerCore:
         if self._rejoining is not None and now - self._rejoining[1] >= self.resend_s:
             self._rejoining = (self._rejoining[0], now)
             out.append(Send(COORDINATOR, self._rejoining[0]))
+        if self._placing is not None and now - self._placing[1] >= self.resend_s:
+            self._placing = (self._placing[0], now)
+            out.append(Send(COORDINATOR, self._placing[0]))
         # A turn that was answered is said again as well while its holder can only wait: the lease may be void by now.
         waiting = not self._answered or self.state == WorkerState.PULLING
         if self._turn is not None and waiting and now - self._turn_sent >= self.resend_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -38,23 +39,39 @@ class Exit:
 
 @dataclass(slots=True)
 class Child:
-    """One process."""
+    """One process. `watcher` is the only one who waits for it."""
 
     name: str
     process: subprocess.Popen[bytes]
-    threads: list[threading.Thread] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+    watcher: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its number, and that of its process group."""
+        return self.process.pid
 
     @property
     def alive(self) -> bool:
         """Whether it runs."""
-        return self.process.poll() is None
+        return not self.ended.is_set()
+
+    def signal(self, number: signal.Signals, *, group: bool = False) -> None:
+        """Send a signal to it, or to its whole group. One that has ended is left alone."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if not self.alive:
+                return
+            if group:
+                os.killpg(self.pid, number)
+            else:
+                os.kill(self.pid, number)
 
 
 class Children:
     """Processes in sessions of their own, so that Ctrl-C reaches this process only, which then ends them in order.
 
     Everything they print goes to ``logs/NAME.log`` and, as `Line`, to `events`; each end is an `Exit`, after the
-    child's last line.
+    child's last line. Whatever a child leaves behind in its session is killed when it ends.
     """
 
     def __init__(self, logs: Path) -> None:
@@ -63,33 +80,55 @@ class Children:
         self.events: queue.Queue[Line | Exit] = queue.Queue(maxsize=_MAX_WAITING)
         self._ending = threading.Event()
         self.children: dict[str, Child] = {}
+        self._watchers: list[threading.Thread] = []
 
-    def start(self, name: str, arguments: Sequence[str], env: Mapping[str, str]) -> Child:
-        """Start ``python -m paceline.runtime.process`` with this process as the parent it must not outlive."""
+    def start(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        cwd: Path | None = None,
+        defaults: Mapping[str, str] | None = None,
+    ) -> Child:
+        """Start ``python -m paceline.runtime.process`` with this process as the parent it must not outlive.
+
+        `env` goes over this process's environment, and that over `defaults`. A name is free again after its `Exit`.
+        """
         command = [sys.executable, "-m", "paceline.runtime.process", str(os.getpid()), *arguments]
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=child_env({"PYTHONUNBUFFERED": "1", **env}),
-            start_new_session=True,
-        )
+        log = (self.logs / f"{name}.log").open("ab", buffering=0)
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=child_env({"PYTHONUNBUFFERED": "1", **env}, defaults),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except BaseException:
+            log.close()
+            raise
         child = Child(name, process)
         self.children[name] = child
         assert process.stdout is not None
-        log = (self.logs / f"{name}.log").open("ab", buffering=0)
-        watcher = threading.Thread(target=self._watch, args=(child, process.stdout, log), daemon=True)
-        child.threads.append(watcher)
-        watcher.start()
+        child.watcher = threading.Thread(target=self._watch, args=(child, process.stdout, log), daemon=True)
+        self._watchers = [w for w in self._watchers if w.is_alive()] + [child.watcher]
+        child.watcher.start()
         return child
 
     def _watch(self, child: Child, stdout: IO[bytes], log: IO[bytes]) -> None:
         reader = threading.Thread(target=self._read, args=(child.name, stdout, log), daemon=True)
         reader.start()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        # Not waited for yet, it still owns its number: the group is surely its own.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.ended.set()
         code = child.process.wait()
-        reader.join(timeout=0.5)  # a grandchild may hold the pipe open for longer than the child lived
-        self._put(Exit(child.name, child.process.pid, code))
+        reader.join(timeout=0.5)  # a process that fled from the session may hold the pipe open
+        self._put(Exit(child.name, child.pid, code))
 
     def _put(self, event: Line | Exit) -> None:
         while True:
@@ -110,20 +149,21 @@ class Children:
         """Children that run, by the start of their name."""
         return [c for n, c in self.children.items() if n.startswith(prefix) and c.alive]
 
-    def end(self, patience_s: float = 1.0) -> None:
-        """End all: ask, then insist; with them whatever they started in their sessions."""
+    def end(self, patience_s: float = 1.0, *, at_once: str | None = None) -> None:
+        """End all: ask, then insist; with them whatever they started in their sessions.
+
+        Those whose name starts with `at_once` are not asked.
+        """
         self._ending.set()
         for child in self.alive():
-            child.process.terminate()
+            if at_once is not None and child.name.startswith(at_once):
+                child.signal(signal.SIGKILL, group=True)
+            else:
+                child.signal(signal.SIGTERM)
         deadline = time.monotonic() + patience_s
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.01)
-        for child in self.children.values():
-            try:
-                os.killpg(child.process.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
-        for child in self.children.values():
-            child.process.wait()
-            for thread in child.threads:
-                thread.join(timeout=1.0)
+        for child in self.alive():
+            child.signal(signal.SIGKILL, group=True)
+        for watcher in self._watchers:
+            watcher.join(timeout=2.0)

@@ -1,112 +1,40 @@
-"""All roles on this machine: start them, watch them, report their ends, collect the summary."""
+"""All roles on this machine: start them, watch them, start them again, collect the summary."""
 
 from __future__ import annotations
 
 import json
-import os
 import queue
+import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
-from paceline.clients.observer import Observer
-from paceline.config import load
-from paceline.config.dials import ClusterSpec, parse_mode
 from paceline.engines.children import Children, Exit, Line
-from paceline.errors import TransportError, UsageError
+from paceline.engines.crew import Crew
+from paceline.engines.liaison import Liaison
+from paceline.engines.plan import RunPlan as RunPlan
+from paceline.engines.restarts import QUICK_S, Again, Decision, GiveUp, RestartPolicy, Stay, role_of
+from paceline.engines.screen import Screen
+from paceline.runtime.exits import (
+    EXIT_AGAIN,
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_LEFT,
+    EXIT_LOST,
+    EXIT_SCRIPT,
+    how,
+)
 from paceline.runtime.rundir import RunDir
 
-EXIT_DONE, EXIT_SCRIPT, EXIT_USAGE, EXIT_LOST, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
-_STATUS_S = 0.25
+_WAIT_S = 0.1
+_BUSY_WAIT_S = 0.02
 _BURST = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
-    """What to run. `mode`, `slots` and `seed` go over what the script says; None leaves it to the script."""
-
-    script: Path
-    arguments: Sequence[str] = ()
-    workers: int = 2
-    servers: int = 1
-    mode: str | None = None
-    slots: int | None = None
-    seed: int | None = None
-    threads: int = 1
-    run: Path
-    summary: Path | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.script.is_file():
-            raise UsageError(f"{self.script} is not a file")
-        if self.mode is not None:
-            parse_mode(self.mode)
-        for name in ("workers", "servers", "threads"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
-        if self.slots is not None and self.slots < 1:
-            raise UsageError(f"--slots must be at least 1, not {self.slots}")
-        if self.summary is not None:
-            _check_writable(self.summary)
-
-    @property
-    def cluster(self) -> ClusterSpec:
-        """What the coordinator is told."""
-        return ClusterSpec(workers=self.workers, servers=self.servers, heartbeat_timeout_s=load.heartbeat_timeout_s())
-
-    def worker_env(self, name: str) -> dict[str, str]:
-        """The environment of one worker. RANK and WORLD_SIZE are left alone: other libraries would start DDP."""
-        env = {
-            load.RUN: str(self.run.resolve()),
-            load.NAME: name,
-            load.THREADS: str(self.threads),
-            **self.env,
-        }
-        for key, value in ((load.MODE, self.mode), (load.SLOTS, self.slots), (load.SEED, self.seed)):
-            if value is not None:
-                env[key] = str(value)
-        return env
-
-
-def _check_writable(summary: Path) -> None:
-    """Better now than after the training."""
-    folder = summary.absolute().parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK) and not summary.is_dir()
-    except OSError:
-        writable = False
-    if not writable:
-        raise UsageError(f"--summary {summary} cannot be written")
-
-
-class Screen(Protocol):
-    """Where a run shows itself."""
-
-    def line(self, name: str, text: str) -> None:
-        """A role printed a line."""
-        ...
-
-    def status(self, status: Mapping[str, Any]) -> None:
-        """The newest state of the run."""
-        ...
-
-    def note(self, text: str, *, warning: bool = False) -> None:
-        """Something the user should know."""
-        ...
-
-    def failure(self, reason: str, trace: str, advice: str) -> None:
-        """The last thing printed when a run fails."""
-        ...
-
-    def summary(self, summary: Mapping[str, Any]) -> None:
-        """The run is done."""
-        ...
+_PARTING_S = 5.0  # how long a run that is over waits for workers that were not started by this engine
+_TAIL_LINES = 40
 
 
 @dataclass(slots=True)
@@ -123,62 +51,88 @@ class LocalRun:
     def __init__(self, plan: RunPlan, screen: Screen) -> None:
         self.plan = plan
         self.screen = screen
-        self.dir = RunDir.create(plan.run)
+        self.dir = RunDir.create(plan.run) if plan.resume is None else RunDir(plan.run)
         self.children = Children(self.dir.logs)
-        self._observer: Observer | None = None
-        self._exits: dict[str, int] = {}
-        self._pending: list[Exit] = []
-        self._headline = False
-        self._next_status = 0.0
-        self._status: Mapping[str, Any] = {}
+        self._liaison = Liaison(self.dir.coordinator, self.dir.token())
+        self._policy = RestartPolicy(plan.max_restarts)
+        self._crew = Crew(plan.workers)
+        self._due: dict[str, float] = {}
+        self._resume = plan.resume
+        self._rightsized = plan.resume is None
+        self._concluding_since: float | None = None
+        self._others = False
+        self._rewinds = 0
+        self._next_look = 0.0
+        self._shown: dict[str, Any] = {}
         self._lines: dict[str, list[str]] = {}
 
     def run(self) -> int:
-        """Start everything, follow it to its end, leave nothing behind. Returns the exit code."""
+        """Start everything, follow it to its end, leave nothing behind. Returns the exit code.
+
+        Raises:
+            UsageError: another launcher runs this directory.
+        """
+        outcome = _Outcome(EXIT_INTERRUPTED)
         try:
-            self._start()
-            outcome = self._follow()
-            if outcome.code == EXIT_DONE:
-                outcome = self._conclude()
-        except KeyboardInterrupt:
-            outcome = _Outcome(EXIT_INTERRUPTED)
+            with self.dir.launching():
+                try:
+                    self._start_all()
+                    outcome = self._follow()
+                except KeyboardInterrupt:
+                    pass
+                finally:
+                    self._end(outcome)
         finally:
-            # A second Ctrl-C while children end must not leave them behind.
-            self._end()
+            self._liaison.close()
         if outcome.code == EXIT_INTERRUPTED:
             self.screen.note("interrupted: every process has ended", warning=True)
         elif outcome.code != EXIT_DONE:
             self.screen.failure(outcome.reason, outcome.trace, outcome.advice)
         return outcome.code
 
-    def _start(self) -> None:
-        plan, run = self.plan, str(self.dir.path)
-        spec = msgspec.json.encode(plan.cluster).decode()
-        quiet = {"OMP_NUM_THREADS": "1"}
-        self.children.start("coordinator", ["coordinator", run, spec], quiet)
-        for i in range(plan.servers):
-            self.children.start(f"server-{i}", ["server", run, f"server-{i}", "1"], quiet)
-        for i in range(plan.workers):
-            name = f"worker-{i}"
-            arguments = ["worker", str(plan.script), *plan.arguments]
-            self.children.start(name, arguments, plan.worker_env(name))
+    # ------------------------------------------------------------ starting and ending
 
-    def _end(self) -> None:
+    def _start_all(self) -> None:
+        if self.plan.resume is not None:
+            self.dir.summary_file.unlink(missing_ok=True)
+            self.dir.coordinator_file.unlink(missing_ok=True)  # nobody is there any more
+        self.plan.save()
+        self._start("coordinator")
+        for i in range(self.plan.servers):
+            self._start(f"server-{i}")
+        for _ in range(self.plan.workers):
+            self._start(self._crew.hire())
+
+    def _start(self, name: str) -> None:
+        """Start a role, for the first time or again."""
+        plan, role, run = self.plan, role_of(name), str(self.dir.path)
+        quiet = {"OMP_NUM_THREADS": "1"}
+        if role == "coordinator":
+            # A restarted one goes on where the log ends. Until it has answered, it may not have gone back there yet.
+            spec = msgspec.json.encode(replace(plan.cluster, resume=self._resume)).decode()
+            child = self.children.start(name, ["coordinator", run, spec], quiet)
+        elif role == "server":
+            child = self.children.start(name, ["server", run, name, "1"], quiet)
+        else:
+            arguments = ["worker", str(plan.script.absolute()), *plan.arguments]
+            child = self.children.start(name, arguments, plan.worker_env(name), cwd=plan.cwd, defaults=plan.env)
+        self._policy.started(name, child.pid, time.monotonic())
+
+    def _end(self, outcome: _Outcome) -> None:
+        # Workers of a run that is not done would first hand back what nobody will compute.
+        at_once = None if outcome.code == EXIT_DONE else "worker-"
         while True:
             try:
-                self.children.end()
+                self.children.end(at_once=at_once)
                 break
             except KeyboardInterrupt:
-                continue
+                continue  # a second Ctrl-C while children end must not leave them behind
         self._drain()
-        if self._observer is not None:
-            self._observer.close()
 
     # ------------------------------------------------------------ following
 
     def _follow(self) -> _Outcome:
         while True:
-            # Much of what is known, before asking the coordinator, which may be the one that died.
             for event in self._events():
                 if isinstance(event, Line):
                     self._line(event)
@@ -186,26 +140,41 @@ class LocalRun:
                     outcome = self._exited(event)
                     if outcome is not None:
                         return outcome
-            self._look()
-            failure = self._status.get("failure")
+            self._start_due()
+            if self._liaison.pump():
+                self._looked()
+            failure = self._liaison.status.get("failure")
             if failure is not None:
                 return self._failed(failure)
+            if not self._crew.gone:
+                self._concluding_since = None
+                continue
+            outcome = self._conclude()
+            if outcome is not None:
+                return outcome
 
     def _events(self) -> Iterator[Line | Exit]:
         """What has happened: waits a little for the first event, and not at all for the next ones."""
+        wait_s = _BUSY_WAIT_S if self._liaison.busy or self._due else _WAIT_S
         for number in range(_BURST):
             try:
-                yield self.children.events.get(block=not number, timeout=_STATUS_S / 2)
+                yield self.children.events.get(block=not number, timeout=wait_s)
             except queue.Empty:
                 return
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for name in [n for n, at in self._due.items() if at <= now]:
+            del self._due[name]
+            self._start(name)
 
     def _line(self, line: Line) -> None:
         kept = self._lines.setdefault(line.name, [])
         kept.append(line.text)
-        del kept[:-40]
-        looked = self._next_status - _STATUS_S
-        if not self._headline and time.monotonic() > looked + 0.02 and self.children.alive("coordinator"):
-            self._look(force=True)  # what will be computed comes before what the script says of it
+        del kept[:-_TAIL_LINES]
+        if "headline" not in self._shown and self._liaison.status and time.monotonic() >= self._next_look:
+            self._look(0.1)  # what will be computed comes before what the script says of it
+            self._next_look = time.monotonic() + _BUSY_WAIT_S
         self.screen.line(line.name, line.text)
 
     def _drain(self) -> None:
@@ -217,93 +186,133 @@ class LocalRun:
             if isinstance(event, Line):
                 self._line(event)
 
-    def _exited(self, event: Exit) -> _Outcome | None:
-        self._exits[event.name] = event.code
-        role = event.name.split("-")[0]
-        how = f"signal {-event.code}" if event.code < 0 else f"exit code {event.code}"
-        if role == "coordinator":
-            tail = "\n".join(self._lines.get("coordinator", []))
-            return _Outcome(EXIT_LOST, f"the coordinator ended ({how})", tail, "see logs/coordinator.log")
-        if role == "server":
-            self._report(event)
-            tail = "\n".join(self._lines.get(event.name, []))
-            return _Outcome(
-                EXIT_LOST,
-                f"{event.name} ended ({how}), and its blocks have no other copy",
-                tail if event.code > 0 else "",
-                f"see logs/{event.name}.log",
+    def _look(self, timeout_s: float = 0.5) -> None:
+        if self._liaison.look(timeout_s):
+            self._looked()
+
+    def _looked(self) -> None:
+        """There is a new status: show it, and do what it asks for."""
+        status = self._liaison.status
+        self._resume = None
+        if status.get("headline") and "headline" not in self._shown:
+            self._shown["headline"] = True
+            self.screen.note(str(status["headline"]))
+            if status.get("advice"):
+                self.screen.note(str(status["advice"]), warning=True)
+        self._tell(status)
+        pids: set[int] = {process["pid"] for process in status.get("processes", ())} | {status.get("pid", 0)}
+        self._policy.saw(pids, status.get("incarnation", 0), status.get("version", -1))
+        self._resize(status)
+        self.screen.status(status)
+
+    def _tell(self, status: Mapping[str, Any]) -> None:
+        """What is new, beyond the progress line."""
+        rewinds, recomputed = status.get("rewinds", 0), status.get("recomputed_steps", 0)
+        if rewinds > self._shown.get("rewinds", 0):
+            again = recomputed - self._shown.get("recomputed", 0)
+            self.screen.note(
+                f"a server was lost: the job goes back to version {status['version']} and computes {again} "
+                f"step{'s' * (again != 1)} again",
+                warning=True,
             )
-        self._report(event)
-        if event.code == EXIT_SCRIPT:
-            # The worker told the coordinator before it ended, unless it never got that far.
-            self._look(force=True)
-            if self._status.get("failure") is None:
-                tail = "\n".join(self._lines.get(event.name, []))
-                return _Outcome(
-                    EXIT_SCRIPT,
-                    f"{event.name} failed",
-                    tail,
-                    f"the script's output is in logs/{event.name}.log",
-                )
-        elif event.code != EXIT_DONE:
-            self.screen.note(f"{event.name} ended ({how}); its slots go to the other workers", warning=True)
-        if self.children.alive("worker-"):
+        warning = status.get("warning") or ""
+        if warning and warning != self._shown.get("warning"):
+            self.screen.note(warning, warning=True)
+        self._shown |= {"rewinds": rewinds, "recomputed": recomputed, "warning": warning}
+
+    # ------------------------------------------------------------ more or fewer workers
+
+    def _resize(self, status: Mapping[str, Any]) -> None:
+        wanted = status.get("wanted_workers")
+        if wanted is None or not self._liaison.settled or self._liaison.finishing:
+            return
+        if not self._rightsized:
+            # The command line of a resumed run goes over what was asked for before.
+            self._rightsized = True
+            if wanted != self._crew.target:
+                self._liaison.scale(self._crew.target)
+            return
+        if wanted == self._crew.target:
+            return
+        self.screen.note(f"{wanted} worker{'s' * (wanted != 1)} wanted instead of {self._crew.target}")
+        missing, surplus = self._crew.adjust(wanted)
+        for _ in range(missing):
+            self._start(self._crew.hire())
+        for name in surplus:
+            if self._due.pop(name, None) is not None:
+                self._crew.ended(name, EXIT_LEFT)
+            else:
+                self.children.children[name].signal(signal.SIGTERM)
+
+    def _shrink(self) -> None:
+        """A worker will not come back: from now on fewer are wanted, so that `paceline scale` can ask for more."""
+        if self._crew.target > 1:
+            self._crew.target -= 1
+            self._liaison.scale(self._crew.target)
+
+    # ------------------------------------------------------------ ends
+
+    def _exited(self, event: Exit) -> _Outcome | None:
+        name, code, role = event.name, event.code, role_of(event.name)
+        if role != "coordinator":
+            self._liaison.report(name, event.pid, code)
+            self._liaison.pump()
+        if (role == "server" and code == EXIT_DONE) or code == EXIT_SCRIPT or (role == "worker" and self._crew.done):
+            self._look()  # the job may have failed, or be complete
+        decision = self._policy.ended(name, code, time.monotonic())
+        if role == "worker" and not isinstance(decision, Stay) and not self._comes_back(name):
+            decision = Stay()
+        if isinstance(decision, Again) and self._liaison.status.get("failure") is None:
+            self._due[name] = time.monotonic() + decision.after_s
+            self._say_again(name, code, decision)
             return None
-        codes = {c for n, c in self._exits.items() if n.startswith("worker-")}
-        if codes & {EXIT_DONE}:
-            return _Outcome(EXIT_DONE)
-        return _Outcome(EXIT_LOST, "no worker is left", "", "look at the end of logs/worker-*.log")
+        if role == "worker":
+            return self._retire(name, code, decision)
+        if self._liaison.status.get("failure") is not None:
+            return None
+        tail = "\n".join(self._lines.get(name, [])) if code > 0 else ""
+        return _Outcome(EXIT_LOST, _enough(name, code, decision, self._policy.limit), tail, f"see logs/{name}.log")
 
-    def _report(self, event: Exit) -> None:
-        """Tell the coordinator at once, or as soon as it can be reached."""
-        self._pending.append(event)
-        observer = self._connect()
-        if observer is None:
-            return
-        try:
-            while self._pending:
-                first = self._pending[0]
-                observer.exited(first.name, first.pid, first.code)
-                del self._pending[0]
-        except TransportError as error:
-            self.screen.note(f"cannot reach the coordinator: {error}", warning=True)
+    def _comes_back(self, name: str) -> bool:
+        """Whether a worker may be started again at all."""
+        return name not in self._crew.leaving and not (
+            self._crew.done and not self._liaison.status.get("unfinished", True)
+        )
 
-    def _connect(self) -> Observer | None:
-        if self._observer is None:
-            address = self.dir.coordinator()
-            if address is not None:
-                self._observer = Observer(address, self.dir.token())
-        return self._observer
+    def _retire(self, name: str, code: int, decision: Decision) -> _Outcome | None:
+        """A worker has ended for good."""
+        leaving = name in self._crew.leaving
+        self._crew.ended(name, code)
+        if code == EXIT_SCRIPT and self._liaison.status.get("failure") is None:
+            # One that got as far as joining has told the coordinator, and is found in the status.
+            tail = "\n".join(self._lines.get(name, []))
+            return _Outcome(EXIT_SCRIPT, f"{name} failed", tail, f"the script's output is in logs/{name}.log")
+        if code == EXIT_LEFT:
+            self.screen.note(f"{name} was told to leave, and has handed back what it held")
+        elif isinstance(decision, GiveUp):
+            self.screen.note(f"{_enough(name, code, decision, self._policy.limit)}: it is not restarted", warning=True)
+        elif code not in (EXIT_DONE, EXIT_SCRIPT):
+            self.screen.note(f"{name} ended ({how(code)}); its slots go to the other workers", warning=True)
+        if (code == EXIT_LEFT and not leaving) or isinstance(decision, GiveUp):
+            self._shrink()
+        return None
 
-    def _look(self, *, force: bool = False) -> None:
-        now = time.monotonic()
-        if not force and now < self._next_status:
+    def _say_again(self, name: str, code: int, decision: Again) -> None:
+        if code == EXIT_AGAIN:
+            self.screen.note(f"{name} starts its script again: the job went back to before its place in it")
             return
-        self._next_status = now + _STATUS_S
-        observer = self._connect()
-        if observer is None:
-            return
-        try:
-            self._status = observer.status(timeout_s=1.0)
-        except TransportError:
-            return
-        if not self._headline and self._status.get("headline"):
-            self._headline = True
-            self.screen.note(str(self._status["headline"]))
-            if self._status.get("advice"):
-                self.screen.note(str(self._status["advice"]), warning=True)
-        self.screen.status(self._status)
+        ended = f"was killed by {how(code)}" if code < 0 else f"ended ({how(code)})"
+        when = "restarted" if decision.after_s == 0 else f"restarts in {decision.after_s:g} s"
+        self.screen.note(f"{name} {ended}: {when} ({decision.counted})", warning=True)
 
     def _failed(self, failure: Mapping[str, Any]) -> _Outcome:
         """The job failed: wait a moment for the other roles to say so too, so that the traceback comes last."""
         deadline = time.monotonic() + 1.0
         while self.children.alive("worker-") and time.monotonic() < deadline:
-            try:
+            with suppress(queue.Empty):
                 event = self.children.events.get(timeout=0.05)
-            except queue.Empty:
-                continue
-            if isinstance(event, Line):
-                self._line(event)
+                if isinstance(event, Line):
+                    self._line(event)
         if failure["kind"] == "script":
             advice = f"the script failed; each worker's output is in {self.dir.logs}"
             return _Outcome(EXIT_SCRIPT, failure["reason"], failure["trace"], advice)
@@ -311,23 +320,58 @@ class LocalRun:
 
     # ------------------------------------------------------------ the end
 
-    def _conclude(self) -> _Outcome:
-        observer = self._connect()
-        if observer is None:
-            return _Outcome(EXIT_LOST, "the coordinator never announced itself", "", "see logs/coordinator.log")
-        self._look(force=True)
-        failure = self._status.get("failure")
-        if failure is not None:
-            return self._failed(failure)
-        if self._status.get("unfinished"):
-            where = f"step {self._status['step']} of {self._status['end_step']}"
-            return _Outcome(EXIT_LOST, f"no worker is left at {where}", "", "look at the end of logs/worker-*.log")
-        if self._status.get("headline") is None:
+    def _conclude(self) -> _Outcome | None:
+        """No worker of this engine is left. Returns None as long as it is not clear how the run ended."""
+        liaison = self._liaison
+        if self._concluding_since is None:
+            if not liaison.settled or not liaison.look(0.5):
+                return None  # a coordinator that is away comes back, or fails the run
+            self._looked()
+            self._concluding_since = time.monotonic()
+        status = liaison.status
+        others = [name for name in status.get("workers", ()) if name not in self._crew.codes]
+        self._others = self._others or bool(others)
+        if others and (status.get("unfinished") or time.monotonic() < self._concluding_since + _PARTING_S):
+            return None
+        if not self._crew.done and (status.get("unfinished", True) or not self._others):
+            advice = f"look at the end of logs/worker-*.log; `paceline run --resume {self.dir.path}` goes on"
+            return _Outcome(EXIT_LOST, f"no worker is left{self._where()}", "", advice)
+        if status.get("unfinished"):
+            return self._start_over()
+        liaison.finishing = True
+        if liaison.summary is None:
+            return None
+        summary, liaison.summary = dict(liaison.summary), None
+        if summary["state"] == "unfinished":
+            self._look()
+            return self._start_over()
+        if summary["state"] == "failed":
+            self._look()
+            return None if liaison.status.get("failure") else _Outcome(EXIT_LOST, "the job failed", "", "see logs")
+        self._finish(summary)
+        return _Outcome(EXIT_DONE)
+
+    def _where(self) -> str:
+        status = self._liaison.status
+        if status.get("step") is None or status.get("end_step") is None:
+            return ""
+        return f" at step {status['step']} of {status['end_step']}"
+
+    def _start_over(self) -> _Outcome | None:
+        """Every worker came to the end of its script, but the job went back after that."""
+        self._liaison.finishing, self._concluding_since = False, None
+        before, self._rewinds = self._rewinds, self._liaison.status.get("rewinds", 0)
+        if self._rewinds <= before:
+            return _Outcome(EXIT_LOST, f"no worker is left{self._where()}", "", "look at the end of logs/worker-*.log")
+        self.screen.note("a server was lost at the very end: the workers start their scripts again", warning=True)
+        for name in self._crew.start_over():
+            self._start(name)
+        return None
+
+    def _finish(self, summary: dict[str, Any]) -> None:
+        if self._liaison.status.get("headline") is None:
             self.screen.note("nothing was trained: the script never looped over job.batches(...)", warning=True)
-        try:
-            summary = observer.finish()
-        except TransportError as error:
-            return _Outcome(EXIT_LOST, f"no summary: {error}", "", "see logs/coordinator.log")
+        summary["restarts"] = self._policy.restarts
         text = json.dumps(summary, indent=2) + "\n"
         for path in (self.dir.summary_file, self.plan.summary):
             if path is not None:
@@ -335,4 +379,11 @@ class LocalRun:
                 path.write_text(text)
         self._drain()
         self.screen.summary(summary)
-        return _Outcome(EXIT_DONE)
+
+
+def _enough(name: str, code: int, decision: Decision, limit: int) -> str:
+    """Why something is not started again."""
+    if not isinstance(decision, GiveUp):
+        return f"{name} ended ({how(code)})"
+    often = f" {decision.deaths} times in a row within {QUICK_S:.0f} s of its start" * (decision.deaths > 1)
+    return f"{name} ended ({how(code)}){often}, and --max-restarts is {limit}"

@@ -16,10 +16,14 @@ from paceline.config.load import WorkerEnv, worker_env
 from paceline.errors import JobError, TransportError, UsageError
 from paceline.messages import JobArgs, Register
 from paceline.runtime.rundir import RunDir
+from paceline.worker.notice import Notice
 
 if TYPE_CHECKING:
     from paceline.transport.base import Port
     from paceline.worker.job import Job
+
+notice = Notice()
+"""Whether this process was told to leave; whoever runs the script gives it."""
 
 _current: Job | None = None
 _ever = False
@@ -90,9 +94,9 @@ def _forget(failed: bool) -> None:
 
 
 def _clustered(env: WorkerEnv, args: JobArgs) -> Job:
+    from paceline.clients.heartbeat import Heartbeat
     from paceline.runtime.loop import node_id
     from paceline.transport.zmq import ZmqPort
-    from paceline.worker.heartbeat import Heartbeat
     from paceline.worker.job import Job
     from paceline.worker.session import Session
 
@@ -100,14 +104,14 @@ def _clustered(env: WorkerEnv, args: JobArgs) -> Job:
     run = RunDir(env.run)
     token, node = run.token(), node_id(env.name)
     address = run.wait_for_coordinator(env.timeout_s)
-    beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token), lambda: run.wait_for_coordinator(env.timeout_s), node, 0.5)
+    beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token), run.coordinator, node, 0.5)
     port: Port = ZmqPort(node, token)
     if env.faults:
         from paceline.runtime.faults import wrap
 
         port = wrap(port, env.faults, env.name)
     intro = Register(1, "worker", env.name, os.getpid(), socket.gethostname(), None, args)
-    session = Session(port, intro, timeout_s=env.timeout_s, silent_s=beat.silent_s)
+    session = Session(port, intro, timeout_s=env.timeout_s, silent_s=beat.silent_s, find=run.coordinator, notice=notice)
     beat.start()
 
     def end(failed: bool) -> None:

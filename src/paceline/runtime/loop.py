@@ -7,6 +7,7 @@ import signal
 import time
 from typing import Protocol
 
+from paceline.clients.redial import Redial
 from paceline.transport.base import Event, Port
 
 _TICK_S = 0.1
@@ -32,8 +33,11 @@ def node_id(name: str) -> str:
     return f"{name}/{secrets.token_hex(4)}"
 
 
-def serve(service: Service, port: Port) -> str:
-    """Run until the service has ended or the process is told to; returns the reason."""
+def serve(service: Service, port: Port, redial: Redial | None = None) -> str:
+    """Run until the service has ended or the process is told to; returns the reason.
+
+    With `redial`, the port is kept on the coordinator.
+    """
     told: list[str] = []
 
     def on_signal(number: int, _: object) -> None:
@@ -45,16 +49,18 @@ def serve(service: Service, port: Port) -> str:
         while service.ended is None and not told:
             event = port.recv(_TICK_S)
             burst = 0
-            while event is not None and burst < _BURST:
+            while event is not None:
+                if redial is not None:
+                    redial.note(event)
                 service.on_event(event, time.monotonic())
                 burst += 1
-                event = port.recv(0)
-            if event is not None:
-                service.on_event(event, time.monotonic())
+                event = port.recv(0) if burst <= _BURST else None
             now = time.monotonic()
             if now >= next_tick:
                 next_tick = now + _TICK_S
                 service.on_tick(now)
+                if redial is not None:
+                    redial.tick(now)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

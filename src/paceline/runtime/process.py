@@ -6,55 +6,81 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
+from paceline.checkpoint.storage import open_storage
+from paceline.clients.heartbeat import Heartbeat
+from paceline.clients.redial import Redial
 from paceline.config.dials import ClusterSpec
+from paceline.errors import TransportError
+from paceline.messages import Register
 from paceline.orphans import die_with_parent
 from paceline.runtime.loop import node_id, serve
 from paceline.runtime.rundir import RunDir
 from paceline.transport.zmq import ZmqPort
 
 WAIT_S = 60.0
+BEAT_S = 0.5
 
 
 def run_coordinator(run: RunDir, spec: ClusterSpec) -> int:
-    """Serve as the coordinator of `run`."""
+    """Serve as the coordinator of `run`, where the last one listened if that can be."""
     from paceline.coordinator.service import CoordinatorService
     from paceline.coordinator.store import LogStore
 
     log = LogStore(run.log_file)
-    port = ZmqPort(node_id("coordinator"), run.token(), listen="127.0.0.1")
+    port = _listen(run)
     try:
-        service = CoordinatorService(port, spec, log, run=str(run.path))
-        assert port.address is not None
-        run.announce(port.address, log.generation)
-        serve(service, port)
-        _flush(port)
+        service = CoordinatorService(port, spec, log, run=str(run.path), storage=open_storage(run.checkpoints))
+        try:
+            assert port.address is not None
+            run.announce(port.address, log.generation)
+            serve(service, port)
+            _flush(port)
+        finally:
+            service.close()
     finally:
         port.close()
         log.close()
     return 0
 
 
+def _listen(run: RunDir) -> ZmqPort:
+    """A port for the coordinator: at the address that everyone knows, or at another one, which all will look up."""
+    node, token, known = node_id("coordinator"), run.token(), run.coordinator()
+    if known is not None:
+        with suppress(TransportError, ValueError):
+            return ZmqPort(node, token, listen="127.0.0.1", port=urlsplit(known).port or 0)
+    return ZmqPort(node, token, listen="127.0.0.1")
+
+
 def run_server(run: RunDir, name: str, threads: int) -> int:
     """Serve blocks for `run`."""
     import torch
 
-    from paceline.messages import Register
     from paceline.server.optimizers import warm_up
     from paceline.server.service import ServerService
 
     torch.set_num_threads(threads)
     warm_up()
-    port = ZmqPort(node_id(name), run.token(), listen="127.0.0.1")
+    node, token = node_id(name), run.token()
+    port = ZmqPort(node, token, listen="127.0.0.1")
+    beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token), run.coordinator, node, BEAT_S)
     try:
         intro = Register(1, "server", name, os.getpid(), socket.gethostname(), port.address)
-        service = ServerService(port, intro)
-        port.connect(run.wait_for_coordinator(WAIT_S))
-        serve(service, port)
+        service = ServerService(port, intro, storage=open_storage(run.checkpoints))
+        run.wait_for_coordinator(WAIT_S)
+        beat.start()
+        try:
+            serve(service, port, Redial(port, run.coordinator))
+        finally:
+            service.close()
     finally:
+        beat.close()
         port.close()
     return 0
 

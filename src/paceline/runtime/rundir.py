@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline.errors import ClusterLostError, UsageError
 from paceline.wire.handshake import new_token
@@ -45,6 +49,53 @@ class RunDir:
         """The summary of a run that has ended."""
         return self.path / "summary.json"
 
+    @property
+    def plan_file(self) -> Path:
+        """How the run was started, for those who join or resume it."""
+        return self.path / "run.json"
+
+    @property
+    def checkpoints(self) -> str:
+        """Where the run's checkpoints are: a directory or an fsspec URL."""
+        return str(self.plan().get("checkpoints") or self.path / "checkpoints")
+
+    def plan(self) -> dict[str, Any]:
+        """What the plan file says; empty where there is none.
+
+        Raises:
+            UsageError: it is there and cannot be read.
+        """
+        try:
+            plan = json.loads(self.plan_file.read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{self.plan_file} cannot be read: {error}") from None
+        if not isinstance(plan, dict):
+            raise UsageError(f"{self.plan_file} cannot be read: it is not a JSON object")
+        return plan
+
+    def write_plan(self, plan: Mapping[str, Any]) -> None:
+        """Say how the run is started."""
+        _write(self.plan_file, json.dumps(plan, indent=2) + "\n")
+
+    @contextmanager
+    def launching(self) -> Iterator[None]:
+        """Be the only launcher of this run on this machine, for as long as the block lasts.
+
+        Raises:
+            UsageError: another one is alive.
+        """
+        descriptor = os.open(self.path / "launcher.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UsageError(f"{self.path} is running: another launcher holds it") from None
+            yield
+        finally:
+            os.close(descriptor)
+
     @classmethod
     def create(cls, path: Path) -> RunDir:
         """Make a new run directory with a new token.
@@ -77,12 +128,10 @@ class RunDir:
 
     def announce(self, address: str, generation: int) -> None:
         """The coordinator says where it listens."""
-        temporary = self.coordinator_file.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"address": address, "generation": generation, "pid": os.getpid()}))
-        temporary.replace(self.coordinator_file)
+        _write(self.coordinator_file, json.dumps({"address": address, "generation": generation, "pid": os.getpid()}))
 
     def coordinator(self) -> str | None:
-        """The coordinator's address, None until it has announced one."""
+        """The coordinator's newest address, None until it has announced one."""
         try:
             return str(json.loads(self.coordinator_file.read_text())["address"])
         except (FileNotFoundError, NotADirectoryError):
@@ -100,6 +149,13 @@ class RunDir:
                 raise ClusterLostError(f"no coordinator has announced itself in {self.path} for {timeout_s:.0f} s")
             time.sleep(0.005)
         return address
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file at once: whoever reads it sees the old or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
 def next_run(root: Path, stem: str) -> Path:

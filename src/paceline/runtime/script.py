@@ -2,44 +2,62 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import signal
 import sys
 import traceback
 from pathlib import Path
 
-from paceline.errors import ClusterLostError, JobError, TransportError
+from paceline.errors import ClusterLostError, JobError, JobRewoundError, TransportError
 from paceline.runtime import joined
-
-EXIT_SCRIPT = 1
-EXIT_LOST = 3
-EXIT_COLLATERAL = 4
-"""This worker ended because the job failed elsewhere: whoever failed first has the traceback."""
+from paceline.runtime.exits import EXIT_AGAIN, EXIT_COLLATERAL, EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
+from paceline.worker.notice import Notice, Preempted
 
 
 def run_script(script: str, arguments: list[str]) -> int:
     """Run `script` as ``__main__``; returns the exit code for this process."""
+    heed_sigterm(joined.notice)
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
+    error: BaseException | None = None
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
-        if end.code not in (None, 0):
-            text = f"SystemExit: {end.code}" if isinstance(end.code, str) else f"the script called exit({end.code})"
-            return _failed(text)
-    except JobError as error:
-        joined.close(failed=True)
-        if isinstance(error, ClusterLostError):
-            return _say(f"{type(error).__name__}: {error}", EXIT_LOST)
-        return _say(f"{type(error).__name__}: {error}", EXIT_COLLATERAL)
-    except TransportError as error:
-        joined.close(failed=True)
-        return _say(f"{type(error).__name__}: {error}", EXIT_LOST)
-    except BaseException as error:
-        frames = error.__traceback__
-        # The runner's own frames say nothing to the author of the script.
-        while frames is not None and frames.tb_frame.f_code.co_filename != str(script):
-            frames = frames.tb_next
-        return _failed("".join(traceback.format_exception(type(error), error, frames or error.__traceback__)))
+        error = end if end.code not in (None, 0) else None
+    except BaseException as raised:
+        error = raised
+    if error is not None and joined.notice.given:
+        return _leave(error)
+    joined.notice.accept()  # too late: the script has ended by itself
+    return _done(script) if error is None else _ended(script, error)
+
+
+def heed_sigterm(notice: Notice) -> None:
+    """From now on SIGTERM is a notice to leave; a second one ends this process at once."""
+    owner = os.getpid()
+
+    def on_sigterm(number: int, _: object) -> None:
+        if os.getpid() != owner:  # a loader process, forked from this one
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif notice.given:
+            os._exit(EXIT_LEFT)
+        else:
+            notice.give()
+
+    signal.signal(signal.SIGTERM, on_sigterm)
+
+
+def _leave(error: BaseException) -> int:
+    """Told to leave: an exception of the script after that is its own business."""
+    if not isinstance(error, Preempted):
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    joined.close(failed=True)
+    return EXIT_LEFT
+
+
+def _done(script: str) -> int:
     if not joined.ever():
         return _failed(
             f"{script} ended without calling paceline.join(): under `paceline run` a script must join the job "
@@ -47,14 +65,31 @@ def run_script(script: str, arguments: list[str]) -> int:
         )
     try:
         joined.close(failed=False)
-    except TransportError as error:
-        return _say(f"{type(error).__name__}: {error}", EXIT_LOST)
-    return 0
+    except (JobRewoundError, TransportError) as error:
+        return _lost(error)
+    return EXIT_DONE
 
 
-def _say(text: str, code: int) -> int:
-    sys.stderr.write(text + "\n")
-    return code
+def _ended(script: str, error: BaseException) -> int:
+    if isinstance(error, JobError | TransportError):
+        joined.close(failed=True)
+        return _lost(error)
+    if isinstance(error, SystemExit):
+        text = f"SystemExit: {error.code}" if isinstance(error.code, str) else f"the script called exit({error.code})"
+        return _failed(text)
+    frames = error.__traceback__
+    # The runner's own frames say nothing to the author of the script.
+    while frames is not None and frames.tb_frame.f_code.co_filename != str(script):
+        frames = frames.tb_next
+    return _failed("".join(traceback.format_exception(type(error), error, frames or error.__traceback__)))
+
+
+def _lost(error: BaseException) -> int:
+    """The job ended, or went on without this worker."""
+    sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    if isinstance(error, JobRewoundError):
+        return EXIT_AGAIN
+    return EXIT_LOST if isinstance(error, ClusterLostError | TransportError) else EXIT_COLLATERAL
 
 
 def _failed(trace: str) -> int:

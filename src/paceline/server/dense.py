@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 
 from paceline.blocks import bytes_of, new_block, piece_of, tensor_of
-from paceline.checkpoint.shards import BlockState
+from paceline.checkpoint.manifest import read_manifest
+from paceline.checkpoint.shards import BlockState, read_shards
+from paceline.checkpoint.storage import Storage
 from paceline.core.store import SumKey
+from paceline.errors import CheckpointError
 from paceline.messages import BlockFrame
-from paceline.server.optimizers import PieceOptimizer
+from paceline.server.optimizers import PieceOptimizer, State
 from paceline.transport.base import Delivery
 from paceline.types import INIT_STEP, BlockSpec, Commit, Kind, ModelSpec
 
@@ -53,25 +56,56 @@ class _Sum:
     touched: set[int] = field(default_factory=set)
 
 
+class Frozen:
+    """One version as it was, to be written to a checkpoint: nothing in `blocks` changes until `done` is set.
+
+    It is a `Delivery`: whoever reads it, in any thread, sets `done` when he has finished.
+    """
+
+    __slots__ = ("blocks", "done", "version")
+
+    def __init__(self, version: int, blocks: dict[int, BlockState]) -> None:
+        self.version = version
+        self.blocks = blocks
+        self.done = False
+
+
 @dataclass(slots=True)
 class _Chunk:
-    """Parameter blocks whose pieces one optimizer instance updates."""
+    """Parameter blocks whose pieces one optimizer instance updates.
+
+    `shared` are the frozen versions that hold its state as it is now; the next update goes on with a copy of it.
+    That copy is made in `spare`, which frozen versions held before: `readers`.
+    """
 
     blocks: list[BlockSpec]
     optimizer: PieceOptimizer
+    shared: list[Frozen] = field(default_factory=list)
+    spare: list[State] = field(default_factory=list)
+    readers: list[Frozen] = field(default_factory=list)
 
+    def numbered(self) -> Iterator[tuple[int, int]]:
+        """(block, piece of it) for every piece, in the order of the optimizer."""
+        for block in self.blocks:
+            for piece in range(len(block.pieces)):
+                yield block.index, piece
 
-def _numbered(chunk: _Chunk) -> Iterator[tuple[int, int]]:
-    """(block, piece of it) for every piece of a chunk, in the order of its optimizer."""
-    for block in chunk.blocks:
-        for piece in range(len(block.pieces)):
-            yield block.index, piece
+    def own(self) -> None:
+        """Make sure that nobody reads the state which the next update writes."""
+        self.shared = [f for f in self.shared if not f.done]
+        if self.shared:
+            room = self.spare if all(f.done for f in self.readers) else []
+            self.spare, self.readers, self.shared = self.optimizer.depart(room), self.shared, []
 
 
 class DenseStore:
-    """`BlockStore` over torch tensors."""
+    """`BlockStore` over torch tensors. Checkpoints are read from `storage`; `frozen` is what waits to be written."""
 
-    def __init__(self) -> None:
+    def __init__(self, storage: Storage | None = None) -> None:
+        self._storage = storage
+        self._forget()
+
+    def _forget(self) -> None:
         self._spec: ModelSpec | None = None
         self._blocks: dict[int, BlockSpec] = {}
         self._current: dict[int, Buffer] = {}
@@ -81,10 +115,12 @@ class DenseStore:
         self._sums: dict[SumKey, _Sum] = {}
         self._spare_acc: dict[int, list[torch.Tensor]] = {}
         self._chunks: list[_Chunk] = []
+        self.frozen: Frozen | None = None
         self.version = -1
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
-        """Make room for `blocks`."""
+        """Make room for `blocks`, and for nothing else."""
+        self._forget()
         self._spec = spec
         for block in blocks:
             self._blocks[block.index] = block
@@ -237,6 +273,7 @@ class DenseStore:
                 weights.append(piece_of(new, piece))
                 grads.append(piece_of(grad, piece) if piece.tensor in total.present else None)
         if any(g is not None for g in grads):
+            chunk.own()
             chunk.optimizer.step(commit.hyper, weights, grads)
 
     def _write(self, index: int) -> Buffer:
@@ -256,27 +293,53 @@ class DenseStore:
 
     # ------------------------------------------------------------ checkpoints
 
+    def save(self, version: int) -> None:
+        """Freeze the current version. Nothing is copied here: values are lent, and updates leave frozen state alone."""
+        assert version == self.version
+        self.frozen = Frozen(version, self.snapshot())
+        for buffer in self._current.values():
+            buffer.lend(self.frozen)
+        for chunk in self._chunks:
+            chunk.shared.append(self.frozen)
+
+    def thaw(self) -> None:
+        """The frozen version is written, or will never be. Its memory is used again once its reader is done."""
+        self.frozen = None
+
     def snapshot(self) -> dict[int, BlockState]:
-        """The current version with its optimizer state, frozen: values by reference, so keep the version meanwhile."""
+        """The current version with its optimizer state, by reference: good until the next `apply`."""
         taken = {index: BlockState(buffer.tensor) for index, buffer in self._current.items()}
         for chunk in self._chunks:
-            for number, (index, piece) in enumerate(_numbered(chunk)):
+            for number, (index, piece) in enumerate(chunk.numbered()):
                 for name, tensor in chunk.optimizer.state(number).items():
                     taken[index].state[piece, name] = tensor
         return taken
 
-    def load(self, version: int, states: Iterable[tuple[int, BlockState]]) -> None:
-        """Make `version` the current one, from a checkpoint's blocks; all that was there before is forgotten."""
+    def load(self, folder: str, version: int) -> Mapping[int, bytes]:
+        """Fill the blocks that were just opened, one file of the checkpoint after the other."""
+        assert self._spec is not None
+        if self._storage is None:
+            raise CheckpointError(folder, "this server was started without a place for checkpoints")
+        try:
+            manifest = read_manifest(self._storage, folder)
+            if manifest.position.version != version:
+                raise CheckpointError(folder, f"it holds version {manifest.position.version}, not {version}")
+            if (manifest.model.tensors, manifest.model.optimizer.name) != (
+                self._spec.tensors,
+                self._spec.optimizer.name,
+            ):
+                raise CheckpointError(folder, "it is of another model or another optimizer")
+            self._fill(read_shards(self._storage, folder, manifest, self._blocks))
+        except OSError as error:
+            raise CheckpointError(folder, f"cannot be read from {self._storage.url}: {error}") from error
         self.version = version
-        self._kept.clear()
-        self._sums.clear()
-        where = {
-            (index, piece): (chunk, number)
-            for chunk in self._chunks
-            for number, (index, piece) in enumerate(_numbered(chunk))
-        }
+        self._changed = dict.fromkeys(self._blocks, version)
+        return {index: bytes.fromhex(manifest.chains[index]) for index in self._blocks}
+
+    def _fill(self, states: Iterator[tuple[int, BlockState]]) -> None:
+        where = {at: (chunk, number) for chunk in self._chunks for number, at in enumerate(chunk.numbered())}
         for index, state in states:
-            self._write(index).tensor.copy_(state.value)
+            self._current[index].tensor.copy_(state.value)
             names: dict[int, dict[str, torch.Tensor]] = {}
             for (piece, name), tensor in state.state.items():
                 names.setdefault(piece, {})[name] = tensor

@@ -13,6 +13,9 @@ from paceline.config.dials import OPTIMIZERS
 from paceline.errors import UsageError
 from paceline.types import Hyper, OptimizerSpec
 
+State = dict[str, Any]
+"""What `torch.optim` keeps of one parameter, by its own names."""
+
 
 def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     """The class by name.
@@ -70,18 +73,43 @@ class PieceOptimizer:
         self._optimizer.step()
 
     def state(self, piece: int) -> dict[str, torch.Tensor]:
-        """A copy of the optimizer state of one piece, by torch's own names; empty before its first update."""
+        """The optimizer state of one piece, by torch's own names; empty before its first update.
+
+        These are the tensors in use: the next `step` writes to them, unless `depart` came before it.
+        """
         held = self._optimizer.state.get(self.params[piece], {})
-        return {name: _as_tensor(value).clone() for name, value in held.items() if value is not None}
+        return {name: _as_tensor(value) for name, value in held.items() if value is not None}
+
+    def depart(self, room: Sequence[State]) -> list[State]:
+        """Go on with a copy of all state; what `state` gave until now is returned, and never written again.
+
+        The copy is made in `room`, by piece and name, where that has a tensor of the same size and dtype.
+        """
+        left: list[State] = []
+        for number, param in enumerate(self.params):
+            old: State = self._optimizer.state.get(param, {})
+            if old:
+                there = room[number] if room else {}
+                self._optimizer.state[param] = {name: _copy(value, there.get(name)) for name, value in old.items()}
+            left.append(old)
+        return left
 
     def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Put back what `state` gave."""
+        """Put back what `state` gave; the tensors belong to the optimizer from now on."""
         if state:
-            self._optimizer.state[self.params[piece]] = {name: value.clone() for name, value in state.items()}
+            self._optimizer.state[self.params[piece]] = dict(state)
 
 
 def _as_tensor(value: Any) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.tensor(value)
+
+
+def _copy(value: Any, room: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    if isinstance(room, torch.Tensor) and (room.shape, room.dtype) == (value.shape, value.dtype):
+        return room.copy_(value)
+    return value.clone()
 
 
 def _arguments(hyper: dict[str, Any]) -> dict[str, Any]:

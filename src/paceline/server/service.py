@@ -4,49 +4,88 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.checkpoint.manifest import folder_name
+from paceline.checkpoint.storage import Storage
+from paceline.clients.redial import is_coordinator
 from paceline.core.effects import Send
 from paceline.core.server import ServerCore
 from paceline.errors import PeerLostError, PeerUnknownError
-from paceline.messages import Register, Shutdown, Welcome
-from paceline.server.dense import Buffer, DenseStore
+from paceline.messages import BeatAck, Register, Shutdown, Welcome
+from paceline.server.dense import Buffer, DenseStore, Frozen
+from paceline.server.saving import Saver
 from paceline.transport.base import Event, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId
 
 
 class ServerService:
-    """Feeds events to the core and sends what it returns. One per port; driven by `on_event` and `on_tick`."""
+    """Feeds events to the core and sends what it returns. One per port; driven by `on_event` and `on_tick`.
 
-    def __init__(self, port: Port, introduction: Register) -> None:
+    Coordinators come and go: a new one is told what this server has, and without one it keeps what it has. A version
+    that is to be saved is written in the background. `close` ends that.
+    """
+
+    def __init__(self, port: Port, introduction: Register, *, storage: Storage | None = None) -> None:
         self.port = port
         self.introduction = introduction
-        self.store = DenseStore()
+        self.store = DenseStore(storage)
         self.core = ServerCore(port.node, self.store)
         self.coordinator: NodeId | None = None
         self.ended: str | None = None
+        self._saver = Saver(storage, port.node)
+        self._frozen: Frozen | None = None
 
     def on_event(self, event: Event, now: float) -> None:
         """One event of the port."""
         match event:
             case PeerUp(peer=peer, address=address):
-                if address is not None:  # the only peer a server connects to is the coordinator
+                if address is not None and is_coordinator(peer):
                     self.coordinator = peer
-                    self._send([Send(COORDINATOR, self.introduction)])
+                    self._introduce()
             case PeerDown(peer=peer):
                 self.core.forget(peer)
                 if peer == self.coordinator:
                     self.coordinator = None
-            case Received(message=Welcome(heartbeat_s=heartbeat_s)):
-                self.core.heartbeat_s = heartbeat_s
+            case Received(peer=peer, message=Welcome() as welcome) if peer == self.coordinator:
+                self.core.heartbeat_s = welcome.heartbeat_s
+                self.core.handle(COORDINATOR, welcome, (), now)
+            case Received(peer=peer, message=BeatAck() as ack):
+                self.core.handle(COORDINATOR, ack, (), now)
+                if not ack.known and peer == self.coordinator:
+                    self._introduce()
             case Received(message=Shutdown(reason=reason)):
                 self.ended = reason
             case Received(peer=peer, message=message, frames=frames):
                 self._send(self.core.handle(peer, message, frames, now))
+                self._look_after_saving()
                 if self.core.failed is not None:
                     self.ended = self.core.failed.reason
 
     def on_tick(self, now: float) -> None:
         """Time passes."""
+        outcome = self._saver.poll()
+        if outcome is not None:
+            self.store.thaw()
+            self._frozen = None
+            self._send(self.core.saved(outcome.version, outcome.files, outcome.problem))
+        self._look_after_saving()
         self._send(self.core.tick(now))
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        self._saver.close()
+
+    def _introduce(self) -> None:
+        self._send([Send(COORDINATOR, self.core.introduce(self.introduction))])
+
+    def _look_after_saving(self) -> None:
+        """Begin to write what the core has frozen, and give up what it does not want any longer."""
+        if self.store.frozen is not None and self.core.saving != self.store.frozen.version:
+            self.store.thaw()
+        if self.store.frozen is not self._frozen:
+            self._saver.give_up()
+            self._frozen = self.store.frozen
+            if self._frozen is not None:
+                self._saver.begin(folder_name(self.core.incarnation, self._frozen.version), self._frozen)
 
     def _send(self, sends: Sequence[Send]) -> None:
         for send in sends:

@@ -8,11 +8,13 @@ from random import Random
 import msgspec
 
 from paceline.core.coordinator import CoordinatorCore
-from paceline.core.effects import Effect, Send, Write
+from paceline.core.effects import Complete, Effect, Send, Write
+from paceline.core.keeping import folder_name
 from paceline.core.membership import RunningTime
 from paceline.core.server import ServerCore
 from paceline.messages import (
     Abort,
+    BeatAck,
     Committed,
     Exited,
     GiveBack,
@@ -26,6 +28,7 @@ from paceline.messages import (
     Welcome,
 )
 from paceline.sim.checks import Checker
+from paceline.sim.disk import Disk
 from paceline.sim.network import Network
 from paceline.sim.scenario import Fault, Scenario
 from paceline.sim.symbols import SymbolStore
@@ -35,12 +38,13 @@ from paceline.types import COORDINATOR, NodeId
 
 
 class SimCoordinator(Process):
-    """The coordinator process; its durable log is the checker's."""
+    """A start of the coordinator process; what it writes is on the cluster's disk."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, generation: int) -> None:
         super().__init__(COORDINATOR)
         self.cluster = cluster
-        self.core = CoordinatorCore(cluster.scenario.cluster, cluster.scenario.generation)
+        disk = cluster.disk
+        self.core = CoordinatorCore(cluster.scenario.cluster, generation, disk.history(), disk.checkpoints())
         self.timer: Callable[[], float] | None = None
         self.spent_s = 0.0
         self._running = RunningTime()
@@ -48,7 +52,17 @@ class SimCoordinator(Process):
 
     def start(self) -> None:
         """The process begins."""
+        self._carry_out(self.core.start(self._running.advance(self.cluster.world.now)))
         self._tick()
+
+    def _complete(self, effect: Complete) -> None:
+        """The manifest and the marker take a while; a coordinator that dies before that leaves none."""
+        cluster = self.cluster
+        problem = "disk full" if cluster.chance("full", cluster.scenario.habits.disk_full) else ""
+        if not problem:
+            cluster.disk.complete(effect.checkpoint, effect.chains, effect.drop)
+        now = self._running.advance(cluster.world.now)
+        self._carry_out(self.core.completed(effect.checkpoint.folder, problem, now))
 
     def receive(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:
         """One message."""
@@ -85,6 +99,10 @@ class SimCoordinator(Process):
         for effect in effects:
             if isinstance(effect, Write):
                 checker.wrote(effect)
+                self.cluster.disk.write(effect)
+            elif isinstance(effect, Complete):
+                checker.completed(effect)
+                self.cluster.world.after(self.cluster.rng.uniform(0.0, 0.3), self, self._complete, effect)
             else:
                 checker.sends(effect)
                 self.cluster.network.send(COORDINATOR, effect.to, effect.message)
@@ -97,7 +115,7 @@ class SimServer(Process):
         super().__init__(node)
         self.cluster = cluster
         self.introduction = Register(1, "server", name, 1, "here", f"sim://{node}")
-        self.store = SymbolStore(cluster.checker)
+        self.store = SymbolStore(cluster.checker, cluster.disk)
         self.core = ServerCore(node, self.store, heartbeat_s=cluster.scenario.cluster.heartbeat_s)
         self._welcome = False
 
@@ -111,14 +129,33 @@ class SimServer(Process):
             self._send([Send(COORDINATOR, self.introduction)])
             self.cluster.world.after(0.5, self, self._register)
 
+    def notice(self) -> None:
+        """There is another coordinator."""
+        if self._welcome:
+            self._send([Send(COORDINATOR, self.core.introduce(self.introduction))])
+
+    def _save(self) -> None:
+        """Write what is frozen; whoever dies before that leaves nothing."""
+        if self.store.frozen is None:
+            return
+        (version, values), self.store.frozen = self.store.frozen, None
+        problem = "disk full" if self.cluster.chance("full", self.cluster.scenario.habits.disk_full) else ""
+        if not problem and version == self.core.saving:
+            self.cluster.disk.put(folder_name(self.core.incarnation, version), values)
+        self._send(self.core.saved(version, (), problem))
+
     def receive(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:
         """One message."""
         if isinstance(message, Welcome):
             self._welcome = True
-            return
+        if isinstance(message, BeatAck) and not message.known:
+            self.notice()
+        before = self.store.frozen
         self._send(self.core.handle(sender, message, payload, self.cluster.world.now))
         if isinstance(message, Push):
             self.cluster.checker.held(self.core, message.step)
+        if self.store.frozen is not before and self.store.frozen is not None:
+            self.cluster.world.after(self.cluster.rng.uniform(0.0, 0.5), self, self._save)
 
     def _tick(self) -> None:
         self._send(self.core.tick(self.cluster.world.now))
@@ -138,9 +175,12 @@ class Cluster:
         self.scenario = scenario
         self.world = World(trace)
         self.checker = Checker(scenario)
+        self.disk = Disk()
         self.network = Network(self.world, scenario.weather, Random(f"network {scenario.seed}"))
         self.rng = Random(f"faults {scenario.seed}")
-        self.coordinator = SimCoordinator(self)
+        self.generation = scenario.generation
+        self.restarted_at = 0.0
+        self.coordinator = SimCoordinator(self, self.generation)
         self.servers = [SimServer(self, f"server-{i}", f"server-{i}") for i in range(scenario.cluster.servers)]
         self.workers: list[SimWorker] = []
         self.pids = 0
@@ -175,6 +215,26 @@ class Cluster:
         self.world.after(delay, worker, worker.start)
         return worker
 
+    def chance(self, kind: str, probability: float) -> bool:
+        """Whether something goes wrong now, while things do."""
+        if not self.faulty or not probability or self.rng.random() >= probability:
+            return False
+        self._count(kind)
+        return True
+
+    def again(self, worker: SimWorker) -> None:
+        """The job went back to before where a worker's script is: the engine starts it again."""
+        self._count("again")
+        worker.done = True
+        self.spawn(self.workers.index(worker) % self.scenario.cluster.workers, self.rng.uniform(0.1, 1.0))
+
+    def is_complete(self) -> bool:
+        """Whether the job has done all that its scripts asked for."""
+        core = self.coordinator.core
+        if core.rewinding or not self.coordinator.alive or core.phases.open is not None:
+            return False
+        return core.state == "finished" or len(core.phases.phases) == len(self.scenario.phases)
+
     def goodbye(self, worker: SimWorker) -> None:
         """A script has ended. When it left in the middle and was the last, somebody comes after it."""
         self.finished_workers += 1
@@ -196,7 +256,7 @@ class Cluster:
         """The coordinator's session with a worker ends about when its report arrives; the worker does not know."""
         self._count("cut-off")
         delay = self.rng.uniform(0.0, 3.0) * self.scenario.weather.mean_delay_s
-        self.world.after(delay, self.coordinator, self.coordinator.lost, worker.node)
+        self.world.after(delay, self._clock, self._lost, worker.node)
 
     def stops(self, step: int) -> bool:
         """Whether the worker that has `step` in hand is the one to stop the job; True once."""
@@ -213,7 +273,7 @@ class Cluster:
     def _mourn(self, worker: SimWorker) -> None:
         delay, how = self.rng.uniform(0.0, 0.1), self.rng.random()
         if how < 0.3:
-            self.world.after(delay, self.coordinator, self.coordinator.lost, worker.node)
+            self.world.after(delay, self._clock, self._lost, worker.node)
         elif how < 0.6:
             intro = worker.core.introduction
             self.network.send("engine", COORDINATOR, Exited(1, intro.name, intro.pid, -9))
@@ -242,7 +302,7 @@ class Cluster:
                 for end in ends if self.rng.random() < 0.3 else [self.rng.choice(ends)]:
                     self.network.cut(worker.node, end, fault.lasts_s)
             case "disconnect":
-                self.world.after(0.0, self.coordinator, self.coordinator.lost, worker.node)
+                self.world.after(0.0, self._clock, self._lost, worker.node)
             case "join":
                 self.spawn(len(self.workers), 0.0)
             case "leave":
@@ -254,9 +314,79 @@ class Cluster:
                 server = self.rng.choice(self.servers)
                 server.stopped = True
                 self.world.after(fault.lasts_s, self._clock, self.world.wake, server)
+            case "kill-coordinator":
+                self._kill_coordinator()
+            case "kill-server":
+                if self.scenario.cluster.rewinds:
+                    self._kill_server(self.rng.randrange(len(self.servers)))
+            case "damage":
+                whole = [f for f in self.disk.folders.values() if f.checkpoint is not None]
+                if whole:
+                    whole[-1].damaged = True
+            case "power-cut":
+                if self.scenario.cluster.rewinds:
+                    self._cut_power()
             case "ghost":
                 self._haunt(worker)
         self._count(fault.kind)
+
+    def _kill_coordinator(self) -> None:
+        """It dies without a word; another one takes over, and those who are connected notice, or do not."""
+        if not self.coordinator.alive:
+            return
+        self.coordinator.alive = False
+        self.world.after(self.rng.uniform(0.2, 2.0), self._clock, self._start_coordinator)
+
+    def _start_coordinator(self) -> None:
+        if self.coordinator.alive:
+            return
+        self.generation += 1
+        self.checker.restarted()
+        self.restarted_at = self.world.now
+        self.coordinator = SimCoordinator(self, self.generation)
+        self.network.add(self.coordinator)
+        self.coordinator.start()
+        roles: list[SimServer | SimWorker] = [*self.servers, *self.workers]
+        for role in roles:
+            if role.alive and self.rng.random() < 0.8:
+                self.world.after(self.rng.uniform(0.0, 0.8), role, role.notice)
+
+    def _kill_server(self, index: int) -> None:
+        """It dies with its blocks; another one is started in its place."""
+        old = self.servers[index]
+        if not old.alive:
+            return
+        old.alive = False
+        how = self.rng.random()
+        if how < 0.3:
+            self.world.after(self.rng.uniform(0.0, 0.1), self._clock, self._lost, old.node)
+        elif how < 0.6:
+            self.network.send("engine", COORDINATOR, Exited(1, old.introduction.name, old.introduction.pid, -9))
+        self.world.after(self.rng.uniform(0.2, 2.0), self._clock, self._start_server, index)
+
+    def _lost(self, node: NodeId) -> None:
+        if self.coordinator.alive:
+            self.coordinator.lost(node)
+
+    def _start_server(self, index: int) -> None:
+        if self.servers[index].alive:
+            return
+        self.pids += 1
+        name = self.servers[index].introduction.name
+        server = SimServer(self, name, f"{name}/{self.pids}")
+        self.servers[index] = server
+        self.network.add(server)
+        server.start()
+
+    def _cut_power(self) -> None:
+        """Everything dies at once, and is started again."""
+        for worker in self._running():
+            worker.kill()
+            self.spawn(self.workers.index(worker) % self.scenario.cluster.workers, self.rng.uniform(0.2, 2.0))
+        for index in range(len(self.servers)):
+            self.servers[index].alive = False
+            self.world.after(self.rng.uniform(0.2, 2.0), self._clock, self._start_server, index)
+        self._kill_coordinator()
 
     def _haunt(self, worker: SimWorker) -> None:
         """Messages from another life: of an older coordinator, or of an incarnation that is not this one."""

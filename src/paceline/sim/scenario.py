@@ -22,6 +22,7 @@ class Habits:
     cut_off: float = 0.0  # the coordinator loses its session with the worker just after the seal
     empty: float = 0.0  # seal with weight 0
     partly_absent: float = 0.1  # no gradient for some block
+    disk_full: float = 0.0  # a part of a checkpoint, or its end, cannot be written
     mangled: float = 0.0  # a push claims a version that nobody knows, so the server refuses it
     mean_turn_s: float = 0.08
 
@@ -88,6 +89,12 @@ FAULTS = (
     "leave",
     "pause-coordinator",
     "pause-server",
+    "kill-coordinator",
+    "kill-coordinator",
+    "kill-server",
+    "kill-server",
+    "power-cut",
+    "damage",
     "ghost",
 )
 
@@ -137,6 +144,10 @@ def make_scenario(
             heartbeat_s=0.5,
             heartbeat_timeout_s=4.0,
             grace_s=0.3,
+            rewinds=True,
+            checkpoint_steps=rng.choice((0, 1, 2, 3, 5, 8)),
+            checkpoint_s=rng.choice((0.0, 0.0, 1.0)),
+            keep_checkpoints=rng.randint(1, 3),
         ),
         phases=phases,
         validators=validators,
@@ -149,7 +160,7 @@ def make_scenario(
         stop=stop,
         single_thread=rng.random() < 0.6,
         # One worker, the slowest, does everything that is left; before that, others fall silent and are evicted.
-        bound_s=40.0 + 1.5 * turns * (1.5 * mean_turn * max(speeds) + 12 * weather.mean_delay_s),
+        bound_s=60.0 + 1.5 * turns * (1.5 * mean_turn * max(speeds) + 12 * weather.mean_delay_s),
     )
 
 
@@ -206,6 +217,7 @@ def _habits(rng: Random, mean_turn_s: float, *, calm: bool) -> Habits:
         cut_off=rng.choice((0.0, 0.0, 0.2)),
         empty=rng.choice((0.0, 0.0, 0.3)),
         partly_absent=rng.choice((0.0, 0.3)),
+        disk_full=rng.choice((0.0, 0.0, 0.2)),
         mangled=rng.choice((0.0, 0.0, 0.1)),
         mean_turn_s=mean_turn_s,
     )
@@ -214,5 +226,5 @@ def _habits(rng: Random, mean_turn_s: float, *, calm: bool) -> Habits:
 def _fault(rng: Random, length: float) -> Fault:
     kind = rng.choice(FAULTS)
     lasts = {"pause": rng.choice((0.5, 3.0, 9.0)), "cut": rng.choice((0.5, 3.0, 8.0))}
-    lasts |= {"pause-coordinator": rng.choice((0.3, 6.0)), "pause-server": rng.uniform(0.1, 1.5)}
+    lasts |= {"pause-coordinator": rng.choice((0.3, 6.0)), "pause-server": rng.choice((0.1, 1.5, 6.0))}
     return Fault(at_s=rng.uniform(0.0, length), kind=kind, lasts_s=lasts.get(kind, 0.0))

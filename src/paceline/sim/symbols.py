@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from paceline.core.store import SumKey
 from paceline.messages import BlockFrame
+from paceline.sim.disk import Disk
 from paceline.types import INIT_STEP, BlockSpec, Commit, Fence, Kind, ModelSpec
 
 _MARK = 1 << 61  # above every tensor number; below it 20 bits of step, 14 of slot, 4 and 23 of fence
@@ -23,6 +24,7 @@ class Value(NamedTuple):
 class Reads(NamedTuple):
     """What a turn was computed on: the version each block was read at, and the value that was found there."""
 
+    incarnation: int
     versions: tuple[int, ...]
     values: tuple[Value | None, ...]
 
@@ -80,12 +82,18 @@ class Observer(Protocol):
         """`parts` became version `commit.version`; `store.current` has the new values."""
         ...
 
+    def loaded(self, store: SymbolStore, folder: str, version: int) -> None:
+        """`store.current` came from a checkpoint."""
+        ...
+
 
 class SymbolStore:
     """`BlockStore` without arithmetic."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, disk: Disk) -> None:
         self.observer = observer
+        self.disk = disk
+        self.frozen: tuple[int, dict[int, Value]] | None = None
         self.blocks: dict[int, BlockSpec] = {}
         self.current: dict[int, Value] = {}
         self.version = -1
@@ -95,6 +103,21 @@ class SymbolStore:
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
         """Make room."""
         self.blocks = {b.index: b for b in blocks}
+        self.current.clear()
+        self.kept.clear()
+        self.sums.clear()
+        self.version, self.frozen = -1, None
+
+    def load(self, folder: str, version: int) -> Mapping[int, bytes]:
+        """From the disk."""
+        self.current, chains = self.disk.read(folder, self.blocks)
+        self.version = version
+        self.observer.loaded(self, folder, version)
+        return chains
+
+    def save(self, version: int) -> None:
+        """Freeze the current version."""
+        self.frozen = version, dict(self.current)
 
     def add(self, key: SumKey, weight: float, absent: frozenset[int], payloads: Mapping[int, object]) -> None:
         """One attempt more."""

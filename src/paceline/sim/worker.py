@@ -92,6 +92,7 @@ class SimWorker(Process):
         self._sleeps = False
         self._joining: Message | None = None
         self._evaluating = False
+        self._noticed = False
         self._inbox: deque[tuple[NodeId, Message, tuple[object, ...]]] = deque()
 
     # ------------------------------------------------------------ events
@@ -107,6 +108,20 @@ class SimWorker(Process):
         self.alive = False
         self._script.close()
 
+    def notice(self) -> None:
+        """There is another coordinator."""
+        if self.done:
+            return
+        if self._sleeps and self.scenario.single_thread:
+            self._noticed = True
+        else:
+            self._greet_coordinator()
+
+    def _greet_coordinator(self) -> None:
+        late_s = self.cluster.world.now - self.cluster.restarted_at
+        self.evicted |= late_s > self.scenario.cluster.heartbeat_timeout_s / 2  # not to be waited for any longer
+        self._send_all(self.core.reconnected(self.cluster.world.now))
+
     def receive(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:
         """One message. Where scripts have one thread only, it is looked at when the script waits again."""
         if self._sleeps and self.scenario.single_thread:
@@ -121,9 +136,14 @@ class SimWorker(Process):
         for effect in self.core.handle(sender, message, payload, self.cluster.world.now):
             if isinstance(effect, Fill):
                 self._fill(effect, message)
-            else:
+            elif isinstance(effect, Send):
                 self._send(effect)
         if self.core.abort is not None:
+            if self.core.abort.kind == "rewound":
+                self.done = True
+                self._script.close()
+                self.cluster.again(self)
+                return
             if self.cluster.coordinator.core.failure is None:
                 raise Violation(f"{self.node} believes that the job failed: {self.core.abort.reason}")
             self.done = True
@@ -156,7 +176,7 @@ class SimWorker(Process):
         if isinstance(message, Refused):
             if message.rule != "unknown":
                 raise Violation(f"{self.node} was refused: {message}")
-            self._joining = msgspec.structs.replace(self.core.introduction, req=self.core.next_req())
+            self._joining = self.core.introduce()
             self._send(Send(COORDINATOR, self._joining))
             return
         self._asked = None
@@ -222,6 +242,9 @@ class SimWorker(Process):
         if self.done:
             return
         self._sleeps = False
+        if self._noticed:
+            self._noticed = False
+            self._greet_coordinator()
         self._resume(None)
 
     def _ask(self, ask: Ask) -> None:
@@ -236,6 +259,7 @@ class SimWorker(Process):
         for validator in scenario.validators:
             if validator.every:
                 yield Ask(lambda req, v=validator: Declare(req, v))  # type: ignore[misc]
+                self.core.declared = validator.number + 1
         for phase in scenario.phases:
             begun = yield Ask(lambda req, p=phase: BeginPhase(req, p))  # type: ignore[misc]
             assert isinstance(begun, PhaseBegun)
@@ -243,6 +267,7 @@ class SimWorker(Process):
                 break
             self.evicted = False
             joined = len(self.cluster.checker.log)
+            began = self.cluster.checker.incarnation
             self._send_all(self.core.ask(self.cluster.world.now, phase.number))
             yield from self._loop()
             if self.leaving and not isinstance(self.core.task, PhaseOver):
@@ -250,7 +275,8 @@ class SimWorker(Process):
                 return
             over = self.core.task
             assert isinstance(over, PhaseOver)
-            late = joined > self.cluster.checker.phase_versions.get(phase.number, joined)
+            line = self.cluster.checker.lines[over.incarnation]
+            late = joined > line.phase_versions.get(phase.number, joined) or began != over.incarnation
             self.cluster.checker.phase_ended(
                 self.node, over, self._reads(), was_there=self.turns > 0 and not self.evicted and not late
             )
@@ -288,6 +314,7 @@ class SimWorker(Process):
     def _evaluate(self, phase: int) -> Script:
         validator = self.scenario.validators[self.scenario.evaluate]
         yield Ask(lambda req: Declare(req, validator))
+        self.core.declared = validator.number + 1
         self._evaluating = True
         self._send_all(self.core.ask(self.cluster.world.now, phase, evaluation=self.scenario.evaluate))
         yield from self._loop()
@@ -296,7 +323,7 @@ class SimWorker(Process):
         self._evaluating = False
 
     def _reads(self) -> Reads:
-        return Reads(tuple(self.versions), tuple(self.values))
+        return Reads(self.core.incarnation, tuple(self.versions), tuple(self.values))
 
     def _pause(self) -> Sleep:
         mean = self.scenario.habits.mean_turn_s * self.speed

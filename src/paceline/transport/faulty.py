@@ -14,7 +14,7 @@ import heapq
 import itertools
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -104,12 +104,13 @@ class FaultyPort:
     """A `Port` that passes everything to `inner`, except for what the plan says.
 
     Late messages go out from within `recv`, which therefore sleeps no longer than until the next one is due.
-    A late message whose session is over by then is lost, as on a network.
+    A late message whose session is over by then is lost, as on a network. `on_fired` hears of every fault at once.
     """
 
-    def __init__(self, inner: Port, plan: FaultPlan) -> None:
+    def __init__(self, inner: Port, plan: FaultPlan, on_fired: Callable[[str], None] = lambda key: None) -> None:
         self._inner = inner
         self._plan = plan
+        self._on_fired = on_fired
         self._random = random.Random(plan.seed)
         self._order = itertools.count()
         self._outgoing: list[tuple[float, int, _Late]] = []
@@ -195,6 +196,7 @@ class FaultyPort:
             return False
         key = f"{fault}:{name}"
         self.fired[key] = self.fired.get(key, 0) + 1
+        self._on_fired(key)
         return True
 
     def _arrives(self, event: Received) -> bool:

@@ -23,7 +23,7 @@ class LinkLimits:
     linger_s: float = 0.2
     """How long `close` may take to hand over what is queued, in all."""
     retry_min_s: float = 0.02
-    retry_max_s: float = 0.5
+    retry_max_s: float = 0.15
     """Between two attempts to connect: the first pause, and the longest."""
 
     def __post_init__(self) -> None:

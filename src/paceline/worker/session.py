@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar, cast
 
 import msgspec
 
+from paceline.clients.redial import Find, Redial, is_coordinator
 from paceline.core.effects import Send
-from paceline.core.worker import Fill, WorkerCore, WorkerState
+from paceline.core.worker import Connect, Effect, Fill, WorkerCore, WorkerState
 from paceline.errors import (
     ClusterLostError,
     DeadlineError,
+    JobError,
     JobFailedError,
+    JobRewoundError,
     JobStoppedError,
     PeerLostError,
     PeerUnknownError,
     RefusedFrameError,
+    TransportError,
     UsageError,
 )
-from paceline.messages import Abort, Message, Prepared, Push, Refused, Register, Welcome
+from paceline.messages import Abort, Bye, Message, Ok, Prepared, Push, Refused, Register, Welcome
 from paceline.transport.base import Delivery, PeerDown, PeerUp, Port, Received
-from paceline.types import COORDINATOR, NodeId, Placement
+from paceline.types import COORDINATOR, NodeId
 from paceline.wire.codec import decode, encode
+from paceline.worker.notice import Notice
 
 Reply = TypeVar("Reply", bound=Message)
 _POLL_S = 0.2
+_FLUSH_S = 1.0
+_BYE_S = 3.0
 
 
 class Session:
     """Everything a worker says and hears goes through here. Not thread-safe.
 
     `silent_s` tells for how long the coordinator has been silent (0 where it lives in this process); a wait ends with
-    a named error once that exceeds `timeout_s`, and with the job's own error once the job has failed.
+    a named error once that exceeds `timeout_s`, and with the job's own error once the job has failed. Until then a
+    coordinator may go away and come back, at the address that `find` gives: it is told who this is and what it holds,
+    and what was asked is asked again. A `notice` to leave ends a wait, too, between two events.
     """
 
     def __init__(
@@ -43,39 +53,59 @@ class Session:
         *,
         timeout_s: float,
         silent_s: Callable[[], float] = lambda: 0.0,
+        find: Find | None = None,
+        notice: Notice | None = None,
     ) -> None:
         self.port = port
         self.core = WorkerCore(introduction)
         self.timeout_s = timeout_s
         self.silent_s = silent_s
+        self.notice = Notice() if notice is None else notice
         self.on_fill: Callable[[Fill], None] = lambda fill: None
         self.on_push: Callable[[Push, Delivery], None] = lambda push, delivery: None
-        self.coordinator: NodeId | None = None
-        self._up: set[NodeId] = set()
+        self._find = find
+        self._redial: Redial | None = None
+        self._registered_at: NodeId | None = None
+        self._servers: dict[NodeId, str] = {}
         self._refused: str | None = None
         self._next_tick = 0.0
         self._awaiting: int | None = None
         self._reply: Message | None = None
+        self._say_at = 0.0
+
+    @property
+    def coordinator(self) -> NodeId | None:
+        """Who speaks for the job, while there is a session."""
+        return None if self._redial is None else self._redial.peer
 
     # ------------------------------------------------------------ connecting
 
     def open(self, address: str) -> Welcome:
         """Find the coordinator and register."""
-        self.port.connect(address)
-        self._wait(lambda: self.coordinator is not None, f"handshake at {address}")
-        return self.ask(self._introduction, Welcome)
+        with self.notice:
+            self._redial = Redial(self.port, self._find or (lambda: address))
+            self._redial.tick(0.0)
+            self._wait(lambda: self.coordinator is not None, f"handshake at {address}")
+            welcome = self._ask(lambda req: msgspec.structs.replace(self.core.introduction, req=req), Welcome)
+            self._registered_at = self.coordinator
+            return welcome
 
     def place(self, prepared: Prepared) -> None:
-        """Connect to the servers that hold the blocks."""
-        self.core.place(prepared)
-        placement = prepared.placement
-        for address in placement.addresses.values():
-            self.port.connect(address)
-        self._wait(lambda: self._up.issuperset(self.core.mine), lambda: self._missing(placement))
+        """Connect to the servers that hold the blocks; what is said to one before it is up is said again then."""
+        with self.notice:
+            self.core.place(prepared)
+            if self.core.placement is not None:
+                self._connect(self.core.placement.addresses)
 
-    def _missing(self, placement: Placement) -> str:
-        missing = sorted(set(self.core.mine) - self._up)
-        return "handshake with " + ", ".join(f"{s} at {placement.addresses[s]}" for s in missing)
+    def _connect(self, addresses: Mapping[NodeId, str]) -> None:
+        for node, address in list(self._servers.items()):
+            if addresses.get(node) != address:
+                del self._servers[node]
+                self.port.disconnect(address)
+        for node, address in addresses.items():
+            if node not in self._servers:
+                self._servers[node] = address
+                self.port.connect(address)
 
     # ------------------------------------------------------------ requests
 
@@ -84,32 +114,41 @@ class Session:
 
         A worker that was taken for lost meanwhile registers again and asks anew.
         """
+        with self.notice:
+            return self._ask(make, expect)
+
+    def _ask(self, make: Callable[[int], Message], expect: type[Reply], patience_s: float | None = None) -> Reply:
+        until = None if patience_s is None else time.monotonic() + patience_s
         while True:
-            reply = self._exchange(make(self.core.next_req()), expect.__name__.lower())
+            reply = self._exchange(make(self.core.next_req()), expect.__name__.lower(), until)
             if isinstance(reply, Refused) and reply.rule == "unknown" and expect is not Welcome:
-                self._exchange(self._introduction(self.core.next_req()), "welcome")
+                self._register_again(until)
                 continue
             if isinstance(reply, Refused):
                 raise UsageError(f"refused ({reply.rule}): {reply.detail}")
             assert isinstance(reply, expect), f"asked for {expect.__name__}, got {reply}"
             return reply
 
-    def _introduction(self, req: int) -> Register:
-        return msgspec.structs.replace(self.core.introduction, req=req)
+    def _register_again(self, until: float | None) -> None:
+        for send in self.core.reconnected(time.monotonic()):
+            welcome = self._exchange(send.message, "welcome", until)
+            self._carry_out(self.core.handle(COORDINATOR, welcome, (), time.monotonic()))
 
-    def _exchange(self, message: Message, awaited: str) -> Message:
+    def _exchange(self, message: Message, awaited: str, until: float | None = None) -> Message:
         try:
             decode(encode(message))
         except RefusedFrameError as error:
             # The other side could not read it, and would never answer.
             raise UsageError(f"{type(message).__name__} cannot be sent: {error.detail}") from None
         self._awaiting, self._reply = getattr(message, "req"), None  # noqa: B009 - every request has one
-        again = 0.0
+        self._say_at = 0.0
         try:
             while self._reply is None:
                 now = time.monotonic()
-                if now >= again:
-                    again = now + self.core.resend_s
+                if until is not None and now > until:
+                    raise DeadlineError(COORDINATOR, awaited, self.silent_s())
+                if now >= self._say_at:
+                    self._say_at = now + self.core.resend_s
                     self._send_all([Send(COORDINATOR, message)])
                 self._step(awaited)
         finally:
@@ -118,54 +157,82 @@ class Session:
 
     def run(self, sends: Sequence[Send], states: frozenset[WorkerState], awaited: str) -> WorkerState:
         """Send, then wait until the core is in one of `states`."""
-        self._send_all(sends)
-        self._wait(lambda: self.core.state in states, awaited)
-        return self.core.state
+        with self.notice:
+            self._send_all(sends)
+            self._wait(lambda: self.core.state in states, awaited)
+            return self.core.state
 
     def say(self, sends: Sequence[Send]) -> None:
         """Send without waiting."""
-        self._send_all(sends)
+        with self.notice:
+            self._send_all(sends)
 
-    def _wait(self, done: Callable[[], bool], awaited: str | Callable[[], str]) -> None:
+    def leave(self) -> None:
+        """Told to leave: what is sealed arrives, what is held goes back. Takes some seconds at most; never fails."""
+        self.notice.accept()
+        with suppress(JobError, TransportError):
+            until = time.monotonic() + _FLUSH_S
+            self._wait(lambda: not self.core.unacked or time.monotonic() > until, "acknowledgement")
+            self._ask(Bye, Ok, _BYE_S)
+
+    # ------------------------------------------------------------ events
+
+    def _wait(self, done: Callable[[], bool], awaited: str) -> None:
         while not done():
             self._step(awaited)
 
-    def _step(self, awaited: str | Callable[[], str]) -> None:
+    def _step(self, awaited: str) -> None:
         """One event, or the end of this worker's patience."""
+        self.notice.check()
+        assert self._redial is not None
         event = self.port.recv(_POLL_S)
         now = time.monotonic()
+        self._redial.note(event)
         match event:
             case Received(peer=peer, message=message, frames=frames):
                 self._received(peer, message, frames, now)
             case PeerUp(peer=peer):
-                self._up.add(peer)
-                if self.coordinator is None or peer.split("/")[0] == COORDINATOR:
-                    self.coordinator = peer
+                self._meet(peer, now)
             case PeerDown(peer=peer, reason=reason):
-                self._up.discard(peer)
                 self._refused = f"{peer}: {reason}"
             case None:
                 silent = self.silent_s()
                 if silent > self.timeout_s:
-                    what = awaited if isinstance(awaited, str) else awaited()
-                    if self._refused:
-                        what += f" ({self._refused})"
+                    what = f"{awaited} ({self._refused})" if self._refused else awaited
                     raise DeadlineError(COORDINATOR, what, silent, self._step_number())
         if event is None or now >= self._next_tick:
             self._next_tick = now + _POLL_S
+            self._redial.tick(now)
             self._send_all(self.core.tick(now))
-        self._check()
+        if self.core.abort is not None:
+            raise error_of(self.core.abort)
+
+    def _meet(self, peer: NodeId, now: float) -> None:
+        """A session came up (again)."""
+        if not is_coordinator(peer):
+            self._send_all(self.core.greet(peer, now))
+            return
+        self._say_at = 0.0  # whatever is being asked is asked at once, after this worker has said who it is
+        if self._registered_at not in (None, peer):
+            self._registered_at = peer
+            self._send_all(self.core.reconnected(now))
 
     def _received(self, peer: NodeId, message: Message, frames: Sequence[memoryview], now: float) -> None:
         if self._awaiting is not None and getattr(message, "req", None) == self._awaiting and peer == self.coordinator:
             self._reply = message
             return
         sender = COORDINATOR if peer == self.coordinator else peer
-        for effect in self.core.handle(sender, message, frames, now):
-            if isinstance(effect, Fill):
-                self.on_fill(effect)
-            else:
-                self._send_all([effect])
+        self._carry_out(self.core.handle(sender, message, frames, now))
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Fill():
+                    self.on_fill(effect)
+                case Connect(addresses=addresses):
+                    self._connect(addresses)
+                case Send():
+                    self._send_all([effect])
 
     def _step_number(self) -> int | None:
         return cast(int | None, getattr(self.core.task, "step", None))
@@ -178,13 +245,9 @@ class Session:
             try:
                 delivery = self.port.send(to, send.message, cast(Sequence[memoryview], send.payload))
             except (PeerUnknownError, PeerLostError):
-                continue  # the core says it again; if the peer is gone for good, the coordinator ends the job
+                continue  # the core says it again, at the latest when the peer is back
             if isinstance(send.message, Push) and send.payload:
                 self.on_push(send.message, delivery)
-
-    def _check(self) -> None:
-        if self.core.abort is not None:
-            raise error_of(self.core.abort)
 
 
 def error_of(abort: Abort) -> Exception:
@@ -193,4 +256,6 @@ def error_of(abort: Abort) -> Exception:
         return JobFailedError(abort.reason, abort.trace) if abort.trace else UsageError(abort.reason)
     if abort.kind == "lost":
         return ClusterLostError(abort.reason)
+    if abort.kind == "rewound":
+        return JobRewoundError(abort.reason)
     return JobStoppedError(abort.reason)

@@ -12,7 +12,6 @@ from paceline.checkpoint.manifest import (
     FORMAT,
     MARKER,
     Manifest,
-    Position,
     folder_name,
     list_checkpoints,
     newest,
@@ -24,7 +23,7 @@ from paceline.checkpoint.storage import LocalStorage, Storage, open_storage
 from paceline.core.layout import cut
 from paceline.core.store import SumKey
 from paceline.errors import CheckpointError
-from paceline.messages import JobArgs
+from paceline.messages import JobArgs, Position
 from paceline.server.dense import DenseStore
 from paceline.types import INIT_STEP, Commit, Fence, Hyper, Kind, ModelSpec, OptimizerSpec, TensorSpec
 
@@ -79,10 +78,9 @@ def _values(store: DenseStore) -> list[torch.Tensor]:
 def test_training_goes_on_with_the_same_bits_after_loading(storage: Storage) -> None:
     straight = _trained(5)
     folder = _save(storage, 3, _trained(3))
-    manifest = read_manifest(storage, folder)
-    resumed = DenseStore()
+    resumed = DenseStore(storage)
     resumed.open(MODEL, BLOCKS)
-    resumed.load(3, read_shards(storage, folder, manifest, [b.index for b in BLOCKS]))
+    resumed.load(folder, 3)
     for step in (3, 4):
         _push(resumed, step + 1, step, step + 1)
     assert all(torch.equal(a, b) for a, b in zip(_values(straight), _values(resumed), strict=True))

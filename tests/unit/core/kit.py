@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import msgspec
 
 from paceline.config.dials import ClusterSpec
 from paceline.core.coordinator import CoordinatorCore
-from paceline.core.effects import Effect, Send, Write
+from paceline.core.effects import Effect, FactRow, Send, Write
 from paceline.core.layout import cut
 from paceline.core.server import ServerCore
 from paceline.core.store import SumKey
-from paceline.core.worker import Fill, WorkerCore, WorkerState
+from paceline.core.worker import Connect, Fill, WorkerCore, WorkerState
 from paceline.messages import (
     Assign,
     BeginPhase,
     BlockFrame,
+    Checkpoint,
     Committed,
     EvalGrant,
     Evaluated,
@@ -34,6 +36,7 @@ from paceline.messages import (
     Sealed,
     Turn,
 )
+from paceline.sim.disk import Disk
 from paceline.types import (
     INIT_STEP,
     BlockSpec,
@@ -93,7 +96,7 @@ def state_of(core: WorkerCore) -> WorkerState:
     return core.state
 
 
-def sent(effects: Sequence[Effect | Send | Fill], kind: type[M], to: NodeId | None = None) -> list[M]:
+def sent(effects: Sequence[Effect | Send | Fill | Connect], kind: type[M], to: NodeId | None = None) -> list[M]:
     """The messages of one kind among `effects`."""
     return [
         e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind) and (to is None or e.to == to)
@@ -101,8 +104,9 @@ def sent(effects: Sequence[Effect | Send | Fill], kind: type[M], to: NodeId | No
 
 
 def written(effects: Sequence[Effect], kind: type[R]) -> list[R]:
-    """The rows of one kind among `effects`."""
-    return [e.row for e in effects if isinstance(e, Write) and isinstance(e.row, kind)]
+    """The rows, or facts, of one kind among `effects`."""
+    rows = [e.row.fact if isinstance(e.row, FactRow) else e.row for e in effects if isinstance(e, Write)]
+    return [row for row in rows if isinstance(row, kind)]
 
 
 # ---------------------------------------------------------------- a server
@@ -118,9 +122,18 @@ class Recorder:
         self.kept: list[int] = []
         self.released: list[int] = []
         self.blocks: list[int] = []
+        self.loaded: list[tuple[str, int]] = []
+        self.saved: list[int] = []
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
         self.blocks = [b.index for b in blocks]
+
+    def load(self, folder: str, version: int) -> Mapping[int, bytes]:
+        self.loaded.append((folder, version))
+        return {b: folder.encode() for b in self.blocks}
+
+    def save(self, version: int) -> None:
+        self.saved.append(version)
 
     def add(self, key: SumKey, weight: float, absent: frozenset[int], payloads: Mapping[int, object]) -> None:
         self.added.append((key, weight, dict(payloads)))
@@ -231,9 +244,11 @@ class Desk:
         tensors: tuple[TensorSpec, ...] = TENSORS,
         hold: int | None = None,
         max_losses: int = 3,
+        **spec: Any,
     ) -> None:
-        spec = ClusterSpec(workers=workers, servers=servers, hold=hold, max_losses=max_losses)
-        self.core = CoordinatorCore(spec, 1)
+        self.spec = ClusterSpec(workers=workers, servers=servers, hold=hold, max_losses=max_losses, **spec)
+        self.core = CoordinatorCore(self.spec, 1)
+        self.disk = Disk()
         self.job = JobArgs(7, mode, slots, 1)
         self.model = model(deterministic=deterministic, tensors=tensors)
         self.now = 0.0
@@ -246,7 +261,20 @@ class Desk:
         return self.requests
 
     def say(self, sender: NodeId, message: Message) -> list[Effect]:
-        return self.core.handle(sender, message, (), self.now)
+        return self.wrote(self.core.handle(sender, message, (), self.now))
+
+    def wrote(self, effects: list[Effect]) -> list[Effect]:
+        """Remember what would survive the coordinator's death."""
+        for effect in effects:
+            if isinstance(effect, Write):
+                self.disk.write(effect)
+        return effects
+
+    def restart(self, checkpoints: Sequence[Checkpoint] = (), **spec: Any) -> None:
+        """The coordinator dies, and another one takes over."""
+        generation = self.core.generation + 1
+        self.core = CoordinatorCore(replace(self.spec, **spec), generation, self.disk.history(), checkpoints)
+        self.wrote(self.core.start(self.now))
 
     def start(self, *, begin: bool = True, **phase: object) -> Desk:
         """Everyone registers, prepares and enters the first phase."""

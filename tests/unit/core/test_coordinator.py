@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.unit.core.kit import HYPER, TENSORS, Desk, fence, model, sent, written
 
-from paceline.core.effects import EvaluationRow, LogRow, PlacementRow
+from paceline.core.effects import EvaluationRow, LogRow, PhaseFact, PlacementFact, StopFact
 from paceline.messages import (
     Abort,
     Assign,
@@ -47,7 +47,7 @@ from paceline.messages import (
     ValidatorSpec,
     Welcome,
 )
-from paceline.types import INIT_STEP, Commit, Hyper, Kind, PhaseSpec, Segment, TensorSpec
+from paceline.types import INIT_STEP, Commit, Hyper, Kind, PhaseSpec, TensorSpec
 
 # ---------------------------------------------------------------- registering and preparing
 
@@ -58,7 +58,7 @@ def test_roles_start_in_any_order() -> None:
     assert sent(desk.join("worker-0"), Prepared) == [], "a server is missing"
     effects = desk.say("server-0", Register(desk.req(), "server", "server-0", 1, "here", "at-0"))
     assert len(sent(effects, Welcome, "server-0")) == 1
-    assert len(written(effects, PlacementRow)) == 1
+    assert len(written(effects, PlacementFact)) == 1
     assert {a.hold for a in sent(effects, Assign)} == {desk.core.spec.held}
     (prepared,) = sent(effects, Prepared, "worker-0")
     assert prepared.placement.addresses == {"server-0": "at-0", "server-1": "at-1"}
@@ -169,7 +169,7 @@ def test_rule_answers_that_come_later_are_repeated_as_well() -> None:
     late = Desk(workers=1, servers=1)
     late.say("worker-0", Register(1, "worker", "worker-0", 1, "here", None, late.job))
     prepare = Prepare(2, late.model)
-    assert late.say("worker-0", prepare) == []
+    assert sent(late.say("worker-0", prepare), Prepared) == []
     assert len(sent(late.say("server-0", Register(1, "server", "server-0", 1, "here", "at")), Prepared)) == 1
     assert len(sent(late.say("worker-0", prepare), Prepared)) == 1
 
@@ -432,7 +432,8 @@ def test_a_phase_ends_for_everyone_with_the_same_version_and_the_next_goes_on() 
     desk.finish_step(1)
     over = [sent(desk.turn(w), PhaseOver)[0] for w in desk.workers]
     assert [(o.version, o.step, o.finished) for o in over] == [(2, 2, False)] * 2
-    (segment,) = written(desk.begin("worker-0", number=1, data_len=8), Segment)
+    (phase,) = written(desk.begin("worker-0", number=1, data_len=8), PhaseFact)
+    segment = phase.segment
     assert (segment.step, segment.epoch, segment.end_step) == (2, 1, 4)
     assert desk.lease("worker-0", phase=1).step == 2
     assert sent(desk.turn("worker-1"), PhaseOver)[0].version == 2, "the slow one still ends phase 0"
@@ -506,8 +507,9 @@ def test_stop_ends_the_job_at_the_next_step_boundary() -> None:
     desk = Desk().start(data_len=40).initialise()
     first = desk.lease("worker-0")
     effects = desk.say("worker-0", Stop(desk.req(), "enough", first.step))
-    (closing,) = written(effects, Segment)
-    assert (closing.step, closing.end_step) == (1, 1)
+    (stop,) = written(effects, StopFact)
+    assert stop.closing is not None
+    assert (stop.closing.step, stop.closing.end_step, stop.step) == (1, 1, 1)
     desk.seal("worker-0", first)
     effects = desk.finish_step(0)
     assert desk.core.state == "finished"

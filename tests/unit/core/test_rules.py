@@ -6,13 +6,14 @@ The simulator breaks them too, by chance; here each has a name and the shortest 
 from __future__ import annotations
 
 import pytest
-from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, segment, sent, state_of, written
+from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, model, segment, sent, state_of, written
 
 from paceline.core.effects import Send, Write
 from paceline.core.store import SumKey
 from paceline.core.worker import WorkerCore, WorkerState
 from paceline.messages import (
     Abort,
+    Assign,
     Choose,
     Committed,
     Grant,
@@ -353,8 +354,13 @@ def test_rule_a_push_of_a_generation_that_has_not_spoken_yet_waits() -> None:
 
 def test_rule_reads_and_pushes_of_another_incarnation_are_refused() -> None:
     server = ServerKit()
-    assert sent(server.say(Pull(50, 1, 1, 0)), Refused)[0].rule == "incarnation"
-    assert sent(server.push(0, 0, 5, incarnation=1), Refused)[0].rule == "incarnation"
+    placement = Placement(2, ("server-0",) * len(BLOCKS), {"server-0": "here"})
+    server.tell(Assign(1, 2, placement, model(), BLOCKS, False, folder="i0000-v0000000000", version=0))
+    assert server.store.loaded == [("i0000-v0000000000", 0)]
+    assert sent(server.say(Pull(50, 1, 2, 0)), Refused)[0].rule == "incarnation"
+    assert sent(server.push(0, 0, 5, incarnation=1, epoch=2), Refused)[0].rule == "incarnation"
+    assert sent(server.push(0, 0, 5, incarnation=3, epoch=2), Refused)[0].rule == "plan", "the server comes there later"
+    assert server.say(Pull(51, 3, 3, 0)) == [], "and a reader from there waits for it"
     row = Commit(1, 1, 0, (fence(5), fence(6)), HYPER, 1.0, False, 0, 0)
     server.tell(Committed(1, row))
     assert server.core.applied == 0

@@ -35,7 +35,7 @@ def refusal(out: list[Send]) -> str:
 
 def test_what_is_wrong_with_a_push_is_named_and_counted() -> None:
     server = ServerKit()
-    assert refusal(server.push(0, 0, 5, epoch=2)) == "epoch"
+    assert refusal(server.push(0, 0, 5, epoch=0)) == "epoch"
     assert refusal(server.push(0, 2, 5)) == "slot"
     assert refusal(server.push(0, -1, 5)) == "slot"
     assert refusal(server.push(5, 0, 5)) == "plan"
@@ -64,9 +64,9 @@ def test_before_there_are_blocks_pushes_wait_and_reads_are_parked() -> None:
 
 def test_an_assignment_is_taken_once() -> None:
     server = ServerKit()
-    placement = Placement(2, ("elsewhere",) * len(BLOCKS), {"elsewhere": "there"})
+    placement = Placement(1, ("elsewhere",) * len(BLOCKS), {"elsewhere": "there"})
     assert server.tell(Assign(1, 0, placement, model(), BLOCKS, True)) == []
-    assert server.core.epoch == 1
+    assert server.core.applied == 0
     assert set(server.core.blocks) == {b.index for b in BLOCKS}
 
 

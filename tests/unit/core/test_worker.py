@@ -6,7 +6,7 @@ import pytest
 from tests.unit.core.kit import BLOCKS, HYPER, fence, frame, segment, sent, state_of
 
 from paceline.core.effects import Send
-from paceline.core.worker import Fill, WorkerCore, WorkerState
+from paceline.core.worker import Connect, Fill, WorkerCore, WorkerState
 from paceline.messages import (
     Abort,
     EvalGrant,
@@ -48,24 +48,24 @@ class WorkerKit:
 
     def hear(
         self, message: Message, sender: str = "coordinator", payload: tuple[object, ...] = ()
-    ) -> list[Send | Fill]:
+    ) -> list[Send | Fill | Connect]:
         return self.core.handle(sender, message, payload, self.now)
 
     def grant(
         self, step: int, counter: int = 5, *, of: Segment | None = None, slots: int = 2, req: int | None = None
-    ) -> list[Send | Fill]:
+    ) -> list[Send | Fill | Connect]:
         """The coordinator answers the turn under way."""
         turn = self.core._turn
         assert turn is not None
         seg = None if step == INIT_STEP else of or segment()
         return self.hear(Grant(req or turn.req, 1, 0, 1, step, 0, slots, fence(counter), seg, False))
 
-    def over(self, version: int, *, finished: bool = False) -> list[Send | Fill]:
+    def over(self, version: int, *, finished: bool = False) -> list[Send | Fill | Connect]:
         turn = self.core._turn
         assert turn is not None
         return self.hear(PhaseOver(turn.req, 1, 0, 1, 0, version, version, finished, True, {}))
 
-    def fill(self, out: list[Send | Fill], version: int) -> None:
+    def fill(self, out: list[Send | Fill | Connect], version: int) -> None:
         """The servers answer the reads in `out`."""
         for send in out:
             if isinstance(send, Send) and isinstance(send.message, Pull):

@@ -58,3 +58,20 @@ def test_runs_are_numbered_and_the_latest_is_named(tmp_path: Path) -> None:
     point_latest(second)
     assert not (root / "latest").is_symlink(), "somebody's own directory is left alone"
     assert {p.name for p in root.iterdir()} == {"train-0001", "train-0002", "eval-0001", "latest"}
+
+
+def test_a_run_has_one_launcher(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "run")
+    with run.launching(), pytest.raises(UsageError, match="is running: another launcher holds it"), run.launching():
+        pass
+    with run.launching():
+        pass
+
+
+def test_what_is_announced_is_read_whole(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "run")
+    for number in range(50):
+        run.announce(f"tcp://127.0.0.1:{number}", number)
+        run.write_plan({"number": number})
+        assert run.coordinator() == f"tcp://127.0.0.1:{number}"
+        assert run.plan() == {"number": number}

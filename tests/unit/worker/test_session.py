@@ -1,39 +1,259 @@
-"""A worker's conversation outside of turns."""
+"""A worker's conversation: outside of turns, with coordinators that come and go, and when it is told to leave."""
 
 from __future__ import annotations
 
-from paceline.messages import Declare, Ok, Refused, Register, ValidatorSpec, Welcome
-from paceline.transport.base import Received
-from paceline.transport.inproc import InprocHub
-from paceline.worker.session import Session
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from paceline.core.worker import WorkerState
+from paceline.errors import ClusterLostError, DeadlineError, JobRewoundError, JobStoppedError
+from paceline.messages import (
+    Abort,
+    Bye,
+    Claim,
+    Claimed,
+    Declare,
+    Message,
+    Ok,
+    Prepare,
+    Prepared,
+    Refused,
+    Register,
+    Turn,
+    ValidatorSpec,
+    Welcome,
+)
+from paceline.transport.base import PeerUp, Received
+from paceline.transport.inproc import InprocHub, InprocPort
+from paceline.types import ModelSpec, OptimizerSpec, Placement
+from paceline.worker.notice import Notice, Preempted
+from paceline.worker.session import Session, error_of
+
+Answer = Callable[[Message], Message | None]
+DECLARE = ValidatorSpec(0, "accuracy", 1, 10, 10)
 
 
-def test_a_worker_that_was_taken_for_lost_registers_again_and_asks_anew() -> None:
-    hub = InprocHub()
-    coordinator = hub.port("coordinator/1", listen="coordinator")
-    seen: list[str] = []
+class Coordinators:
+    """Coordinators on a hub, one after the other; `seen` is what all of them heard, with their number."""
 
-    def pump() -> bool:
+    def __init__(self, hub: InprocHub) -> None:
+        self.hub = hub
+        self.number = 0
+        self.seen: list[tuple[int, str]] = []
+        self.messages: list[Message] = []
+        self.port: InprocPort | None = None
+        hub.add_pump(self._pump)
+
+    def start(self, answer: Answer, listen: str = "coordinator") -> str:
+        self.number += 1
+        self.answer = answer
+        self.port = self.hub.port(f"coordinator/{self.number}", listen=listen)
+        assert self.port.address is not None
+        return self.port.address
+
+    def kill(self) -> None:
+        assert self.port is not None
+        self.port.close()
+        self.port = None
+
+    def _pump(self) -> bool:
         busy = False
-        while (event := coordinator.recv(0)) is not None:
+        while self.port is not None and (event := self.port.recv(0)) is not None:
             busy = True
             if isinstance(event, Received):
-                message = event.message
-                seen.append(type(message).__name__)
-                if isinstance(message, Register):
-                    coordinator.send(event.peer, Welcome(message.req, 1, 0, None, 0.5))
-                elif isinstance(message, Declare):
-                    known = seen.count("Register") == 2
-                    reply = Ok(message.req) if known else Refused(message.req, "unknown", "register first")
-                    coordinator.send(event.peer, reply)
+                self.seen.append((self.number, type(event.message).__name__))
+                self.messages.append(event.message)
+                reply = self.answer(event.message)
+                if reply is not None and self.port is not None:
+                    self.port.send(event.peer, reply)
         return busy
 
-    hub.add_pump(pump)
+
+def welcome(message: Message, generation: int = 1) -> Message | None:
+    return Welcome(message.req, generation, 0, None, 0.5) if isinstance(message, Register) else None
+
+
+def ok(message: Message) -> Message | None:
+    return welcome(message) or Ok(getattr(message, "req", 0))
+
+
+@pytest.fixture
+def hub() -> InprocHub:
+    return InprocHub()
+
+
+@pytest.fixture
+def coordinators(hub: InprocHub) -> Iterator[Coordinators]:
+    made = Coordinators(hub)
+    yield made
+    if made.port is not None:
+        made.kill()
+
+
+Open = Callable[..., Session]
+
+
+@pytest.fixture
+def opened(hub: InprocHub, coordinators: Coordinators) -> Iterator[Open]:
+    ports = []
+
+    def make(answer: Answer = ok, **options: object) -> Session:
+        address = coordinators.start(answer)
+        port = hub.port("worker-0/1")
+        ports.append(port)
+        session = Session(port, Register(1, "worker", "worker-0", 1, "here"), timeout_s=5.0, **options)  # type: ignore[arg-type]
+        session.open(address)
+        coordinators.seen.clear()
+        return session
+
+    yield make
+    for port in ports:
+        port.close()
+
+
+def declare(session: Session) -> None:
+    session.ask(lambda req: Declare(req, DECLARE), Ok)
+
+
+def test_a_worker_that_was_taken_for_lost_registers_again_and_asks_anew(
+    opened: Open, coordinators: Coordinators
+) -> None:
+    def answer(message: Message) -> Message | None:
+        if isinstance(message, Declare) and coordinators.seen.count((1, "Register")) == 0:
+            return Refused(message.req, "unknown", "register first")
+        return ok(message)
+
+    session = opened(answer)
+    declare(session)
+    assert [name for _, name in coordinators.seen] == ["Declare", "Register", "Declare"]
+    session.say(session.core.tick(1e9))
+    coordinators.hub.pump()
+    assert coordinators.seen[-1][1] == "Declare", "the new registration was heard, and is not repeated"
+
+
+def test_another_coordinator_is_told_who_this_is_before_it_is_asked(opened: Open, coordinators: Coordinators) -> None:
+    def dies(message: Message) -> Message | None:
+        coordinators.kill()
+        coordinators.start(lambda m: welcome(m, 2) or ok(m))
+        return None
+
+    session = opened(lambda message: welcome(message) or dies(message))
+    declare(session)
+    assert coordinators.seen == [(1, "Declare"), (2, "Register"), (2, "Declare")]
+    assert session.core.generation == 2
+    register = next(m for m in coordinators.messages[::-1] if isinstance(m, Register))
+    assert (register.name, register.progress, register.leases) == ("worker-0", -1, ())
+
+
+def test_a_coordinator_at_another_address_is_found(hub: InprocHub, opened: Open, coordinators: Coordinators) -> None:
+    announced = ["inproc://coordinator"]
+
+    def dies(message: Message) -> Message | None:
+        coordinators.kill()
+        announced[0] = coordinators.start(ok, listen="elsewhere")
+        return None
+
+    session = opened(lambda message: welcome(message) or dies(message), find=lambda: announced[0])
+    declare(session)
+    assert coordinators.seen == [(1, "Declare"), (2, "Register"), (2, "Declare")]
+
+
+def test_an_open_turn_is_said_again_to_another_coordinator(opened: Open, coordinators: Coordinators) -> None:
+    def dies(message: Message) -> Message | None:
+        coordinators.kill()
+        coordinators.start(lambda m: welcome(m, 2) or (Abort(2, "stopped", "seen") if isinstance(m, Turn) else None))
+        return None
+
+    session = opened(lambda message: welcome(message) or dies(message))
+    with pytest.raises(JobStoppedError, match="seen"):
+        session.run(session.core.ask(0.0, 0), frozenset({WorkerState.COMPUTING}), "lease")
+    assert coordinators.seen == [(1, "Turn"), (2, "Register"), (2, "Turn")]
+
+
+def test_silence_ends_a_wait_by_name(opened: Open, coordinators: Coordinators) -> None:
+    silence = [0.0]
+
+    def dies(message: Message) -> Message | None:
+        coordinators.kill()
+        silence[0] = 6.0
+        return None
+
+    session = opened(lambda message: welcome(message) or dies(message), silent_s=lambda: silence[0])
+    with pytest.raises(DeadlineError, match=r"no ok \(coordinator/1: .*\) from coordinator for 6\.0 s"):
+        declare(session)
+
+
+def test_blocks_that_move_are_followed(hub: InprocHub, opened: Open, coordinators: Coordinators) -> None:
+    servers = {f"server-{i}/1": hub.port(f"server-{i}/1", listen=f"server-{i}") for i in range(3)}
+    model = ModelSpec((), OptimizerSpec("SGD", ()))
+
+    def placement(epoch: int, *names: str) -> Placement:
+        return Placement(epoch, names, {n: servers[n].address or "" for n in names})
+
+    def answer(message: Message) -> Message | None:
+        if isinstance(message, Prepare):
+            return Prepared(message.req, 1, 0, placement(1, "server-0/1", "server-1/1"))
+        if isinstance(message, Claim):  # any other request: a new placement comes before its answer
+            assert coordinators.port is not None
+            coordinators.port.send("worker-0/1", Prepared(0, 1, 1, placement(2, "server-1/1", "server-2/1")))
+            return Claimed(message.req, True)
+        return ok(message)
+
+    def peers(name: str) -> list[str]:
+        return [type(e).__name__ for e in iter(lambda: servers[name].recv(0), None)]
+
+    session = opened(answer)
+    session.place(session.ask(lambda req: Prepare(req, model), Prepared))
+    declare(session)
+    assert [peers(name) for name in servers] == [["PeerUp"], ["PeerUp"], []]
+    session.ask(lambda req: Claim(req, "save"), Claimed)
+    assert [peers(name) for name in servers] == [["PeerDown"], [], ["PeerUp"]]
+    for port in servers.values():
+        port.close()
+
+
+def test_only_a_coordinator_is_one(hub: InprocHub, coordinators: Coordinators) -> None:
+    """The port of a dead coordinator may be given to another role."""
+    other = hub.port("server-0/1", listen="coordinator")
     port = hub.port("worker-0/1")
-    session = Session(port, Register(1, "worker", "worker-0", 1, "here"), timeout_s=5.0)
-    assert coordinator.address is not None
-    session.open(coordinator.address)
-    session.ask(lambda req: Declare(req, ValidatorSpec(0, "accuracy", 1, 10, 10)), Ok)
-    assert seen == ["Register", "Declare", "Register", "Declare"]
+    session = Session(
+        port, Register(1, "worker", "worker-0", 1, "here"), timeout_s=0.1, silent_s=iter([0.0, 1.0]).__next__
+    )
+    with pytest.raises(DeadlineError, match="handshake at inproc://coordinator"):
+        session.open("inproc://coordinator")
+    assert isinstance(other.recv(0), PeerUp)
+    assert other.recv(0) is None, "it was told nothing"
     port.close()
-    coordinator.close()
+    other.close()
+
+
+def test_a_notice_ends_a_wait_and_the_worker_says_goodbye(opened: Open, coordinators: Coordinators) -> None:
+    notice = Notice()
+
+    def tell(message: Message) -> Message | None:
+        if isinstance(message, Bye):
+            return Ok(message.req)
+        notice.give()  # within a wait: it does not interrupt here
+        return None
+
+    session = opened(lambda message: welcome(message) or tell(message), notice=notice)
+    with pytest.raises(Preempted):
+        declare(session)
+    with pytest.raises(Preempted):
+        session.say([])
+    session.leave()
+    assert coordinators.seen == [(1, "Declare"), (1, "Bye")]
+
+
+def test_leaving_ends_without_a_coordinator_too(opened: Open, coordinators: Coordinators) -> None:
+    session = opened(silent_s=lambda: 100.0)
+    coordinators.kill()
+    session.leave()
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [("rewound", JobRewoundError), ("lost", ClusterLostError), ("stopped", JobStoppedError)]
+)
+def test_how_a_job_ends(kind: str, error: type[Exception]) -> None:
+    assert type(error_of(Abort(1, kind, "why"))) is error

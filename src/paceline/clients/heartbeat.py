@@ -5,20 +5,26 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from paceline.clients.redial import Find, Redial
+from paceline.core.membership import RunningTime
 from paceline.errors import TransportError
 from paceline.messages import Beat, BeatAck
-from paceline.transport.base import PeerDown, PeerUp, Port, Received
+from paceline.transport.base import PeerUp, Port, Received
 from paceline.types import NodeId
 
 
 class Heartbeat:
-    """A thread with a port of its own. `silent_s` tells for how long the coordinator has not answered."""
+    """A thread with a port of its own. `silent_s` tells for how long the coordinator has not answered.
+
+    `find_coordinator` is asked for the address at the start, and again while there is no session.
+    """
 
     def __init__(
         self,
         make_port: Callable[[], Port],
-        find_coordinator: Callable[[], str],
+        find_coordinator: Find,
         node: NodeId,
         interval_s: float,
     ) -> None:
@@ -26,7 +32,8 @@ class Heartbeat:
         self._find = find_coordinator
         self._node = node
         self._interval_s = interval_s
-        self._last = time.monotonic()
+        self._running = RunningTime()
+        self._heard = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-heartbeat", daemon=True)
 
@@ -35,8 +42,8 @@ class Heartbeat:
         self._thread.start()
 
     def silent_s(self) -> float:
-        """Seconds since the coordinator's last sign of life."""
-        return time.monotonic() - self._last
+        """Seconds since the coordinator's last sign of life, while this process ran: its own pauses do not count."""
+        return self._running.value - self._heard
 
     def close(self) -> None:
         """End the thread."""
@@ -46,24 +53,24 @@ class Heartbeat:
 
     def _run(self) -> None:
         port = self._make_port()
-        peer: NodeId | None = None
+        redial = Redial(port, self._find)
         due = 0.0
         try:
-            port.connect(self._find())
             while not self._stop.is_set():
                 now = time.monotonic()
-                if peer is not None and now >= due:
+                self._running.advance(now)
+                redial.tick(now)
+                if redial.peer is not None and now >= due:
                     due = now + self._interval_s
-                    try:
-                        port.send(peer, Beat(self._node))
-                    except TransportError:
-                        peer = None
-                match port.recv(min(0.1, self._interval_s / 2)):
-                    case PeerUp(peer=up):
-                        peer, due = up, 0.0
-                    case PeerDown(peer=down) if down == peer:
-                        peer = None
+                    # A session that has just ended is reported by the next event.
+                    with suppress(TransportError):
+                        port.send(redial.peer, Beat(self._node))
+                event = port.recv(min(0.1, self._interval_s / 2))
+                redial.note(event)
+                match event:
+                    case PeerUp():
+                        due = 0.0
                     case Received(message=BeatAck()):
-                        self._last = time.monotonic()
+                        self._heard = self._running.value
         finally:
             port.close()

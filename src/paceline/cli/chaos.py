@@ -1,0 +1,192 @@
+"""``paceline dev chaos``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import shutil
+import signal
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from paceline.errors import UsageError
+
+if TYPE_CHECKING:
+    from paceline.testing.chaos.plan import CampaignSpec
+
+ALL = "all"
+
+
+class _Screen:
+    """Notes as lines; on a terminal, the newest state at the bottom."""
+
+    def __init__(self, console: Console, live: Live | None) -> None:
+        self._console = console
+        self._live = live
+        self._shown = ""
+
+    def note(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+    def progress(self, text: str) -> None:
+        if self._live is not None:
+            self._live.update(Text(text, "bold", no_wrap=True, overflow="ellipsis"))
+        elif text != self._shown:
+            self._shown = text
+            self._console.print(Text(text), soft_wrap=True)
+
+
+@click.command(
+    "chaos",
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False, "max_content_width": 100},
+)
+@click.option("--kill", multiple=True, metavar="ROLE=N", help="SIGKILL: worker, server or coordinator.")
+@click.option("--stop", multiple=True, metavar="ROLE=N", help="SIGSTOP for longer than the lease, then SIGCONT.")
+@click.option("--term", multiple=True, metavar="worker=N", help="SIGTERM: the worker leaves, another one joins.")
+@click.option("--join", multiple=True, metavar="worker=N", help="A worker joins from outside.")
+@click.option("--kill-saving", multiple=True, metavar="ROLE=N", help="SIGKILL while a checkpoint is written.")
+@click.option("--kill-all", type=click.IntRange(0), default=0, metavar="N", help="Kill everything, then resume.")
+@click.option("--kill-launcher", type=click.IntRange(0), default=0, metavar="N", help="Kill the launcher, then resume.")
+@click.option("--drop", type=float, default=0.0, metavar="P", help="Lose this share of the workers' messages.")
+@click.option("--duplicate", type=float, default=0.0, metavar="P", help="Double this share.")
+@click.option("--delay", type=float, default=0.0, metavar="P", help="Hold back this share for 50 ms.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the plan.")
+@click.option("-w", "--workers", type=int, default=3, show_default=True, help="Worker processes.")
+@click.option("-s", "--servers", type=int, default=2, show_default=True, help="Parameter servers.")
+@click.option("--mode", default="bsp", show_default=True, metavar="bsp|ssp:K|asp")
+@click.option("--slots", type=int, help="Micro-batches in a step.")
+@click.option("--shape", multiple=True, metavar="WxS", help="Workers and servers of resumed runs, in turn.")
+@click.option(
+    "--lease", type=float, default=2.0, show_default=True, metavar="S", help="Silence that makes a role lost."
+)
+@click.option("--checkpoint-every", default="20", show_default=True, metavar="N|Ss", help="As of `paceline run`.")
+@click.option("--per-round", type=int, default=0, metavar="N", help="End and compare after N faults. [default: all]")
+@click.option("--limit", multiple=True, metavar="ROLE=S", help="Fail if the p95 of kill to next commit exceeds this.")
+@click.option("--deadline", type=float, default=60.0, show_default=True, metavar="S", help="Of every single wait.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures here.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), help="Where runs go. [default: runs/chaos-0001 …]")
+@click.option("--campaign", metavar=f"NAME|{ALL}", help="Run a long campaign by its name, or all of them.")
+@click.option("--fraction", type=float, default=1.0, show_default=True, help="Of the faults of a named campaign.")
+@click.argument("script", required=False, type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(campaign: str | None, folder: Path | None, json_file: Path | None, fraction: float, **given: Any) -> None:
+    """Run SCRIPT under a seeded plan of faults, and prove that nothing was lost.
+
+    Each fault is injected once the one before has been recovered from. Exit codes: 0 everything as promised, 1 not.
+    """
+    if campaign is not None:
+        if given["script"] is not None:
+            raise UsageError("--campaign brings its own script")
+        sys.exit(_named(campaign, folder, json_file, fraction, given["seed"]))
+    if given["script"] is None:
+        raise UsageError("which script? Name one, or use --campaign")
+    result = _play(folder, **given)
+    _write(json_file, result)
+    _report("chaos", result)
+    sys.exit(0 if result["ok"] else 1)
+
+
+def _named(campaign: str, folder: Path | None, json_file: Path | None, fraction: float, seed: int) -> int:
+    from paceline.testing.chaos.campaigns import CAMPAIGNS, words_of
+    from paceline.testing.chaos.figures import table
+
+    if campaign not in (*CAMPAIGNS, ALL):
+        raise UsageError(f"campaign {campaign!r} is not known; use one of {', '.join(CAMPAIGNS)}, or {ALL}")
+    folder = folder or Path("chaos")
+    names = list(CAMPAIGNS) if campaign == ALL else [campaign]
+    results: dict[str, dict[str, Any]] = {}
+    for name in names:
+        words = words_of(name)
+        click.echo(f"{name}: paceline dev chaos {shlex.join(words)}")
+        given = dict(command.make_context("chaos", words).params)
+        for key in ("campaign", "folder", "json_file", "fraction"):
+            del given[key]
+        shutil.rmtree(folder / name, ignore_errors=True)
+        results[name] = _play(folder / name, **{**given, "seed": seed}, fraction=fraction)
+        _write(folder / f"{name}.json", results[name])
+        _report(name, results[name])
+    _write(json_file, results[campaign] if campaign != ALL else results)
+    for line in table(results):
+        click.echo(line)
+    return 0 if all(result["ok"] for result in results.values()) else 1
+
+
+def _play(folder: Path | None, *, fraction: float = 1.0, **given: Any) -> dict[str, Any]:
+    from paceline.cli.screen import make_console
+    from paceline.runtime.rundir import next_run
+    from paceline.testing.chaos.campaign import Campaign
+
+    spec = _spec(given, fraction)  # refuses before a directory is made
+    spec = replace(spec, dir=folder if folder is not None else next_run(Path("runs"), "chaos"))
+    console = make_console()
+    with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
+        live = None
+        if console.is_terminal:
+            live = Live(Text("starting"), console=console, refresh_per_second=8, transient=True)
+            stack.enter_context(live)
+        return Campaign(spec, _Screen(console, live), shlex.join(sys.argv)).run().as_dict()
+
+
+def _spec(given: dict[str, Any], fraction: float) -> CampaignSpec:
+    from paceline.testing.chaos.plan import (
+        CampaignSpec,
+        Fault,
+        Kind,
+        Messages,
+        parse_faults,
+        parse_limits,
+        parse_shapes,
+    )
+
+    faults: Counter[Fault] = Counter()
+    for kind in (Kind.KILL, Kind.STOP, Kind.TERM, Kind.JOIN, Kind.SAVING):
+        faults += parse_faults(kind, given[kind.replace("-", "_")])
+    faults[Fault(Kind.ALL, "run")] = given["kill_all"]
+    faults[Fault(Kind.LAUNCHER, "launcher")] = given["kill_launcher"]
+    return CampaignSpec(
+        script=given["script"],
+        arguments=given["arguments"],
+        faults={fault: max(1, round(number * fraction)) for fault, number in faults.items() if number},
+        messages=Messages(given["drop"], given["duplicate"], given["delay"]),
+        seed=given["seed"],
+        workers=given["workers"],
+        servers=given["servers"],
+        mode=given["mode"],
+        slots=given["slots"],
+        lease_s=given["lease"],
+        checkpoint_every=given["checkpoint_every"],
+        shapes=parse_shapes(given["shape"]),
+        per_round=given["per_round"],
+        limits=parse_limits(given["limit"]),
+        deadline_s=given["deadline"],
+        dir=Path("runs"),
+    )
+
+
+def _write(file: Path | None, result: dict[str, Any]) -> None:
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def _report(name: str, result: dict[str, Any]) -> None:
+    fired = ", ".join(f"{number} × {kind}" for kind, number in result["fired"].items())
+    click.echo(f"{name}: {fired or 'nothing'} in {result['seconds']:.0f} s and {len(result['rounds'])} rounds")
+    for who, s in result["recovery_s"].items():
+        click.echo(
+            f"  {who}: next commit after p50 {s['p50']:.2f} s, p95 {s['p95']:.2f} s, max {s['max']:.2f} s, n {s['n']}"
+        )
+    for failure in result["failures"]:
+        click.echo(f"  FAILED: {failure}", err=True)
+    if result["ok"]:
+        click.echo("  nothing was lost")

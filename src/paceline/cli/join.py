@@ -1,0 +1,31 @@
+"""``paceline join``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command("join", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("script", required=False, type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(run: Path, script: Path | None, arguments: tuple[str, ...]) -> None:
+    """Add a worker to RUN, which is running: SCRIPT with ARGUMENTS, by default as the run was started.
+
+    The worker stays in the foreground. Ctrl-C and SIGTERM let it hand back its lease and leave; the run goes on.
+    Exit codes: 0 the job is done, or the worker has left; 1 the script failed; 2 usage; 3 the run was lost.
+    """
+    from paceline.engines.joining import JoinedWorker
+    from paceline.engines.plan import RunPlan
+    from paceline.errors import UsageError
+    from paceline.runtime.rundir import RunDir
+
+    if not run.is_dir():
+        raise UsageError(f"{run} is not a run directory")
+    RunDir(run).token()
+    changes = {} if script is None else {"script": script, "arguments": arguments, "cwd": Path.cwd()}
+    plan = RunPlan.of(run, **changes)
+    sys.exit(JoinedWorker(plan, click.echo, lambda text: click.echo(f"paceline: {text}", err=True)).run())

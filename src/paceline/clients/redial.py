@@ -1,0 +1,54 @@
+"""Keeps a port on the coordinator, which may come back at another address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paceline.transport.base import Event, PeerDown, PeerUp, Port
+from paceline.types import COORDINATOR, NodeId
+
+_LOOK_S = 0.2
+
+Find = Callable[[], str | None]
+"""Where the coordinator has announced itself last; None while it has not."""
+
+
+def is_coordinator(peer: NodeId) -> bool:
+    """Whether a proven peer is one: the port of a dead coordinator may be given to another role of the job."""
+    return peer.split("/")[0] == COORDINATOR
+
+
+class Redial:
+    """The session of one port with the coordinator. `peer` is the coordinator's identity while there is one.
+
+    The owner of the port hands every event to `note`, and calls `tick` a few times a second: while there is no
+    session, it looks whether another address was announced, and goes there.
+    """
+
+    def __init__(self, port: Port, find: Find) -> None:
+        self.peer: NodeId | None = None
+        self._port = port
+        self._find = find
+        self._address: str | None = None
+        self._next = 0.0
+
+    def note(self, event: Event | None) -> None:
+        """An event of the port, before its owner handles it."""
+        match event:
+            case PeerUp(peer=peer, address=address) if address is not None and is_coordinator(peer):
+                self.peer = peer
+            case PeerDown(peer=peer) if peer == self.peer:
+                self.peer = None
+
+    def tick(self, now: float) -> None:
+        """Time passes."""
+        if self.peer is not None or now < self._next:
+            return
+        self._next = now + _LOOK_S
+        address = self._find()
+        if address is None or address == self._address:
+            return
+        if self._address is not None:
+            self._port.disconnect(self._address)
+        self._address = address
+        self._port.connect(address)

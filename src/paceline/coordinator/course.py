@@ -1,0 +1,47 @@
+"""What the shell notes of a run's course: when things happened, by the caller's monotonic clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+_LATELY = 25  # notes, each at least `_APART_S` after the one before it
+_APART_S = 0.2
+
+
+@dataclass(slots=True)
+class Course:
+    """When the run began under this coordinator and when its last commit was; `earlier_s` was spent before.
+
+    `reached` is the highest version there ever was: while the job is below it, it has work to do again.
+    """
+
+    earlier_s: float = 0.0
+    reached: int = -1
+    began: float | None = None
+    last: float | None = None
+    checkpoint_at: float | None = None
+    lately: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """From the first commit to the last, without the time in which there was no coordinator."""
+        return self.earlier_s + (0.0 if self.began is None or self.last is None else self.last - self.began)
+
+    def committed(self, version: int, samples: float, now: float) -> None:
+        """The job is at `version`; it has seen that many samples."""
+        self.reached = max(self.reached, version)
+        self.began = now if self.began is None else self.began
+        self.last = now
+        if self.lately and samples < self.lately[-1][1]:
+            self.lately.clear()  # the job has gone back
+        if not self.lately or now - self.lately[-1][0] >= _APART_S:
+            self.lately.append((now, samples))
+            del self.lately[:-_LATELY]
+
+    @property
+    def rate(self) -> float | None:
+        """Samples a second of late; None while there is too little to tell."""
+        if len(self.lately) < 2:
+            return None
+        (first, low), (last, high) = self.lately[0], self.lately[-1]
+        return (high - low) / (last - first)

@@ -1,0 +1,70 @@
+"""Which commits made the state of an incarnation, and which steps they contain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import merge
+from typing import NamedTuple
+
+from paceline.core.effects import IncarnationFact
+from paceline.errors import StateError
+
+
+class Span(NamedTuple):
+    """Versions `first` to `last` (None: all there are) were made by `incarnation`."""
+
+    incarnation: int
+    first: int
+    last: int | None
+
+
+def start_of(fact: IncarnationFact | None) -> int:
+    """The version that an incarnation begins from; -1 for nothing, as incarnation 0 does."""
+    return -1 if fact is None or fact.position is None else fact.position.version
+
+
+def lineage(
+    incarnations: Iterable[IncarnationFact], of: int | None = None, until: int | None = None
+) -> tuple[Span, ...]:
+    """The spans, oldest first, that lead to version `until` of incarnation `of` (by default the newest of both).
+
+    Each ancestor is cut at the version where its child left it; one that gave nothing is left out.
+
+    Raises:
+        StateError: an incarnation is not known, or begins from one that is not older than itself.
+    """
+    known = {fact.number: fact for fact in incarnations}
+    number = max(known, default=0) if of is None else of
+    spans: list[Span] = []
+    while True:
+        fact = known.get(number)
+        if fact is None and number != 0:
+            raise StateError(f"the log does not say how incarnation {number} began")
+        start = start_of(fact)
+        if until is None or until > start:
+            spans.append(Span(number, start + 1, until))
+        if fact is None or fact.position is None:
+            return tuple(reversed(spans))
+        if fact.position.incarnation >= number:
+            raise StateError(f"incarnation {number} cannot begin from incarnation {fact.position.incarnation}")
+        until = start if until is None else min(until, start)
+        number = fact.position.incarnation
+
+
+def committed_steps(
+    low: int, above: Iterable[int], count: int, descending: Iterable[int]
+) -> tuple[int, tuple[int, ...]]:
+    """The lowest step that is not committed, and the committed ones above it, in order.
+
+    Committed are the steps below `low`, those in `above`, and `count` others, given highest first. Of these no more
+    are taken than it needs to find every gap: one, where there is none.
+    """
+    before = sorted(above, reverse=True)
+    missing = 0
+    higher: list[int] = []
+    for step in merge(before, descending, reverse=True):
+        missing = missing - (higher[-1] - step - 1) if higher else step + 1 - low - len(before) - count
+        if missing == 0:
+            return step + 1, tuple(reversed(higher))
+        higher.append(step)
+    return low, tuple(reversed(higher))

@@ -1,0 +1,78 @@
+"""How fast each worker is, and what follows for the last slots of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heapreplace
+from statistics import median
+
+from paceline.types import NodeId
+
+_NEWEST = 0.3  # weight of the newest slot in a worker's mean
+_LATE = 3.0  # times the usual time after which a slot counts as late
+_LATE_S = 0.5  # and at least this, since short slots are late for many reasons
+_SLOW = 1.5  # times the fastest worker's time: below it nobody is held back
+
+
+class Pace:
+    """Measured seconds a slot, by worker. Cost of a note: O(1); `refresh` looks at all, now and then."""
+
+    def __init__(self) -> None:
+        self._mean: dict[NodeId, float] = {}
+        self.typical: float | None = None
+        self._fastest = 0.0
+
+    def note(self, worker: NodeId, seconds: float) -> None:
+        """`worker` took that long for a slot."""
+        known = self._mean.get(worker)
+        self._mean[worker] = seconds if known is None else known + _NEWEST * (seconds - known)
+
+    def forget(self, worker: NodeId) -> None:
+        """`worker` is gone."""
+        self._mean.pop(worker, None)
+
+    def refresh(self) -> None:
+        """Look at all workers again."""
+        means = self._mean.values()
+        self.typical = median(means) if means else None
+        self._fastest = min(means, default=0.0)
+
+    def of(self, worker: NodeId) -> float | None:
+        """Seconds that `worker` takes for a slot; a new one is taken for typical."""
+        return self._mean.get(worker, self.typical)
+
+    def is_late(self, worker: NodeId, elapsed_s: float) -> bool:
+        """Whether a slot has been in the hands of `worker` for much longer than it should take."""
+        if self.typical is None or elapsed_s < _LATE_S:
+            return False
+        return elapsed_s > _LATE * max(self.typical, self._mean.get(worker, 0.0))
+
+    def is_slow(self, worker: NodeId) -> bool:
+        """Whether it can be better to leave the last slots to others."""
+        mean = self._mean.get(worker)
+        return mean is not None and mean > _SLOW * self._fastest
+
+    def others_are_sooner(self, worker: NodeId, slots: int, others: Iterable[tuple[NodeId, float]]) -> bool:
+        """Whether `others` would end `slots` more before `worker` ended one.
+
+        Each of them has been busy with a slot for that many seconds (0: free); those who are late do not count.
+        """
+        mine = self._mean.get(worker)
+        if mine is None:
+            return False
+        free: list[tuple[float, float]] = []
+        for other, busy_s in others:
+            mean = self.of(other)
+            if mean is not None and other != worker and busy_s <= max(_LATE * mean, _LATE_S):
+                free.append((max(0.0, mean - busy_s) if busy_s else 0.0, mean))
+        if not free:
+            return False
+        ends = [(at + mean, mean) for at, mean in free]
+        heapify(ends)
+        last = 0.0
+        for _ in range(slots):
+            last, mean = ends[0]
+            if last >= mine:
+                return False
+            heapreplace(ends, (last + mean, mean))
+        return last < mine

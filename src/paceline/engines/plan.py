@@ -1,0 +1,159 @@
+"""What to run, on how many processes: checked when made, kept in the run directory for those who join or resume."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.config import load
+from paceline.config.dials import ClusterSpec, parse_mode
+from paceline.errors import UsageError
+from paceline.runtime.rundir import RunDir
+
+_EVERY = re.compile(r"(\d+)|(\d+(?:\.\d+)?)s")
+_PATHS = ("script", "cwd")
+_NOT_KEPT = ("run", "summary", "resume")
+
+
+def parse_every(text: str) -> tuple[int, float]:
+    """Read ``500`` (versions) or ``30s`` (seconds); ``0`` is never. Returns versions and seconds, one of them 0.
+
+    Raises:
+        UsageError: anything else.
+    """
+    found = _EVERY.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(
+            f"--checkpoint-every {text!r} makes no sense: use a number of steps (500), of seconds (30s), or 0 for never"
+        )
+    steps, seconds = found.groups()
+    return (int(steps), 0.0) if steps is not None else (0, float(seconds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """What to run. `mode`, `slots` and `seed` go over what the script says; None leaves it to the script.
+
+    `resume` is None for a new run; to go on with the one in `run`, it is the folder of the checkpoint to begin from, or
+    "" for none of them. `checkpoints` None means: in the run directory. `env` says to workers what the environment
+    does not.
+    """
+
+    script: Path
+    arguments: Sequence[str] = ()
+    cwd: Path | None = None
+    workers: int = 2
+    servers: int = 1
+    mode: str | None = None
+    slots: int | None = None
+    seed: int | None = None
+    threads: int = 1
+    checkpoint_every: str = "30s"
+    keep: int = 3
+    checkpoints: str | None = None
+    max_restarts: int = 5
+    max_steps: int = 0
+    run: Path
+    summary: Path | None = None
+    resume: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.script.is_file():
+            raise UsageError(f"{self.script} is not a file")
+        if self.mode is not None:
+            parse_mode(self.mode)
+        for name in ("workers", "servers", "threads", "keep"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("max_restarts", "max_steps"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"--{name.replace('_', '-')} must not be negative, not {getattr(self, name)}")
+        if self.slots is not None and self.slots < 1:
+            raise UsageError(f"--slots must be at least 1, not {self.slots}")
+        parse_every(self.checkpoint_every)
+        if self.summary is not None:
+            _check_writable(self.summary)
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        """What the coordinator is told when it is first started."""
+        steps, seconds = parse_every(self.checkpoint_every)
+        return ClusterSpec(
+            workers=self.workers,
+            servers=self.servers,
+            heartbeat_timeout_s=load.heartbeat_timeout_s(),
+            checkpoint_steps=steps,
+            checkpoint_s=seconds,
+            keep_checkpoints=self.keep,
+            rewinds=True,
+            resume=self.resume,
+            max_steps=self.max_steps,
+        )
+
+    def worker_env(self, name: str) -> dict[str, str]:
+        """The environment of one worker. RANK and WORLD_SIZE are left alone: other libraries would start DDP."""
+        env = {
+            load.RUN: str(self.run.resolve()),
+            load.NAME: name,
+            load.THREADS: str(self.threads),
+        }
+        for key, value in ((load.MODE, self.mode), (load.SLOTS, self.slots), (load.SEED, self.seed)):
+            if value is not None:
+                env[key] = str(value)
+        return env
+
+    # ------------------------------------------------------------ in the run directory
+
+    def save(self) -> None:
+        """Keep the plan in the run directory, with paths that mean the same from anywhere."""
+        kept = {key: value for key, value in asdict(self).items() if key not in _NOT_KEPT}
+        kept["script"] = str(self.script.resolve())
+        kept["cwd"] = str((self.cwd or Path.cwd()).resolve())
+        kept["arguments"] = list(self.arguments)
+        kept["checkpoints"] = None if self.checkpoints is None else absolute_url(self.checkpoints)
+        kept["env"] = {**load.passed_on(), **self.env}
+        RunDir(self.run).write_plan(kept)
+
+    @classmethod
+    def of(cls, run: Path, **changes: Any) -> RunPlan:
+        """The plan of a run that was started before, with `changes`.
+
+        Raises:
+            UsageError: there is no such run, or its plan cannot be used.
+        """
+        kept = RunDir(run).plan()
+        if not kept:
+            raise UsageError(f"{run} was not started by `paceline run`: it has no run.json")
+        known = {f.name for f in fields(cls)}
+        kept = {key: value for key, value in kept.items() if key in known} | changes
+        try:
+            paths = {key: Path(kept[key]) for key in _PATHS if kept.get(key) is not None}
+            return cls(run=run, **(kept | paths))
+        except (TypeError, AttributeError) as error:
+            raise UsageError(f"{RunDir(run).plan_file} cannot be used: {error}") from None
+
+    def at(self, run: Path) -> RunPlan:
+        """The same in another run directory."""
+        return replace(self, run=run)
+
+
+def absolute_url(where: str) -> str:
+    """A place for checkpoints that means the same from any directory."""
+    return where if "://" in where else str(Path(where).absolute())
+
+
+def _check_writable(summary: Path) -> None:
+    """Better now than after the training."""
+    folder = summary.absolute().parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK) and not summary.is_dir()
+    except OSError:
+        writable = False
+    if not writable:
+        raise UsageError(f"--summary {summary} cannot be written")

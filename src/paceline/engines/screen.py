@@ -1,0 +1,30 @@
+"""What an engine says to whoever watches a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+class Screen(Protocol):
+    """Where a run shows itself."""
+
+    def line(self, name: str, text: str) -> None:
+        """A role printed a line."""
+        ...
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """The newest state of the run."""
+        ...
+
+    def note(self, text: str, *, warning: bool = False) -> None:
+        """Something the user should know."""
+        ...
+
+    def failure(self, reason: str, trace: str, advice: str) -> None:
+        """The last thing printed when a run fails."""
+        ...
+
+    def summary(self, summary: Mapping[str, Any]) -> None:
+        """The run is done."""
+        ...

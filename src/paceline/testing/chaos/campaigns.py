@@ -1,0 +1,36 @@
+"""The long campaigns: command lines of ``paceline dev chaos`` by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+SCRIPT = Path(__file__).parent / "train.example"
+"""A small model whose turns take some milliseconds, so that many faults fit into a minute."""
+
+_BSP = "-w 3 -s 2 --mode bsp --slots 4"
+
+CAMPAIGNS: Mapping[str, str] = {
+    "kills": f"--kill worker=100 --kill coordinator=100 --per-round 25 {_BSP} --limit worker=1 --limit coordinator=3",
+    "rewinds": f"--kill server=30 --per-round 10 {_BSP}",
+    "ssp": "--kill worker=25 --kill coordinator=15 --kill server=10 --per-round 25 -w 3 -s 2 --mode ssp:3",
+    "asp": "--kill worker=25 --kill coordinator=15 --kill server=10 --per-round 25 -w 3 -s 2 --mode asp",
+    "saving": "--kill-saving server=50 --kill-saving coordinator=50 --per-round 25 --checkpoint-every 10 "
+    f"{_BSP} {SCRIPT} --hidden 1024",
+    "stops": f"--stop worker=30 --stop coordinator=20 --per-round 25 {_BSP}",
+    "elastic": f"--term worker=15 --join worker=15 --kill worker=10 --per-round 20 {_BSP}",
+    "power": "--kill-all 20 --per-round 10 --shape 3x1 --shape 2x2 -w 2 -s 2 --mode bsp --slots 4",
+    "launcher": f"--kill-launcher 50 --per-round 25 {_BSP}",
+    "messages": "--drop 0.002 --duplicate 0.02 --delay 0.02 --kill worker=10 --kill coordinator=5 --kill server=5 "
+    f"--per-round 10 {_BSP}",
+    "mixed": "--kill worker=20 --kill coordinator=10 --kill server=10 --stop worker=5 --stop coordinator=5 "
+    f"--term worker=5 --join worker=5 --kill-all 3 --kill-saving server=3 --kill-saving coordinator=3 --per-round 23 "
+    f"{_BSP}",
+}
+"""What ``make chaos`` runs, one after the other. A campaign that names no script runs `SCRIPT`."""
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a campaign's command line, with its script."""
+    words = CAMPAIGNS[name].split()
+    return words if str(SCRIPT) in words else [*words, str(SCRIPT)]

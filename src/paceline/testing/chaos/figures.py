@@ -1,0 +1,182 @@
+"""What a campaign counted and measured, and whether that is good enough."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """The smallest value that at least the share `q` of all values does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """How values are spread: n, p50, p95, max."""
+    return {
+        "n": len(values),
+        "p50": round(quantile(values, 0.5), 3),
+        "p95": round(quantile(values, 0.95), 3),
+        "max": round(max(values), 3),
+    }
+
+
+@dataclass(slots=True)
+class RoundFigures:
+    """One run from its start to its comparison."""
+
+    dir: str
+    faults: int = 0
+    steps: int = 0
+    versions: int = 0
+    shown_versions: int = 0
+    incarnations: int = 1
+    generations: int = 1
+    digest: str | None = None
+    reference: str | None = None
+    audit: dict[str, Any] = field(default_factory=dict)
+    restarts: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Figures:
+    """The figures of a campaign. `failures` says in words whatever was not as promised."""
+
+    spec: CampaignSpec
+    command: str
+    fired: Counter[str] = field(default_factory=Counter)
+    recovery_s: dict[str, list[float]] = field(default_factory=dict)
+    restored_s: dict[str, list[float]] = field(default_factory=dict)
+    gone_s: list[float] = field(default_factory=list)
+    rounds: list[RoundFigures] = field(default_factory=list)
+    lost_slots: int = 0
+    duplicate_slots: int = 0
+    lost_commits: int = 0
+    rewinds: int = 0
+    resumes: int = 0
+    evictions: int = 0
+    needless_evictions: int = 0
+    leftovers: int = 0
+    checkpoints_checked: int = 0
+    checkpoints_unloadable: int = 0
+    missed_saves: int = 0
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def digest_equal(self) -> bool | None:
+        """Whether every round ended with the bits of its reference; None where that is not promised."""
+        compared = [r.digest == r.reference for r in self.rounds if r.reference is not None]
+        return all(compared) if compared else None
+
+    def measured(self, name: str, recovery_s: float | None, restored_s: float) -> None:
+        """A fault was recovered from."""
+        if recovery_s is not None:
+            self.recovery_s.setdefault(name, []).append(recovery_s)
+        self.restored_s.setdefault(name, []).append(restored_s)
+
+    def judge(self) -> None:
+        """Add to `failures` what the figures say against the campaign. Called once, at the end."""
+        fail = self.failures.append
+        for fault, planned in sorted(self.spec.faults.items()):
+            if (fired := self.fired[str(fault)]) < planned:
+                fail(f"{fault}: {fired} of {planned} planned faults were injected")
+        for kind in self.spec.messages.kinds:
+            if not self.fired[kind]:
+                fail(f"{kind}: no message was hit")
+        for name, what in (
+            ("lost_slots", "slots were lost"),
+            ("duplicate_slots", "slots were applied twice"),
+            ("lost_commits", "commits that had been announced are not in the log"),
+            ("needless_evictions", "workers were taken for lost because the coordinator paused"),
+            ("checkpoints_unloadable", "times there was no whole checkpoint after a kill"),
+        ):
+            if number := getattr(self, name):
+                fail(f"{number} {what}")
+        if self.spec.lock_step and self.digest_equal is not True:
+            fail("no round was compared with a run without faults" if self.digest_equal is None else "digests differ")
+        servers = sum(self.fired[str(Fault(kind, "server"))] for kind in (Kind.KILL, Kind.STOP, Kind.SAVING))
+        if self.rewinds > servers:
+            fail(f"{self.rewinds} rewinds, but only {servers} faults took a server")
+        for name, limit_s in self.spec.limits.items():
+            samples = self.recovery_s.get(name, [])
+            if not samples:
+                fail(f"the recovery of {name} was not measured, and its limit is {limit_s} s")
+            elif (p95 := quantile(samples, 0.95)) > limit_s:
+                fail(f"{name}: kill to next commit has a p95 of {p95:.2f} s, above {limit_s} s")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        spec = self.spec
+        return {
+            "ok": not self.failures,
+            "failures": self.failures,
+            "command": self.command,
+            "seed": spec.seed,
+            "mode": spec.mode,
+            "workers": spec.workers,
+            "servers": spec.servers,
+            "lease_s": spec.lease_s,
+            "planned": {str(fault): number for fault, number in sorted(spec.faults.items())},
+            "fired": dict(sorted(self.fired.items())),
+            "lost_slots": self.lost_slots,
+            "duplicate_slots": self.duplicate_slots,
+            "lost_commits": self.lost_commits,
+            "rewinds": self.rewinds,
+            "resumes": self.resumes,
+            "digest_equal": self.digest_equal,
+            "recovery_s": _spreads(self.recovery_s),
+            "restored_s": _spreads(self.restored_s),
+            "gone_s": spread(self.gone_s) if self.gone_s else None,
+            "evictions": self.evictions,
+            "needless_evictions": self.needless_evictions,
+            "leftovers": self.leftovers,
+            "checkpoints_checked": self.checkpoints_checked,
+            "checkpoints_unloadable": self.checkpoints_unloadable,
+            "missed_saves": self.missed_saves,
+            "restarts": dict(sum((Counter(r.restarts) for r in self.rounds), Counter())),
+            "steps": sum(r.steps for r in self.rounds),
+            "seconds": round(self.seconds, 1),
+            "rounds": [_round(r) for r in self.rounds],
+        }
+
+
+def _spreads(samples: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    return {name: spread(values) for name, values in sorted(samples.items())}
+
+
+def _round(figures: RoundFigures) -> dict[str, Any]:
+    return {name: getattr(figures, name) for name in RoundFigures.__dataclass_fields__}
+
+
+_COLUMNS = ("campaign", "fired", "rounds", "steps", "lost", "twice", "commits lost", "rewinds", "digest", "recovery")
+
+
+def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Campaigns as lines of text, one each under a header; `results` are from `as_dict`."""
+    rows: list[tuple[str, ...]] = [_COLUMNS]
+    for name, r in results.items():
+        recovery = ", ".join(
+            f"{who} p50 {s['p50']:.2f} p95 {s['p95']:.2f} max {s['max']:.2f} s (n {s['n']})"
+            for who, s in r["recovery_s"].items()
+        )
+        digest = {True: "equal", False: "DIFFERS", None: "-"}[r["digest_equal"]]
+        numbers = (
+            sum(r["fired"].values()),
+            len(r["rounds"]),
+            r["steps"],
+            r["lost_slots"],
+            r["duplicate_slots"],
+            r["lost_commits"],
+            r["rewinds"],
+        )
+        rows.append((name if r["ok"] else f"{name} FAILED", *(f"{n:,}" for n in numbers), digest, recovery))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS) - 1)]
+    return ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in rows]

@@ -1,0 +1,185 @@
+"""Which faults a campaign injects, and in which order: plain data, all of it out of a seed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from paceline.config.dials import parse_mode
+from paceline.errors import UsageError
+
+_MAX_PAUSE_S = 0.5  # spreads faults over the instants of a step and of the writing of a checkpoint
+
+
+class Kind(StrEnum):
+    """What is done."""
+
+    KILL = "kill"
+    STOP = "stop"
+    TERM = "term"
+    JOIN = "join"
+    SAVING = "kill-saving"
+    ALL = "kill-all"
+    LAUNCHER = "kill-launcher"
+
+
+ROLES: Mapping[Kind, tuple[str, ...]] = {
+    Kind.KILL: ("worker", "server", "coordinator"),
+    Kind.STOP: ("worker", "server", "coordinator"),
+    Kind.TERM: ("worker",),
+    Kind.JOIN: ("worker",),
+    Kind.SAVING: ("server", "coordinator"),
+    Kind.ALL: ("run",),
+    Kind.LAUNCHER: ("launcher",),
+}
+"""To whom it can be done."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fault:
+    """One kind of fault on one kind of victim."""
+
+    kind: Kind
+    role: str
+
+    def __str__(self) -> str:
+        return self.kind if self.kind in (Kind.ALL, Kind.LAUNCHER) else f"{self.kind} {self.role}"
+
+    @property
+    def measured_as(self) -> str:
+        """Under which name its recovery counts: kills by the role alone, since they are what is promised."""
+        return self.role if self.kind in (Kind.KILL, Kind.SAVING) else str(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fault at its place in the plan. `draw` and `span`, between 0 and 1, choose the victim and a length of time."""
+
+    fault: Fault
+    pause_s: float
+    draw: float
+    span: float
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """How often a message of a worker is lost, doubled or late, whichever way it goes."""
+
+    drop: float = 0.0
+    duplicate: float = 0.0
+    delay: float = 0.0
+    delay_s: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("drop", "duplicate", "delay"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise UsageError(f"--{name} is a probability below 1, not {getattr(self, name)}")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those that must happen at least once."""
+        return tuple(name for name in ("drop", "duplicate", "delay") if getattr(self, name) > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignSpec:
+    """A campaign. `script` runs with `arguments` on `workers` and `servers`; resumed runs take turns with `shapes`.
+
+    A round ends after `per_round` faults (0: all of them). `limits` are p95s of the recovery in seconds, by what is
+    measured; a campaign that exceeds one fails.
+    """
+
+    script: Path
+    arguments: tuple[str, ...] = ()
+    faults: Mapping[Fault, int]
+    messages: Messages = Messages()
+    seed: int = 0
+    workers: int = 3
+    servers: int = 2
+    mode: str = "bsp"
+    slots: int | None = None
+    lease_s: float = 2.0
+    checkpoint_every: str = "20"
+    shapes: tuple[tuple[int, int], ...] = ()
+    per_round: int = 0
+    limits: Mapping[str, float]
+    deadline_s: float = 60.0
+    dir: Path
+
+    def __post_init__(self) -> None:
+        if not self.script.is_file():
+            raise UsageError(f"{self.script} is not a file")
+        parse_mode(self.mode)
+        for name in ("workers", "servers"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
+        if self.lease_s <= 0.5:
+            raise UsageError(f"--lease must exceed the heartbeat of 0.5 s, not {self.lease_s}")
+        if self.per_round < 0:
+            raise UsageError(f"--per-round must not be negative, not {self.per_round}")
+        if not sum(self.faults.values()) and not self.messages.kinds:
+            raise UsageError("nothing to inject: give at least one fault, such as --kill worker=3")
+
+    @property
+    def lock_step(self) -> bool:
+        """Whether the result is determined, so that it can be compared."""
+        return parse_mode(self.mode).window == 0
+
+
+def parse_faults(kind: Kind, texts: Iterable[str]) -> Counter[Fault]:
+    """Read ``worker=6`` and the like; several add up.
+
+    Raises:
+        UsageError: another role than this kind of fault has, or no number.
+    """
+    found: Counter[Fault] = Counter()
+    for text in texts:
+        role, equals, number = text.partition("=")
+        if not equals or role not in ROLES[kind] or not number.isdecimal():
+            known = " or ".join(f"{name}=N" for name in ROLES[kind])
+            raise UsageError(f"--{kind} takes {known}, not {text!r}")
+        found[Fault(kind, role)] += int(number)
+    return found
+
+
+def parse_limits(texts: Iterable[str]) -> dict[str, float]:
+    """Read ``worker=1.0`` and the like: seconds by what is measured.
+
+    Raises:
+        UsageError: not a name and a number.
+    """
+    limits = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        try:
+            limits[name] = float(number)
+        except ValueError:
+            raise UsageError(f"--limit takes worker=SECONDS or coordinator=SECONDS, not {text!r}") from None
+    return limits
+
+
+def parse_shapes(texts: Iterable[str]) -> tuple[tuple[int, int], ...]:
+    """Read ``3x1``: three workers and one server.
+
+    Raises:
+        UsageError: anything else.
+    """
+    shapes = []
+    for text in texts:
+        workers, _, servers = text.partition("x")
+        if not (workers.isdecimal() and servers.isdecimal() and int(workers) and int(servers)):
+            raise UsageError(f"--shape takes WORKERSxSERVERS such as 3x1, not {text!r}")
+        shapes.append((int(workers), int(servers)))
+    return tuple(shapes)
+
+
+def make_plan(faults: Mapping[Fault, int], seed: int) -> list[Planned]:
+    """All faults, shuffled. The same seed gives the same plan."""
+    rng = random.Random(f"chaos {seed}")
+    order = [fault for fault in sorted(faults) for _ in range(faults[fault])]
+    rng.shuffle(order)
+    return [Planned(fault, rng.uniform(0.0, _MAX_PAUSE_S), rng.random(), rng.random()) for fault in order]

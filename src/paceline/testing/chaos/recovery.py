@@ -1,0 +1,87 @@
+"""When a fault has been recovered from: told by what the run shows, not by time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paceline.testing.chaos.plan import Fault, Kind
+from paceline.testing.chaos.watch import Process, Seen
+
+
+@dataclass(slots=True)
+class Recovery:
+    """Fed with every status after a fault at `at`; `before` is the last one before it.
+
+    `victim` is whom it hit, None where that is nobody or the whole run. `returns` says that a killed one is started
+    again, under its name. `workers` and `servers` are how many there must be in the end. `committed_s` is the time to
+    the next commit, None until there is one; `missing` says what the newest status lacks.
+    """
+
+    fault: Fault
+    at: float
+    before: Seen
+    victim: Process | None
+    workers: int
+    servers: int
+    returns: bool = True
+    committed_s: float | None = None
+    missing: list[str] = field(default_factory=lambda: ["a coordinator that answers"])
+    _history: tuple[int, int] | None = None
+    _base: int = -1
+
+    def see(self, seen: Seen) -> bool:
+        """Whether this status shows that the run is whole again."""
+        missing = []
+        if seen.generation < self._min_generation:
+            missing.append(f"generation {self._min_generation} of the coordinator")
+        if seen.incarnation < self._min_incarnation:
+            missing.append(f"incarnation {self._min_incarnation}")
+        if not missing:
+            self._count(seen)
+        if self.committed_s is None:
+            missing.append(f"a commit above version {self._base}")
+        self.missing = missing + self._absent(seen)
+        return not self.missing
+
+    @property
+    def _min_generation(self) -> int:
+        return self.before.generation + (self._dead("coordinator") or self._all_dead)
+
+    @property
+    def _min_incarnation(self) -> int:
+        return self.before.incarnation + (self._dead("server") or self._all_dead)
+
+    def _dead(self, role: str) -> bool:
+        return self.fault.role == role and self.fault.kind in (Kind.KILL, Kind.SAVING)
+
+    @property
+    def _all_dead(self) -> bool:
+        return self.fault.kind in (Kind.ALL, Kind.LAUNCHER)
+
+    def _count(self, seen: Seen) -> None:
+        """The first status after the fault, or of a new history, is where the next commit counts from."""
+        history = (seen.generation, seen.incarnation)
+        if history != self._history and self.committed_s is None:
+            self._history, self._base = history, seen.version
+        if self.committed_s is None and seen.version > self._base:
+            self.committed_s = seen.at - self.at
+
+    def _absent(self, seen: Seen) -> list[str]:
+        absent = []
+        if self.victim is not None:
+            now = seen.processes.get(self.victim.name)
+            if self.fault.kind in (Kind.KILL, Kind.SAVING) and self.returns:
+                if now is None or now.pid == self.victim.pid:
+                    absent.append(f"{self.victim.name} with another pid than {self.victim.pid}")
+            elif self.fault.kind == Kind.STOP:
+                if now is None:
+                    absent.append(f"{self.victim.name} among the processes")
+            elif now is not None and now.pid == self.victim.pid:
+                absent.append(f"{self.victim.name} gone from the processes")
+        if seen.rewinding:
+            absent.append("the end of the rewind")
+        if seen.workers_alive < self.workers:
+            absent.append(f"{self.workers} workers (there are {seen.workers_alive})")
+        if len(seen.of_role("server")) < self.servers:
+            absent.append(f"{self.servers} servers (there are {len(seen.of_role('server'))})")
+        return absent

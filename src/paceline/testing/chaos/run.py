@@ -1,0 +1,234 @@
+"""One run under a campaign: started, watched, joined, resumed, and ended at a fixed step."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from paceline.config.load import FAULTS, HEARTBEAT_TIMEOUT_S
+from paceline.errors import TransportError
+from paceline.runtime.faults import plan_for_workers
+from paceline.runtime.rundir import RunDir
+from paceline.testing.chaos.launch import Footprint, Launched, kill, segments
+from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind
+from paceline.testing.chaos.recovery import Recovery
+from paceline.testing.chaos.watch import Seen, Watch
+
+_EVERY_S = 0.02
+_AHEAD = 10  # steps that a run may make while it is told where to end
+_ROUND = 50  # ends fall on multiples of it, so that references can be used again
+_RESTARTS = 1_000_000
+
+
+class Stuck(Exception):
+    """The run did not get where it must, or ended as it must not."""
+
+
+class Ended(Exception):
+    """The script has come to its end: the run is over, and well."""
+
+
+class Screen(Protocol):
+    """Where a campaign shows itself."""
+
+    def note(self, text: str) -> None:
+        """Something to keep."""
+        ...
+
+    def progress(self, text: str) -> None:
+        """The newest state."""
+        ...
+
+
+class ChaosRun:
+    """A run directory and the processes on it. `workers` and `servers` are how many there should be now."""
+
+    def __init__(self, spec: CampaignSpec, name: str, screen: Screen) -> None:
+        self.spec = spec
+        self.screen = screen
+        self.dir = RunDir(spec.dir / name)
+        self.watch = Watch(self.dir)
+        self.workers, self.servers = spec.workers, spec.servers
+        self.joiners: list[Launched] = []
+        self.resumes = 0
+        self.counts = spec.dir / f"{name}.faults"
+        self._out = spec.dir / f"{name}.out"
+        self._segments = segments()
+        self._launched: Launched | None = None
+        self._everyone: dict[int, psutil.Process] = {}
+
+    # ------------------------------------------------------------ processes
+
+    def start(self) -> None:
+        """Start the run."""
+        spec = self.spec
+        mode = ["--mode", spec.mode, *(["--slots", spec.slots] if spec.slots else [])]
+        self._launch("--dir", self.dir.path, *mode, script=(spec.script, *spec.arguments))
+
+    def resume(self) -> None:
+        """Start it again from its newest checkpoint, in the next shape."""
+        if self.spec.shapes:
+            self.workers, self.servers = self.spec.shapes[self.resumes % len(self.spec.shapes)]
+        else:
+            self.workers, self.servers = self.spec.workers, self.spec.servers
+        self.resumes += 1
+        self._launch("--resume", self.dir.path)
+
+    def _launch(self, *words: object, script: tuple[object, ...] = ()) -> None:
+        shape = ["-w", self.workers, "-s", self.servers]
+        keep = ["--checkpoint-every", self.spec.checkpoint_every, "--max-restarts", _RESTARTS]
+        self._launched = Launched(["run", *words, *shape, *keep, *script], self._out, self.env)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What every process of the run finds in its environment."""
+        env = {HEARTBEAT_TIMEOUT_S: str(self.spec.lease_s)}
+        faults = self.spec.messages
+        if faults.kinds:
+            env[FAULTS] = plan_for_workers(
+                self.spec.seed, faults.drop, faults.duplicate, (faults.delay, faults.delay_s), self.counts
+            )
+        return env
+
+    def join(self) -> None:
+        """One more worker, from another terminal as it were."""
+        words = ["join", self.dir.path, self.spec.script, *self.spec.arguments]
+        out = self._out.with_name(f"{self.dir.path.name}.join-{len(self.joiners)}.out")
+        self.joiners.append(Launched(words, out, self.env))
+
+    def family(self) -> list[psutil.Process]:
+        """Every process of the run, the launcher first."""
+        assert self._launched is not None
+        found = self._launched.family() + [p for joiner in self.joiners for p in joiner.family()]
+        self._everyone |= {p.pid: p for p in found}
+        return found
+
+    def is_joined(self, process: psutil.Process) -> bool:
+        """Whether a worker came by `paceline join`: once killed, it is not started again."""
+        return any(process.ppid() == joiner.process.pid for joiner in self.joiners)
+
+    def kill_launcher(self, *, everything: bool) -> Footprint:
+        """SIGKILL to the launcher, or to everything; returns what was there."""
+        family = self.family()
+        footprint = Footprint(family, self._segments)
+        kill(family if everything else family[:1])
+        assert self._launched is not None
+        self._launched.process.wait()
+        for joiner in self.joiners:
+            joiner.end()
+        self.joiners.clear()
+        return footprint
+
+    # ------------------------------------------------------------ looking
+
+    def look(self) -> Seen | None:
+        """The state now, None while no coordinator answers.
+
+        Raises:
+            Ended: the run is over, and well.
+            Stuck: it has failed.
+        """
+        seen = self.watch.look()
+        if seen is not None and seen.failure is not None:
+            raise Stuck(f"the job failed: {seen.failure}; logs are in {self.dir.logs}")
+        self.check()
+        return seen
+
+    def check(self) -> None:
+        """Raise what `look` raises, if the launcher has ended."""
+        assert self._launched is not None
+        code = self._launched.code
+        if code == 0:
+            raise Ended
+        if code is not None:
+            raise Stuck(f"the launcher ended with {code}: {self._launched.tail()}\nlogs are in {self.dir.logs}")
+
+    def until(self, reached: Callable[[Seen], bool], awaited: str | Callable[[], str]) -> Seen:
+        """Look until the state is as wanted.
+
+        Raises:
+            Stuck: not within the deadline.
+        """
+        deadline = time.monotonic() + self.spec.deadline_s
+        while True:
+            began = time.monotonic()
+            seen = self.look()
+            if seen is not None and reached(seen):
+                return seen
+            if began > deadline:
+                what = awaited if isinstance(awaited, str) else awaited()
+                raise Stuck(f"waited {self.spec.deadline_s:.0f} s for {what}; logs are in {self.dir.logs}")
+            time.sleep(max(0.0, began + _EVERY_S - time.monotonic()))
+
+    def until_recovered(self, recovery: Recovery) -> Seen:
+        """Look until a fault has been recovered from."""
+        return self.until(recovery.see, lambda: f"{', '.join(recovery.missing)} after {recovery.fault}")
+
+    def until_whole(self) -> Seen:
+        """Look until as many workers and servers as wanted are there, and a commit has been made."""
+        seen = self.until(lambda seen: seen.version >= 0, "the first version")
+        return self.until_recovered(
+            Recovery(Fault(Kind.JOIN, "worker"), seen.at, seen, None, self.workers, self.servers)
+        )
+
+    # ------------------------------------------------------------ the end
+
+    def finish(self) -> dict[str, Any]:
+        """Let the run end at a fixed step; returns its summary.
+
+        Raises:
+            Stuck: it does not end, or not well.
+        """
+        try:
+            self._stop()
+            version, deadline = -1, 0.0
+            while True:
+                seen = self.look()
+                if seen is not None and seen.version > version:
+                    version, deadline = seen.version, time.monotonic() + self.spec.deadline_s
+                elif time.monotonic() > deadline:
+                    raise Stuck(f"the run does not end after version {version}; logs are in {self.dir.logs}")
+                time.sleep(_EVERY_S)
+        except Ended:
+            pass
+        try:
+            summary: dict[str, Any] = json.loads(self.dir.summary_file.read_text())
+        except FileNotFoundError:
+            raise Stuck(f"the run ended without a summary; logs are in {self.dir.logs}") from None
+        if summary["state"] != "done":
+            raise Stuck(f"the run ended as {summary['state']}; logs are in {self.dir.logs}")
+        return summary
+
+    def _stop(self) -> None:
+        seen = self.until(lambda seen: True, "a status")
+        self.family()
+        end = (seen.step + _AHEAD) // _ROUND * _ROUND + _ROUND
+        if seen.end_step is None or end < seen.end_step:
+            try:
+                self.watch.stop(end - 1, "the plan of faults is done")
+            except TransportError as error:
+                raise Stuck(f"the run does not take its end: {error}; logs are in {self.dir.logs}") from None
+
+    def leftovers(self, patience_s: float = 5.0) -> list[str]:
+        """What is left of a run that has ended, though nothing should be."""
+        return Footprint(list(self._everyone.values()), self._segments).wait_gone(patience_s)[1]
+
+    def close(self) -> None:
+        """End everything that was started."""
+        self.watch.close()
+        if self._launched is None:
+            return
+        self.family()
+        for launched in (*self.joiners, self._launched):
+            launched.end()
+        kill(self._everyone.values())
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the run's checkpoints."""
+        return Path(self.dir.checkpoints)

@@ -1,0 +1,223 @@
+"""How each kind of fault is done to a run, and what is awaited after it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import psutil
+
+from paceline.checkpoint.manifest import MARKER, newest
+from paceline.checkpoint.storage import open_storage
+from paceline.testing.chaos.figures import Figures
+from paceline.testing.chaos.plan import Fault, Kind, Planned
+from paceline.testing.chaos.recovery import Recovery
+from paceline.testing.chaos.run import ChaosRun, Stuck
+from paceline.testing.chaos.watch import Process, Seen
+
+_GONE_S = 5.0  # a killed launcher leaves nothing for longer than this
+_MAX_EXTRA = 2  # joined workers beyond the run's own; then the oldest leaves
+_SAVE_SPAN_S = 0.01  # how far into the writing of a checkpoint a kill may come
+_MAX_MISSES = 4  # kills in a row that came too late for the checkpoint they were meant for
+_SETTLE_S = 0.3  # in which a coordinator that woke up would take others for lost
+
+
+class Strikes:
+    """Does faults to one run and enters into the figures how it went."""
+
+    def __init__(self, run: ChaosRun, figures: Figures) -> None:
+        self.run = run
+        self.figures = figures
+        self._misses = 0
+
+    def do(self, planned: Planned) -> bool:
+        """Inflict one fault and wait until the run has recovered; False if it came too late and must be done again.
+
+        Raises:
+            Ended: the script came to its end before the fault.
+            Stuck: the run did not recover.
+        """
+        time.sleep(planned.pause_s)
+        try:
+            return self._do(planned)
+        except psutil.NoSuchProcess as error:
+            self.run.check()
+            raise Stuck(f"{planned.fault}: process {error.pid} ended before its time") from None
+
+    def _do(self, planned: Planned) -> bool:
+        match planned.fault.kind:
+            case Kind.KILL:
+                self._kill(planned)
+            case Kind.SAVING:
+                return self._kill_saving(planned)
+            case Kind.STOP:
+                self._stop(planned)
+            case Kind.TERM:
+                self._term(planned)
+            case Kind.JOIN:
+                self._join(planned)
+            case Kind.ALL | Kind.LAUNCHER:
+                self._kill_launcher(planned)
+        return True
+
+    # ------------------------------------------------------------ kinds
+
+    def _kill(self, planned: Planned) -> None:
+        before, victim, process = self._choose(planned)
+        returns = not self.run.is_joined(process)
+        self._killed(planned.fault, _send(process, signal.SIGKILL), before, victim, returns=returns)
+
+    def _killed(self, fault: Fault, at: float, before: Seen, victim: Process, *, returns: bool = True) -> None:
+        self.figures.fired[str(fault)] += 1
+        workers = self.run.workers - (not returns)
+        self._await(Recovery(fault, at, before, victim, workers, self.run.servers, returns))
+        if not returns:
+            self._replace()
+
+    def _kill_saving(self, planned: Planned) -> bool:
+        self.run.until(lambda seen: seen.checkpoint is not None, "a first complete checkpoint")
+        before, victim, process = self._choose(planned)
+        folder = self._wait_for_save()
+        time.sleep(planned.span * _SAVE_SPAN_S)
+        at = _send(process, signal.SIGKILL)
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.001)
+        hit = not (folder / MARKER).exists()
+        whole, _ = newest(open_storage(self.run.checkpoints))
+        self.figures.checkpoints_checked += 1
+        self.figures.checkpoints_unloadable += whole is None
+        self._killed(planned.fault if hit else Fault(Kind.KILL, victim.role), at, before, victim)
+        self.figures.missed_saves += not hit
+        self._misses = 0 if hit else self._misses + 1
+        if self._misses > _MAX_MISSES:
+            raise Stuck(f"{self._misses} times in a row a checkpoint was complete before the kill came")
+        return hit
+
+    def _wait_for_save(self) -> Path:
+        """The folder of a checkpoint whose writing has just begun."""
+        root = self.run.checkpoints
+        old = {p.name for p in root.iterdir()}
+        deadline = time.monotonic() + self.run.spec.deadline_s
+        while time.monotonic() < deadline:
+            for folder in root.iterdir():
+                if folder.name not in old and any(folder.iterdir()) and not (folder / MARKER).exists():
+                    return folder
+            self.run.check()
+            time.sleep(0.001)
+        raise Stuck(f"no checkpoint was begun in {root}; logs are in {self.run.dir.logs}")
+
+    def _stop(self, planned: Planned) -> None:
+        fault, run = planned.fault, self.run
+        before, victim, process = self._choose(planned)
+        at = _send(process, signal.SIGSTOP)
+        self.figures.fired[str(fault)] += 1
+        wake = at + run.spec.lease_s * (1.25 + 0.75 * planned.span)
+        others = Recovery(fault, at, before, victim, 0, 0)
+        if fault.role == "worker" and run.workers > 1:
+            self._others_go_on(others, victim.name, wake)
+        else:
+            time.sleep(max(0.0, wake - time.monotonic()))
+        woken = _send(process, signal.SIGCONT)
+        after = Recovery(fault, woken, before, victim, run.workers, run.servers)
+        seen = run.until_recovered(after)
+        recovery_s = after.committed_s if others.committed_s is None else others.committed_s
+        self.figures.measured(fault.measured_as, recovery_s, seen.at - woken)
+        if fault.role == "coordinator":
+            self._check_not_evicted(before)
+
+    def _others_go_on(self, others: Recovery, stopped: str, wake: float) -> None:
+        """Wait for a commit without the stopped worker, and until it is time to wake it."""
+
+        def done(seen: Seen) -> bool:
+            others.see(seen)
+            return others.committed_s is not None and seen.at > wake
+
+        self.run.until(done, f"a commit while {stopped} is stopped")
+
+    def _check_not_evicted(self, before: Seen) -> None:
+        """A coordinator that was stopped must not hold that against the others."""
+        time.sleep(_SETTLE_S)
+        after = self.run.until(lambda seen: True, "a status")
+        if after.generation == before.generation:
+            self.figures.needless_evictions += max(0, after.lost_workers - before.lost_workers)
+        else:
+            self.figures.failures.append(f"the coordinator was stopped, and generation {after.generation} took over")
+
+    def _term(self, planned: Planned) -> None:
+        before, victim, process = self._choose(planned)
+        at = _send(process, signal.SIGTERM)
+        self.figures.fired[str(planned.fault)] += 1
+        recovery = Recovery(planned.fault, at, before, victim, self.run.workers - 1, self.run.servers)
+        after = self._await(recovery)
+        if after.generation == before.generation and after.lost_workers > before.lost_workers:
+            self.figures.failures.append(f"{victim.name} was told to leave, and counts as lost")
+        self._replace()
+
+    def _join(self, planned: Planned) -> None:
+        before = self.run.until(lambda seen: True, "a status")
+        at = time.monotonic()
+        self.run.workers += 1
+        self.run.join()
+        self.figures.fired[str(planned.fault)] += 1
+        self._await(Recovery(planned.fault, at, before, None, self.run.workers, self.run.servers))
+        if len(self.run.joiners) > _MAX_EXTRA and self.run.workers > self.run.spec.workers:
+            self._dismiss()
+
+    def _dismiss(self) -> None:
+        """The oldest joined worker leaves, as by Ctrl-C in its terminal."""
+        joiner = self.run.joiners.pop(0)
+        self.run.workers -= 1
+        joiner.process.send_signal(signal.SIGINT)
+        if joiner.wait(self.run.spec.deadline_s) is None:
+            joiner.end()
+            raise Stuck(f"`paceline join` does not end by Ctrl-C; see {joiner.out}")
+        self.figures.fired["leave worker"] += 1
+        self.run.until_whole()
+
+    def _replace(self) -> None:
+        """A worker left for good: another one joins from outside."""
+        self.run.join()
+        self.run.until_whole()
+        self.run.joiners = [joiner for joiner in self.run.joiners if joiner.code is None]
+
+    def _kill_launcher(self, planned: Planned) -> None:
+        before = self.run.until(lambda seen: True, "a status")
+        footprint = self.run.kill_launcher(everything=planned.fault.kind == Kind.ALL)
+        self.figures.fired[str(planned.fault)] += 1
+        gone_s, left = footprint.wait_gone(_GONE_S)
+        self.figures.gone_s.append(gone_s)
+        if left:
+            self.figures.leftovers += len(left)
+            self.figures.failures.append(f"{_GONE_S:.0f} s after {planned.fault} there is still: {', '.join(left)}")
+        at = time.monotonic()
+        self.run.resume()
+        self.figures.resumes += 1
+        self._await(Recovery(planned.fault, at, before, None, self.run.workers, self.run.servers))
+
+    # ------------------------------------------------------------ shared
+
+    def _choose(self, planned: Planned) -> tuple[Seen, Process, psutil.Process]:
+        """The state now, and a victim of the right role."""
+        found: list[tuple[Process, psutil.Process]] = []
+
+        def some(seen: Seen) -> bool:
+            ours = {p.pid: p for p in self.run.family()}  # nobody else is ever sent a signal
+            found[:] = [(p, ours[p.pid]) for p in seen.of_role(planned.fault.role) if p.pid in ours]
+            return bool(found)
+
+        seen = self.run.until(some, f"a {planned.fault.role} among the processes of the run")
+        victim, process = found[int(planned.draw * len(found))]
+        return seen, victim, process
+
+    def _await(self, recovery: Recovery) -> Seen:
+        seen = self.run.until_recovered(recovery)
+        self.figures.measured(recovery.fault.measured_as, recovery.committed_s, seen.at - recovery.at)
+        return seen
+
+
+def _send(process: psutil.Process, number: int) -> float:
+    """Send a signal; returns when."""
+    at = time.monotonic()
+    process.send_signal(number)
+    return at

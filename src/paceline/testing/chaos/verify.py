@@ -1,0 +1,118 @@
+"""What a round must be able to show once it has ended: the log, the audit, the bits of a run without faults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
+from typing import Any
+
+from paceline.coordinator.store import LogReader
+from paceline.core.effects import IncarnationFact
+from paceline.runtime.rundir import RunDir
+from paceline.testing.chaos.launch import finish
+from paceline.testing.chaos.plan import CampaignSpec
+from paceline.testing.chaos.run import Stuck
+
+_AUDIT_S = 120.0
+_REFERENCE_S = 3600.0
+
+Origins = Mapping[int, tuple[int, int]]
+"""From which version of which incarnation each incarnation goes on; (-1, -1): from nothing."""
+
+
+def missing_commits(
+    shown: Mapping[int, Set[int]], commits: Set[tuple[int, int]], origins: Origins
+) -> list[tuple[int, int]]:
+    """Versions that were shown and are not in the log, as (incarnation, version).
+
+    What an incarnation showed is its own commit, or one of those that it goes on from: so what the newest incarnation
+    showed is on the lineage.
+    """
+    return [
+        (incarnation, version)
+        for incarnation in sorted(shown)
+        for version in sorted(shown[incarnation])
+        if not _logged(incarnation, version, commits, origins)
+    ]
+
+
+def _logged(incarnation: int, version: int, commits: Set[tuple[int, int]], origins: Origins) -> bool:
+    while incarnation >= 0:
+        parent, at = origins.get(incarnation, (-1, -1))
+        if version > at:
+            return (incarnation, version) in commits
+        incarnation = parent
+    return False
+
+
+def read_log(run: RunDir) -> tuple[set[tuple[int, int]], dict[int, tuple[int, int]]]:
+    """The commits of a run as (incarnation, version), and where its incarnations go on from."""
+    reader = LogReader(run.log_file)
+    try:
+        commits = {(c.incarnation, c.version) for c in reader.commits()}
+        return commits, origins_of(row.fact for row in reader.facts())
+    finally:
+        reader.close()
+
+
+def origins_of(facts: Iterable[object]) -> dict[int, tuple[int, int]]:
+    """Where incarnations go on from, as the log says."""
+    found = {}
+    for fact in facts:
+        if isinstance(fact, IncarnationFact):
+            at = fact.position
+            found[fact.number] = (-1, -1) if at is None else (at.incarnation, at.version)
+    return found
+
+
+def audit(run: RunDir, env: Mapping[str, str]) -> dict[str, Any]:
+    """What ``paceline audit`` says of a run.
+
+    Raises:
+        Stuck: it says nothing.
+    """
+    file, out = run.path.with_suffix(".audit.json"), run.path.with_suffix(".audit.out")
+    launched = finish(["audit", run.path, "--json", file], out, env, _AUDIT_S)
+    try:
+        report: dict[str, Any] = json.loads(file.read_text())
+    except (FileNotFoundError, ValueError):
+        raise Stuck(
+            f"`paceline audit {run.path}` ended with {launched.code} and no report: {launched.tail()}"
+        ) from None
+    if (launched.code == 0) != report["ok"]:
+        raise Stuck(f"`paceline audit {run.path}` ended with {launched.code}, but its report says ok={report['ok']}")
+    return report
+
+
+class References:
+    """Digests of runs without faults, each made once."""
+
+    def __init__(self, spec: CampaignSpec) -> None:
+        self._spec = spec
+        self._known: dict[int, str] = {}
+
+    def digest(self, steps: int) -> str:
+        """The digest after `steps` steps.
+
+        Raises:
+            Stuck: the run without faults does not end well.
+        """
+        if steps not in self._known:
+            self._known[steps] = self._make(steps, self._spec.dir / f"reference-{steps}")
+        return self._known[steps]
+
+    def _make(self, steps: int, path: Path) -> str:
+        spec = self._spec
+        shape = ["-w", spec.workers, "-s", spec.servers, "--mode", spec.mode]
+        slots = ["--slots", spec.slots] if spec.slots else []
+        words = ["run", "--dir", path, *shape, *slots, "--checkpoint-every", "0", "--max-steps", steps]
+        out = path.with_suffix(".out")
+        launched = finish([*words, spec.script, *spec.arguments], out, {}, _REFERENCE_S)
+        if launched.code != 0:
+            raise Stuck(f"the run without faults ended with {launched.code}: {launched.tail()}")
+        summary = json.loads((path / "summary.json").read_text())
+        if summary["steps"] != steps:
+            raise Stuck(f"the run without faults made {summary['steps']} steps instead of {steps}; see {out}")
+        digest: str = summary["digest"]
+        return digest

@@ -1,0 +1,130 @@
+"""Looks at a run from outside, through deaths of its coordinator, and remembers what it was shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.clients.observer import Observer
+from paceline.errors import TransportError
+from paceline.runtime.rundir import RunDir
+
+_LOOK_S = 0.25
+_EVERY_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of the run, by its name in it."""
+
+    name: str
+    role: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a status said. `at` is when it arrived."""
+
+    at: float
+    generation: int
+    incarnation: int
+    version: int
+    step: int
+    end_step: int | None
+    state: str
+    rewinding: bool
+    workers_alive: int
+    lost_workers: int
+    processes: Mapping[str, Process]
+    failure: str | None = None
+    checkpoint: str | None = None
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any], at: float) -> Seen:
+        """Read a status."""
+        found = [Process(p["name"], p["role"], p["pid"]) for p in status["processes"]]
+        processes = {p.name: p for p in found} | {"coordinator": Process("coordinator", "coordinator", status["pid"])}
+        failure, checkpoint = status["failure"], status["checkpoint"]
+        return cls(
+            at=at,
+            generation=status["generation"],
+            incarnation=status["incarnation"],
+            version=status["version"],
+            step=status["step"],
+            end_step=status["end_step"],
+            state=status["state"],
+            rewinding=status["rewinding"],
+            workers_alive=status["workers_alive"],
+            lost_workers=status["lost_workers"],
+            processes=processes,
+            failure=None if failure is None else f"{failure['kind']}: {failure['reason']}",
+            checkpoint=None if checkpoint is None else checkpoint["folder"],
+        )
+
+    def of_role(self, role: str) -> list[Process]:
+        """Processes of a role, by name."""
+        return [self.processes[name] for name in sorted(self.processes) if self.processes[name].role == role]
+
+
+@dataclass(slots=True)
+class Shown:
+    """Everything that statuses ever promised: versions by incarnation, and workers that were taken for lost."""
+
+    versions: dict[int, set[int]] = field(default_factory=dict)
+    evictions: int = 0
+    generation: int = 0
+    lost_workers: int = 0
+
+    def add(self, seen: Seen) -> None:
+        """A status was shown."""
+        if seen.version >= 0:
+            self.versions.setdefault(seen.incarnation, set()).add(seen.version)
+        if seen.generation != self.generation:  # a coordinator counts from 0, or from what it remembers
+            self.generation, self.lost_workers = seen.generation, seen.lost_workers
+        self.evictions += max(0, seen.lost_workers - self.lost_workers)
+        self.lost_workers = seen.lost_workers
+
+
+class Watch:
+    """A view of one run. Not thread-safe."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.shown = Shown()
+        self.last: Seen | None = None
+        self._observer: Observer | None = None
+
+    def look(self) -> Seen | None:
+        """The state now, None if no coordinator answers within a moment."""
+        if self._observer is None and not self.run.coordinator_file.exists():
+            time.sleep(_EVERY_S)
+            return None
+        try:
+            status = self._connected().status(timeout_s=_LOOK_S)
+        except TransportError:
+            return None
+        self.last = Seen.of(status, time.monotonic())
+        self.shown.add(self.last)
+        return self.last
+
+    def stop(self, step: int, reason: str) -> None:
+        """Ask the job to end after `step`.
+
+        Raises:
+            TransportError: no coordinator took it.
+        """
+        self._connected().stop(step, reason)
+
+    def _connected(self) -> Observer:
+        if self._observer is None:
+            self._observer = Observer(self.run.coordinator, self.run.token())
+        return self._observer
+
+    def close(self) -> None:
+        """End the session."""
+        if self._observer is not None:
+            self._observer.close()
+            self._observer = None

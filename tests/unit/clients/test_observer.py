@@ -1,0 +1,109 @@
+"""Looking at a run whose coordinator comes and goes."""
+
+from __future__ import annotations
+
+import time
+from urllib.parse import urlsplit
+
+import pytest
+from tests.unit.clients.desk import TOKEN, Desk, deaf, desk, polite
+
+from paceline.clients.observer import Observer
+from paceline.errors import DeadlineError, UsageError
+from paceline.messages import Exited, Message, Refused, Scale, Stop
+
+
+def port_of(address: str) -> int:
+    return urlsplit(address).port or 0
+
+
+def test_questions() -> None:
+    with desk(polite({"state": "running"})) as coordinator:
+        observer = Observer(coordinator.address, TOKEN)
+        assert observer.status() == {"state": "running"}
+        observer.exited("worker-1", 7, -9)
+        observer.scale(3)
+        observer.stop(12, "enough")
+        assert observer.finish() == {"state": "running"}
+        observer.close()
+        heard = [m for m in coordinator.heard if isinstance(m, Exited | Scale | Stop)]
+    assert heard == [Exited(2, "worker-1", 7, -9), Scale(3, 3), Stop(4, "enough", 12, False)]
+
+
+def test_nobody_there() -> None:
+    observer = Observer(lambda: None, TOKEN)
+    began = time.monotonic()
+    with pytest.raises(DeadlineError, match="no statusreply"):
+        observer.status(timeout_s=0.3)
+    assert time.monotonic() - began < 2.0
+    observer.close()
+
+
+def test_a_refusal_is_an_error() -> None:
+    def refuse(message: Message) -> Message | None:
+        return Refused(message.req, "usage", "no more workers here") if isinstance(message, Scale) else None
+
+    with desk(refuse) as coordinator:
+        observer = Observer(coordinator.address, TOKEN)
+        with pytest.raises(UsageError, match="no more workers here"):
+            observer.scale(3)
+        observer.close()
+
+
+def test_a_coordinator_that_is_back_at_its_address_is_asked_again() -> None:
+    first = Desk(deaf)
+    observer = Observer(first.address, TOKEN)
+    try:
+        with pytest.raises(DeadlineError):
+            observer.status(timeout_s=0.5)
+        observer.post(lambda req: Exited(req, "worker-0", 1, -9))
+        assert observer.poll(0.3) is None
+        first.close()
+        assert observer.poll(0.3) is None
+        with desk(polite({}), port_of(first.address)) as second:
+            began = time.monotonic()
+            while observer.poll(0.05) is None:
+                assert time.monotonic() - began < 5.0
+            assert time.monotonic() - began < 1.0
+            assert [type(m).__name__ for m in second.heard] == ["Exited"]
+    finally:
+        first.close()
+        observer.close()
+
+
+def test_a_coordinator_at_another_address_is_found() -> None:
+    first = Desk(polite({"number": 1}))
+    announced = [first.address]
+    observer = Observer(lambda: announced[0], TOKEN)
+    try:
+        assert observer.status() == {"number": 1}
+        first.close()
+        with desk(polite({"number": 2})) as second:
+            announced[0] = second.address
+            began = time.monotonic()
+            assert observer.status() == {"number": 2}
+            assert time.monotonic() - began < 1.5
+    finally:
+        first.close()
+        observer.close()
+
+
+def test_another_role_at_the_old_address_is_not_taken_for_the_coordinator() -> None:
+    first = Desk(polite({"number": 1}))
+    announced = [first.address]
+    observer = Observer(lambda: announced[0], TOKEN)
+    try:
+        observer.status()
+        first.close()
+        with (
+            desk(polite({"number": 9}), port_of(first.address), node="server-0/1") as server,
+            desk(polite({"number": 2})) as second,
+        ):
+            observer.post(lambda req: Exited(req, "worker-0", 1, -9))
+            assert observer.poll(0.5) is None
+            announced[0] = second.address
+            assert observer.status() == {"number": 2}
+            assert server.heard == []
+    finally:
+        first.close()
+        observer.close()

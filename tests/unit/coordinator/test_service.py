@@ -1,0 +1,351 @@
+"""A coordinator around its core, with real servers and a real worker, all in one thread."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from paceline.checkpoint.manifest import folder_name, list_checkpoints
+from paceline.checkpoint.storage import LocalStorage, Storage
+from paceline.config.dials import ClusterSpec
+from paceline.coordinator.course import Course
+from paceline.coordinator.report import describe
+from paceline.coordinator.service import CoordinatorService
+from paceline.coordinator.store import LogStore
+from paceline.messages import Exited, Finish, JobArgs, Register, Summary
+from paceline.runtime.loop import pump
+from paceline.server.service import ServerService
+from paceline.transport.base import PeerUp, Received
+from paceline.transport.inproc import InprocHub, InprocPort
+from paceline.worker.job import Job
+from paceline.worker.session import Session
+
+ARGS = JobArgs(3, "bsp", None, 1)
+
+
+class Cluster:
+    """Roles on one hub that run whenever somebody waits. Any of them can be taken away."""
+
+    def __init__(self, path: Path, spec: ClusterSpec, storage: Storage) -> None:
+        self.path, self.spec, self.storage = path, spec, storage
+        self.hub = InprocHub(strict=True)
+        self._stops: dict[str, Callable[[], None]] = {}
+        self.hub.add_pump(self._tick)
+        self._services: dict[str, tuple[CoordinatorService | ServerService, InprocPort]] = {}
+        self.start_coordinator()
+        for number in range(spec.servers):
+            self.start_server(number)
+
+    @property
+    def coordinator(self) -> CoordinatorService:
+        service = self._services["coordinator"][0]
+        assert isinstance(service, CoordinatorService)
+        return service
+
+    def _tick(self) -> bool:
+        busy = False
+        for service, port in list(self._services.values()):
+            busy |= pump(service, port)
+            service.on_tick(time.monotonic())
+        return busy
+
+    def start_coordinator(self) -> None:
+        log = LogStore(self.path / "log.sqlite")
+        port = self.hub.port(f"coordinator/{secrets.token_hex(4)}", listen="coordinator")
+        service = CoordinatorService(port, self.spec, log, run=str(self.path), storage=self.storage)
+        self._services["coordinator"] = service, port
+
+        def stop() -> None:
+            port.close()
+            service.close()
+            log.close()
+
+        self._stops["coordinator"] = stop
+
+    def start_server(self, number: int) -> None:
+        name = f"server-{number}"
+        node = f"{name}/{secrets.token_hex(4)}"
+        port = self.hub.port(node, listen=node.replace("/", "-"))
+        pid = secrets.randbelow(1 << 30) + 1
+        service = ServerService(port, Register(1, "server", name, pid, "here", port.address), storage=self.storage)
+        port.connect("inproc://coordinator")
+        self._services[name] = service, port
+
+        def stop() -> None:
+            port.close()
+            service.close()
+
+        self._stops[name] = stop
+
+    def stop(self, name: str) -> ServerService | CoordinatorService:
+        service, _ = self._services.pop(name)
+        self._stops.pop(name)()
+        return service
+
+    def kill_server(self, number: int) -> None:
+        """As an engine would see it."""
+        service = self.stop(f"server-{number}")
+        assert isinstance(service, ServerService)
+        intro = service.introduction
+        exited = Exited(1, intro.name, intro.pid, -9)
+        self.coordinator.on_event(Received("observer/1", exited), time.monotonic())
+
+    def worker(self, number: int = 0) -> Job:
+        port = self.hub.port(f"worker-{number}/{secrets.token_hex(4)}")
+        session = Session(port, Register(1, "worker", f"worker-{number}", 1, "here", None, ARGS), timeout_s=30.0)
+        session.open("inproc://coordinator")
+        return Job(session, ARGS, lambda failed: port.close())
+
+    def finish(
+        self, meanwhile: Callable[[], None] = lambda: None, after_s: float = 0.0, timeout_s: float = 20.0
+    ) -> dict[str, Any]:
+        """Ask for the summary; `meanwhile` is called once, some time after it was asked for."""
+        port = self.hub.port(f"observer/{secrets.token_hex(4)}")
+        port.connect("inproc://coordinator")
+        began, called = time.monotonic(), False
+        try:
+            while time.monotonic() < began + timeout_s:
+                if not called and time.monotonic() > began + after_s:
+                    called = True
+                    meanwhile()
+                match port.recv(0.05):
+                    case PeerUp(peer=peer):
+                        port.send(peer, Finish(1))
+                    case Received(message=Summary(json=text)):
+                        return dict(msgspec.json.decode(text))
+        finally:
+            port.close()
+        raise AssertionError("no summary")
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not until():
+            assert time.monotonic() < deadline, self.coordinator.status(time.monotonic())
+            self.hub.pump()
+            time.sleep(0.002)
+
+    def close(self) -> None:
+        for name in list(self._services):
+            self.stop(name)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    made: list[Cluster] = []
+
+    def make(name: str = "run", **dials: Any) -> Cluster:
+        path = tmp_path / name
+        path.mkdir()
+        storage = dials.pop("storage", LocalStorage(path / "checkpoints"))
+        made.append(Cluster(path, ClusterSpec(**dials), storage))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+def train(cluster: Cluster, at: Callable[[int], None] = lambda step: None, phases: int = 1) -> Job:
+    """Ten steps a phase of two slots each; `at` is called in the turn of a step's first slot."""
+    torch.manual_seed(3)
+    job = cluster.worker()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8192), torch.nn.Tanh(), torch.nn.Linear(8192, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    job.prepare(model, optimizer)
+    x = torch.randn(160, 4, generator=torch.Generator().manual_seed(1))
+    data = list(zip(x, x.sum(1, keepdim=True), strict=True))
+    seen: set[int] = set()
+    for _ in range(phases):
+        for inputs, wanted in job.batches(data, 8, slots=2):
+            optimizer.zero_grad()
+            loss = (model(inputs) - wanted).square().mean()
+            loss.backward()
+            job.log(loss=loss)
+            if job.step not in seen:
+                seen.add(job.step)
+                at(job.step)
+            optimizer.step()
+    return job
+
+
+def test_checkpoints_are_made_kept_and_the_last_one_at_the_end(start: Callable[..., Cluster]) -> None:
+    cluster = start(servers=2, checkpoint_steps=3, keep_checkpoints=2)
+    plain = start("plain", servers=1)
+
+    def slowly(step: int) -> None:
+        cluster.wait(lambda: cluster.coordinator.core.settled)
+
+    train(cluster, slowly).close()
+    status = cluster.coordinator.status(time.monotonic())
+    assert status["checkpoint"] is not None
+    assert status["warning"] == ""
+    processes: Any = status["processes"]
+    assert [(p["name"], p["role"]) for p in processes if p["role"] == "server"] == [
+        ("server-0", "server"),
+        ("server-1", "server"),
+    ]
+    summary = cluster.finish()
+    assert summary["state"] == "done"
+    assert summary["checkpoint"] == folder_name(0, 10)
+    assert (summary["rewinds"], summary["recomputed_steps"], summary["generations"]) == (0, 0, 1)
+    found = list_checkpoints(cluster.storage, verify=True)
+    assert [c.problem for c in found] == [None, None]
+    assert found[-1].folder == folder_name(0, 10)
+    train(plain).close()
+    without = plain.finish()
+    assert without["digest"] == summary["digest"]
+    assert without["checkpoint"] is None
+    assert summary["seconds"] > 0
+
+
+def test_a_lost_server_means_a_rewind_and_the_same_bits(start: Callable[..., Cluster]) -> None:
+    cluster = start(servers=2, checkpoint_steps=5, rewinds=True)
+    core = cluster.coordinator.core
+    lines: list[str] = []
+    lost: list[int] = []
+
+    def kill(step: int) -> None:
+        if step == 8:
+            cluster.wait(lambda: core.settled and core.checkpoint is not None)
+            lost.append(core.version - core.checkpoint.position.version if core.checkpoint is not None else -1)
+            cluster.kill_server(1)
+            lines.append(describe(cluster.coordinator.status(time.monotonic())))
+            cluster.start_server(1)
+
+    train(cluster, kill).close()
+    summary = cluster.finish()
+    assert "rewinding to version" in lines[0]
+    assert (summary["rewinds"], summary["incarnation"], summary["state"]) == (1, 1, "done")
+    assert summary["recomputed_steps"] == lost[0] > 0
+    plain = start("plain")
+    train(plain).close()
+    assert plain.finish()["digest"] == summary["digest"]
+
+
+@pytest.mark.parametrize("version", [10, -1])
+def test_a_server_that_is_lost_after_the_end_leaves_work_to_do(version: int, start: Callable[..., Cluster]) -> None:
+    cluster = start(servers=2, checkpoint_steps=10, rewinds=True)
+
+    def slowly(step: int) -> None:
+        cluster.wait(lambda: cluster.coordinator.core.settled)
+
+    train(cluster, slowly, phases=2).close()
+    slowly(20)
+    core = cluster.coordinator.core
+    assert core.version == 20
+    # As if the server had been lost before anything later was saved.
+    core.checkpoints = [c for c in core.checkpoints if c.position.version <= version]
+    cluster.kill_server(0)
+    summary = cluster.finish()
+    assert summary["state"] == "unfinished"
+    assert summary["digest"] is None
+    assert core.version <= version
+    assert cluster.coordinator.status(time.monotonic())["unfinished"]
+    cluster.start_server(0)
+    train(cluster, phases=2).close()
+    again = cluster.finish()
+    assert again["state"] == "done"
+    plain = start("plain")
+    train(plain, phases=2).close()
+    assert plain.finish()["digest"] == again["digest"]
+
+
+def test_the_digest_survives_a_coordinator_and_its_time_is_counted_on(start: Callable[..., Cluster]) -> None:
+    cluster = start(servers=2, checkpoint_steps=4)
+    train(cluster).close()
+    core = cluster.coordinator.core
+    cluster.wait(lambda: core.settled)
+    cluster.coordinator.log.put("seconds", "1000.0")
+    cluster.stop("coordinator")
+    cluster.start_coordinator()
+    summary = cluster.finish()
+    assert (summary["generations"], summary["state"], summary["steps"]) == (2, "done", 10)
+    assert summary["seconds"] == pytest.approx(1000.0)
+    plain = start("plain")
+    train(plain).close()
+    assert plain.finish()["digest"] == summary["digest"]
+
+
+def test_the_digest_is_read_again_when_a_server_dies_meanwhile(start: Callable[..., Cluster]) -> None:
+    cluster = start(servers=2, checkpoint_steps=1, rewinds=True)
+    train(cluster).close()
+    folder = cluster.finish()["checkpoint"]
+    assert folder == folder_name(0, 10)
+    before = cluster.coordinator
+    before._summary = None  # as if nobody had asked yet
+    service = cluster.stop("server-0")
+    assert isinstance(service, ServerService)
+
+    def restart() -> None:
+        """Its death is noticed late: until then it is asked in vain."""
+        exited = Exited(1, "server-0", service.introduction.pid, -9)
+        before.on_event(Received("observer/1", exited), time.monotonic())
+        cluster.start_server(0)
+
+    summary = cluster.finish(restart, after_s=2.5)
+    assert (summary["state"], summary["incarnation"], summary["recomputed_steps"]) == ("done", 1, 0)
+    plain = start("plain")
+    train(plain).close()
+    assert plain.finish()["digest"] == summary["digest"]
+
+
+class Full(LocalStorage):
+    """A medium that is full for one of the servers until it is not."""
+
+    full = False
+
+    def create(self, name: str) -> Any:
+        if self.full and "/server-0" in name:
+            raise OSError(28, "No space left on device")
+        return super().create(name)
+
+
+def test_a_full_disk_is_a_warning_and_training_goes_on(start: Callable[..., Cluster], tmp_path: Path) -> None:
+    storage = Full(tmp_path / "ckpt")
+    cluster = start(servers=2, checkpoint_steps=2, storage=storage)
+    core = cluster.coordinator.core
+    lines: list[str] = []
+
+    def fill(step: int) -> None:
+        cluster.wait(lambda: core.settled)
+        if step == 4:
+            storage.full = True
+        if step == 8:
+            lines.append(describe(cluster.coordinator.status(time.monotonic())))
+            cluster.wait(lambda: all(c.problem is None for c in list_checkpoints(storage, verify=False)))
+            storage.full = False
+
+    train(cluster, fill).close()
+    assert "warning: no checkpoint of version" in lines[0]
+    assert "No space left on device" in lines[0]
+    assert "is kept" in lines[0]
+    summary = cluster.finish()
+    assert (summary["state"], summary["warning"], summary["checkpoint"]) == ("done", "", folder_name(0, 10))
+    assert all(c.problem is None for c in list_checkpoints(storage, verify=True)), "no remains"
+
+
+def test_the_course_counts_what_is_left_of_a_rewind() -> None:
+    course = Course(earlier_s=10.0)
+    assert (course.seconds, course.rate) == (10.0, None)
+    for second in range(5):
+        course.committed(second, 100.0 * second, float(second))
+    assert (course.seconds, course.rate, course.reached) == (14.0, 100.0, 4)
+    course.committed(2, 200.0, 5.0)
+    assert (course.rate, course.reached) == (None, 4)
+    course.committed(3, 300.0, 6.0)
+    assert (course.rate, course.seconds) == (100.0, 16.0)

@@ -1,0 +1,502 @@
+"""A coordinator that starts again, and a job that goes back to a checkpoint."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.unit.core.kit import BLOCKS, HYPER, Desk, fence, sent, written
+
+from paceline.core.effects import ChoiceFact, Complete, Effect, IncarnationFact, PlacementFact
+from paceline.messages import (
+    Abort,
+    Assign,
+    BeatAck,
+    BeginPhase,
+    Choose,
+    Committed,
+    Grant,
+    HeldLease,
+    NotLoaded,
+    PhaseBegun,
+    PhaseOver,
+    Plan,
+    Ready,
+    Receipt,
+    Refused,
+    Register,
+    Saved,
+    SaveOver,
+    Sealed,
+    Stop,
+    Turn,
+    Unpin,
+    Welcome,
+)
+from paceline.types import Commit, Fence, PhaseSpec, SavedFile
+
+
+def server_back(desk: Desk, server: str, **changes: object) -> list[Effect]:
+    placement = desk.core.placement
+    epoch = placement.epoch if placement is not None else 0
+    intro = Register(desk.req(), "server", server, 1, "here", "there")
+    state = {"incarnation": desk.core.incarnation, "epoch": epoch, "applied": desk.core.version}
+    return desk.say(server, msgspec.structs.replace(intro, **{**state, **changes}))
+
+
+def worker_back(desk: Desk, worker: str, *leases: HeldLease, **changes: object) -> list[Effect]:
+    intro = Register(desk.req(), "worker", worker, 1, "here", None, desk.job, leases=leases, progress=0)
+    return desk.say(worker, msgspec.structs.replace(intro, incarnation=desk.core.incarnation, **changes))
+
+
+def held(grant: Grant, *, sealed: bool = False) -> HeldLease:
+    report = Sealed(grant.step, grant.slot, grant.fence, 1.0, HYPER, {}, 0.1) if sealed else None
+    return HeldLease(grant.step, grant.slot, grant.fence, report)
+
+
+def trained(steps: int = 2, **options: object) -> Desk:
+    """A lock-step job with two servers that has committed some steps."""
+    desk = Desk(servers=2, rewinds=True, **options).start(data_len=80).initialise()  # type: ignore[arg-type]
+    for step in range(steps):
+        desk.finish_step(step)
+    assert desk.core.version == steps
+    return desk
+
+
+def save(desk: Desk, version: int) -> Complete:
+    """Both servers write their part of a checkpoint."""
+    assert desk.core.placement is not None
+    effects: list[Effect] = []
+    for server in desk.servers:
+        mine = [b for b, owner in enumerate(desk.core.placement.owners) if owner == server]
+        files = (SavedFile(f"{server}.safetensors", 1, "00", tuple(mine)),)
+        chains = tuple((b, bytes([b])) for b in mine)
+        effects += desk.say(server, Saved(desk.core.incarnation, desk.core.placement.epoch, version, files, chains))
+    (complete,) = [e for e in effects if isinstance(e, Complete)]
+    return complete
+
+
+# ---------------------------------------------------------------- the coordinator starts again
+
+
+def test_a_new_coordinator_goes_on_where_the_log_ends() -> None:
+    desk = trained(2)
+    samples = desk.core.totals.samples
+    desk.restart()
+    core = desk.core
+    assert (core.version, core.watermark.low, core.generation) == (2, 2, 2)
+    assert core.totals.samples == samples > 0
+    assert core.placement is not None
+    assert [p.spec.number for p in core.phases.phases] == [0]
+    assert sent(desk.turn("worker-0"), Refused)[0].rule == "unknown", "it must say what it holds first"
+    worker_back(desk, "worker-0")
+    assert sent(desk.turn("worker-0"), Grant) == [], "the servers have not been heard yet"
+    for server in desk.servers:
+        effects = server_back(desk, server)
+        assert len(sent(effects, Plan, server)) == 1
+    worker_back(desk, "worker-1")
+    desk.now += 1.0
+    desk.wrote(core.tick(desk.now))
+    (grant,) = sent(desk.turn("worker-1"), Grant)
+    assert (grant.step, grant.fence.generation) == (2, 2)
+
+
+def test_rule_an_acknowledged_commit_is_told_again_to_a_server_that_missed_it() -> None:
+    desk = trained(2)
+    desk.restart()
+    effects = server_back(desk, "server-0", applied=0)
+    assert [c.commit.version for c in sent(effects, Committed, "server-0")] == [1, 2]
+    assert sent(server_back(desk, "server-1", applied=2), Committed) == []
+
+
+def test_rule_leases_that_are_reported_again_get_a_full_new_term() -> None:
+    desk = trained(1)
+    first, second = desk.lease("worker-0"), desk.lease("worker-1")
+    assert (first.step, second.step) == (1, 1)
+    desk.restart()
+    for server in desk.servers:
+        server_back(desk, server)
+    worker_back(desk, "worker-0", held(first))
+    worker_back(desk, "worker-1", held(second, sealed=True))
+    assert {lease.slot.slot for lease in desk.core.leases.held_by("worker-0")} == {0}
+    grants = sent(desk.turn("worker-1"), Grant)
+    assert [g.step for g in grants] == [2], "both slots of step 1 are held"
+    desk.seal("worker-0", first)
+    for server in desk.servers[:1]:
+        assert written(desk.ready(server, 1, first.fence, second.fence), Commit) == []
+    (commit,) = written(desk.ready("server-1", 1, first.fence, second.fence), Commit)
+    assert commit.fences == (first.fence, second.fence)
+
+
+def test_a_lease_that_somebody_else_has_is_not_adopted() -> None:
+    desk = trained(1)
+    grant = desk.lease("worker-0")
+    desk.restart()
+    for server in desk.servers:
+        server_back(desk, server)
+    desk.now += 1.0
+    worker_back(desk, "worker-1")
+    again = desk.lease("worker-1")
+    assert (again.step, again.slot) == (grant.step, grant.slot)
+    worker_back(desk, "worker-0", held(grant))
+    assert list(desk.core.leases.held_by("worker-0")) == []
+    assert grant.fence not in desk.core.leases
+    worker_back(desk, "worker-0", HeldLease(1, 1, Fence(2, 99)))
+    assert Fence(2, 99) not in desk.core.leases, "only leases of earlier coordinators are adopted"
+
+
+def test_rule_a_choice_of_attempts_is_durable_before_a_server_hears_it() -> None:
+    desk = Desk(servers=2, deterministic=False, rewinds=True).start(data_len=80).initialise()
+    grant = desk.lease("worker-0")
+    desk.seal("worker-0", grant)
+    effects: list[Effect] = []
+    for server in desk.servers:
+        effects += desk.say(server, Receipt(0, 1, 0, grant.slot, grant.fence))
+    kinds = [type(e).__name__ for e in effects]
+    assert kinds.index("Write") < kinds.index("Send")
+    assert len(written(effects, ChoiceFact)) == 1
+    assert [c.fence for c in sent(effects, Choose)] == [grant.fence] * 2
+    desk.restart()
+    effects = [e for server in desk.servers for e in server_back(desk, server)]
+    assert {c.fence for c in sent(effects, Choose)} == {grant.fence}, "whoever had not heard it hears it now"
+    desk.now += 1.0
+    worker_back(desk, "worker-1")
+    assert desk.lease("worker-1").slot == 1, "the chosen slot is not computed again"
+
+
+def test_a_stop_and_the_end_of_a_phase_survive_a_restart() -> None:
+    desk = trained(1)
+    desk.say("worker-0", Stop(desk.req(), "enough", 1))
+    desk.restart()
+    assert desk.core.phases.phases[0].end == 2
+    for server in desk.servers:
+        server_back(desk, server)
+    desk.now += 1.0
+    for worker in desk.workers:
+        worker_back(desk, worker)
+    desk.finish_step(1)
+    assert (desk.core.state, desk.core.version, desk.core.stop_reason) == ("finished", 2, "enough")
+    desk.restart()
+    assert (desk.core.state, desk.core.version) == ("finished", 2)
+    effects = [e for server in desk.servers for e in server_back(desk, server)]
+    assert {p.final for p in sent(effects, Plan)} == {2}
+    desk.now += 20.0
+    worker_back(desk, "worker-0")
+    (over,) = sent(desk.turn("worker-0"), PhaseOver)
+    assert (over.version, over.finished) == (2, True)
+
+
+def test_a_validation_that_was_under_way_is_run_again_on_the_same_version() -> None:
+    from paceline.messages import Declare, EvalGrant, ValidatorSpec
+
+    desk = Desk(servers=2, rewinds=True).start(begin=False)
+    for worker in desk.workers:
+        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
+        desk.begin(worker, data_len=80)
+    desk.initialise()
+    desk.finish_step(0)
+    assert [r.version for r in desk.core.evaluations.rounds.values()] == [1]
+    desk.restart()
+    for server in desk.servers:
+        effects = server_back(desk, server, kept=(1,))
+        assert sent(effects, Unpin) == []
+    assert [r.version for r in desk.core.evaluations.rounds.values()] == [1]
+    worker_back(desk, "worker-0", declared=1)
+    desk.now += 1.0
+    (grant,) = sent(desk.turn("worker-0"), EvalGrant)
+    assert (grant.version, grant.validator) == (1, 0)
+
+
+def test_silence_counts_from_the_restart_on() -> None:
+    desk = trained(1)
+    desk.restart()
+    timeout = desk.spec.heartbeat_timeout_s
+    assert desk.core.tick(timeout - 0.1) == []
+    assert not desk.core.rewinding
+    desk.core.tick(timeout + 0.2)
+    assert desk.core.rewinding, "a server that never came back is lost"
+
+
+def test_a_beat_of_a_server_that_was_not_heard_yet_asks_it_to_register() -> None:
+    from paceline.messages import Beat
+
+    desk = trained(1)
+    desk.restart()
+    (ack,) = sent(desk.say("server-0", Beat("server-0", 0, 1, 1)), BeatAck)
+    assert not ack.known
+    server_back(desk, "server-0")
+    (ack,) = sent(desk.say("server-0", Beat("server-0", 0, 1, 1)), BeatAck)
+    assert ack.known
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def test_a_checkpoint_is_due_every_n_versions_and_one_at_a_time() -> None:
+    desk = trained(0, checkpoint_steps=2)
+    assert [c.save for c in sent(desk.finish_step(0), Committed)] == [False, False]
+    assert [c.save for c in sent(desk.finish_step(1), Committed)] == [True, True]
+    desk.finish_step(2)
+    assert [c.save for c in sent(desk.finish_step(3), Committed)] == [False, False], "one is under way"
+    complete = save(desk, 2)
+    at = complete.checkpoint.position
+    assert (complete.checkpoint.folder, at.version, at.watermark) == ("i0000-v0000000002", 2, 2)
+    assert complete.chains == tuple(bytes([b.index]).hex() for b in BLOCKS)
+    assert len(complete.files) == 2
+    assert desk.core.checkpoint is None, "not before its marker is written"
+    effects = desk.wrote(desk.core.completed(complete.checkpoint.folder, "", desk.now))
+    assert desk.core.checkpoint == complete.checkpoint
+    assert [o.version for o in sent(effects, SaveOver)] == [2, 2]
+    assert [c.save for c in sent(desk.finish_step(4), Committed)] == [True, True]
+
+
+def test_a_problem_keeps_the_old_checkpoint_and_warns() -> None:
+    desk = trained(2, checkpoint_steps=2)
+    complete = save(desk, 2)
+    desk.core.completed(complete.checkpoint.folder, "", desk.now)
+    desk.finish_step(2)
+    desk.finish_step(3)
+    effects = desk.say("server-0", Saved(0, 1, 4, (), (), "disk full"))
+    assert [o.version for o in sent(effects, SaveOver)] == [4, 4]
+    assert "disk full" in desk.core.warning
+    assert "i0000-v0000000002 is kept" in desk.core.warning
+    assert desk.core.checkpoint == complete.checkpoint
+    assert desk.core.settled
+    assert len(sent(desk.say("server-1", Saved(0, 1, 4, (), ())), SaveOver, "server-1")) == 1
+
+
+def test_old_checkpoints_go_when_a_newer_one_is_complete() -> None:
+    desk = trained(0, checkpoint_steps=1, keep_checkpoints=2)
+    dropped = []
+    for step in range(4):
+        desk.finish_step(step)
+        complete = save(desk, step + 1)
+        dropped.append(complete.drop)
+        desk.core.completed(complete.checkpoint.folder, "", desk.now)
+    assert dropped == [(), (), ("i0000-v0000000001",), ("i0000-v0000000002",)]
+    assert [c.position.version for c in desk.core.checkpoints] == [3, 4]
+
+
+def test_the_last_version_goes_to_a_checkpoint_when_the_job_ends() -> None:
+    desk = trained(3, checkpoint_steps=100)
+    effects = desk.core.finish(desk.now)
+    assert [(c.commit.version, c.save) for c in sent(effects, Committed)] == [(3, True), (3, True)]
+    assert not desk.core.settled
+    complete = save(desk, 3)
+    desk.core.completed(complete.checkpoint.folder, "", desk.now)
+    assert desk.core.settled
+    assert desk.core.finish(desk.now) == [], "there is one of it now"
+
+
+# ---------------------------------------------------------------- the job goes back
+
+
+def rewound(steps: int = 3) -> tuple[Desk, list[Effect]]:
+    """A checkpoint of version 2 exists, `steps` are committed, and server-1 dies and is started again."""
+    desk = trained(2, checkpoint_steps=2)
+    complete = save(desk, 2)
+    desk.core.completed(complete.checkpoint.folder, "", desk.now)
+    for step in range(2, steps):
+        desk.finish_step(step)
+    desk.servers = ["server-0", "server-1/2"]
+    intro = Register(desk.req(), "server", "server-1", 2, "here", "elsewhere")
+    return desk, desk.say("server-1/2", intro)
+
+
+def test_rule_a_dead_server_means_a_new_incarnation_from_the_last_checkpoint() -> None:
+    desk, effects = rewound(3)
+    (fact,) = written(effects, IncarnationFact)
+    assert fact.position is not None
+    assert (fact.number, fact.folder, fact.position.version) == (1, "i0000-v0000000002", 2)
+    assert (desk.core.version, desk.core.watermark.low, desk.core.incarnation) == (2, 2, 1)
+    assert (desk.core.rewinds, desk.core.recomputed) == (1, 1)
+    assigns = sent(effects, Assign)
+    assert [(a.incarnation, a.folder, a.version, a.watermark, a.placement.epoch) for a in assigns] == [
+        (1, "i0000-v0000000002", 2, 2, 2)
+    ] * 2
+    kinds = [type(e).__name__ for e in effects]
+    assert kinds.index("Write") < kinds.index("Send")
+    assert sent(effects, Abort) == [], "a worker in the loop that goes on stays"
+    (grant,) = sent(desk.turn("worker-0"), Grant)
+    assert (grant.step, grant.incarnation, grant.epoch) == (2, 1, 2)
+
+
+def test_rule_reports_of_the_incarnation_before_count_for_nothing() -> None:
+    desk, _ = rewound(3)
+    assert written(desk.say("server-0", Ready(0, 1, 2, (fence(1), fence(2)), 0, 0, ())), Commit) == []
+    grant = desk.lease("worker-0", incarnation=1)
+    desk.seal("worker-0", grant, incarnation=0)
+    assert 2 not in desk.core.gate, "its seal speaks of another history"
+
+
+def test_without_a_checkpoint_the_job_begins_again_and_so_do_its_workers() -> None:
+    desk = trained(2)
+    for worker in desk.workers:
+        desk.turn(worker)
+    intro = Register(desk.req(), "server", "server-1", 2, "here", "elsewhere")
+    effects = desk.say("server-1/2", intro)
+    (fact,) = written(effects, IncarnationFact)
+    assert fact.position is None
+    assert {a.kind for a in sent(effects, Abort)} == {"rewound"}
+    assert desk.core.version == -1
+    assert sent(worker_back(desk, "worker-0", progress=0), Abort)[0].kind == "rewound"
+    fresh = desk.say("worker-0/2", Register(desk.req(), "worker", "worker-0", 2, "here", None, desk.job))
+    assert len(sent(fresh, Welcome)) == 1
+
+
+def test_workers_beyond_the_rewound_phase_must_start_again() -> None:
+    desk = trained(2, checkpoint_steps=2)
+    complete = save(desk, 2)
+    desk.core.completed(complete.checkpoint.folder, "", desk.now)
+    for step in range(2, 20):
+        desk.finish_step(step)
+    assert desk.core.phases.open is None
+    assert len(sent(desk.turn("worker-0"), PhaseOver)) == 1
+    effects = desk.say("server-1/2", Register(desk.req(), "server", "server-1", 2, "here", "elsewhere"))
+    assert [e.kind for e in sent(effects, Abort, "worker-0")] == ["rewound"]
+    assert sent(effects, Abort, "worker-1") == [], "it had not heard that the phase is over"
+    assert desk.core.phases.open is not None
+
+
+def test_a_phase_that_began_at_the_checkpoint_begins_there_again() -> None:
+    desk = Desk(servers=2, rewinds=True, checkpoint_s=0.5).start(data_len=8).initialise()
+    desk.now = 5.0
+    desk.finish_step(0)
+    complete = save(desk, 1)
+    desk.core.completed(complete.checkpoint.folder, "", desk.now)
+    desk.now = 10.0
+    effects = desk.finish_step(1)
+    assert [c.save for c in sent(effects, Committed)] == [True, True]
+    complete = save(desk, 2)
+    desk.core.completed(complete.checkpoint.folder, "", desk.now)
+    for worker in desk.workers:
+        assert len(sent(desk.turn(worker), PhaseOver)) == 1
+        spec = PhaseSpec(1, 12, 2, None, 1, True, False)
+        assert len(sent(desk.say(worker, BeginPhase(desk.req(), spec)), PhaseBegun)) == 1
+    desk.servers = ["server-0", "server-1/2"]
+    effects = desk.say("server-1/2", Register(desk.req(), "server", "server-1", 2, "here", "elsewhere"))
+    assert sent(effects, Abort) == []
+    assert [p.spec.number for p in desk.core.phases.phases] == [0, 1]
+    (grant,) = sent(desk.turn("worker-0", phase=1), Grant)
+    assert (grant.step, grant.incarnation) == (2, 1)
+    desk.restart([complete.checkpoint])
+    assert [p.spec.number for p in desk.core.phases.phases] == [0, 1], "and that is durable"
+
+
+def test_a_damaged_checkpoint_is_passed_over() -> None:
+    desk = trained(0, checkpoint_steps=1)
+    for step in range(2):
+        desk.finish_step(step)
+        complete = save(desk, step + 1)
+        desk.core.completed(complete.checkpoint.folder, "", desk.now)
+    desk.servers = ["server-0", "server-1/2"]
+    desk.say("server-1/2", Register(desk.req(), "server", "server-1", 2, "here", "elsewhere"))
+    assert desk.core.base is not None
+    assert desk.core.base.position.version == 2
+    effects = desk.say("server-0", NotLoaded(1, 2, "i0000-v0000000002", "a shard is damaged"))
+    (fact,) = written(effects, IncarnationFact)
+    assert (fact.number, fact.folder) == (2, "i0000-v0000000001")
+    assert "damaged" in desk.core.warning
+    assert desk.core.version == 1
+
+
+def test_rewind_survives_the_coordinator() -> None:
+    desk, _ = rewound(3)
+    checkpoints = desk.core.checkpoints
+    desk.restart(checkpoints)
+    core = desk.core
+    assert (core.incarnation, core.version, core.rewinds, core.recomputed) == (1, 2, 1, 1)
+    assert core.placement is not None
+    assert core.placement.epoch == 2
+    effects = server_back(desk, "server-0", incarnation=0, epoch=1, applied=3)
+    (assign,) = sent(effects, Assign, "server-0")
+    assert (assign.incarnation, assign.folder) == (1, "i0000-v0000000002")
+
+
+def test_a_server_that_knows_more_than_the_log_is_not_believed() -> None:
+    desk = trained(2)
+    desk.restart()
+    effects = server_back(desk, "server-0", applied=9)
+    assert len(written(effects, IncarnationFact)) == 1
+
+
+def test_resume_begins_from_the_named_checkpoint() -> None:
+    desk = trained(2, checkpoint_steps=2)
+    complete = save(desk, 2)
+    desk.core.completed(complete.checkpoint.folder, "", desk.now)
+    desk.finish_step(2)
+    desk.restart([complete.checkpoint], resume="i0000-v0000000002", servers=1)
+    assert (desk.core.version, desk.core.incarnation, desk.core.rewinds) == (2, 1, 0)
+    effects = desk.say("new", Register(desk.req(), "server", "server-0", 9, "here", "at"))
+    (assign,) = sent(effects, Assign)
+    assert set(assign.placement.owners) == {"new"}, "with another number of servers"
+    assert len(written(effects, PlacementFact)) == 1
+
+
+def test_without_rewinds_a_lost_server_ends_the_job() -> None:
+    desk = Desk(servers=2).start(data_len=80).initialise()
+    desk.say("server-1/2", Register(desk.req(), "server", "server-1", 2, "here", "elsewhere"))
+    assert desk.core.failure is not None
+    assert "no other copy" in desk.core.failure.reason
+
+
+# ---------------------------------------------------------------- late and slow workers
+
+
+def busy(desk: Desk, worker: str, seconds: float) -> None:
+    desk.core.pace.note(worker, seconds)
+    desk.core.pace.refresh()
+
+
+def test_a_late_slot_is_leased_twice_and_the_first_attempt_counts() -> None:
+    desk = Desk(workers=3, slots=1).start(data_len=40).initialise()
+    for worker in desk.workers:
+        busy(desk, worker, 0.1)
+    late = desk.lease("worker-0")
+    desk.lease("worker-1")  # the next step, one early
+    assert sent(desk.turn("worker-2"), Grant) == []
+    desk.now = 0.4
+    assert sent(desk.core.tick(desk.now), Grant) == [], "not late yet"
+    desk.now = 1.2
+    (again,) = sent(desk.core.tick(desk.now), Grant, "worker-2")
+    assert (again.step, again.slot) == (late.step, late.slot)
+    assert again.fence > late.fence
+    desk.seal("worker-2", again)
+    (commit,) = written(desk.ready("server-0", 0, again.fence), Commit)
+    assert commit.fences == (again.fence,)
+    assert desk.core.totals.wasted_slots == 0
+    desk.seal("worker-0", late)
+    assert desk.core.totals.wasted_slots == 1, "the late attempt was for nothing, and is counted"
+
+
+def test_a_slow_worker_does_not_get_the_last_slot() -> None:
+    desk = Desk(workers=2, slots=3).start(data_len=60).initialise()
+    busy(desk, "worker-0", 0.1)
+    busy(desk, "worker-1", 1.0)
+    first = desk.lease("worker-0")
+    assert sent(desk.turn("worker-1"), Grant) == [], "the fast one ends both others sooner"
+    effects = desk.seal("worker-0", first)
+    assert [g.slot for g in sent(effects, Grant, "worker-0")] == [1]
+    assert sent(effects, Grant, "worker-1") == []
+    desk.now = 1.7
+    (help_,) = sent(desk.core.tick(desk.now), Grant, "worker-1")
+    assert help_.step == 0, "when the fast one is late it is not counted on"
+
+
+def test_a_slow_worker_gets_slots_while_there_are_enough() -> None:
+    desk = Desk(workers=2, slots=30, hold=40).start(data_len=600).initialise()
+    busy(desk, "worker-0", 0.1)
+    busy(desk, "worker-1", 1.0)
+    assert len(sent(desk.turn("worker-1"), Grant)) == 1
+
+
+def test_late_mismatch_refuses_the_newcomer_only() -> None:
+    desk = trained(1)
+    other = msgspec.structs.replace(desk.job, seed=99)
+    effects = desk.say("late", Register(desk.req(), "worker", "worker-j1", 5, "here", None, other))
+    assert sent(effects, Abort, "late")[0].kind == "script"
+    assert desk.core.failure is None
+
+
+def test_a_turn_in_a_phase_that_is_no_more_sends_the_worker_back() -> None:
+    desk = trained(1)
+    effects = desk.say("worker-0", Turn(desk.req(), 5, 0))
+    assert sent(effects, Abort, "worker-0")[0].kind == "rewound"

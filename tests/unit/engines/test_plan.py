@@ -1,0 +1,111 @@
+"""What to run, and how it is kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paceline.engines.plan import RunPlan, parse_every
+from paceline.errors import UsageError
+from paceline.runtime.rundir import RunDir
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.touch()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "seconds"), [("500", 500, 0.0), ("30s", 0, 30.0), ("0.5s", 0, 0.5), ("0", 0, 0.0), ("0s", 0, 0.0)]
+)
+def test_every(text: str, steps: int, seconds: float) -> None:
+    assert parse_every(text) == (steps, seconds)
+
+
+@pytest.mark.parametrize("text", ["", "often", "-5", "30 s m", "5m", "1.5", "s", "1e3"])
+def test_every_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--checkpoint-every"):
+        parse_every(text)
+
+
+def test_the_coordinator_is_told(script: Path, tmp_path: Path) -> None:
+    plan = RunPlan(script=script, run=tmp_path, checkpoint_every="20", keep=2, max_steps=9, resume="i0-v1")
+    cluster = plan.cluster
+    assert (cluster.checkpoint_steps, cluster.checkpoint_s) == (20, 0.0)
+    assert (cluster.keep_checkpoints, cluster.max_steps, cluster.resume) == (2, 9, "i0-v1")
+    assert cluster.rewinds
+    assert RunPlan(script=script, run=tmp_path).cluster.checkpoint_s == 30.0
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"keep": 0}, "--keep must be at least 1, not 0"),
+        ({"max_restarts": -1}, "--max-restarts must not be negative"),
+        ({"max_steps": -1}, "--max-steps must not be negative"),
+        ({"checkpoint_every": "soon"}, "--checkpoint-every 'soon' makes no sense"),
+        ({"workers": 0}, "--workers"),
+    ],
+)
+def test_refused(change: dict[str, object], named: str, script: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=named):
+        RunPlan(script=script, run=tmp_path, **change)  # type: ignore[arg-type]
+
+
+def test_kept_in_the_run_directory(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir.create(tmp_path / "run").path
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PACELINE_TIMEOUT_S", "17")
+    plan = RunPlan(
+        script=Path("train.py"), arguments=("--epochs", "3"), workers=3, servers=2, mode="ssp:2", slots=5, seed=11,
+        threads=2, checkpoint_every="7", keep=4, checkpoints="kept", max_restarts=1, run=run, summary=Path("s.json"),
+    )  # fmt: skip
+    plan.save()
+    monkeypatch.undo()
+    again = RunPlan.of(run)
+    assert again == replace(
+        plan, script=script, cwd=tmp_path, arguments=["--epochs", "3"], checkpoints=str(tmp_path / "kept"),
+        summary=None, env={"PACELINE_TIMEOUT_S": "17"},
+    )  # fmt: skip
+    assert RunDir(run).checkpoints == str(tmp_path / "kept")
+    assert RunPlan.of(run, workers=1, keep=9).workers == 1
+    env = again.worker_env("worker-j1")
+    assert env == {
+        "PACELINE_RUN": str(run), "PACELINE_NAME": "worker-j1", "PACELINE_THREADS": "2", "PACELINE_MODE": "ssp:2",
+        "PACELINE_SLOTS": "5", "PACELINE_SEED": "11",
+    }  # fmt: skip
+
+
+def test_checkpoints_are_in_the_run_directory_unless_said(script: Path, tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "run")
+    assert run.checkpoints == str(run.path / "checkpoints")
+    RunPlan(script=script, run=run.path).save()
+    assert run.checkpoints == str(run.path / "checkpoints")
+    RunPlan(script=script, run=run.path, checkpoints="memory://kept").save()
+    assert run.checkpoints == "memory://kept"
+
+
+def test_plans_that_cannot_be_used(script: Path, tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "run")
+    with pytest.raises(UsageError, match=r"no run\.json"):
+        RunPlan.of(run.path)
+    run.plan_file.write_text("{")
+    with pytest.raises(UsageError, match=r"run\.json cannot be read"):
+        RunPlan.of(run.path)
+    run.plan_file.write_text("[]")
+    with pytest.raises(UsageError, match="not a JSON object"):
+        RunPlan.of(run.path)
+    run.plan_file.write_text(json.dumps({"workers": 2}))
+    with pytest.raises(UsageError, match=r"run\.json cannot be used"):
+        RunPlan.of(run.path)
+    run.plan_file.write_text(json.dumps({"script": str(script), "workers": "two"}))
+    with pytest.raises(UsageError, match=r"run\.json cannot be used"):
+        RunPlan.of(run.path)
+    run.plan_file.write_text(json.dumps({"script": str(tmp_path / "gone.py")}))
+    with pytest.raises(UsageError, match=r"gone\.py is not a file"):
+        RunPlan.of(run.path)

@@ -1,0 +1,103 @@
+"""How a worker's process ends, as its engine sees it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from paceline.runtime.exits import EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
+from paceline.runtime.rundir import RunDir
+
+LOOP = """
+import time
+try:
+    print("up", flush=True)
+    while True:
+        time.sleep(0.01)
+finally:
+    print("finally", flush=True)
+"""
+
+
+def start(tmp_path: Path, source: str, **env: str) -> subprocess.Popen[str]:
+    script = tmp_path / "script.py"
+    script.write_text(source)
+    command = [sys.executable, "-m", "paceline.runtime.process", str(os.getpid()), "worker", str(script)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **env}
+    )
+
+
+def up(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+
+
+def test_a_notice_runs_the_finally_blocks(tmp_path: Path) -> None:
+    process = start(tmp_path, LOOP)
+    up(process)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == EXIT_LEFT
+    assert out == "finally\n"
+
+
+def test_a_second_notice_ends_it_at_once(tmp_path: Path) -> None:
+    source = LOOP + "    time.sleep(1000)\n"
+    process = start(tmp_path, source)
+    up(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "finally\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == EXIT_LEFT
+
+
+def test_an_error_while_leaving_is_shown_and_fails_nothing(tmp_path: Path) -> None:
+    process = start(tmp_path, LOOP + "    raise ValueError('late')\n")
+    up(process)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == EXIT_LEFT
+    assert "ValueError: late" in out
+
+
+def test_a_forked_child_has_its_own_death(tmp_path: Path) -> None:
+    source = """
+import os, signal, time
+ready, tell = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(tell, b"!")
+    time.sleep(1000)
+os.read(ready, 1)
+os.kill(child, signal.SIGTERM)
+_, status = os.waitpid(child, 0)
+print("died of", os.WTERMSIG(status), flush=True)
+raise RuntimeError("the parent was not told")
+"""
+    process = start(tmp_path, source)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == EXIT_SCRIPT
+    assert "died of 15" in out
+    assert "the parent was not told" in out
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_a_worker_without_a_coordinator_is_lost_by_name(announced: bool, tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "run")
+    if announced:
+        run.announce("tcp://127.0.0.1:9", 1)
+    began = time.monotonic()
+    process = start(tmp_path, "import paceline; paceline.join()", PACELINE_RUN=str(run.path), PACELINE_TIMEOUT_S="0.5")
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == EXIT_LOST, out
+    assert ("no handshake at tcp://127.0.0.1:9" if announced else "no coordinator has announced itself") in out
+    assert time.monotonic() - began < 25.0

@@ -1,0 +1,28 @@
+"""Statuses as a run shows them, in the words of a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.testing.chaos.watch import Process, Seen
+
+PIDS = {"coordinator": 10, "server-0": 20, "server-1": 21, "worker-0": 30, "worker-1": 31, "worker-2": 32}
+
+
+def seen(at: float = 0.0, version: int = 5, *, pids: dict[str, int] | None = None, **changes: Any) -> Seen:
+    """A healthy run of three workers and two servers; `pids` replaces some, 0 takes one away."""
+    found = {name: pid for name, pid in {**PIDS, **(pids or {})}.items() if pid}
+    fields: dict[str, Any] = {
+        "at": at,
+        "generation": 1,
+        "incarnation": 0,
+        "version": version,
+        "step": max(0, version),
+        "end_step": 1000,
+        "state": "running",
+        "rewinding": False,
+        "workers_alive": sum(name.startswith("worker") for name in found),
+        "lost_workers": 0,
+        "processes": {name: Process(name, name.split("-")[0], pid) for name, pid in found.items()},
+    }
+    return Seen(**{**fields, **changes})

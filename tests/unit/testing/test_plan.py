@@ -1,0 +1,104 @@
+"""What a campaign is told, and the plan that a seed makes of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.errors import UsageError
+from paceline.testing.chaos.campaigns import CAMPAIGNS, SCRIPT, words_of
+from paceline.testing.chaos.plan import (
+    CampaignSpec,
+    Fault,
+    Kind,
+    Messages,
+    make_plan,
+    parse_faults,
+    parse_limits,
+    parse_shapes,
+)
+
+FAULTS = {Fault(Kind.KILL, "worker"): 6, Fault(Kind.STOP, "coordinator"): 3, Fault(Kind.ALL, "run"): 1}
+
+
+def test_a_seed_is_a_plan() -> None:
+    plan = make_plan(FAULTS, 1)
+    assert plan == make_plan(dict(reversed(FAULTS.items())), 1)
+    assert Counter(planned.fault for planned in plan) == FAULTS
+    assert [p.fault for p in plan] != [p.fault for p in make_plan(FAULTS, 2)]
+    assert all(0.0 <= p.pause_s <= 0.5 and 0.0 <= p.draw < 1.0 for p in plan)
+    assert len({p.pause_s for p in plan}) == len(plan), "instants vary"
+
+
+def test_faults_are_read_and_add_up() -> None:
+    found = parse_faults(Kind.KILL, ["worker=6", "server=2", "worker=1"])
+    assert found == {Fault(Kind.KILL, "worker"): 7, Fault(Kind.KILL, "server"): 2}
+    assert [str(f) for f in sorted(found)] == ["kill server", "kill worker"]
+    assert str(Fault(Kind.LAUNCHER, "launcher")) == "kill-launcher"
+    assert Fault(Kind.SAVING, "server").measured_as == "server", "a kill is a kill"
+    assert Fault(Kind.STOP, "worker").measured_as == "stop worker"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "named"),
+    [
+        (Kind.KILL, "worker", "--kill takes worker=N or server=N or coordinator=N, not 'worker'"),
+        (Kind.KILL, "launcher=1", "not 'launcher=1'"),
+        (Kind.KILL, "worker=-1", "not 'worker=-1'"),
+        (Kind.TERM, "server=1", "--term takes worker=N, not 'server=1'"),
+        (Kind.SAVING, "worker=1", "--kill-saving takes server=N or coordinator=N"),
+    ],
+)
+def test_faults_that_make_no_sense_are_refused(kind: Kind, text: str, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        parse_faults(kind, [text])
+
+
+def test_limits_and_shapes() -> None:
+    assert parse_limits(["worker=1", "coordinator=2.5"]) == {"worker": 1.0, "coordinator": 2.5}
+    assert parse_shapes(["3x1", "2x2"]) == ((3, 1), (2, 2))
+    with pytest.raises(UsageError, match="--limit"):
+        parse_limits(["worker"])
+    for wrong in ("3", "0x1", "3x", "axb"):
+        with pytest.raises(UsageError, match="--shape"):
+            parse_shapes([wrong])
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"faults": {}}, "nothing to inject"),
+        ({"script": Path("nowhere.py")}, "nowhere.py is not a file"),
+        ({"mode": "sync"}, "mode 'sync'"),
+        ({"workers": 0}, "--workers"),
+        ({"lease_s": 0.3}, "--lease"),
+        ({"per_round": -1}, "--per-round"),
+    ],
+)
+def test_a_campaign_is_checked_before_anything_starts(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=named):
+        CampaignSpec(**{"script": SCRIPT, "faults": FAULTS, "limits": {}, "dir": tmp_path, **changes})
+
+
+def test_messages() -> None:
+    with pytest.raises(UsageError, match="--drop is a probability"):
+        Messages(drop=1.0)
+    assert Messages(drop=0.1, delay=0.2).kinds == ("drop", "delay")
+
+
+def test_the_long_campaigns_are_what_was_asked_for() -> None:
+    """Issue 3, what must be shown."""
+    assert SCRIPT.is_file()
+    words = {name: set(words_of(name)) for name in CAMPAIGNS}
+    assert {"worker=100", "coordinator=100", "bsp"} <= words["kills"]
+    assert {"server=30", "bsp"} <= words["rewinds"]
+    assert {"server=50", "coordinator=50"} <= words["saving"]
+    assert {"worker=30", "coordinator=20"} <= words["stops"]
+    assert {"--kill-launcher", "50"} <= words["launcher"]
+    assert {"--kill-all", "3x1"} <= words["power"]
+    for mode in ("ssp", "asp"):
+        kills = [word for word in words_of(mode) if "=" in word]
+        assert sum(int(word.partition("=")[2]) for word in kills) == 50

@@ -1,0 +1,224 @@
+"""Faults on a scripted run: its statuses are made up, the processes that get the signals are real."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from paceline.checkpoint.manifest import MARKER
+from paceline.testing.chaos.campaigns import SCRIPT
+from paceline.testing.chaos.figures import Figures
+from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind, Planned
+from paceline.testing.chaos.run import ChaosRun, Ended, Stuck
+from paceline.testing.chaos.strikes import Strikes
+from paceline.testing.chaos.watch import Process, Seen
+
+
+@dataclass
+class Script:
+    """The state of a made-up run: commits every 10 ms, and `change` may do anything before each status."""
+
+    seen: Seen
+    change: Callable[[Script], None] = lambda script: None
+
+    def look(self) -> Seen:
+        now = time.monotonic()
+        self.seen = replace(self.seen, at=now, version=int(now * 100), step=int(now * 100))
+        self.change(self)
+        return self.seen
+
+    def respawn(self, name: str, pid: int) -> None:
+        processes = dict(self.seen.processes)
+        processes[name] = Process(name, name.split("-")[0], pid)
+        self.seen = replace(self.seen, processes=processes)
+
+
+class ScriptedRun(ChaosRun):
+    """A run without a launcher."""
+
+    def __init__(self, spec: CampaignSpec, script: Script, processes: list[psutil.Process]) -> None:
+        super().__init__(spec, "run", Quiet())
+        self.script = script
+        self.processes = processes
+        self.code: int | None = None
+
+    def family(self) -> list[psutil.Process]:
+        return self.processes
+
+    def look(self) -> Seen | None:
+        self.check()
+        return self.script.look()
+
+    def check(self) -> None:
+        if self.code == 0:
+            raise Ended
+
+
+class Quiet:
+    def note(self, text: str) -> None:
+        pass
+
+    def progress(self, text: str) -> None:
+        pass
+
+
+@pytest.fixture
+def victim() -> Iterator[psutil.Process]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield psutil.Process(process.pid)
+    process.kill()
+    process.wait()
+
+
+def stage(tmp_path: Path, name: str, victim: psutil.Process, **changes: Any) -> tuple[ScriptedRun, Strikes]:
+    """A run in which `name` is the process that gets the signal."""
+    spec = CampaignSpec(
+        **{
+            "script": SCRIPT, "faults": {Fault(Kind.KILL, "worker"): 1}, "limits": {}, "dir": tmp_path,
+            "workers": 2, "servers": 1, "lease_s": 0.6, "deadline_s": 1.0, **changes,
+        }
+    )  # fmt: skip
+    pids = {"coordinator": 1, "server-0": 2, "worker-0": 3, "worker-1": 4, name: victim.pid}
+    processes = {n: Process(n, n.split("-")[0], pid) for n, pid in pids.items()}
+    seen = Seen(0.0, 1, 0, 0, 0, None, "running", False, 2, 0, processes, None, "i0000-v0000000001")
+    run = ScriptedRun(spec, Script(seen), [victim])
+    return run, Strikes(run, Figures(spec, ""))
+
+
+def planned(kind: Kind, role: str) -> Planned:
+    return Planned(Fault(kind, role), 0.0, 0.99, 0.0)
+
+
+def dead(process: psutil.Process) -> bool:
+    return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_kill_is_over_when_the_victim_is_back(tmp_path: Path, victim: psutil.Process) -> None:
+    run, strikes = stage(tmp_path, "worker-1", victim)
+    began = time.monotonic()
+
+    def change(script: Script) -> None:
+        if time.monotonic() > began + 0.5:
+            script.respawn("worker-1", 99)
+
+    run.script.change = change
+    assert strikes.do(planned(Kind.KILL, "worker"))
+    assert dead(victim)
+    figures = strikes.figures
+    assert figures.fired == {"kill worker": 1}
+    assert figures.recovery_s["worker"][0] < 0.2
+    assert 0.4 < figures.restored_s["worker"][0] < 0.9
+
+
+def test_what_never_comes_is_named(tmp_path: Path, victim: psutil.Process) -> None:
+    run, strikes = stage(tmp_path, "server-0", victim)
+    with pytest.raises(Stuck) as error:
+        strikes.do(planned(Kind.KILL, "server"))
+    for word in ("waited 1 s", "incarnation 1", "after kill server", "server-0 with another pid", str(run.dir.logs)):
+        assert word in str(error.value)
+
+
+def test_only_processes_of_the_run_are_hit(tmp_path: Path, victim: psutil.Process) -> None:
+    run, strikes = stage(tmp_path, "worker-1", victim)
+    run.processes = []
+    with pytest.raises(Stuck, match="a worker among the processes of the run"):
+        strikes.do(planned(Kind.KILL, "worker"))
+    assert not dead(victim)
+    assert not strikes.figures.fired
+
+
+def test_a_worker_sleeps_past_its_lease_while_the_others_go_on(tmp_path: Path, victim: psutil.Process) -> None:
+    run, strikes = stage(tmp_path, "worker-1", victim)
+    statuses = []
+    run.script.change = lambda script: statuses.append(victim.status())
+    began = time.monotonic()
+    assert strikes.do(planned(Kind.STOP, "worker"))
+    assert time.monotonic() - began > 0.6
+    assert psutil.STATUS_STOPPED in statuses
+    assert victim.status() == psutil.STATUS_SLEEPING
+    assert strikes.figures.recovery_s["stop worker"][0] < 0.2, "from the stop: the others went on"
+
+
+@pytest.mark.parametrize("evicted", [0, 1])
+def test_a_coordinator_that_slept_must_not_evict(evicted: int, tmp_path: Path, victim: psutil.Process) -> None:
+    run, strikes = stage(tmp_path, "coordinator", victim)
+    began = time.monotonic()
+
+    def change(script: Script) -> None:
+        if time.monotonic() > began + 0.8:
+            script.seen = replace(script.seen, lost_workers=evicted)
+
+    run.script.change = change
+    assert strikes.do(planned(Kind.STOP, "coordinator"))
+    assert strikes.figures.needless_evictions == evicted
+    assert victim.status() == psutil.STATUS_SLEEPING
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_kill_while_a_checkpoint_is_written(late: bool, tmp_path: Path, victim: psutil.Process) -> None:
+    run, strikes = stage(tmp_path, "coordinator", victim)
+    folder = tmp_path / "run" / "checkpoints" / "i0000-v0000000002"
+    (folder.parent / "i0000-v0000000001").mkdir(parents=True)
+    run.dir.logs.mkdir()
+
+    def write() -> None:
+        time.sleep(0.1)
+        folder.mkdir()
+        (folder / "part").touch()
+        while late and not dead(victim):
+            pass
+        if late:
+            (folder / MARKER).touch()
+
+    def change(script: Script) -> None:
+        if dead(victim):
+            script.seen = replace(script.seen, generation=2)
+            script.respawn("coordinator", 99)
+
+    run.script.change = change
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        hit = strikes.do(planned(Kind.SAVING, "coordinator"))
+    finally:
+        writer.join()
+    assert strikes.figures.checkpoints_checked == 1
+    assert strikes.figures.checkpoints_unloadable == 1, "the made-up checkpoints are empty folders"
+    if hit:
+        assert strikes.figures.fired == {"kill-saving coordinator": 1}
+    else:
+        assert late
+        assert strikes.figures.fired == {"kill coordinator": 1}
+        assert strikes.figures.missed_saves == 1
+
+
+def test_a_run_that_ends_first_leaves_the_fault_undone(tmp_path: Path, victim: psutil.Process) -> None:
+    run, strikes = stage(tmp_path, "worker-1", victim)
+    run.code = 0
+    with pytest.raises(Ended):
+        strikes.do(planned(Kind.KILL, "worker"))
+    assert not strikes.figures.fired
+
+
+def test_whoever_was_asked_to_leave_must_not_count_as_lost(tmp_path: Path, victim: psutil.Process) -> None:
+    run, strikes = stage(tmp_path, "worker-1", victim)
+    joined: list[int] = []
+    run.join = lambda: joined.append(1)  # type: ignore[method-assign]
+
+    def change(script: Script) -> None:
+        if dead(victim):
+            processes = {n: p for n, p in script.seen.processes.items() if n != "worker-1"}
+            script.seen = replace(script.seen, processes=processes, workers_alive=1 + len(joined), lost_workers=1)
+
+    run.script.change = change
+    assert strikes.do(planned(Kind.TERM, "worker"))
+    assert joined == [1]
+    assert strikes.figures.failures == ["worker-1 was told to leave, and counts as lost"]
