@@ -103,6 +103,8 @@ FLAGS = {
     "scale": "run -w/--workers",
     "demo": "--epochs --dir",
     "status": "run --json",
+    "checkpoints": "run --verify --json",
+    "audit": "run --json",
 }
 
 
@@ -112,7 +114,7 @@ def test_the_command_line(name: str) -> None:
     command = cli.get_command(context, name)
     assert command is not None
     assert " ".join("/".join(p.opts) for p in command.params) == FLAGS[name]
-    assert cli.list_commands(context) == ["run", "demo", "status", "dev"]
+    assert cli.list_commands(context) == ["run", "demo", "join", "scale", "status", "checkpoints", "audit", "dev"]
 
 
 def test_the_environment() -> None:

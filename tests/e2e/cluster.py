@@ -167,12 +167,15 @@ class Live:
         """The processes of the run, by name."""
         found = {}
         for child in psutil.Process(self.process.pid).children():
-            words = child.cmdline()
-            if "paceline.runtime.process" not in words:
-                continue  # between fork and exec
-            role = words[words.index("paceline.runtime.process") + 2]
-            name = {"coordinator": "coordinator", "server": words[-2]}.get(role)
-            found[name or child.environ()["PACELINE_NAME"]] = child
+            try:
+                words = child.cmdline()
+                if "paceline.runtime.process" not in words:
+                    continue  # between fork and exec
+                role = words[words.index("paceline.runtime.process") + 2]
+                name = {"coordinator": "coordinator", "server": words[-2]}.get(role)
+                found[name or child.environ()["PACELINE_NAME"]] = child
+            except psutil.Error:
+                continue  # it has just ended
         return found
 
 

@@ -25,7 +25,8 @@ SHAPE = ["-w", "3", "-s", "2", "--mode", "bsp", "--slots", "4", "--checkpoint-ev
 def test_a_dozen_kills_change_nothing(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     options = [*KILLS, "--seed", "1", "--json", str(file), "--dir", "runs", *SHAPE]
-    done = run([*PACELINE, "dev", "chaos", *options, SCRIPT, "--slot-ms", "3"], tmp_path, timeout_s=280.0)
+    plain = ["--plain-args", "--slot-ms 0"]
+    done = run([*PACELINE, "dev", "chaos", *options, *plain, SCRIPT, "--slot-ms", "25"], tmp_path, timeout_s=280.0)
     assert done.code == 0, done.out
     figures = json.loads(file.read_text())
     assert figures["ok"]

@@ -189,10 +189,10 @@ def test_workers_join_and_leave_from_another_terminal(tmp_path: Path) -> None:
 
 
 def test_a_joined_worker_ends_with_the_job_and_is_one_of_many(tmp_path: Path) -> None:
-    script = [TRAIN_CASE, "norm", "--meet", str(tmp_path / "met")]
-    with live(tmp_path, ["-w", "1", "--seed", "7"], *script) as running:
+    arguments = ["norm", "--meet", str(tmp_path / "met")]
+    with live(tmp_path, ["-w", "1", "--seed", "7"], TRAIN_CASE, *arguments) as running:
         running.until_version(0)
-        with joining(tmp_path, "run", *script) as process:
+        with joining(tmp_path, "run", TRAIN_CASE, *arguments) as process:
             said, _ = process.communicate(timeout=60.0)
             assert process.returncode == 0, said
         ended = running.wait()

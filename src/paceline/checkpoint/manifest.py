@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from dataclasses import dataclass
 
 import msgspec
@@ -21,13 +22,19 @@ FORMAT = 1
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """All of a checkpoint but its tensors. `chains` has one hash chain a block."""
+    """All of a checkpoint but its tensors. `chains` has one hash chain a block; `made_at` is for people only."""
 
     format: int
     model: ModelSpec
     position: Position
     files: tuple[SavedFile, ...]
     chains: tuple[str, ...]
+    made_at: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its shard files."""
+        return sum(entry.size for entry in self.files)
 
 
 def parse_folder(name: str) -> tuple[int, int] | None:
@@ -38,6 +45,7 @@ def parse_folder(name: str) -> tuple[int, int] | None:
 
 def write_manifest(storage: Storage, folder: str, manifest: Manifest) -> None:
     """Write the manifest, then the marker that makes the checkpoint count. The caller has synced the log before."""
+    manifest = msgspec.structs.replace(manifest, made_at=time.time())
     # By the standard library, which has names for nan and inf: a loss may be either.
     content = json.dumps(msgspec.to_builtins(manifest), indent=1).encode()
     with storage.create(f"{folder}/{MANIFEST}") as file:
@@ -58,20 +66,30 @@ def read_manifest(storage: Storage, folder: str) -> Manifest:
     Raises:
         CheckpointError: it is not complete, or not what its marker says.
     """
-    try:
-        marker = storage.read(f"{folder}/{MARKER}")
-        content = storage.read(f"{folder}/{MANIFEST}")
-    except FileNotFoundError as error:
-        raise CheckpointError(folder, f"incomplete: {error.filename or error} is missing") from None
+    marker = _read(storage, folder, MARKER, "incomplete: ")
+    content = _read(storage, folder, MANIFEST, "incomplete: ")
     if hashlib.sha256(content).hexdigest().encode() != marker:
-        raise CheckpointError(folder, f"{MANIFEST} is damaged: it does not match {MARKER}")
+        raise CheckpointError(folder, f"{MANIFEST} or {MARKER} is damaged: they do not match")
     try:
         manifest = msgspec.convert(json.loads(content), Manifest)
     except ValueError as error:
         raise CheckpointError(folder, f"{MANIFEST} is not understood: {error}") from None
     if manifest.format != FORMAT:
-        raise CheckpointError(folder, f"format {manifest.format} is not known here")
+        raise CheckpointError(folder, f"{MANIFEST} is of format {manifest.format}, which is not known here")
+    position = manifest.position
+    if parse_folder(folder) not in (None, (position.incarnation, position.version)):
+        other = folder_name(position.incarnation, position.version)
+        raise CheckpointError(folder, f"{MANIFEST} is that of {other}")
     return manifest
+
+
+def _read(storage: Storage, folder: str, name: str, what: str = "") -> bytes:
+    try:
+        return storage.read(f"{folder}/{name}")
+    except FileNotFoundError:
+        raise CheckpointError(folder, f"{what}{name} is missing") from None
+    except OSError as error:
+        raise CheckpointError(folder, f"{name} cannot be read: {error.strerror or error}") from None
 
 
 def read_checked(storage: Storage, folder: str, entry: SavedFile) -> bytes:
@@ -80,10 +98,7 @@ def read_checked(storage: Storage, folder: str, entry: SavedFile) -> bytes:
     Raises:
         CheckpointError: it is missing, or its size or SHA-256 is not the manifest's.
     """
-    try:
-        content = storage.read(f"{folder}/{entry.name}")
-    except FileNotFoundError:
-        raise CheckpointError(folder, f"{entry.name} is missing") from None
+    content = _read(storage, folder, entry.name)
     if len(content) != entry.size:
         raise CheckpointError(folder, f"{entry.name} has {len(content)} bytes, not {entry.size}")
     if hashlib.sha256(content).hexdigest() != entry.sha256:
@@ -100,35 +115,34 @@ class Listed:
     problem: str | None
 
 
+def _folders(storage: Storage) -> list[str]:
+    """The folders of checkpoints, oldest first."""
+    known = [(at, name) for name in storage.folders() if (at := parse_folder(name)) is not None]
+    return [name for _, name in sorted(known)]
+
+
+def _look(storage: Storage, folder: str, *, verify: bool) -> Listed:
+    try:
+        manifest = read_manifest(storage, folder)
+        if verify:
+            for entry in manifest.files:
+                read_checked(storage, folder, entry)
+    except CheckpointError as error:
+        return Listed(folder, None, error.problem)
+    return Listed(folder, manifest, None)
+
+
 def list_checkpoints(storage: Storage, *, verify: bool) -> list[Listed]:
     """All checkpoints, oldest first; with `verify`, every byte is checked."""
-    found = []
-    for folder in storage.folders():
-        if not folder.startswith("i"):
-            continue
-        try:
-            manifest = read_manifest(storage, folder)
-            if verify:
-                for entry in manifest.files:
-                    read_checked(storage, folder, entry)
-            found.append(Listed(folder, manifest, None))
-        except CheckpointError as error:
-            found.append(Listed(folder, None, error.problem))
-    return found
+    return [_look(storage, folder, verify=verify) for folder in _folders(storage)]
 
 
 def newest(storage: Storage) -> tuple[Listed | None, list[Listed]]:
-    """The newest whole checkpoint, and the damaged or incomplete ones that are newer."""
+    """The newest whole checkpoint, every byte of it checked, and the damaged or incomplete ones that are newer."""
     passed_over: list[Listed] = []
-    for listed in reversed(list_checkpoints(storage, verify=False)):
-        if listed.manifest is None:
-            passed_over.append(listed)
-            continue
-        try:
-            for entry in listed.manifest.files:
-                read_checked(storage, listed.folder, entry)
-        except CheckpointError as error:
-            passed_over.append(Listed(listed.folder, None, error.problem))
-            continue
-        return listed, passed_over
+    for folder in reversed(_folders(storage)):
+        listed = _look(storage, folder, verify=True)
+        if listed.problem is None:
+            return listed, passed_over
+        passed_over.append(listed)
     return None, passed_over

@@ -62,7 +62,7 @@ def write_shards(
 ) -> list[SavedFile]:
     """Write `blocks` as one or more files whose names begin with `prefix`; returns what the manifest must say.
 
-    `check` is called every few MB, and may raise to give up. After any exception no file is left.
+    `check` is called every few MB and at the end, and may raise to give up. After any exception no file is left.
 
     Raises:
         OSError: the medium is full or gone.
@@ -74,6 +74,7 @@ def write_shards(
             with storage.create(f"{folder}/{name}") as file:
                 size, digest = _write(file, _named(part), check)
             entries.append(SavedFile(name, size, digest, tuple(index for index, _ in part)))
+        check()
     except BaseException:
         for entry in entries:
             with contextlib.suppress(OSError):

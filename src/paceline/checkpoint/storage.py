@@ -87,6 +87,7 @@ class LocalStorage:
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
+            _remove_if_empty(path.parent)
             raise
         _fsync_directory(path.parent)
         _fsync_directory(path.parent.parent)
@@ -112,10 +113,16 @@ class LocalStorage:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
             _fsync_directory(path.parent)
+            _remove_if_empty(path.parent)
 
     def remove(self, folder: str) -> None:
         """As `Storage.remove`."""
         shutil.rmtree(self._root / folder, ignore_errors=True)
+
+
+def _remove_if_empty(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.rmdir()
 
 
 def _fsync_directory(path: Path) -> None:

@@ -71,6 +71,7 @@ class _Screen:
 @click.option("--checkpoint-every", default="20", show_default=True, metavar="N|Ss", help="As of `paceline run`.")
 @click.option("--per-round", type=int, default=0, metavar="N", help="End and compare after N faults. [default: all]")
 @click.option("--limit", multiple=True, metavar="ROLE=S", help="Fail if the p95 of kill to next commit exceeds this.")
+@click.option("--plain-args", default="", metavar="TEXT", help="More arguments for the run without faults.")
 @click.option("--deadline", type=float, default=60.0, show_default=True, metavar="S", help="Of every single wait.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures here.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Where runs go. [default: runs/chaos-0001 …]")
@@ -156,6 +157,7 @@ def _spec(given: dict[str, Any], fraction: float) -> CampaignSpec:
     return CampaignSpec(
         script=given["script"],
         arguments=given["arguments"],
+        plain_arguments=tuple(shlex.split(given["plain_args"])),
         faults={fault: max(1, round(number * fraction)) for fault, number in faults.items() if number},
         messages=Messages(given["drop"], given["duplicate"], given["delay"]),
         seed=given["seed"],

@@ -27,7 +27,7 @@ def command(run: Path | None, workers: int) -> None:
         raise UsageError(f"{path} is over")
     observer = Observer(where.coordinator, token)
     try:
-        before = observer.status()["wanted_workers"]
+        before = observer.status(timeout_s=where.answer_s)["wanted_workers"]
         observer.scale(workers)
     except TransportError:
         raise UsageError(f"no coordinator of {path} answers: it is not running") from None

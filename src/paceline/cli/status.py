@@ -35,7 +35,7 @@ def command(run: Path | None, as_json: bool) -> None:
         return
     observer = Observer(where.coordinator, token)
     try:
-        status = observer.status(timeout_s=2.0)
+        status = observer.status(timeout_s=where.answer_s)
     except TransportError:
         click.echo(
             f"{path}: no coordinator is running, and the run left no summary; see {where.logs}. "

@@ -95,7 +95,10 @@ class LogStore:
         self.path = path
         self._ids: dict[tuple[str, bytes], int] = {}
         self._choices: dict[int, list[int]] = {}
-        self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+        except sqlite3.Error as error:
+            raise StateError(f"cannot open the log {path}: {error}") from error
         try:
             self._open()
         except sqlite3.Error as error:
@@ -259,7 +262,7 @@ class LogStore:
             version=start_of(begun) if last is None else last,
             watermark=low,
             above=above,
-            tail=tuple(reversed(tail)),
+            tail=tuple(reversed(list(tail))),
             samples=samples,
             empty=int(empty),
             max_staleness=staleness or 0,
@@ -347,6 +350,10 @@ class LogReader:
 
     def commits(self) -> list[Commit]:
         """All commits, by incarnation and version."""
+        return list(self.each_commit())
+
+    def each_commit(self) -> Iterator[Commit]:
+        """The same one by one: a long log need not fit into memory."""
         return _read_commits(self._db, "ORDER BY incarnation, version", ())
 
     def facts(self) -> list[FactRow]:
@@ -395,6 +402,8 @@ def _is_empty(db: sqlite3.Connection) -> bool:
 
 
 def _check_schema(db: sqlite3.Connection, path: Path) -> None:
+    if _is_empty(db):
+        raise StateError(f"{path} is empty: no coordinator has begun there")
     try:
         meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('schema', 'written_by')").fetchall())
     except sqlite3.Error as error:
@@ -420,28 +429,14 @@ class _Hypers(dict[int, Hyper]):
         return found
 
 
-def _read_commits(db: sqlite3.Connection, rest: str, parameters: tuple[int, ...]) -> list[Commit]:
-    hypers = _Hypers(db)
-    fences, variants = _fences.decode, _variants.decode
-    return [
-        Commit(
-            incarnation,
-            version,
-            step,
-            fences(raw),
-            hypers[hyper],
-            scale,
-            pin != 0,
-            staleness,
-            lag,
-            samples,
-            empty,
-            () if other is None else variants(other),
+def _read_commits(db: sqlite3.Connection, rest: str, parameters: tuple[int, ...]) -> Iterator[Commit]:
+    hypers, fences, variants = _Hypers(db), _fences.decode, _variants.decode
+    for row in db.execute(f"SELECT {_COMMIT} FROM commits {rest}", parameters):
+        incarnation, version, step, raw, hyper, scale, pin, stale, lag, samples, empty, other = row
+        used, by_servers = fences(raw), () if other is None else variants(other)
+        yield Commit(
+            incarnation, version, step, used, hypers[hyper], scale, pin != 0, stale, lag, samples, empty, by_servers
         )
-        for (
-            incarnation, version, step, raw, hyper, scale, pin, staleness, lag, samples, empty, other,
-        ) in db.execute(f"SELECT {_COMMIT} FROM commits {rest}", parameters)
-    ]  # fmt: skip
 
 
 def _read_facts(db: sqlite3.Connection) -> Iterator[FactRow]:

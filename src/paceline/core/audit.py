@@ -158,6 +158,8 @@ class _Audit:
     def _phases(self, phases: list[PhaseEntry], segments: list[Segment]) -> None:
         """Each phase is what its call of `batches` asked for, from where the one before it ended."""
         step = epoch = 0
+        firsts = {entry.segment for entry in phases}
+        closing = {s.phase: s for s in segments if s.step == s.end_step and s not in firsts}
         for number, entry in enumerate(phases):
             spec, segment = entry.spec, entry.segment
             if not _is_sound(segment):
@@ -169,15 +171,12 @@ class _Audit:
             if (*got, segment.offset) != asked or segment.end_step != segment.step + num_steps(segment):
                 detail = f"phase {number} was to be {spec}, but its segment is {segment}"
                 self.report.add("phase", detail, phase=number, step=segment.step)
-            stopped = [s for s in segments if s.phase == segment.phase and s.step == s.end_step and s != segment]
             if number and (segment.step, segment.epoch) != (step, epoch):
                 detail = f"phase {number} begins at step {segment.step} in epoch {segment.epoch}"
                 self.report.add("phase", f"{detail}, not at step {step} in epoch {epoch}", phase=number, step=step)
-            step, epoch = segment.end_step, segment.end_epoch
-            if stopped:
-                step, epoch = stopped[-1].end_step, stopped[-1].end_epoch
+            last = closing.get(segment.phase, segment)
+            step, epoch = last.end_step, last.end_epoch
         before = Schedule()
-        firsts = [entry.segment for entry in phases]
         for segment in filter(_is_sound, segments):
             if segment not in firsts and before.segments and segment.step >= before.segments[-1].step:
                 at = place(before.segments[-1], segment.step)
@@ -359,7 +358,8 @@ class _Audit:
             detail += f"{point[1]} of incarnation {point[0]} has those below {low} and {list(above[:LISTED])}"
             self.report.add("position", detail, **where, version=point[1])
         _, schedule = self._plan(position.incarnation)
-        unknown = [s for s in position.segments if s.step < s.end_step and s not in schedule.segments]
+        known = set(schedule.segments)
+        unknown = [s for s in position.segments if s.step < s.end_step and s not in known]
         if unknown:
             detail = f"{name} has a segment that incarnation {position.incarnation} has not: {unknown[0]}"
             self.report.add("position", detail, **where, step=unknown[0].step)

@@ -37,19 +37,19 @@ class Steps:
 
 def place_all(schedule: Schedule, steps: Indices) -> Steps:
     """What the segments say of `steps`, all of which they cover. `start` is the first step of the phase."""
-    starts = np.array([s.step for s in schedule.segments], dtype=np.int64)
     begins: dict[int, int] = {}
     for segment in schedule.segments:
         begins.setdefault(segment.phase, segment.step)
     columns = [np.zeros(len(steps), dtype=np.int64) for _ in range(7)]
-    decides = np.searchsorted(starts, steps, "right") - 1
-    for number, segment in enumerate(schedule.segments):
-        mine = decides == number
-        if mine.any():
-            at = places(segment, steps[mine])
-            values: list[Indices | int] = [segment.phase, *at, segment.window, begins[segment.phase]]
-            for column, value in zip(columns, values, strict=True):
-                column[mine] = value
+    order = np.argsort(steps, kind="stable")
+    ends = [segment.step for segment in schedule.segments[1:]] + [schedule.end_step]
+    stops = np.searchsorted(steps[order], ends).tolist()
+    for segment, start, stop in zip(schedule.segments, [0, *stops], stops, strict=False):
+        mine = order[start:stop]
+        at = places(segment, steps[mine])
+        values: list[Indices | int] = [segment.phase, *at, segment.window, begins[segment.phase]]
+        for column, value in zip(columns, values, strict=True):
+            column[mine] = value
     return Steps(steps, *columns)
 
 

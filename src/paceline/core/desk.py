@@ -25,6 +25,7 @@ from paceline.messages import (
 )
 from paceline.types import (
     INIT_STEP,
+    Fence,
     NodeId,
 )
 
@@ -38,6 +39,7 @@ class Desk:
         self._recovery = recovery
         self._waiting: OrderedDict[NodeId, Turn] = OrderedDict()
         self._evaluating: dict[NodeId, Turn] = {}
+        self._late: dict[Fence, Lease] = {}
         self._sheltered = False
         self._read_since = (-1, 0.0)
         books.serve = self.serve
@@ -121,24 +123,37 @@ class Desk:
         return effects
 
     def speculate(self) -> list[Effect]:
-        """Slots that are late are leased again to workers that have nothing to do."""
+        """Slots that are late are leased again, to workers that have nothing to do or that only wait for one of them."""
         job = self._job
         step = job.watermark.low
-        if not self._waiting or job.version < 0 or job.placement is None or job.awaited or job.is_over():
+        if job.version < 0 or job.placement is None or job.awaited or job.is_over():
             return []
         effects: list[Effect] = []
         for late in sorted(job.leases.open_leases(), key=lambda lease: lease.slot):
             if late.slot.step != step or not job.pace.is_late(late.worker, job.now - self._since(late)):
                 continue
-            idle = next((n for n, t in self._waiting.items() if t.phase == job.phases.phases[-1].spec.number), None)
-            if idle is None:
-                break
-            if job.leases.attempts(late.slot) > 1 or idle == late.worker:
+            if job.leases.attempts(late.slot) > 1 or late.fence in self._late:
                 continue
-            turn = self._waiting.pop(idle)
-            lease = job.leases.again(late, idle, job.now)
-            effects.append(Send(idle, self._grant(turn, lease, lead=job.members.lead() == idle)))
+            self._late[late.fence] = late
+            before = len(effects)
+            effects += self.serve()
+            if len(effects) == before and late.fence in self._late:
+                blocked = job.leases.take_back(step, step, initialised=True)
+                if blocked is not None:  # it asks again, and gets the late slot
+                    effects.append(Send(blocked.worker, Revoke(job.generation, blocked.fence)))
         return effects
+
+    def _second(self, node: NodeId) -> Lease | None:
+        """A late slot for `node` to try as well."""
+        leases = self._job.leases
+        for fence, late in list(self._late.items()):
+            if leases.is_open(fence) and leases.attempts(late.slot) == 1:
+                if late.worker != node:
+                    del self._late[fence]
+                    return leases.again(late, node, self._job.now)
+            else:
+                del self._late[fence]
+        return None
 
     def _since(self, lease: Lease) -> float:
         """Since when `lease` can be worked on: leases are granted before the state to compute them on is there."""
@@ -213,10 +228,12 @@ class Desk:
         open_ = self._job.phases.open
         mine = open_ is not None and open_.spec.number == turn.phase and turn.evaluation < 0
         end = open_.end if open_ is not None and mine else 0  # step 0 is beyond 0, the initial weights are not
-        if mine and self._job.version >= 0 and self._shelters(node, end):
+        lease = self._second(node) if mine and self._late else None
+        if lease is None and mine and self._job.version >= 0 and self._shelters(node, end):
             self._sheltered = True
             return None
-        lease = self._job.leases.grant(node, self._job.watermark.low, self._job.version >= 0, end, self._job.now)
+        if lease is None:
+            lease = self._job.leases.grant(node, self._job.watermark.low, self._job.version >= 0, end, self._job.now)
         if lease is None:
             return None
         if self._job.state == "waiting":

@@ -164,10 +164,12 @@ class LeaseBook:
 
         Leases are granted one step early, so a slot that comes back may find every worker waiting for its step.
         """
-        if not self._requeued:
-            return None
+        return self.take_back(self._requeued[0].step, watermark, initialised) if self._requeued else None
+
+    def take_back(self, above: int, watermark: int, initialised: bool) -> Lease | None:
+        """Take back one lease of a step above `above` that cannot be computed yet; its slot is leased again later."""
         step = self._next.step if self._next.slot else self._next.step - 1
-        if step <= self._requeued[0].step or step < 0:
+        if step <= above or step < 0:
             return None
         window = self.schedule.window(step)
         if initialised and (window == UNLIMITED or step <= watermark + window):
@@ -200,6 +202,10 @@ class LeaseBook:
     def open_leases(self) -> list[Lease]:
         """Leases that nobody has sealed."""
         return [lease for lease in self._leases.values() if lease.fence not in self._sealed]
+
+    def is_open(self, fence: Fence) -> bool:
+        """Whether a live lease has that fence, and nobody has sealed it."""
+        return fence in self._leases and fence not in self._sealed
 
     def attempts(self, slot: SlotId) -> int:
         """How many live leases a slot has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +35,7 @@ class Ledger:
             staleness.append(commit.staleness)
             empty.append(commit.empty)
             samples.append(commit.samples)
-            for fence in commit.fences:
-                fences.extend(fence)
+            fences.extend(chain.from_iterable(commit.fences))
             first.append(len(fences) // 2)
             if commit.variants:
                 self.variants[row] = commit.variants

@@ -19,7 +19,6 @@ from paceline.runtime.exits import EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT,
 from paceline.runtime.rundir import RunDir
 
 _POLL_S = 0.1
-_ANSWER_S = 5.0
 _PARTING_S = 5.0  # how long a worker may outlive its run: it may be about to save something
 
 
@@ -57,7 +56,7 @@ class JoinedWorker:
             raise UsageError(f"{self.plan.run} is over: done after {steps} steps")
         observer = Observer(self.dir.coordinator, token)
         try:
-            status = observer.status(timeout_s=_ANSWER_S)
+            status = observer.status(timeout_s=self.dir.answer_s)
         except TransportError:
             raise UsageError(
                 f"no coordinator of {self.plan.run} answers: it is not running. "

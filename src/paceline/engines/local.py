@@ -96,6 +96,7 @@ class LocalRun:
         if self.plan.resume is not None:
             self.dir.summary_file.unlink(missing_ok=True)
             self.dir.coordinator_file.unlink(missing_ok=True)  # nobody is there any more
+        self.dir.logs.mkdir(exist_ok=True)
         self.plan.save()
         self._start("coordinator")
         for i in range(self.plan.servers):
@@ -208,7 +209,7 @@ class LocalRun:
     def _tell(self, status: Mapping[str, Any]) -> None:
         """What is new, beyond the progress line."""
         rewinds, recomputed = status.get("rewinds", 0), status.get("recomputed_steps", 0)
-        if rewinds > self._shown.get("rewinds", 0):
+        if rewinds > self._shown.get("rewinds", 0 if self.plan.resume is None else rewinds):
             again = recomputed - self._shown.get("recomputed", 0)
             self.screen.note(
                 f"a server was lost: the job goes back to version {status['version']} and computes {again} "

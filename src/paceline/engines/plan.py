@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.checkpoint.storage import open_storage
 from paceline.config import load
 from paceline.config.dials import ClusterSpec, parse_mode
 from paceline.errors import UsageError
@@ -76,6 +77,8 @@ class RunPlan:
         if self.slots is not None and self.slots < 1:
             raise UsageError(f"--slots must be at least 1, not {self.slots}")
         parse_every(self.checkpoint_every)
+        if self.checkpoints is not None:
+            open_storage(self.checkpoints)
         if self.summary is not None:
             _check_writable(self.summary)
 

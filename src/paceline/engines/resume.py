@@ -21,7 +21,9 @@ _FIXED = ("threads", "seed", "mode", "slots")
 
 
 def is_running(run: RunDir) -> bool:
-    """Whether a coordinator of the run answers."""
+    """Whether the run has a launcher on this machine, or a coordinator that answers."""
+    if run.launched:
+        return True
     if run.coordinator() is None:
         return False
     observer = Observer(run.coordinator, run.token())

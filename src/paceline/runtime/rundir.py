@@ -86,15 +86,34 @@ class RunDir:
         Raises:
             UsageError: another one is alive.
         """
-        descriptor = os.open(self.path / "launcher.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UsageError(f"{self.path} is running: another launcher holds it") from None
+            if not _lock(descriptor, fcntl.LOCK_EX, patience_s=0.2):  # somebody may just be looking
+                raise UsageError(f"{self.path} is running: another launcher holds it")
             yield
         finally:
             os.close(descriptor)
+
+    @property
+    def launched(self) -> bool:
+        """Whether a launcher of this run is alive on this machine."""
+        try:
+            descriptor = os.open(self._lock_file, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            return not _lock(descriptor, fcntl.LOCK_SH)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def answer_s(self) -> float:
+        """How long a coordinator may take to answer: where there is a launcher, one that died is on its way back."""
+        return 10.0 if self.launched else 2.0
+
+    @property
+    def _lock_file(self) -> Path:
+        return self.path / "launcher.lock"
 
     @classmethod
     def create(cls, path: Path) -> RunDir:
@@ -149,6 +168,18 @@ class RunDir:
                 raise ClusterLostError(f"no coordinator has announced itself in {self.path} for {timeout_s:.0f} s")
             time.sleep(0.005)
         return address
+
+
+def _lock(descriptor: int, how: int, patience_s: float = 0.0) -> bool:
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.01)
 
 
 def _write(path: Path, text: str) -> None:

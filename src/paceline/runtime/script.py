@@ -17,20 +17,30 @@ from paceline.worker.notice import Notice, Preempted
 
 def run_script(script: str, arguments: list[str]) -> int:
     """Run `script` as ``__main__``; returns the exit code for this process."""
-    heed_sigterm(joined.notice)
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
-    error: BaseException | None = None
+    try:
+        heed_sigterm(joined.notice)
+        error = _run(script)
+        if not joined.notice.given:
+            joined.notice.accept()  # from here on it is too late: the script has ended by itself
+    except Preempted as late:
+        error = late
+    if error is not None and joined.notice.given:
+        return _leave(error)
+    joined.notice.accept()
+    return _done(script) if error is None else _ended(script, error)
+
+
+def _run(script: str) -> BaseException | None:
+    """The exception that ended the script, None if it ended well."""
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
-        error = end if end.code not in (None, 0) else None
-    except BaseException as raised:
-        error = raised
-    if error is not None and joined.notice.given:
-        return _leave(error)
-    joined.notice.accept()  # too late: the script has ended by itself
-    return _done(script) if error is None else _ended(script, error)
+        return end if end.code not in (None, 0) else None
+    except BaseException as error:
+        return error
+    return None
 
 
 def heed_sigterm(notice: Notice) -> None:
@@ -71,9 +81,10 @@ def _done(script: str) -> int:
 
 
 def _ended(script: str, error: BaseException) -> int:
-    if isinstance(error, JobError | TransportError):
+    rewound = _rewound(error)
+    if rewound is not None or isinstance(error, JobError | TransportError):
         joined.close(failed=True)
-        return _lost(error)
+        return _lost(rewound or error)
     if isinstance(error, SystemExit):
         text = f"SystemExit: {error.code}" if isinstance(error.code, str) else f"the script called exit({error.code})"
         return _failed(text)
@@ -82,6 +93,13 @@ def _ended(script: str, error: BaseException) -> int:
     while frames is not None and frames.tb_frame.f_code.co_filename != str(script):
         frames = frames.tb_next
     return _failed("".join(traceback.format_exception(type(error), error, frames or error.__traceback__)))
+
+
+def _rewound(error: BaseException | None) -> JobRewoundError | None:
+    """Whether the job went back under this script, which may have made another exception of it."""
+    while error is not None and not isinstance(error, JobRewoundError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _lost(error: BaseException) -> int:

@@ -320,18 +320,13 @@ class DenseStore:
         assert self._spec is not None
         if self._storage is None:
             raise CheckpointError(folder, "this server was started without a place for checkpoints")
-        try:
-            manifest = read_manifest(self._storage, folder)
-            if manifest.position.version != version:
-                raise CheckpointError(folder, f"it holds version {manifest.position.version}, not {version}")
-            if (manifest.model.tensors, manifest.model.optimizer.name) != (
-                self._spec.tensors,
-                self._spec.optimizer.name,
-            ):
-                raise CheckpointError(folder, "it is of another model or another optimizer")
-            self._fill(read_shards(self._storage, folder, manifest, self._blocks))
-        except OSError as error:
-            raise CheckpointError(folder, f"cannot be read from {self._storage.url}: {error}") from error
+        manifest = read_manifest(self._storage, folder)
+        if manifest.position.version != version:
+            raise CheckpointError(folder, f"it holds version {manifest.position.version}, not {version}")
+        theirs, mine = manifest.model, self._spec
+        if (theirs.tensors, theirs.optimizer.name) != (mine.tensors, mine.optimizer.name):
+            raise CheckpointError(folder, "it is of another model or another optimizer")
+        self._fill(read_shards(self._storage, folder, manifest, self._blocks))
         self.version = version
         self._changed = dict.fromkeys(self._blocks, version)
         return {index: bytes.fromhex(manifest.chains[index]) for index in self._blocks}

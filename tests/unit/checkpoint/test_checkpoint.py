@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
+import time
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 
 from paceline.checkpoint.manifest import (
     FORMAT,
+    MANIFEST,
     MARKER,
     Manifest,
     folder_name,
@@ -97,21 +101,96 @@ def test_without_its_marker_a_checkpoint_does_not_count(tmp_path: Path) -> None:
     assert "incomplete" in str(passed_over[0].problem)
 
 
-def test_every_truncation_and_bit_flip_is_noticed_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(5))
+def test_every_truncation_and_bit_flip_is_noticed_by_name(seed: int, tmp_path: Path) -> None:
+    """100 of each seed, over all files; the next older checkpoint is offered every time."""
     storage = LocalStorage(tmp_path)
-    folder = _save(storage, 2, _trained(2))
-    files = [tmp_path / folder / name for name in storage.files(folder)]
-    rng = random.Random(1)
-    for _ in range(120):
+    old, new = _save(storage, 1, _trained(1)), _save(storage, 2, _trained(2))
+    files = [tmp_path / new / name for name in storage.files(new)]
+    assert {MARKER, MANIFEST, "server-0-0000.safetensors", "server-1-0000.safetensors"} == {f.name for f in files}
+    rng = random.Random(seed)
+    for _ in range(100):
         path = rng.choice(files)
         whole = path.read_bytes()
         at = rng.randrange(len(whole))
-        damaged = whole[:at] if rng.random() < 0.5 else whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
-        path.write_bytes(damaged)
-        (listed,) = list_checkpoints(storage, verify=True)
-        assert listed.problem is not None, f"{path.name} damaged at {at}"
+        flipped = bytes([whole[at] ^ (1 << rng.randrange(8))])
+        path.write_bytes(whole[:at] if rng.random() < 0.5 else whole[:at] + flipped + whole[at + 1 :])
+        found, passed_over = newest(storage)
+        assert [p.folder for p in passed_over] == [new], f"{path.name} damaged at {at}"
+        assert path.name in str(passed_over[0].problem)
+        assert found is not None
+        assert found.folder == old
         path.write_bytes(whole)
-    assert list_checkpoints(storage, verify=True)[0].problem is None
+    assert [c.problem for c in list_checkpoints(storage, verify=True)] == [None, None]
+
+
+def _rewrite(storage: Storage, folder: str, content: bytes) -> None:
+    """A manifest that its marker vouches for."""
+    for name, data in ((MANIFEST, content), (MARKER, hashlib.sha256(content).hexdigest().encode())):
+        with storage.create(f"{folder}/{name}") as file:
+            file.write(data)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"{", "manifest.json is not understood: "),
+        (b"\xff\xfe\x00", "manifest.json is not understood: "),
+        (b"[]", "manifest.json is not understood: Expected `object`, got `array`"),
+        (b'{"format": "one"}', r"manifest.json is not understood: Expected `int`, got `str` - at `\$.format`"),
+        (b'{"format": 1}', "manifest.json is not understood: Object missing required field"),
+    ],
+)
+def test_a_manifest_that_makes_no_sense_is_named(content: bytes, named: str, storage: Storage) -> None:
+    folder = _save(storage, 1, _trained(1))
+    _rewrite(storage, folder, content)
+    with pytest.raises(CheckpointError, match=named):
+        read_manifest(storage, folder)
+
+
+def test_a_manifest_of_another_format_or_checkpoint_is_named(storage: Storage) -> None:
+    folder = _save(storage, 1, _trained(1))
+    content = storage.read(f"{folder}/{MANIFEST}")
+    _rewrite(storage, folder, content.replace(b'"format": 1', b'"format": 9'))
+    with pytest.raises(CheckpointError, match=r"manifest.json is of format 9"):
+        read_manifest(storage, folder)
+    _rewrite(storage, "i0000-v0000000007", content)
+    with pytest.raises(CheckpointError, match=r"manifest.json is that of i0000-v0000000001"):
+        read_manifest(storage, "i0000-v0000000007")
+
+
+def test_numbers_that_json_does_not_know_come_back(storage: Storage) -> None:
+    folder = folder_name(0, 1)
+    metrics = {"loss": nan, "best": inf}
+    position = Position(0, 1, 1, (), (), (), (), JobArgs(7, "bsp", None, 1), metrics)
+    write_manifest(storage, folder, Manifest(FORMAT, MODEL, position, (), ()))
+    found = read_manifest(storage, folder)
+    assert repr(found.position) == repr(position)
+    assert 0 <= time.time() - found.made_at < 60
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    folder = _save(storage, 1, _trained(1))
+    for name, problem in (
+        ("server-0-0000.safetensors", "server-0-0000.safetensors is missing"),
+        (MANIFEST, "incomplete: manifest.json is missing"),
+        (MARKER, "incomplete: COMPLETE is missing"),
+    ):
+        (tmp_path / folder / name).unlink()
+        assert list_checkpoints(storage, verify=True)[0].problem == problem
+        (tmp_path / folder / name).mkdir()
+        assert list_checkpoints(storage, verify=True)[0].problem == f"{name} cannot be read: Is a directory"
+
+
+def test_checkpoints_are_in_the_order_of_their_numbers(storage: Storage) -> None:
+    names = [folder_name(*at) for at in ((0, 9), (0, 10), (2, 3), (10_000, 1), (10_000, 2), (100_000, 1))]
+    for name in (*reversed(names), "i-am-something-else", "other"):
+        _rewrite(storage, name, b"{}")
+    assert [c.folder for c in list_checkpoints(storage, verify=True)] == names
+    found, passed_over = newest(storage)
+    assert found is None
+    assert [c.folder for c in passed_over] == names[::-1]
 
 
 def _fail_half_way(storage: Storage) -> None:

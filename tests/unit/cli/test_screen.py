@@ -98,6 +98,23 @@ def test_the_summary_keeps_the_digest_whole(show: Show) -> None:
     assert rows["steps"] == "100"
 
 
+def test_the_summary_says_what_the_run_lived_through(show: Show) -> None:
+    calm = dict(line.split(None, 1) for line in show(lambda screen: screen.summary(SUMMARY)) if line.strip())
+    assert not {"restarts", "rewinds", "checkpoint", "warning"} & set(calm)
+    lived = SUMMARY | {
+        "restarts": {"worker": 2, "server": 0, "coordinator": 1},
+        "rewinds": 1,
+        "recomputed_steps": 17,
+        "checkpoint": "i0001-v0000000100",
+        "warning": "disk full",
+    }
+    rows = dict(line.split(None, 1) for line in show(lambda screen: screen.summary(lived)) if line.strip())
+    assert rows["restarts"] == "2 worker, 1 coordinator"
+    assert rows["rewinds"] == "1 (17 steps computed again)"
+    assert rows["checkpoint"] == "i0001-v0000000100"
+    assert rows["warning"] == "disk full"
+
+
 def test_a_failure_ends_with_one_line_of_advice(show: Show) -> None:
     trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nValueError: [oops]\n'
 

@@ -15,6 +15,7 @@ from paceline.core.layout import cut
 from paceline.core.server import ServerCore
 from paceline.core.store import SumKey
 from paceline.core.worker import Connect, Fill, WorkerCore, WorkerState
+from paceline.errors import CheckpointError
 from paceline.messages import (
     Assign,
     BeginPhase,
@@ -124,11 +125,14 @@ class Recorder:
         self.blocks: list[int] = []
         self.loaded: list[tuple[str, int]] = []
         self.saved: list[int] = []
+        self.damaged = ""
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
         self.blocks = [b.index for b in blocks]
 
     def load(self, folder: str, version: int) -> Mapping[int, bytes]:
+        if folder == self.damaged:
+            raise CheckpointError(folder, "damaged")
         self.loaded.append((folder, version))
         return {b: folder.encode() for b in self.blocks}
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.core.kit import BLOCKS, HYPER, Desk, fence, sent, written
+from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, model, segment, sent, written
 
 from paceline.core.effects import ChoiceFact, Complete, Effect, IncarnationFact, PlacementFact
+from paceline.core.worker import WorkerCore
 from paceline.messages import (
     Abort,
     Assign,
@@ -15,23 +16,30 @@ from paceline.messages import (
     Committed,
     Grant,
     HeldLease,
+    JobArgs,
     NotLoaded,
     PhaseBegun,
     PhaseOver,
+    PlacementRequest,
     Plan,
+    Prepared,
+    Pull,
+    PullReply,
     Ready,
     Receipt,
     Refused,
     Register,
+    Revoke,
     Saved,
     SaveOver,
+    Seal,
     Sealed,
     Stop,
     Turn,
     Unpin,
     Welcome,
 )
-from paceline.types import Commit, Fence, PhaseSpec, SavedFile
+from paceline.types import Commit, Fence, PhaseSpec, Placement, SavedFile
 
 
 def server_back(desk: Desk, server: str, **changes: object) -> list[Effect]:
@@ -467,6 +475,24 @@ def test_a_late_slot_is_leased_twice_and_the_first_attempt_counts() -> None:
     assert desk.core.totals.wasted_slots == 1, "the late attempt was for nothing, and is counted"
 
 
+def test_a_late_slot_goes_to_a_worker_that_only_waits_for_it() -> None:
+    """Workers are given slots one step early: those who cannot begin are taken off them."""
+    desk = Desk(workers=2, slots=1).start(data_len=40).initialise()
+    for worker in desk.workers:
+        busy(desk, worker, 0.1)
+    late, early = desk.lease("worker-0"), desk.lease("worker-1")
+    assert (late.step, early.step) == (0, 1)
+    desk.now = 0.1
+    desk.core.tick(desk.now)
+    desk.now = 1.2
+    (revoke,) = sent(desk.core.tick(desk.now), Revoke, "worker-1")
+    assert revoke.fence == early.fence
+    again = desk.lease("worker-1")
+    assert (again.step, again.slot) == (0, 0)
+    desk.now = 1.3
+    assert sent(desk.core.tick(desk.now), Revoke) == [], "once"
+
+
 def test_a_slow_worker_does_not_get_the_last_slot() -> None:
     desk = Desk(workers=2, slots=3).start(data_len=60).initialise()
     busy(desk, "worker-0", 0.1)
@@ -500,3 +526,93 @@ def test_a_turn_in_a_phase_that_is_no_more_sends_the_worker_back() -> None:
     desk = trained(1)
     effects = desk.say("worker-0", Turn(desk.req(), 5, 0))
     assert sent(effects, Abort, "worker-0")[0].kind == "rewound"
+
+
+def test_rule_nothing_is_leased_or_committed_before_every_server_is_heard() -> None:
+    """What servers keep, and so what may be read, is not known before that."""
+    desk = trained(1)
+    first, second = desk.lease("worker-0"), desk.lease("worker-1")
+    desk.restart()
+    desk.now += 5.0
+    server_back(desk, "server-0")
+    worker_back(desk, "worker-0", held(first, sealed=True))
+    worker_back(desk, "worker-1", held(second, sealed=True))
+    assert sent(desk.turn("worker-0"), Grant) == []
+    effects: list[Effect] = []
+    for server in desk.servers:
+        effects += desk.ready(server, 1, first.fence, second.fence)
+    assert written(effects, Commit) == []
+    effects = server_back(desk, "server-1")
+    assert len(written(effects, Commit)) == 1, "now it is, by what was said meanwhile"
+    assert len(sent(effects, Grant)) == 1
+
+
+def test_rule_a_server_that_cannot_load_says_so_and_serves_nothing() -> None:
+    kit = ServerKit()
+    kit.store.damaged = "i0000-v0000000007"
+    placement = Placement(2, ("server-0",) * len(BLOCKS), {"server-0": "here"})
+    assign = Assign(1, 1, placement, model(), BLOCKS, False, folder="i0000-v0000000007", version=7)
+    (told,) = sent(kit.tell(assign), NotLoaded)
+    assert (told.incarnation, told.epoch, told.folder) == (1, 2, "i0000-v0000000007")
+    assert "damaged" in told.problem
+    assert kit.say(Pull(9, 1, 2, 7)) == []
+    assert sent(kit.core.tick(99.0), NotLoaded) == [told], "until it is told where to go instead"
+    older = msgspec.structs.replace(assign, incarnation=2, folder="i0000-v0000000003", version=3)
+    kit.tell(older)
+    assert (kit.core.incarnation, kit.core.applied) == (2, 3)
+    assert sent(kit.core.tick(999.0), NotLoaded) == []
+
+
+def test_a_server_freezes_the_version_that_its_commit_says_and_tells_until_it_is_heard() -> None:
+    kit = ServerKit(segment(slots=1, end_step=10, data_len=20))
+    kit.push(0, 0, 5)
+    row = Commit(0, 1, 0, (fence(5),), HYPER, 1.0, False, 0, 0)
+    kit.tell(Committed(1, row, save=True))
+    assert kit.store.saved == [1]
+    assert kit.core.saving == 1
+    chains = dict(kit.core.chains)
+    kit.push(1, 0, 6, base=1)
+    kit.commit(2, 1, 6)
+    assert kit.core.chains != chains, "training goes on"
+    (saved,) = sent(kit.core.saved(1, (), ""), Saved)
+    assert dict(saved.chains) == chains, "the chains are those of the frozen version"
+    assert sent(kit.core.tick(9.0), Saved) == [saved]
+    kit.tell(SaveOver(1, 0, 1))
+    assert kit.core.saving is None
+    assert sent(kit.core.tick(99.0), Saved) == []
+    assert kit.core.saved(1, (), "") == [], "given up: nobody is told"
+
+
+def test_rule_a_worker_that_enters_an_incarnation_reads_everything_anew() -> None:
+    core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "bsp", 1, 1)))
+    owners = ("server-0", "server-1")
+    core.place(Prepared(0, 1, 0, Placement(1, owners, dict.fromkeys(owners, "at"))))
+    core.ask(0.0, 0)
+    grant = Grant(core._req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20), True)
+    pulls = sent(core.handle("coordinator", grant, (), 0.0), Pull)
+    for server, pull in zip(owners, pulls, strict=True):
+        core.handle(server, PullReply(pull.req, 0, 4, 4, ()), (), 0.0)
+    core.push(0.0, {s: ((), (), Seal(1.0, (), ())) for s in owners})
+    core.sealed(0.0, 1.0, HYPER, {}, 0.1)
+    assert len(core.unacked) == 2
+    again = Grant(core._req, 1, 1, 2, 4, 0, 1, fence(2), segment(slots=1, end_step=20), True)
+    (asked,) = sent(core.handle("coordinator", again, (), 0.0), PlacementRequest)
+    assert len(core.unacked) == 0, "pushes of the other history are forgotten"
+    new = Placement(2, owners, dict.fromkeys(owners, "at"))
+    effects = core.handle("coordinator", Prepared(asked.req, 1, 1, new), (), 0.0)
+    assert [(p.exact, p.have, p.incarnation) for p in sent(effects, Pull)] == [(4, -1, 1)] * 2
+    assert core.reconnected(0.0)[0].message.leases == (HeldLease(4, 0, fence(2)),)  # type: ignore[attr-defined]
+
+
+def test_interchangeable_attempts_that_servers_used_otherwise_are_in_the_log() -> None:
+    desk = trained(0)
+    first, second = desk.lease("worker-0"), desk.lease("worker-1")
+    desk.seal("worker-0", first)
+    desk.seal("worker-1", second)
+    assert desk.core.placement is not None
+    desk.ready("server-0", 0, first.fence, second.fence)
+    other = fence(77)
+    (commit,) = written(desk.ready("server-1", 0, first.fence, other), Commit)
+    blocks = tuple(b for b, owner in enumerate(desk.core.placement.owners) if owner == "server-1")
+    assert commit.fences == (first.fence, second.fence)
+    assert commit.variants == ((blocks, (first.fence, other)),)

@@ -62,8 +62,13 @@ def test_runs_are_numbered_and_the_latest_is_named(tmp_path: Path) -> None:
 
 def test_a_run_has_one_launcher(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "run")
-    with run.launching(), pytest.raises(UsageError, match="is running: another launcher holds it"), run.launching():
-        pass
+    assert not run.launched
+    with run.launching():
+        assert run.launched
+        with pytest.raises(UsageError, match="is running: another launcher holds it"), run.launching():
+            pass
+        assert run.launched
+    assert not run.launched
     with run.launching():
         pass
 

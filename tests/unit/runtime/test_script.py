@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runtime.exits import EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
+from paceline.runtime.exits import EXIT_AGAIN, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
 from paceline.runtime.rundir import RunDir
 
 LOOP = """
@@ -101,3 +101,32 @@ def test_a_worker_without_a_coordinator_is_lost_by_name(announced: bool, tmp_pat
     assert process.returncode == EXIT_LOST, out
     assert ("no handshake at tcp://127.0.0.1:9" if announced else "no coordinator has announced itself") in out
     assert time.monotonic() - began < 25.0
+
+
+def test_a_job_that_went_back_is_seen_through_the_scripts_own_errors(tmp_path: Path) -> None:
+    source = """
+from paceline.errors import JobRewoundError
+try:
+    raise JobRewoundError("back to version 3")
+except JobRewoundError:
+    raise RuntimeError("training failed")
+"""
+    process = start(tmp_path, source)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == EXIT_AGAIN, out
+    assert out == "JobRewoundError: back to version 3\n"
+
+
+def test_a_notice_at_the_very_end(tmp_path: Path) -> None:
+    """The script swallows it, and ends: without a job to leave, that is a script that never joined."""
+    source = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+except BaseException as error:
+    print(type(error).__name__, flush=True)
+"""
+    process = start(tmp_path, source)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == EXIT_SCRIPT
+    assert out.startswith("Preempted\n")

@@ -164,7 +164,7 @@ def test_what_cannot_be_loaded_is_named(what: str, tmp_path: Path) -> None:
         "optimizer": "another optimizer",
         "place": "without a place for checkpoints",
         "missing": "incomplete",
-        "unreadable": "cannot be read from",
+        "unreadable": "safetensors cannot be read: Is a directory",
     }
     if what == "model":
         store.open(ModelSpec(TENSORS[:3], spec.optimizer), BLOCKS[:1])
@@ -288,7 +288,7 @@ def test_a_full_disk_is_a_problem_and_the_old_checkpoint_is_whole(small_disk: Pa
     found, passed_over = newest(storage)
     assert found is not None
     assert found.folder == old
-    assert [p.folder for p in passed_over] == [folder_name(0, 3), folder_name(0, 2)]
+    assert passed_over == []
 
 
 class Gate(LocalStorage):

@@ -68,7 +68,7 @@ def _break(name: str, value: object) -> Any:
         (lambda it: it.fired.update({"kill worker": -1}), "kill worker: 1 of 2 planned faults were injected"),
         (_break("lost_slots", 1), "1 slots were lost"),
         (_break("duplicate_slots", 2), "2 slots were applied twice"),
-        (_break("lost_commits", 3), "3 commits that had been announced"),
+        (_break("lost_commits", 3), "3 commits are missing in the log"),
         (_break("needless_evictions", 1), "1 workers were taken for lost because the coordinator paused"),
         (_break("checkpoints_unloadable", 1), "no whole checkpoint"),
         (_break("rewinds", 1), "1 rewinds, but only 0 faults took a server"),

@@ -112,14 +112,21 @@ class Campaign:
         self.figures.lost_commits += len(missing)
         if missing:
             self.figures.failures.append(f"{name}: shown, but not in the log: {missing[:_MAX_PROBLEMS]}")
-        report = audit(run.dir, run.env)
-        figures.audit = report
-        self.figures.lost_slots += report["lost_slots"]
-        self.figures.duplicate_slots += report["duplicate_slots"]
-        if not report["ok"]:
-            self.figures.failures += [f"{name}: audit: {text}" for text in report["problems"][:_MAX_PROBLEMS]]
+        self._audit(run, figures)
         if self.spec.lock_step:
             self.screen.progress(f"{name}: {figures.steps} steps again, without faults")
             figures.reference = self._references.digest(figures.steps)
             if figures.digest != figures.reference:
                 self.figures.failures.append(f"{name}: the digest is {figures.digest}, not {figures.reference}")
+
+    def _audit(self, run: ChaosRun, figures: RoundFigures) -> None:
+        name = run.dir.path.name
+        try:
+            figures.audit = report = audit(run.dir, run.env)
+        except Stuck as stuck:
+            self.figures.failures.append(f"{name}: {stuck}")
+            return
+        for count in ("lost_slots", "duplicate_slots", "lost_commits"):
+            setattr(self.figures, count, getattr(self.figures, count) + report[count])
+        if not report["ok"]:
+            self.figures.failures += [f"{name}: audit: {text}" for text in report["problems"][:_MAX_PROBLEMS]]

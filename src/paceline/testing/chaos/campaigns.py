@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
 SCRIPT = Path(__file__).parent / "train.example"
-"""A small model whose turns take some milliseconds, so that many faults fit into a minute."""
+"""A small model whose turns sleep some milliseconds: faults come in the middle of them, and restarts have the CPU."""
 
 _BSP = "-w 3 -s 2 --mode bsp --slots 4"
 
@@ -32,5 +33,5 @@ CAMPAIGNS: Mapping[str, str] = {
 
 def words_of(name: str) -> list[str]:
     """The words of a campaign's command line, with its script."""
-    words = CAMPAIGNS[name].split()
+    words = ["--plain-args", "--slot-ms 0", *shlex.split(CAMPAIGNS[name])]
     return words if str(SCRIPT) in words else [*words, str(SCRIPT)]

@@ -67,6 +67,7 @@ class Figures:
     checkpoints_checked: int = 0
     checkpoints_unloadable: int = 0
     missed_saves: int = 0
+    slow: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -94,7 +95,7 @@ class Figures:
         for name, what in (
             ("lost_slots", "slots were lost"),
             ("duplicate_slots", "slots were applied twice"),
-            ("lost_commits", "commits that had been announced are not in the log"),
+            ("lost_commits", "commits are missing in the log"),
             ("needless_evictions", "workers were taken for lost because the coordinator paused"),
             ("checkpoints_unloadable", "times there was no whole checkpoint after a kill"),
         ):
@@ -141,6 +142,7 @@ class Figures:
             "checkpoints_checked": self.checkpoints_checked,
             "checkpoints_unloadable": self.checkpoints_unloadable,
             "missed_saves": self.missed_saves,
+            "slow": self.slow,
             "restarts": dict(sum((Counter(r.restarts) for r in self.rounds), Counter())),
             "steps": sum(r.steps for r in self.rounds),
             "seconds": round(self.seconds, 1),

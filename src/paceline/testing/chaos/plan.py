@@ -89,12 +89,15 @@ class Messages:
 class CampaignSpec:
     """A campaign. `script` runs with `arguments` on `workers` and `servers`; resumed runs take turns with `shapes`.
 
+    The run without faults gets `plain_arguments` too, which must not change what is computed.
+
     A round ends after `per_round` faults (0: all of them). `limits` are p95s of the recovery in seconds, by what is
     measured; a campaign that exceeds one fails.
     """
 
     script: Path
     arguments: tuple[str, ...] = ()
+    plain_arguments: tuple[str, ...] = ()
     faults: Mapping[Fault, int]
     messages: Messages = Messages()
     seed: int = 0

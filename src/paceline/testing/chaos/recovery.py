@@ -14,7 +14,7 @@ class Recovery:
 
     `victim` is whom it hit, None where that is nobody or the whole run. `returns` says that a killed one is started
     again, under its name. `workers` and `servers` are how many there must be in the end. `committed_s` is the time to
-    the next commit, None until there is one; `missing` says what the newest status lacks.
+    the next commit, None until there is one; `missing` says what the run lacks, or lacked last.
     """
 
     fault: Fault
@@ -40,8 +40,10 @@ class Recovery:
             self._count(seen)
         if self.committed_s is None:
             missing.append(f"a commit above version {self._base}")
-        self.missing = missing + self._absent(seen)
-        return not self.missing
+        missing += self._absent(seen)
+        if missing:
+            self.missing = missing
+        return not missing
 
     @property
     def _min_generation(self) -> int:

@@ -20,6 +20,7 @@ _GONE_S = 5.0  # a killed launcher leaves nothing for longer than this
 _MAX_EXTRA = 2  # joined workers beyond the run's own; then the oldest leaves
 _SAVE_SPAN_S = 0.01  # how far into the writing of a checkpoint a kill may come
 _MAX_MISSES = 4  # kills in a row that came too late for the checkpoint they were meant for
+_SLOW_S = 5.0  # after which it is worth knowing what a recovery waited for
 _SETTLE_S = 0.3  # in which a coordinator that woke up would take others for lost
 
 
@@ -213,6 +214,9 @@ class Strikes:
     def _await(self, recovery: Recovery) -> Seen:
         seen = self.run.until_recovered(recovery)
         self.figures.measured(recovery.fault.measured_as, recovery.committed_s, seen.at - recovery.at)
+        if seen.at - recovery.at > _SLOW_S:
+            what, missing = f"{recovery.fault} at version {recovery.before.version}", " and ".join(recovery.missing)
+            self.figures.slow.append(f"{what}: {seen.at - recovery.at:.1f} s, at last for {missing}")
         return seen
 
 

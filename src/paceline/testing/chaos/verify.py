@@ -108,7 +108,7 @@ class References:
         slots = ["--slots", spec.slots] if spec.slots else []
         words = ["run", "--dir", path, *shape, *slots, "--checkpoint-every", "0", "--max-steps", steps]
         out = path.with_suffix(".out")
-        launched = finish([*words, spec.script, *spec.arguments], out, {}, _REFERENCE_S)
+        launched = finish([*words, spec.script, *spec.arguments, *spec.plain_arguments], out, {}, _REFERENCE_S)
         if launched.code != 0:
             raise Stuck(f"the run without faults ended with {launched.code}: {launched.tail()}")
         summary = json.loads((path / "summary.json").read_text())

@@ -1,0 +1,268 @@
+"""`paceline audit` and `paceline checkpoints`: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from tests.e2e.cluster import PACELINE, python, run
+from tests.unit.core.story import Story, eventful
+
+from paceline.checkpoint.manifest import FORMAT, MARKER, Manifest, write_manifest
+from paceline.checkpoint.storage import LocalStorage
+from paceline.cli.main import cli
+from paceline.coordinator.store import LogStore
+from paceline.core.effects import Write
+from paceline.errors import StateError, UsageError
+from paceline.runtime.rundir import RunDir
+from paceline.types import ModelSpec, OptimizerSpec, SavedFile
+
+MODEL = ModelSpec((), OptimizerSpec("SGD", ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    code: int
+    lines: list[str]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def paceline(*words: str | Path) -> Done:
+    """Run a command in this process."""
+    result = CliRunner().invoke(cli, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Done(result.exit_code, result.output.splitlines())
+
+
+def told(story: Story, path: Path) -> RunDir:
+    """A run directory with the log and the checkpoints of a story."""
+    run = RunDir.create(path)
+    log = LogStore(run.log_file)
+    log.write([Write(row) for row in story.facts])
+    log.write([Write(row) for row in story.commits])
+    log.close()
+    storage = LocalStorage(Path(run.checkpoints))
+    for claim in story.claims:
+        content = claim.folder.encode() * 100
+        with storage.create(f"{claim.folder}/server-0-0000.safetensors") as file:
+            file.write(content)
+        digest = hashlib.sha256(content).hexdigest()
+        files = (SavedFile("server-0-0000.safetensors", len(content), digest, tuple(range(5))),)
+        write_manifest(storage, claim.folder, Manifest(FORMAT, MODEL, claim.position, files, claim.chains))
+    return run
+
+
+def alter(run: RunDir, *statements: str) -> None:
+    db = sqlite3.connect(run.log_file, isolation_level=None)
+    for statement in statements:
+        db.execute(statement)
+    db.close()
+
+
+# ---------------------------------------------------------------- audit
+
+
+def test_a_clean_run(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    done = paceline("audit", run.path)
+    assert (done.code, done.lines) == (
+        0,
+        [
+            "audit: clean: 27 commits of 75 slots and 200 samples; 4 incarnations, 5 commits computed again",
+            "applied exactly once: each sample of 6 epochs",
+            "4 checkpoints agree with the log",
+        ],
+    )
+
+
+def test_a_run_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    story = Story("bsp", slots=2)
+    story.phase(data_len=20, batch=4, epochs=2)
+    story.go(4)
+    story.commits[1] = msgspec.structs.replace(story.commits[1], samples=4.0, empty=1)
+    done = paceline("audit", told(story, tmp_path / "run").path)
+    assert done.code == 0
+    assert done.lines[1:] == [
+        "applied exactly once: each sample of 1 epoch, the first 8 of epoch 1",
+        "no checkpoint to compare the log with",
+        "without a gradient, and so with weight 0: 1 slot",
+    ]
+
+
+def test_a_run_that_is_not_clean_is_listed_and_fails(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    alter(run, "DELETE FROM commits WHERE incarnation = 1 AND version = 9", "UPDATE commits SET staleness = 3")
+    done = paceline("audit", run.path, "--json", tmp_path / "report.json")
+    assert done.code == 1
+    assert done.lines[0].startswith("audit: NOT CLEAN: 26 commits of ")
+    assert "- version-missing: version 9 of incarnation 1 is not in the log" in done.lines
+    assert "- stale: and 5 more" in done.lines
+    assert done.lines[-1] == "1 commit and 3 slots lost, 0 slots applied more than once"
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert not report["ok"]
+    assert (report["lost_commits"], report["lost_slots"], report["duplicate_slots"]) == (1, 3, 0)
+    assert report["problems"][0] == "version-missing: version 9 of incarnation 1 is not in the log"
+    assert report["where"][0] == {"kind": "version-missing", "incarnation": 1, "version": 9}
+    assert report["omitted"]["stale"] == 5
+
+
+def test_the_report_may_be_printed(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    done = paceline("audit", run.path, "--json", "-")
+    assert done.code == 0
+    report = json.loads(done.text)
+    assert report["ok"]
+    assert (report["commits"], report["epochs"], report["checkpoints"], report["problems"]) == (27, 6, 4, [])
+
+
+def test_a_chain_that_a_checkpoint_does_not_share_fails(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    alter(run, "UPDATE commits SET variants = NULL")
+    done = paceline("audit", run.path)
+    assert done.code == 1
+    assert "did not become version" in done.text
+
+
+def test_a_checkpoint_that_cannot_be_compared_is_named(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    (Path(run.checkpoints) / "i0003-v0000000026" / MARKER).unlink()
+    done = paceline("audit", run.path)
+    assert done.code == 0
+    assert done.lines[-2:] == [
+        "3 checkpoints agree with the log",
+        "not compared: i0003-v0000000026: incomplete: COMPLETE is missing",
+    ]
+
+
+def test_a_run_without_commits(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "run")
+    LogStore(run.log_file).close()
+    done = paceline("audit", run.path, "--json", tmp_path / "report.json")
+    assert (done.code, done.lines) == (0, [f"audit: {run.path} has no commits yet: there is nothing to check"])
+    assert json.loads((tmp_path / "report.json").read_text())["commits"] == 0
+
+
+def test_a_run_of_another_version_is_refused(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    alter(run, "UPDATE meta SET value = '1' WHERE key = 'schema'")
+    with pytest.raises(StateError, match=r"log.sqlite was written by Paceline .* \(schema 1\)"):
+        paceline("audit", run.path)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["audit", "nothing"], "nothing is not a run directory"),
+        (["audit", "."], "is not a run directory"),
+        (["checkpoints", "nothing"], "nothing is not a run directory"),
+    ],
+)
+def test_what_is_no_run_is_refused(
+    words: Sequence[str], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=named):
+        paceline(*words)
+
+
+def test_a_report_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    with pytest.raises(UsageError, match=r"cannot write .*: No such file or directory"):
+        paceline("audit", run.path, "--json", tmp_path / "no" / "report.json")
+
+
+def test_neither_needs_torch(tmp_path: Path) -> None:
+    path = told(eventful(), tmp_path / "run").path
+    code = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from paceline.cli.main import cli\n"
+        "for name in ('audit', 'checkpoints'):\n"
+        "    assert CliRunner().invoke(cli, [name, sys.argv[1]]).exit_code == 0\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    python("-c", code, path, cwd=tmp_path, timeout_s=30).check()
+
+
+def test_as_a_process(tmp_path: Path) -> None:
+    path = told(eventful(), tmp_path / "run").path
+    run([*PACELINE, "audit", path], tmp_path, timeout_s=20).check(0)
+    run([*PACELINE, "audit", tmp_path], tmp_path, timeout_s=20).check(2)
+    alter(RunDir(path), "DELETE FROM commits WHERE version = 3")
+    assert "version 3 of incarnation 0" in run([*PACELINE, "audit", path], tmp_path, timeout_s=20).check(1).out
+    alter(RunDir(path), "DROP TABLE meta")
+    assert "log.sqlite is not the log" in run([*PACELINE, "audit", path], tmp_path, timeout_s=20).check(3).out
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def damage(run: RunDir, folder: str) -> None:
+    path = Path(run.checkpoints) / folder / "server-0-0000.safetensors"
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+
+
+def test_checkpoints_are_listed(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    done = paceline("checkpoints", run.path)
+    assert done.code == 0
+    assert [re.sub(r"\d+ s old", "N s old", line) for line in done.lines] == [
+        f"{run.checkpoints}:",
+        "i0000-v0000000004  step 4, epoch 0, 1.7 kB, N s old",
+        "i0000-v0000000006  step 6, epoch 1, 1.7 kB, N s old",
+        "i0001-v0000000015  step 15, epoch 3, 1.7 kB, N s old",
+        "i0003-v0000000026  step 26, epoch 6, 1.7 kB, N s old",
+    ]
+
+
+def test_a_damaged_one_is_named_with_what_would_be_used_instead(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    damage(run, "i0003-v0000000026")
+    damage(run, "i0000-v0000000004")
+    (Path(run.checkpoints) / "i0001-v0000000015" / MARKER).unlink()
+    done = paceline("checkpoints", run.path)
+    problem = "server-0-0000.safetensors is damaged: its SHA-256 is not the manifest's"
+    assert done.code == 0
+    assert done.lines[1] == f"i0000-v0000000004  {problem}"
+    assert done.lines[3:] == [
+        "i0001-v0000000015  incomplete: COMPLETE is missing; i0000-v0000000006 would be used instead",
+        f"i0003-v0000000026  {problem}; i0000-v0000000006 would be used instead",
+    ]
+    quick = paceline("checkpoints", run.path, "--no-verify")
+    assert quick.lines[1].startswith("i0000-v0000000004  step 4, epoch 0, 1.7 kB, ")
+    assert "incomplete" in quick.lines[3]
+
+
+def test_without_a_whole_one_it_fails(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    for folder in LocalStorage(Path(run.checkpoints)).folders():
+        damage(run, folder)
+    done = paceline("checkpoints", run.path)
+    assert done.code == 1
+    assert all("there is no older one to use instead" in line for line in done.lines[1:])
+    empty = RunDir.create(tmp_path / "empty")
+    assert paceline("checkpoints", empty.path) == Done(1, [f"{empty.checkpoints}: no checkpoints"])
+
+
+def test_checkpoints_as_json(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    damage(run, "i0003-v0000000026")
+    listed = json.loads(paceline("checkpoints", run.path, "--json").text)
+    assert listed["where"] == run.checkpoints
+    assert listed["verified"] is True
+    *_, third, fourth = listed["checkpoints"]
+    assert (third["version"], third["step"], third["epoch"], third["nbytes"]) == (15, 15, 3, 1700)
+    assert third["problem"] is None
+    assert fourth["instead"] == "i0001-v0000000015"
