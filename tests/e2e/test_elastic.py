@@ -18,6 +18,7 @@ import pytest
 from tests.e2e.cluster import PACELINE, ROOT, TRAIN_CASE, Ended, Live, environment, live, run
 from tests.e2e.reference import expected
 
+from paceline.clients.observer import Observer
 from paceline.runtime.rundir import RunDir
 
 SMALL = ROOT / "tests" / "e2e" / "small.py"
@@ -134,6 +135,23 @@ def test_without_a_checkpoint_everyone_begins_anew(tmp_path: Path) -> None:
     for worker in ("worker-0", "worker-1"):
         assert f"{worker} starts its script again" in ended.out
     assert summary["restarts"]["worker"] == 0, "nobody died"
+
+
+def test_a_server_that_dies_when_the_workers_have_ended(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "2", "--seed", "7", "--checkpoint-every", "0"], TRAIN_CASE, "norm") as running:
+        running.until_version(1)
+        observer = Observer(RunDir(running.dir).coordinator, RunDir(running.dir).token())
+        deadline = time.monotonic() + 60.0
+        while (status := observer.status())["step"] < 12 or status["workers_alive"]:
+            assert time.monotonic() < deadline
+        strike(running, "server-0")
+        observer.close()
+        ended = running.wait()
+    summary = summary_of(ended, tmp_path)
+    assert summary["rewinds"] == 1
+    assert "a server was lost: the job begins anew" in ended.out
+    assert "a server was lost at the very end: the workers start their scripts again" in ended.out
+    assert len(ended.results()) == 4
 
 
 def test_a_worker_that_is_told_to_leave_hands_back_what_it_holds(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -130,7 +131,7 @@ def _runs(contents: Iterable[memoryview]) -> Iterator[memoryview]:
 
     Writing and hashing let other threads work; between them this one needs the interpreter again, and may have to wait.
     """
-    room = bytearray(_RUN_NBYTES)
+    room = memoryview(mmap.mmap(-1, _RUN_NBYTES))  # at the start of a page, as direct output needs it
     fill = 0
     for content in contents:
         done = 0
@@ -140,10 +141,10 @@ def _runs(contents: Iterable[memoryview]) -> Iterator[memoryview]:
             fill += part.nbytes
             done += part.nbytes
             if fill == _RUN_NBYTES:
-                yield memoryview(room)
+                yield room
                 fill = 0
     if fill:
-        yield memoryview(room)[:fill]
+        yield room[:fill]
 
 
 def read_shards(

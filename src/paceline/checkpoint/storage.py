@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import io
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from paceline.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 
 class Storage(Protocol):
@@ -59,6 +65,43 @@ class Storage(Protocol):
         ...
 
 
+class _NewFile(io.FileIO):
+    """A file that goes past the page cache for as long as it is written in aligned pieces, where the medium can.
+
+    A checkpoint is not read soon, and the cache costs more CPU time than all the rest of writing it: 440 of 590 ms for
+    160 MB, which training loses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._direct = getattr(os, "O_DIRECT", 0)
+        try:
+            super().__init__(path, "xb", opener=self._open)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not self._direct:
+                raise
+            self._direct = 0
+            path.unlink(missing_ok=True)
+            super().__init__(path, "xb")
+
+    def _open(self, path: str, flags: int) -> int:
+        return os.open(path, flags | self._direct, 0o666)
+
+    def write(self, data: Buffer, /) -> int:
+        """Write all of `data`."""
+        view = memoryview(data).cast("B")
+        left = view
+        while left.nbytes:
+            try:
+                left = left[super().write(left) or 0 :]
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._direct:
+                    raise
+                flags = fcntl.fcntl(self.fileno(), fcntl.F_GETFL)
+                fcntl.fcntl(self.fileno(), fcntl.F_SETFL, flags & ~self._direct)
+                self._direct = 0
+        return view.nbytes
+
+
 class LocalStorage:
     """A directory of this machine. Files are fsynced before they get their name, directories after."""
 
@@ -80,9 +123,8 @@ class LocalStorage:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
-            with temporary.open("wb") as file:
+            with _NewFile(temporary) as file:
                 yield file
-                file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:

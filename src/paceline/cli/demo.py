@@ -20,9 +20,11 @@ def command(epochs: int, run_dir: Path) -> None:
     from paceline.cli.screen import make_screen
     from paceline.datasets import GENERATED, fashion_mnist
     from paceline.engines.local import LocalRun, RunPlan
-    from paceline.errors import DatasetUnavailableError
+    from paceline.errors import DatasetUnavailableError, UsageError
     from paceline.runtime.rundir import RunDir, point_latest
 
+    if RunDir(run_dir).launched:
+        raise UsageError(f"{run_dir} is running: end it first, or choose another --dir")
     if RunDir(run_dir).token_file.exists():
         shutil.rmtree(run_dir)
     script = Path(__file__).parent / "fashion_mnist.example"

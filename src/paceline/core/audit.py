@@ -22,7 +22,8 @@ from paceline.errors import StateError
 from paceline.messages import Position
 from paceline.types import INIT_STEP, UNLIMITED, Commit, PhaseEntry, Segment
 
-_COUNTED = 100_000
+_COUNTED = 10_000  # missing steps whose slots are counted; of more, one each
+_LARGEST = 1 << 40
 
 
 def audit(facts: Sequence[FactRow], commits: Iterable[Commit], claims: Sequence[Claim] = ()) -> Report:
@@ -60,11 +61,7 @@ class _Audit:
         phases, schedule = self._plan(self.spans[-1].incarnation, check=True)
         self._steps(phases, schedule)
         self._fences()
-        for fact in self.begun.values():
-            if fact.position is not None:
-                self._position(fact.position, f"incarnation {fact.number}", incarnation=fact.number)
-        for claim in self.claims:
-            self._position(claim.position, f"checkpoint {claim.folder}", folder=claim.folder)
+        self._positions()
         self._chains()
 
     # ------------------------------------------------------------ incarnations and versions
@@ -178,7 +175,8 @@ class _Audit:
             step, epoch = last.end_step, last.end_epoch
         before = Schedule()
         for segment in filter(_is_sound, segments):
-            if segment not in firsts and before.segments and segment.step >= before.segments[-1].step:
+            later = bool(before.segments) and segment.step >= before.segments[-1].step and before.covers(segment.step)
+            if later and segment not in firsts:
                 at = place(before.segments[-1], segment.step)
                 if (at.epoch, at.offset) != (segment.epoch, segment.offset):
                     detail = f"the segment from step {segment.step} on begins at sample {segment.offset} of epoch "
@@ -289,7 +287,7 @@ class _Audit:
         edges = np.concatenate(([-1], have, [bound]))
         for i in np.flatnonzero(np.diff(edges) > 1):
             first, last = int(edges[i]) + 1, int(edges[i + 1]) - 1
-            self.report.counts.lost_slots += max(0, last - first - _COUNTED)  # one each, where they are very many
+            self.report.counts.lost_slots += max(0, last - first - _COUNTED)
             for step in range(first, min(last, first + _COUNTED) + 1):
                 slots = schedule.num_slots(step) if schedule.covers(step) else 1
                 self.report.counts.lost_slots += slots
@@ -344,6 +342,19 @@ class _Audit:
 
     # ------------------------------------------------------------ checkpoints
 
+    def _positions(self) -> None:
+        kept = {claim.folder: _place_of(claim.position) for claim in self.claims}
+        for number, fact in self.begun.items():
+            if fact.position is None:
+                continue
+            self._position(fact.position, f"incarnation {number}", incarnation=number)
+            here = _place_of(fact.position)
+            if kept.get(fact.folder, here) != here:
+                detail = f"incarnation {number} did not begin with what checkpoint {fact.folder} says"
+                self.report.add("position", detail, incarnation=number, folder=fact.folder)
+        for claim in self.claims:
+            self._position(claim.position, f"checkpoint {claim.folder}", folder=claim.folder)
+
     def _position(self, position: Position, name: str, /, **where: int | str) -> None:
         """What a checkpoint says of its place in the job is what the log says of that version."""
         point = (position.incarnation, position.version)
@@ -388,15 +399,20 @@ class _Audit:
                 self.report.add("chain", detail, folder=claim.folder, block=blocks[0], version=point[1])
 
 
+def _place_of(position: Position) -> tuple[object, ...]:
+    """What must be the same wherever a position is told. Metrics may be nan, which is never the same."""
+    return position.incarnation, position.version, position.watermark, position.above, position.segments
+
+
 def _is_sound(segment: Segment) -> bool:
     """Whether the arithmetic of a segment can be done at all."""
-    numbers = (segment.step, segment.epoch, segment.offset, segment.data_len)
-    return (
-        min(segment.slots, segment.batch_size) > 0
-        and min(numbers) >= 0
-        and segment.end_step >= segment.step
-        and segment.offset <= segment.data_len
-    )
+    numbers = (segment.step, segment.epoch, segment.offset, segment.data_len, segment.end_step, segment.end_epoch)
+    if min(numbers) < 0 or max(numbers) > _LARGEST or min(segment.slots, segment.batch_size) < 1:
+        return False
+    if segment.end_step < segment.step or segment.offset > segment.data_len or segment.window < UNLIMITED:
+        return False
+    usable = segment.data_len >= (segment.batch_size if segment.drop_last else 1)
+    return segment.slots * segment.batch_size <= _LARGEST and (usable or segment.step == segment.end_step)
 
 
 def _needs(steps: Steps) -> Ints:

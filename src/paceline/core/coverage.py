@@ -14,6 +14,7 @@ from paceline.types import PhaseEntry
 
 _CHUNK = 1 << 18
 _SHOWN = 5
+_SPARE = 100  # epochs without any step that are looked at, however many somebody claims
 _LARGEST = 1 << 28  # samples of a data set for which a table is made
 
 
@@ -117,7 +118,7 @@ def _epochs(entry: PhaseEntry, steps: Steps, bound: int) -> Iterator[tuple[int, 
     ended = bound >= entry.end and entry.end >= entry.segment.end_step
     reached = int(mine.epoch[mine.step < bound].max(initial=first - 1))
     last = first + entry.spec.epochs - 1 if ended else int(mine.epoch.max(initial=first - 1))
-    for epoch in range(first, last + 1):
+    for epoch in range(first, min(last, first + len(mine.step) + _SPARE) + 1):
         of_epoch = slice(*np.searchsorted(mine.epoch, (epoch, epoch + 1)))
         yield epoch, mine.pick(of_epoch), ended or epoch < reached
 

@@ -123,7 +123,7 @@ class Desk:
         return effects
 
     def speculate(self) -> list[Effect]:
-        """Slots that are late are leased again, to workers that have nothing to do or that only wait for one of them."""
+        """Late slots are leased again, to workers that have nothing to do or that only wait for one of them."""
         job = self._job
         step = job.watermark.low
         if job.version < 0 or job.placement is None or job.awaited or job.is_over():

@@ -46,11 +46,12 @@ class Recovery:
     """Restores the books, and takes them back."""
 
     def __init__(self, books: Books, commits: Commits, keeping: Keeping) -> None:
-        """`lose` lets go of a worker without counting a loss; the roster sets it."""
+        """`lose` lets go of a worker, which is no loss, `forget` of what anyone waits for; the roster sets both."""
         self._job = books
         self._commits = commits
         self._keeping = keeping
         self.lose: Callable[[NodeId], list[Effect]] = lambda node: []
+        self.forget: Callable[[], None] = lambda: None
         self._kept: set[int] | None = None
 
     # ------------------------------------------------------------ a coordinator starts again
@@ -273,6 +274,7 @@ class Recovery:
         job.version = -1 if position is None else position.version
         job.watermark = Watermark() if position is None else Watermark(position.watermark, position.above)
         self._take(position)
+        self.forget()
         self._keep_phases(later, effects)
         self._keeping.restart(job.version)
         self._begin_leasing()

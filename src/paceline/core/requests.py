@@ -14,6 +14,7 @@ from paceline.types import NodeId
 class _Request:
     req: int
     reply: Send | None = None
+    forgotten: bool = False
 
 
 class RequestBook:
@@ -29,6 +30,9 @@ class RequestBook:
         """Whether this request, or a later one of its kind, came before; notes it if not."""
         kinds = self._known.setdefault(sender, {})
         known = kinds.get(type(message))
+        if known is not None and req == known.req and known.forgotten:
+            known.forgotten = False
+            return False
         if known is not None and req <= known.req:
             return True
         kinds[type(message)] = _Request(req)
@@ -50,7 +54,11 @@ class RequestBook:
                             known.reply = effect
 
     def forget_waiting(self, peer: NodeId) -> None:
-        """`peer` is lost, and nothing is waiting for it any more: what it repeats counts as new."""
+        """Nothing is waiting for `peer` any more (it is lost, or the job went back): what it repeats counts as new."""
         for known in self._known.get(peer, {}).values():
-            if known.reply is None:
-                known.req -= 1
+            known.forgotten |= known.reply is None
+
+    def forget_all_waiting(self) -> None:
+        """The same for everyone."""
+        for peer in self._known:
+            self.forget_waiting(peer)

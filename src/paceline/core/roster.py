@@ -49,7 +49,7 @@ class Roster:
         self._prepare_waiting: dict[NodeId, int] = {}
         self._applied: dict[NodeId, int] = {}
         self._refused: set[NodeId] = set()
-        recovery.lose = self._let_go
+        recovery.lose, recovery.forget = self._let_go, requests.forget_all_waiting
 
     def register(self, sender: NodeId, message: Register) -> list[Effect]:
         """A process takes part (again), and tells what it has."""

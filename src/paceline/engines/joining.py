@@ -34,6 +34,7 @@ class JoinedWorker:
         self._children = Children(self.dir.logs)
         self._policy = RestartPolicy(plan.max_restarts)
         self._told = 0
+        self._passed_on = 0
 
     def run(self) -> int:
         """Work until the job is done or this process is told to end; returns the exit code.
@@ -79,8 +80,6 @@ class JoinedWorker:
 
         def on_signal(number: int, _: object) -> None:
             self._told += 1
-            for child in self._children.alive():
-                child.signal(signal.SIGTERM if self._told == 1 else signal.SIGKILL, group=self._told > 1)
 
         previous = {s: signal.signal(s, on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -88,6 +87,16 @@ class JoinedWorker:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+    def _pass_on(self) -> None:
+        """What this process was told, the worker is told."""
+        while self._passed_on < self._told:
+            self._passed_on += 1
+            for child in self._children.alive():
+                if self._passed_on == 1:
+                    child.signal(signal.SIGTERM)
+                else:
+                    child.signal(signal.SIGKILL, group=True)
 
     def _start(self) -> None:
         plan = self.plan
@@ -99,6 +108,7 @@ class JoinedWorker:
         self._start()
         over_at: float | None = None
         while True:
+            self._pass_on()
             if over_at is None and self.dir.summary_file.exists():
                 over_at = time.monotonic()
             if over_at is not None and time.monotonic() > over_at + _PARTING_S:
@@ -125,6 +135,8 @@ class JoinedWorker:
         if code >= 0 and isinstance(decision, Again) and self._answers():
             self._say(f"{self.name} ended ({how(code)}): restarted")
             self._pause(decision.after_s)
+            if self._told:
+                return EXIT_DONE
             self._start()
             return None
         if code == EXIT_LOST and self.dir.summary_file.exists():

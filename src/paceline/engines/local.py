@@ -14,27 +14,19 @@ from typing import Any
 import msgspec
 
 from paceline.engines.children import Children, Exit, Line
+from paceline.engines.chronicle import Chronicle, enough
 from paceline.engines.crew import Crew
 from paceline.engines.liaison import Liaison
 from paceline.engines.plan import RunPlan as RunPlan
-from paceline.engines.restarts import QUICK_S, Again, Decision, GiveUp, RestartPolicy, Stay, role_of
+from paceline.engines.restarts import Again, Decision, GiveUp, RestartPolicy, Stay, role_of
 from paceline.engines.screen import Screen
-from paceline.runtime.exits import (
-    EXIT_AGAIN,
-    EXIT_DONE,
-    EXIT_INTERRUPTED,
-    EXIT_LEFT,
-    EXIT_LOST,
-    EXIT_SCRIPT,
-    how,
-)
+from paceline.runtime.exits import EXIT_DONE, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
 from paceline.runtime.rundir import RunDir
 
 _WAIT_S = 0.1
 _BUSY_WAIT_S = 0.02
 _BURST = 1000
 _PARTING_S = 5.0  # how long a run that is over waits for workers that were not started by this engine
-_TAIL_LINES = 40
 
 
 @dataclass(slots=True)
@@ -51,6 +43,7 @@ class LocalRun:
     def __init__(self, plan: RunPlan, screen: Screen) -> None:
         self.plan = plan
         self.screen = screen
+        self._chronicle = Chronicle(screen)
         self.dir = RunDir.create(plan.run) if plan.resume is None else RunDir(plan.run)
         self.children = Children(self.dir.logs)
         self._liaison = Liaison(self.dir.coordinator, self.dir.token())
@@ -63,8 +56,6 @@ class LocalRun:
         self._others = False
         self._rewinds = 0
         self._next_look = 0.0
-        self._shown: dict[str, Any] = {}
-        self._lines: dict[str, list[str]] = {}
 
     def run(self) -> int:
         """Start everything, follow it to its end, leave nothing behind. Returns the exit code.
@@ -170,13 +161,11 @@ class LocalRun:
             self._start(name)
 
     def _line(self, line: Line) -> None:
-        kept = self._lines.setdefault(line.name, [])
-        kept.append(line.text)
-        del kept[:-_TAIL_LINES]
-        if "headline" not in self._shown and self._liaison.status and time.monotonic() >= self._next_look:
-            self._look(0.1)  # what will be computed comes before what the script says of it
-            self._next_look = time.monotonic() + _BUSY_WAIT_S
-        self.screen.line(line.name, line.text)
+        if not self._chronicle.begun and self._liaison.status and time.monotonic() >= self._next_look:
+            # What will be computed comes before what the script says of it; a coordinator that died is not waited for.
+            heard = bool(self.children.alive("coordinator")) and self._look(0.1)
+            self._next_look = time.monotonic() + (_BUSY_WAIT_S if heard else 1.0)
+        self._chronicle.line(line)
 
     def _drain(self) -> None:
         while True:
@@ -187,39 +176,20 @@ class LocalRun:
             if isinstance(event, Line):
                 self._line(event)
 
-    def _look(self, timeout_s: float = 0.5) -> None:
-        if self._liaison.look(timeout_s):
+    def _look(self, timeout_s: float = 0.5) -> bool:
+        heard = self._liaison.look(timeout_s)
+        if heard:
             self._looked()
+        return heard
 
     def _looked(self) -> None:
         """There is a new status: show it, and do what it asks for."""
         status = self._liaison.status
         self._resume = None
-        if status.get("headline") and "headline" not in self._shown:
-            self._shown["headline"] = True
-            self.screen.note(str(status["headline"]))
-            if status.get("advice"):
-                self.screen.note(str(status["advice"]), warning=True)
-        self._tell(status)
+        self._chronicle.status(status)
         pids: set[int] = {process["pid"] for process in status.get("processes", ())} | {status.get("pid", 0)}
         self._policy.saw(pids, status.get("incarnation", 0), status.get("version", -1))
         self._resize(status)
-        self.screen.status(status)
-
-    def _tell(self, status: Mapping[str, Any]) -> None:
-        """What is new, beyond the progress line."""
-        rewinds, recomputed = status.get("rewinds", 0), status.get("recomputed_steps", 0)
-        if rewinds > self._shown.get("rewinds", 0 if self.plan.resume is None else rewinds):
-            again = recomputed - self._shown.get("recomputed", 0)
-            self.screen.note(
-                f"a server was lost: the job goes back to version {status['version']} and computes {again} "
-                f"step{'s' * (again != 1)} again",
-                warning=True,
-            )
-        warning = status.get("warning") or ""
-        if warning and warning != self._shown.get("warning"):
-            self.screen.note(warning, warning=True)
-        self._shown |= {"rewinds": rewinds, "recomputed": recomputed, "warning": warning}
 
     # ------------------------------------------------------------ more or fewer workers
 
@@ -265,14 +235,14 @@ class LocalRun:
             decision = Stay()
         if isinstance(decision, Again) and self._liaison.status.get("failure") is None:
             self._due[name] = time.monotonic() + decision.after_s
-            self._say_again(name, code, decision)
+            self._chronicle.restarts(name, code, decision)
             return None
         if role == "worker":
             return self._retire(name, code, decision)
         if self._liaison.status.get("failure") is not None:
             return None
-        tail = "\n".join(self._lines.get(name, [])) if code > 0 else ""
-        return _Outcome(EXIT_LOST, _enough(name, code, decision, self._policy.limit), tail, f"see logs/{name}.log")
+        tail = self._chronicle.tail(name) if code > 0 else ""
+        return _Outcome(EXIT_LOST, enough(name, code, decision, self._policy.limit), tail, f"see logs/{name}.log")
 
     def _comes_back(self, name: str) -> bool:
         """Whether a worker may be started again at all."""
@@ -286,25 +256,12 @@ class LocalRun:
         self._crew.ended(name, code)
         if code == EXIT_SCRIPT and self._liaison.status.get("failure") is None:
             # One that got as far as joining has told the coordinator, and is found in the status.
-            tail = "\n".join(self._lines.get(name, []))
+            tail = self._chronicle.tail(name)
             return _Outcome(EXIT_SCRIPT, f"{name} failed", tail, f"the script's output is in logs/{name}.log")
-        if code == EXIT_LEFT:
-            self.screen.note(f"{name} was told to leave, and has handed back what it held")
-        elif isinstance(decision, GiveUp):
-            self.screen.note(f"{_enough(name, code, decision, self._policy.limit)}: it is not restarted", warning=True)
-        elif code not in (EXIT_DONE, EXIT_SCRIPT):
-            self.screen.note(f"{name} ended ({how(code)}); its slots go to the other workers", warning=True)
+        self._chronicle.retires(name, code, decision, self._policy.limit)
         if (code == EXIT_LEFT and not leaving) or isinstance(decision, GiveUp):
             self._shrink()
         return None
-
-    def _say_again(self, name: str, code: int, decision: Again) -> None:
-        if code == EXIT_AGAIN:
-            self.screen.note(f"{name} starts its script again: the job went back to before its place in it")
-            return
-        ended = f"was killed by {how(code)}" if code < 0 else f"ended ({how(code)})"
-        when = "restarted" if decision.after_s == 0 else f"restarts in {decision.after_s:g} s"
-        self.screen.note(f"{name} {ended}: {when} ({decision.counted})", warning=True)
 
     def _failed(self, failure: Mapping[str, Any]) -> _Outcome:
         """The job failed: wait a moment for the other roles to say so too, so that the traceback comes last."""
@@ -325,9 +282,8 @@ class LocalRun:
         """No worker of this engine is left. Returns None as long as it is not clear how the run ended."""
         liaison = self._liaison
         if self._concluding_since is None:
-            if not liaison.settled or not liaison.look(0.5):
+            if not liaison.settled or not self._look():
                 return None  # a coordinator that is away comes back, or fails the run
-            self._looked()
             self._concluding_since = time.monotonic()
         status = liaison.status
         others = [name for name in status.get("workers", ()) if name not in self._crew.codes]
@@ -374,17 +330,9 @@ class LocalRun:
             self.screen.note("nothing was trained: the script never looped over job.batches(...)", warning=True)
         summary["restarts"] = self._policy.restarts
         text = json.dumps(summary, indent=2) + "\n"
-        for path in (self.dir.summary_file, self.plan.summary):
-            if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
+        self.dir.write_summary(text)
+        if self.plan.summary is not None:
+            self.plan.summary.parent.mkdir(parents=True, exist_ok=True)
+            self.plan.summary.write_text(text)
         self._drain()
         self.screen.summary(summary)
-
-
-def _enough(name: str, code: int, decision: Decision, limit: int) -> str:
-    """Why something is not started again."""
-    if not isinstance(decision, GiveUp):
-        return f"{name} ended ({how(code)})"
-    often = f" {decision.deaths} times in a row within {QUICK_S:.0f} s of its start" * (decision.deaths > 1)
-    return f"{name} ended ({how(code)}){often}, and --max-restarts is {limit}"

@@ -79,6 +79,10 @@ class RunDir:
         """Say how the run is started."""
         _write(self.plan_file, json.dumps(plan, indent=2) + "\n")
 
+    def write_summary(self, text: str) -> None:
+        """The run is done."""
+        _write(self.summary_file, text)
+
     @contextmanager
     def launching(self) -> Iterator[None]:
         """Be the only launcher of this run on this machine, for as long as the block lasts.

@@ -26,7 +26,7 @@ def run_script(script: str, arguments: list[str]) -> int:
             joined.notice.accept()  # from here on it is too late: the script has ended by itself
     except Preempted as late:
         error = late
-    if error is not None and joined.notice.given:
+    if joined.notice.given and (error is not None or not joined.ever()):
         return _leave(error)
     joined.notice.accept()
     return _done(script) if error is None else _ended(script, error)
@@ -59,9 +59,9 @@ def heed_sigterm(notice: Notice) -> None:
     signal.signal(signal.SIGTERM, on_sigterm)
 
 
-def _leave(error: BaseException) -> int:
+def _leave(error: BaseException | None) -> int:
     """Told to leave: an exception of the script after that is its own business."""
-    if not isinstance(error, Preempted):
+    if error is not None and not isinstance(error, Preempted):
         sys.stderr.write("".join(traceback.format_exception(error)))
     joined.close(failed=True)
     return EXIT_LEFT

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.core.kit import segment
 from tests.unit.core.story import Story, eventful
@@ -114,6 +114,14 @@ def test_a_phase_may_follow_one_that_was_stopped() -> None:
     report = story.audit()
     assert report.problems == []
     assert (report.counts.epochs, report.begun) == (10, ((1, 8),))
+
+
+def test_metrics_may_be_nan() -> None:
+    story = eventful()
+    for number, old in enumerate(story.claims):
+        story.claims[number] = Claim(old.folder, replace(old.position, metrics={"loss": float("nan")}), old.chains)
+    parent(metrics={"loss": float("nan")})(story)
+    assert story.audit().ok
 
 
 def test_empty_slots_are_counted() -> None:
@@ -332,6 +340,7 @@ TAMPERED: list[tuple[Tamper, str, str]] = [
     (parent(version=400), "version-missing", "incarnation 3 begins from version 400 of incarnation 1"),
     (parent(version=14), "position", "incarnation 3 begins with all steps below"),
     (parent(incarnation=3), "lineage", "incarnation 3 cannot begin from incarnation 3"),
+    (parent(incarnation=2), "position", "3 did not begin with what checkpoint i0001-v0000000015 says"),
     (parent(incarnation=5), "lineage", "incarnation 3 cannot begin from incarnation 5"),
     (parent(watermark=3), "position", "incarnation 3 begins with all steps below 3"),
     (forget_incarnation(1), "lineage", "does not say how incarnation 1 began"),
@@ -425,8 +434,8 @@ def test_a_segment_that_leaves_samples_out_is_named() -> None:
     first, closing, *rest = fact.position.segments
     moved = replace(fact.position, segments=(first, replace(closing, offset=closing.offset + 2), *rest))
     story.facts[i] = FactRow(1, story.facts[i].version, replace(fact, position=moved))
-    (problem,) = story.audit().problems
-    assert "the segment from step 7 on begins at sample 10 of epoch 1, not at 8 of 1" in problem.detail
+    details = [p.detail for p in story.audit().problems]
+    assert "the segment from step 7 on begins at sample 10 of epoch 1, not at 8 of 1" in details
 
 
 def test_each_commit_is_needed() -> None:
@@ -444,6 +453,7 @@ FIELDS = st.sampled_from(["version", "step", "incarnation", "staleness", "sample
 NUMBERS = st.integers(-3, 50) | st.sampled_from([10**9, 10**15, -(10**12)])
 
 
+@settings(deadline=None)
 @given(st.integers(1, EVENTFUL.version), FIELDS, NUMBERS)
 def test_no_other_number_goes_unnoticed(version: int, name: str, value: int) -> None:
     row = at(EVENTFUL, version)
@@ -454,6 +464,31 @@ def test_no_other_number_goes_unnoticed(version: int, name: str, value: int) -> 
     changed = replace(made, **{name: float(value) if name == "samples" else value})
     commits = [*EVENTFUL.commits[:row], changed, *EVENTFUL.commits[row + 1 :]]
     assert not audit(EVENTFUL.facts, sorted(commits, key=lambda c: (c.incarnation, c.version)), EVENTFUL.claims).ok
+
+
+SEGMENT_FIELDS = st.sampled_from(
+    ["step", "phase", "epoch", "offset", "end_step", "end_epoch", "data_len", "slots", "batch_size", "window"]
+)
+WILD = NUMBERS | st.sampled_from([2**62, -(2**62)])
+
+
+@settings(deadline=None)
+@given(st.dictionaries(SEGMENT_FIELDS, WILD, min_size=1), st.booleans(), st.sampled_from([0, 1, 2]))
+def test_no_segment_is_too_strange_to_be_reported(fields: dict[str, int], drop_last: bool, number: int) -> None:
+    story = eventful()
+    tamper = phase_segment(2, drop_last=drop_last, **fields) if number == 2 else base_segment(number, **fields)
+    tamper(story)
+    report = story.audit()
+    changed = story.facts != EVENTFUL.facts
+    assert report.ok == (not changed) or fields.keys() <= {"slots", "window"}
+
+
+@settings(deadline=None)
+@given(st.sampled_from(["incarnation", "version", "watermark"]), WILD, st.booleans())
+def test_no_position_is_too_strange_to_be_reported(name: str, value: int, in_claim: bool) -> None:
+    story = eventful()
+    (claim(2, **{name: value}) if in_claim else parent(**{name: value}))(story)
+    assert story.audit().ok == (story.facts == EVENTFUL.facts and story.claims == EVENTFUL.claims)
 
 
 def test_a_flood_of_problems_is_counted_and_not_listed() -> None:
@@ -481,6 +516,7 @@ def test_a_broken_order_of_samples_is_noticed(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 60), st.integers(1, 4), st.integers(1, 5), st.integers(1, 4), st.integers(0, 9), st.booleans(),
 )  # fmt: skip

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.effects import IncarnationFact
@@ -58,6 +58,7 @@ def test_what_cannot_be_is_refused_by_name(facts: list[IncarnationFact], named: 
         lineage(facts)
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 60)), st.integers(0, 30), st.sets(st.integers(0, 60)))
 def test_the_watermark_from_the_top_is_the_one_from_the_bottom(new: set[int], low: int, above: set[int]) -> None:
     base = Watermark()

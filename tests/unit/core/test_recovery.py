@@ -616,3 +616,38 @@ def test_interchangeable_attempts_that_servers_used_otherwise_are_in_the_log() -
     blocks = tuple(b for b, owner in enumerate(desk.core.placement.owners) if owner == "server-1")
     assert commit.fences == (first.fence, second.fence)
     assert commit.variants == ((blocks, (first.fence, other)),)
+
+
+def test_a_manifest_that_could_not_be_written_is_no_checkpoint() -> None:
+    desk = trained(2, checkpoint_steps=2)
+    complete = save(desk, 2)
+    effects = desk.core.completed(complete.checkpoint.folder, "disk full", desk.now)
+    assert desk.core.checkpoint is None
+    assert "there is no older one" in desk.core.warning
+    assert [o.version for o in sent(effects, SaveOver)] == [2, 2]
+
+
+def test_rule_nothing_is_released_before_every_server_is_heard() -> None:
+    from paceline.messages import Beat
+
+    desk = trained(2)
+    desk.restart()
+    server_back(desk, "server-0", kept=(1,))
+    assert sent(desk.say("server-0", Beat("server-0", 0, 1, 2, 1, (1,))), Unpin) == []
+    server_back(desk, "server-1", kept=(1,))
+    assert [u.version for u in sent(desk.say("server-0", Beat("server-0", 0, 1, 2, 1, (1,))), Unpin)] == [1]
+
+
+def test_rule_an_attempt_that_was_given_back_is_not_reported_as_sealed() -> None:
+    core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "bsp", 1, 1)))
+    core.place(Prepared(0, 1, 0, Placement(1, ("server-0",), {"server-0": "at"})))
+    core.ask(0.0, 0)
+    grant = Grant(core._req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20), True)
+    (pull,) = sent(core.handle("coordinator", grant, (), 0.0), Pull)
+    core.handle("server-0", PullReply(pull.req, 0, 4, 4, ()), (), 0.0)
+    (push,) = core.push(0.0, {"server-0": ((), (), None)})
+    core.handle("server-0", Refused(push.message.req, "stale", ""), (), 0.0)  # type: ignore[attr-defined]
+    core.push(0.0, {"server-0": ((), (), Seal(1.0, (), ()))})
+    core.sealed(0.0, 1.0, HYPER, {}, 0.1)
+    (intro,) = sent(core.reconnected(0.0), Register)
+    assert intro.leases == ()

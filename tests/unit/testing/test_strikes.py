@@ -126,6 +126,21 @@ def test_what_never_comes_is_named(tmp_path: Path, victim: psutil.Process) -> No
         assert word in str(error.value)
 
 
+def test_a_run_that_was_sent_back_first_saves_something_new(tmp_path: Path, victim: psutil.Process) -> None:
+    run, strikes = stage(tmp_path, "server-0", victim)
+
+    def change(script: Script) -> None:
+        if dead(victim):
+            script.seen = replace(script.seen, incarnation=1)
+            script.respawn("server-0", 99)
+
+    run.script.change = change
+    assert strikes.do(replace(planned(Kind.KILL, "server"), span=0.9))
+    with pytest.raises(Stuck, match="a new complete checkpoint"):
+        strikes.do(replace(planned(Kind.KILL, "server"), span=0.9))
+    assert strikes.figures.fired == {"kill server": 1}
+
+
 def test_only_processes_of_the_run_are_hit(tmp_path: Path, victim: psutil.Process) -> None:
     run, strikes = stage(tmp_path, "worker-1", victim)
     run.processes = []

@@ -20,6 +20,7 @@ _GONE_S = 5.0  # a killed launcher leaves nothing for longer than this
 _MAX_EXTRA = 2  # joined workers beyond the run's own; then the oldest leaves
 _SAVE_SPAN_S = 0.01  # how far into the writing of a checkpoint a kill may come
 _MAX_MISSES = 4  # kills in a row that came too late for the checkpoint they were meant for
+_AGAIN = 0.25  # share of the lost servers that may be lost again before anything was saved
 _SLOW_S = 5.0  # after which it is worth knowing what a recovery waited for
 _SETTLE_S = 0.3  # in which a coordinator that woke up would take others for lost
 
@@ -31,6 +32,7 @@ class Strikes:
         self.run = run
         self.figures = figures
         self._misses = 0
+        self._from: str | None = None  # the checkpoint to which a fault sent the run back
 
     def do(self, planned: Planned) -> bool:
         """Inflict one fault and wait until the run has recovered; False if it came too late and must be done again.
@@ -39,12 +41,20 @@ class Strikes:
             Ended: the script came to its end before the fault.
             Stuck: the run did not recover.
         """
-        time.sleep(planned.pause_s)
         try:
+            self._advance(planned)
+            time.sleep(planned.pause_s)
             return self._do(planned)
         except psutil.NoSuchProcess as error:
             self.run.check()
             raise Stuck(f"{planned.fault}: process {error.pid} ended before its time") from None
+
+    def _advance(self, planned: Planned) -> None:
+        """A fault that sends the run back mostly waits for a checkpoint since the last one that did: no standstill."""
+        fault = planned.fault
+        if fault.kind in (Kind.SAVING, Kind.ALL, Kind.LAUNCHER) or (fault.role == "server" and planned.span > _AGAIN):
+            seen = self.run.until(lambda seen: seen.checkpoint not in (None, self._from), "a new complete checkpoint")
+            self._from = seen.checkpoint
 
     def _do(self, planned: Planned) -> bool:
         match planned.fault.kind:
@@ -77,7 +87,6 @@ class Strikes:
             self._replace()
 
     def _kill_saving(self, planned: Planned) -> bool:
-        self.run.until(lambda seen: seen.checkpoint is not None, "a first complete checkpoint")
         before, victim, process = self._choose(planned)
         folder = self._wait_for_save()
         time.sleep(planned.span * _SAVE_SPAN_S)
