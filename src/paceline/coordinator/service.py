@@ -27,16 +27,24 @@ from paceline.types import NodeId
 logger = logging.getLogger(__name__)
 
 _SETTLE_S = 30.0  # how long the end of a run waits for its last checkpoint
-_NOTE_S = 5.0  # how often the time spent is made durable
-_SECONDS = "seconds"
+_NOTE_S = 5.0  # how often what is only counted is made durable
+_NOTES = "notes"
 
 
-def _seconds_noted(path: Path | None) -> float:
-    """The time that earlier coordinators of this run have spent on it."""
+class _Notes(msgspec.Struct, frozen=True):
+    """What earlier coordinators of this run have counted: figures for the summary, on which nothing depends."""
+
+    seconds: float = 0.0
+    wasted_slots: int = 0
+    lost_workers: int = 0
+
+
+def _notes(path: Path | None) -> _Notes:
     if path is None:
-        return 0.0
+        return _Notes()
     with LogReader(path) as reader:
-        return float(reader.get(_SECONDS) or 0.0)
+        noted = reader.get(_NOTES)
+    return _Notes() if noted is None else msgspec.json.decode(noted, type=_Notes)
 
 
 class CoordinatorService:
@@ -59,7 +67,9 @@ class CoordinatorService:
         self.ended: str | None = None
         path = None if str(log.path) == ":memory:" else log.path
         reached = max([history.version, *(row.version for row in history.facts)])
-        self.course = Course(_seconds_noted(path), reached)
+        notes = _notes(path)
+        self.course = Course(notes.seconds, reached)
+        self.core.totals.wasted_slots, self.core.totals.lost_workers = notes.wasted_slots, notes.lost_workers
         self._running = RunningTime()
         self._keeper = Keeper(storage, path, log.generation)
         self._digest: DigestReader | None = None
@@ -125,7 +135,9 @@ class CoordinatorService:
         self._carry_out(self.core.tick(running))
         if now >= self._next_note and self.course.began is not None:
             self._next_note = now + _NOTE_S
-            self.log.put(_SECONDS, str(self.course.seconds))
+            totals = self.core.totals
+            notes = _Notes(self.course.seconds, totals.wasted_slots, totals.lost_workers)
+            self.log.put(_NOTES, msgspec.json.encode(notes).decode())
         self._conclude(now)
 
     # ------------------------------------------------------------ effects

@@ -270,12 +270,13 @@ def test_the_digest_survives_a_coordinator_and_its_time_is_counted_on(start: Cal
     train(cluster).close()
     core = cluster.coordinator.core
     cluster.wait(lambda: core.settled)
-    cluster.coordinator.log.put("seconds", "1000.0")
+    cluster.coordinator.log.put("notes", '{"seconds": 1000.0, "lost_workers": 3}')
     cluster.stop("coordinator")
     cluster.start_coordinator()
     summary = cluster.finish()
     assert (summary["generations"], summary["state"], summary["steps"]) == (2, "done", 10)
     assert summary["seconds"] == pytest.approx(1000.0)
+    assert summary["lost_workers"] == 3
     plain = start("plain")
     train(plain).close()
     assert plain.finish()["digest"] == summary["digest"]

@@ -20,7 +20,7 @@ from paceline.sim.world import Violation
 PER_TEST = 100
 
 
-@pytest.mark.parametrize("start", range(0, 10 * PER_TEST, PER_TEST))
+@pytest.mark.parametrize("start", range(0, 20 * PER_TEST, PER_TEST))
 def test_seeds(start: int) -> None:
     tally = Tally()
     for seed in range(start, start + PER_TEST):

@@ -1,0 +1,38 @@
+"""A file has all its bytes, whether they went past the page cache or through it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from paceline.checkpoint.storage import LocalStorage
+
+PIECE = 1 << 16
+
+
+@pytest.mark.parametrize("direct", ["as the medium can", "refused when opened"])
+@pytest.mark.parametrize("sizes", [(PIECE, PIECE), (PIECE, PIECE, 77), (77, PIECE), (PIECE, 3, PIECE, 0, 5), ()])
+def test_pieces_of_any_size_end_up_in_order(
+    sizes: tuple[int, ...], direct: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if direct != "as the medium can":
+        plain = os.open
+
+        def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+            if flags & os.O_DIRECT:
+                raise OSError(22, "Invalid argument")
+            return plain(path, flags, mode)
+
+        monkeypatch.setattr(os, "open", refuse)
+    storage = LocalStorage(tmp_path)
+    room = memoryview(mmap.mmap(-1, PIECE))  # aligned, as `write_shards` hands it over
+    expected = b""
+    with storage.create("folder/file") as file:
+        for number, size in enumerate(sizes):
+            room[:] = bytes([number + 1]) * PIECE
+            assert file.write(room[:size]) == size
+            expected += bytes(room[:size])
+    assert storage.read("folder/file") == expected
