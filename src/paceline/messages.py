@@ -99,8 +99,9 @@ class Register(Message, frozen=True):
     """First message of a role, and again to every new coordinator: what it is and what it still has.
 
     A worker brings `job`, `leases`, how many validations it has `declared`, and its `progress` through the script:
-    twice the number of its phase, plus one once that phase is over for it, -1 before the first. A server brings the `address` at which it listens, and of its
-    blocks the incarnation, the epoch, the version `applied` and the versions `kept`.
+    twice the number of its phase, plus one once that phase is over for it, -1 before the first. A server brings the
+    `address` at which it listens, and of its blocks the incarnation, the epoch, the version `applied` and the versions
+    `kept`.
     """
 
     req: int

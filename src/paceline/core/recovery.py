@@ -107,7 +107,7 @@ class Recovery:
             case IncarnationFact(position=position, why=why):
                 if why != RESUMED:
                     job.rewinds += 1
-                job.recomputed += max(0, row.version - (-1 if position is None else position.version))
+                job.recomputed += _steps_between(row.version, position)
 
     def _replay(self, row: FactRow) -> None:
         """Facts of this incarnation."""
@@ -269,7 +269,7 @@ class Recovery:
         effects += [Send(s, over) for s in job.owners if job.saving is not None]
         if why != RESUMED:
             job.rewinds += 1
-        job.recomputed += max(0, before - (-1 if position is None else position.version))
+        job.recomputed += _steps_between(before, position)
         job.incarnation, job.base, job.placement, job.owners = number, to, None, ()
         job.version = -1 if position is None else position.version
         job.watermark = Watermark() if position is None else Watermark(position.watermark, position.above)
@@ -337,3 +337,8 @@ class Recovery:
         if number is not None:
             return progress > 2 * number
         return progress >= 2 * len(job.phases.phases)
+
+
+def _steps_between(version: int, position: Position | None) -> int:
+    """How many steps `version` has more than `position`; version 0 has none."""
+    return max(0, version - (0 if position is None else max(0, position.version)))

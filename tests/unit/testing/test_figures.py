@@ -50,7 +50,7 @@ def test_a_good_campaign() -> None:
     assert lines[0].startswith("campaign")
     assert "kills" in lines[1]
     assert "equal" in lines[1]
-    assert "worker p50 0.30 p95 0.50 max 0.50 s (n 2)" in lines[1]
+    assert "worker 0.30/0.50/0.50 (2)" in lines[1]
     assert "more FAILED" in lines[2]
     assert "DIFFERS" in lines[2]
 

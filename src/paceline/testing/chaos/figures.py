@@ -158,7 +158,8 @@ def _round(figures: RoundFigures) -> dict[str, Any]:
     return {name: getattr(figures, name) for name in RoundFigures.__dataclass_fields__}
 
 
-_COLUMNS = ("campaign", "fired", "rounds", "steps", "lost", "twice", "commits lost", "rewinds", "digest", "recovery")
+_RECOVERY = "seconds to the next commit: p50/p95/max (n)"
+_COLUMNS = ("campaign", "fired", "rounds", "steps", "lost", "twice", "commits lost", "rewinds", "digest", _RECOVERY)
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -166,8 +167,7 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     rows: list[tuple[str, ...]] = [_COLUMNS]
     for name, r in results.items():
         recovery = ", ".join(
-            f"{who} p50 {s['p50']:.2f} p95 {s['p95']:.2f} max {s['max']:.2f} s (n {s['n']})"
-            for who, s in r["recovery_s"].items()
+            f"{who} {s['p50']:.2f}/{s['p95']:.2f}/{s['max']:.2f} ({s['n']})" for who, s in r["recovery_s"].items()
         )
         digest = {True: "equal", False: "DIFFERS", None: "-"}[r["digest_equal"]]
         numbers = (
