@@ -18,15 +18,15 @@ from tests.e2e.cluster import PACELINE, environment, run
 from paceline.testing.chaos.campaigns import SCRIPT
 
 KILLS = ["--kill", "worker=6", "--kill", "coordinator=4", "--kill", "server=2"]
-SHAPE = ["-w", "3", "-s", "2", "--mode", "bsp", "--slots", "4", "--checkpoint-every", "25"]
+SHAPE = ["-w", "3", "-s", "2", "--mode", "bsp", "--slots", "4", "--checkpoint-every", "10"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(420)
 def test_a_dozen_kills_change_nothing(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     options = [*KILLS, "--seed", "1", "--json", str(file), "--dir", "runs", *SHAPE]
-    plain = ["--plain-args", "--slot-ms 0"]
-    done = run([*PACELINE, "dev", "chaos", *options, *plain, SCRIPT, "--slot-ms", "25"], tmp_path, timeout_s=280.0)
+    plain = ["--plain-args", "--slot-ms 0", "--plain-shape", "1x1"]
+    done = run([*PACELINE, "dev", "chaos", *options, *plain, SCRIPT, "--slot-ms", "60"], tmp_path, timeout_s=400.0)
     assert done.code == 0, done.out
     figures = json.loads(file.read_text())
     assert figures["ok"]

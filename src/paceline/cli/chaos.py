@@ -72,6 +72,7 @@ class _Screen:
 @click.option("--per-round", type=int, default=0, metavar="N", help="End and compare after N faults. [default: all]")
 @click.option("--limit", multiple=True, metavar="ROLE=S", help="Fail if the p95 of kill to next commit exceeds this.")
 @click.option("--plain-args", default="", metavar="TEXT", help="More arguments for the run without faults.")
+@click.option("--plain-shape", metavar="WxS", help="Workers and servers of the run without faults.")
 @click.option("--deadline", type=float, default=60.0, show_default=True, metavar="S", help="Of every single wait.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures here.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Where runs go. [default: runs/chaos-0001 …]")
@@ -146,7 +147,7 @@ def _spec(given: dict[str, Any], fraction: float) -> CampaignSpec:
         Messages,
         parse_faults,
         parse_limits,
-        parse_shapes,
+        parse_shape,
     )
 
     faults: Counter[Fault] = Counter()
@@ -158,6 +159,7 @@ def _spec(given: dict[str, Any], fraction: float) -> CampaignSpec:
         script=given["script"],
         arguments=given["arguments"],
         plain_arguments=tuple(shlex.split(given["plain_args"])),
+        plain_shape=parse_shape(given["plain_shape"]) if given["plain_shape"] else None,
         faults={fault: max(1, round(number * fraction)) for fault, number in faults.items() if number},
         messages=Messages(given["drop"], given["duplicate"], given["delay"]),
         seed=given["seed"],
@@ -167,7 +169,7 @@ def _spec(given: dict[str, Any], fraction: float) -> CampaignSpec:
         slots=given["slots"],
         lease_s=given["lease"],
         checkpoint_every=given["checkpoint_every"],
-        shapes=parse_shapes(given["shape"]),
+        shapes=tuple(map(parse_shape, given["shape"])),
         per_round=given["per_round"],
         limits=parse_limits(given["limit"]),
         deadline_s=given["deadline"],

@@ -18,7 +18,7 @@ from paceline.testing.chaos.plan import (
     make_plan,
     parse_faults,
     parse_limits,
-    parse_shapes,
+    parse_shape,
 )
 
 FAULTS = {Fault(Kind.KILL, "worker"): 6, Fault(Kind.STOP, "coordinator"): 3, Fault(Kind.ALL, "run"): 1}
@@ -59,12 +59,12 @@ def test_faults_that_make_no_sense_are_refused(kind: Kind, text: str, named: str
 
 def test_limits_and_shapes() -> None:
     assert parse_limits(["worker=1", "coordinator=2.5"]) == {"worker": 1.0, "coordinator": 2.5}
-    assert parse_shapes(["3x1", "2x2"]) == ((3, 1), (2, 2))
+    assert parse_shape("3x1") == (3, 1)
     with pytest.raises(UsageError, match="--limit"):
         parse_limits(["worker"])
     for wrong in ("3", "0x1", "3x", "axb"):
-        with pytest.raises(UsageError, match="--shape"):
-            parse_shapes([wrong])
+        with pytest.raises(UsageError, match="a shape is WORKERSxSERVERS"):
+            parse_shape(wrong)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,7 @@ def test_limits_and_shapes() -> None:
         ({"workers": 0}, "--workers"),
         ({"lease_s": 0.3}, "--lease"),
         ({"per_round": -1}, "--per-round"),
+        ({"plain_shape": (1, 1)}, "--plain-shape needs --slots"),
     ],
 )
 def test_a_campaign_is_checked_before_anything_starts(changes: dict[str, Any], named: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).parent / "train.example"
 """A small model whose turns sleep some milliseconds: faults come in the middle of them, and restarts have the CPU."""
 
-_BSP = "-w 3 -s 2 --mode bsp --slots 4"
+_BSP = "-w 3 -s 2 --mode bsp --slots 4 --plain-shape 1x1"
 
 CAMPAIGNS: Mapping[str, str] = {
     "kills": f"--kill worker=100 --kill coordinator=100 --per-round 25 {_BSP} --limit worker=1 --limit coordinator=3",
@@ -20,7 +20,7 @@ CAMPAIGNS: Mapping[str, str] = {
     f"{_BSP} {SCRIPT} --hidden 1024",
     "stops": f"--stop worker=30 --stop coordinator=20 --per-round 25 {_BSP}",
     "elastic": f"--term worker=15 --join worker=15 --kill worker=10 --per-round 20 {_BSP}",
-    "power": "--kill-all 20 --per-round 10 --shape 3x1 --shape 2x2 -w 2 -s 2 --mode bsp --slots 4",
+    "power": "--kill-all 20 --per-round 10 --shape 3x1 --shape 2x2 -w 2 -s 2 --mode bsp --slots 4 --plain-shape 1x1",
     "launcher": f"--kill-launcher 50 --per-round 25 {_BSP}",
     "messages": "--drop 0.002 --duplicate 0.02 --delay 0.02 --kill worker=10 --kill coordinator=5 --kill server=5 "
     f"--per-round 10 {_BSP}",

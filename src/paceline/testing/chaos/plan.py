@@ -89,7 +89,8 @@ class Messages:
 class CampaignSpec:
     """A campaign. `script` runs with `arguments` on `workers` and `servers`; resumed runs take turns with `shapes`.
 
-    The run without faults gets `plain_arguments` too, which must not change what is computed.
+    The run without faults gets `plain_arguments` too, and runs in `plain_shape` if that is given: neither may change
+    what is computed.
 
     A round ends after `per_round` faults (0: all of them). `limits` are p95s of the recovery in seconds, by what is
     measured; a campaign that exceeds one fails.
@@ -98,6 +99,7 @@ class CampaignSpec:
     script: Path
     arguments: tuple[str, ...] = ()
     plain_arguments: tuple[str, ...] = ()
+    plain_shape: tuple[int, int] | None = None
     faults: Mapping[Fault, int]
     messages: Messages = Messages()
     seed: int = 0
@@ -122,6 +124,8 @@ class CampaignSpec:
                 raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
         if self.lease_s <= 0.5:
             raise UsageError(f"--lease must exceed the heartbeat of 0.5 s, not {self.lease_s}")
+        if self.plain_shape is not None and self.slots is None:
+            raise UsageError("--plain-shape needs --slots: without it, a step has as many slots as there are workers")
         if self.per_round < 0:
             raise UsageError(f"--per-round must not be negative, not {self.per_round}")
         if not sum(self.faults.values()) and not self.messages.kinds:
@@ -165,19 +169,16 @@ def parse_limits(texts: Iterable[str]) -> dict[str, float]:
     return limits
 
 
-def parse_shapes(texts: Iterable[str]) -> tuple[tuple[int, int], ...]:
+def parse_shape(text: str) -> tuple[int, int]:
     """Read ``3x1``: three workers and one server.
 
     Raises:
         UsageError: anything else.
     """
-    shapes = []
-    for text in texts:
-        workers, _, servers = text.partition("x")
-        if not (workers.isdecimal() and servers.isdecimal() and int(workers) and int(servers)):
-            raise UsageError(f"--shape takes WORKERSxSERVERS such as 3x1, not {text!r}")
-        shapes.append((int(workers), int(servers)))
-    return tuple(shapes)
+    workers, _, servers = text.partition("x")
+    if not (workers.isdecimal() and servers.isdecimal() and int(workers) and int(servers)):
+        raise UsageError(f"a shape is WORKERSxSERVERS such as 3x1, not {text!r}")
+    return int(workers), int(servers)
 
 
 def make_plan(faults: Mapping[Fault, int], seed: int) -> list[Planned]:

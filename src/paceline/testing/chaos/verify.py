@@ -104,7 +104,8 @@ class References:
 
     def _make(self, steps: int, path: Path) -> str:
         spec = self._spec
-        shape = ["-w", spec.workers, "-s", spec.servers, "--mode", spec.mode]
+        workers, servers = spec.plain_shape or (spec.workers, spec.servers)
+        shape = ["-w", workers, "-s", servers, "--mode", spec.mode]
         slots = ["--slots", spec.slots] if spec.slots else []
         words = ["run", "--dir", path, *shape, *slots, "--checkpoint-every", "0", "--max-steps", steps]
         out = path.with_suffix(".out")
