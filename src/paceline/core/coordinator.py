@@ -35,6 +35,7 @@ from paceline.messages import (
     Message,
     NotLoaded,
     Ok,
+    PhaseOver,
     PlacementRequest,
     Prepare,
     Ready,
@@ -150,7 +151,9 @@ class CoordinatorCore(Books):
         return [self.fact(ClaimFact(message.key)), *self.claims.done(sender, message)]
 
     def _is_void(self, reply: Message) -> bool:
-        """Whether an answer that was given is a lease that no longer holds."""
+        """Whether an answer that was given is a lease that no longer holds, or speaks of blocks that are no more."""
+        if isinstance(reply, Grant | EvalGrant | PhaseOver) and not self.is_current(reply.incarnation, reply.epoch):
+            return self.placement is not None
         match reply:
             case Grant(fence=fence):
                 return fence not in self.leases

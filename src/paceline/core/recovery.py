@@ -52,7 +52,7 @@ class Recovery:
         self._keeping = keeping
         self.lose: Callable[[NodeId], list[Effect]] = lambda node: []
         self.forget: Callable[[], None] = lambda: None
-        self._kept: set[int] | None = None
+        self._heard: dict[NodeId, tuple[int, frozenset[int]]] = {}
 
     # ------------------------------------------------------------ a coordinator starts again
 
@@ -165,33 +165,40 @@ class Recovery:
     def heard(self, server: NodeId, message: Register) -> list[Effect]:
         """A server of the placement speaks to this coordinator for the first time."""
         job = self._job
-        effects = self.catch_up(server, message.incarnation, message.epoch, message.applied)
+        effects, applied = self._orient(server, message)
         if server not in job.awaited:
-            return effects
+            return effects + self._catch_up(server, applied)
         job.awaited.discard(server)
-        kept = set(message.kept) | {job.version}
-        self._kept = kept if self._kept is None else self._kept & kept
+        self._heard[server] = applied, frozenset(message.kept)
         if job.awaited:
             return effects
-        self._reopen(self._kept)
-        self._kept = None
+        heard, self._heard = self._heard, {}
+        kept = {version for _, versions in heard.values() for version in versions}
+        kept |= set(range(min(applied for applied, _ in heard.values()), job.version + 1))
+        # What a server has not applied yet it will keep when it does.
+        self._reopen(v for v in kept if all(v in versions or v >= applied for applied, versions in heard.values()))
+        for owner, (applied, _) in heard.items():
+            effects += self._catch_up(owner, applied)
         effects += [Send(s, choice) for choice in self._commits.choices() for s in job.owners]
         for step in job.gate.steps():
             effects += self._commits.progress(step)
         return effects + job.serve()
 
-    def catch_up(self, server: NodeId, incarnation: int, epoch: int, applied: int) -> list[Effect]:
-        """Say again what `server` has missed."""
+    def _orient(self, server: NodeId, message: Register) -> tuple[list[Effect], int]:
+        """Tell `server` where the job is; returns also which version it has then."""
         job = self._job
         assert job.placement is not None
-        effects: list[Effect] = []
-        if (incarnation, epoch) != (job.incarnation, job.placement.epoch):
-            effects.append(Send(server, job.assignment()))
-            applied = -1 if job.base is None else job.base.position.version
-        effects.append(Send(server, job.plan()))
-        if server in job.owners:
-            effects += [Send(server, job.announcement(c)) for c in job.log if c.version > applied]
-        return effects
+        plan = Send(server, job.plan())
+        if (message.incarnation, message.epoch) == (job.incarnation, job.placement.epoch):
+            return [plan], message.applied
+        return [Send(server, job.assignment()), plan], -1 if job.base is None else job.base.position.version
+
+    def _catch_up(self, server: NodeId, applied: int) -> list[Effect]:
+        """Commits that `server` has missed, now that it is known what must be kept."""
+        job = self._job
+        if server not in job.owners:
+            return []
+        return [Send(server, job.announcement(c)) for c in job.log if c.version > applied]
 
     def _reopen(self, kept: Iterable[int]) -> None:
         """Validations that were under way, on versions that every server still has."""

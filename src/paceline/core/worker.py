@@ -227,6 +227,7 @@ class WorkerCore:
     def reconnected(self, now: float) -> list[Send]:
         """Another coordinator speaks for the job: tell it who this is and what it holds, then ask again."""
         leases = [HeldLease(r.step, r.slot, r.fence, r) for r in self._reports]
+        self.last_step = -2  # whether that will count is not known now, so nobody waits to read it
         task = self.task
         if isinstance(task, Grant) and self.state != WorkerState.ASKING and task.incarnation == self.incarnation:
             leases.append(HeldLease(task.step, task.slot, task.fence))
@@ -284,6 +285,8 @@ class WorkerCore:
         for req, (give_back, _) in list(self._given_back.items()):
             self._given_back[req] = (give_back, now)
             out.append(Send(COORDINATOR, give_back))
+        if any(pull.after >= 0 for pull, _ in self._pulls.values()):
+            return out + self._abandon(now)
         if self._placing is not None:
             self._placing = (self._placing[0], now)
             out.append(Send(COORDINATOR, self._placing[0]))
@@ -331,6 +334,10 @@ class WorkerCore:
         if not self._answered:
             return True
         task = self.task
+        if isinstance(task, EvalOver) or task is None or isinstance(message, EvalOver):
+            return False
+        if (message.incarnation, message.epoch) > (task.incarnation, task.epoch):
+            return self.state == WorkerState.PULLING  # what it waits to read is no more
         if self.state != WorkerState.PULLING or not isinstance(task, Grant | EvalGrant):
             return False
         return not isinstance(message, Grant | EvalGrant) or message.fence > task.fence
@@ -351,7 +358,9 @@ class WorkerCore:
                 if segment.window == 0:
                     return self._read(now, exact=task.step)
                 watermark = needed_watermark(segment.window, task.step)
-                after = self.last_step if segment.window == UNLIMITED else -2
+                # Its own last step, unless that is what it is given again.
+                own = segment.window == UNLIMITED and self.last_step != task.step
+                after = self.last_step if own else -2
                 return self._read(now, exact=-1, watermark=watermark, after=after)
             case EvalGrant(version=version):
                 return self._read(now, exact=version)

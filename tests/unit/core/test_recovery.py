@@ -110,9 +110,10 @@ def test_a_new_coordinator_goes_on_where_the_log_ends() -> None:
 def test_rule_an_acknowledged_commit_is_told_again_to_a_server_that_missed_it() -> None:
     desk = trained(2)
     desk.restart()
-    effects = server_back(desk, "server-0", applied=0)
+    assert sent(server_back(desk, "server-0", applied=0), Committed) == [], "not before it is known what to keep"
+    effects = server_back(desk, "server-1", applied=2)
     assert [c.commit.version for c in sent(effects, Committed, "server-0")] == [1, 2]
-    assert sent(server_back(desk, "server-1", applied=2), Committed) == []
+    assert sent(effects, Committed, "server-1") == []
 
 
 def test_rule_leases_that_are_reported_again_get_a_full_new_term() -> None:

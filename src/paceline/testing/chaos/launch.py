@@ -118,7 +118,7 @@ class Footprint:
 
     def left(self) -> list[str]:
         """What of it is still there, by name."""
-        found = [f"process {p.pid}" for p in self._processes if _lives(p)]
+        found = [f"process {p.pid}" for p in self._processes if lives(p)]
         if self._ports:
             listening = {_port(c) for c in psutil.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN}
             found += [f"port {host}:{port}" for host, port in sorted(self._ports & listening)]
@@ -137,7 +137,8 @@ def segments() -> frozenset[str]:
     return frozenset(p.name for p in _SHM.glob("paceline*")) if _SHM.is_dir() else frozenset()
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """Whether the process runs; one that is dead but not yet waited for does not."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -11,6 +11,7 @@ import psutil
 from paceline.checkpoint.manifest import MARKER, newest
 from paceline.checkpoint.storage import open_storage
 from paceline.testing.chaos.figures import Figures
+from paceline.testing.chaos.launch import lives
 from paceline.testing.chaos.plan import Fault, Kind, Planned
 from paceline.testing.chaos.recovery import Recovery
 from paceline.testing.chaos.run import ChaosRun, Stuck
@@ -91,7 +92,7 @@ class Strikes:
         folder = self._wait_for_save()
         time.sleep(planned.span * _SAVE_SPAN_S)
         at = _send(process, signal.SIGKILL)
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        while lives(process):
             time.sleep(0.001)
         hit = not (folder / MARKER).exists()
         whole, _ = newest(open_storage(self.run.checkpoints))
