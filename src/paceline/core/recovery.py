@@ -155,7 +155,8 @@ class Recovery:
         job = self._job
         job.quiet_until = job.now + job.spec.grace_s
         job.term_until = job.now + job.spec.heartbeat_timeout_s
-        if job.placement is None:
+        if job.placement is None:  # it died between a rewind and the placement that follows
+            self._reopen([job.version])
             return
         job.awaited = set(job.owners)
         for node, address in job.placement.addresses.items():

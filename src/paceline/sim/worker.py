@@ -263,7 +263,11 @@ class SimWorker(Process):
         for phase in scenario.phases:
             begun = yield Ask(lambda req, p=phase: BeginPhase(req, p))  # type: ignore[misc]
             assert isinstance(begun, PhaseBegun)
-            if begun.segment is None:
+            if begun.segment is None:  # the job is over: what is left is to read its final version, and to validate it
+                self._send_all(self.core.ask(self.cluster.world.now, phase.number))
+                yield from self._loop()
+                if isinstance(self.core.task, PhaseOver):
+                    self.cluster.checker.phase_ended(self.node, self.core.task, self._reads(), was_there=False)
                 break
             self.evicted = False
             joined = len(self.cluster.checker.log)

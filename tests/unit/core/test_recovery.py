@@ -652,3 +652,21 @@ def test_rule_an_attempt_that_was_given_back_is_not_reported_as_sealed() -> None
     core.sealed(0.0, 1.0, HYPER, {}, 0.1)
     (intro,) = sent(core.reconnected(0.0), Register)
     assert intro.leases == ()
+
+
+def test_a_coordinator_that_dies_between_a_rewind_and_the_placement_validates_where_it_goes_on() -> None:
+    from paceline.messages import Declare, ValidatorSpec
+
+    desk = Desk(servers=2, rewinds=True, checkpoint_steps=1).start(begin=False)
+    for worker in desk.workers:
+        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
+        desk.begin(worker, data_len=80)
+    desk.initialise()
+    desk.finish_step(0)
+    complete = save(desk, 1)
+    desk.core.completed(complete.checkpoint.folder, "", desk.now)
+    desk.wrote(desk.core.lost("server-1", "gone", desk.now))
+    assert desk.core.rewinding
+    desk.restart([complete.checkpoint])
+    assert desk.core.rewinding
+    assert [r.version for r in desk.core.evaluations.rounds.values()] == [1]
