@@ -15,7 +15,7 @@ from paceline.types import NodeId, SavedFile
 
 logger = logging.getLogger(__name__)
 
-_NICE = 5  # below training, but not so far that it holds the interpreter's lock while it waits for a core
+_NICE = 15  # training goes first; hashing and writing, nearly all of the work, hold no lock of the interpreter
 
 
 @dataclass(frozen=True, slots=True)
