@@ -53,6 +53,7 @@ class Recovery:
         self.lose: Callable[[NodeId], list[Effect]] = lambda node: []
         self.forget: Callable[[], None] = lambda: None
         self._heard: dict[NodeId, tuple[int, frozenset[int]]] = {}
+        self._validated: set[tuple[int, int]] = set()
 
     # ------------------------------------------------------------ a coordinator starts again
 
@@ -79,6 +80,7 @@ class Recovery:
         job.totals.max_staleness, job.totals.max_lag = history.max_staleness, history.max_lag
         job.logs |= history.logs
         for evaluation in history.evaluations:
+            self._validated.add((evaluation.validator, evaluation.version))
             job.evaluations.latest[evaluation.validator] = (evaluation.version, dict(evaluation.values))
         self._close_phases()
         self._begin_leasing()
@@ -209,8 +211,7 @@ class Recovery:
         versions = sorted(v for v in kept if v > 0)
         for version in versions:
             for validator in job.evaluations.due(version, last=version in ends):
-                known = job.evaluations.latest.get(validator.number)
-                if known is not None and known[0] >= version:
+                if (validator.number, version) in self._validated:
                     continue
                 if job.evaluations.open(validator, version, version) is not None:
                     job.pins.add(version, "evaluation")
@@ -282,6 +283,7 @@ class Recovery:
         job.version = -1 if position is None else position.version
         job.watermark = Watermark() if position is None else Watermark(position.watermark, position.above)
         self._take(position)
+        self._validated.clear()
         self.forget()
         self._keep_phases(later, effects)
         self._keeping.restart(job.version)
