@@ -8,6 +8,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from paceline.messages import Message, Push, Refused
@@ -33,6 +34,7 @@ class PartialPort:
         self._random = random.Random(seed)
         self._abandon = abandon
         self._die_at = die_at
+        self._died = Path("died")
         self._fence: Fence | None = None
         self._abandoned: set[Fence] = set()
         self._replies: deque[Event] = deque()
@@ -59,7 +61,8 @@ class PartialPort:
                 self._abandoned.add(message.fence)
                 self.abandoned += 1
         delivery: Delivery = self._inner.send(peer, message, frames)
-        if first and self.turns == self._die_at:
+        if first and self.turns == self._die_at and not self._died.exists():
+            self._died.touch()  # once: the engine starts the worker again
             time.sleep(0.1)  # the lane sends behind our back
             os.kill(os.getpid(), signal.SIGKILL)
         return delivery

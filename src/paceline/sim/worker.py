@@ -90,6 +90,7 @@ class SimWorker(Process):
         self._asked: tuple[Ask, Message, float] | None = None
         self._waits = False
         self._sleeps = False
+        self._lies: dict[int, bool] = {}
         self._joining: Message | None = None
         self._evaluating = False
         self._noticed = False
@@ -202,12 +203,15 @@ class SimWorker(Process):
 
     def _send(self, send: Send) -> None:
         message = send.message
-        if isinstance(message, Push) and message.step != INIT_STEP and self._mangles():
+        if isinstance(message, Push) and message.step != INIT_STEP and self._mangles(message):
             message = msgspec.structs.replace(message, base=-1)
         self.cluster.network.send(self.node, send.to, message, send.payload)
 
-    def _mangles(self) -> bool:
-        return self.cluster.faulty and self.rng.random() < self.scenario.habits.mangled
+    def _mangles(self, push: Push) -> bool:
+        """Whether this push lies about its base. Repetitions of a request are equal, so they all do or none does."""
+        if push.req not in self._lies:
+            self._lies[push.req] = self.cluster.faulty and self.rng.random() < self.scenario.habits.mangled
+        return self._lies[push.req]
 
     # ------------------------------------------------------------ the script's side
 
