@@ -95,7 +95,7 @@ class CoordinatorCore(Books):
             Ready: self._commits.ready,
             Summed: self._commits.summed,
             Saved: self._keeping.saved,
-            NotLoaded: lambda sender, message: self._recovery.not_loaded(message),
+            NotLoaded: lambda sender, message: self._roster.not_loaded(message),
         }
 
     def start(self, now: float) -> list[Effect]:
@@ -153,7 +153,7 @@ class CoordinatorCore(Books):
     def _is_void(self, reply: Message) -> bool:
         """Whether an answer that was given is a lease that no longer holds, or speaks of blocks that are no more."""
         if isinstance(reply, Grant | EvalGrant | PhaseOver) and not self.is_current(reply.incarnation, reply.epoch):
-            return self.placement is not None
+            return True
         match reply:
             case Grant(fence=fence):
                 return fence not in self.leases

@@ -18,6 +18,7 @@ from paceline.messages import (
     BeatAck,
     Bye,
     Exited,
+    NotLoaded,
     Ok,
     PlacementRequest,
     Prepare,
@@ -254,6 +255,11 @@ class Roster:
             _compare_models(self._job.model, message.spec, name)
         self._prepare_waiting[sender] = message.req
         return effects + self._place()
+
+    def not_loaded(self, message: NotLoaded) -> list[Effect]:
+        """A server could not load its blocks: the job goes back further, and since everyone is there, at once."""
+        effects = self._recovery.not_loaded(message)
+        return effects + self._place() if effects else []
 
     def _place(self) -> list[Effect]:
         """Place the blocks once the model is known and every server is there; answer who waits for it."""

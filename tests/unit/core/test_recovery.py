@@ -14,6 +14,7 @@ from paceline.messages import (
     BeginPhase,
     Choose,
     Committed,
+    Exited,
     Grant,
     HeldLease,
     JobArgs,
@@ -405,6 +406,19 @@ def test_a_damaged_checkpoint_is_passed_over() -> None:
     assert (fact.number, fact.folder) == (2, "i0000-v0000000001")
     assert "damaged" in desk.core.warning
     assert desk.core.version == 1
+    assigns = sent(effects, Assign)
+    assert [a.folder for a in assigns] == ["i0000-v0000000001"] * 2, "all servers are there: nobody need come first"
+    assert sent(desk.turn("worker-0"), Grant)[0].incarnation == 2
+
+
+def test_an_answer_from_before_a_rewind_is_not_repeated_while_there_is_no_placement() -> None:
+    desk = trained(2, checkpoint_steps=1)
+    desk.core.completed(save(desk, 1).checkpoint.folder, "", desk.now)
+    asked = Turn(desk.req(), 0, 0)
+    assert len(sent(desk.say("worker-0", asked), Grant)) == 1
+    desk.say("engine", Exited(desk.req(), "server-1", 1, -9))
+    assert desk.core.placement is None
+    assert desk.say("worker-0", asked) == [], "that lease is of another history"
 
 
 def test_rewind_survives_the_coordinator() -> None:
