@@ -435,7 +435,10 @@ class Abort(Message, frozen=True):
 
 
 class Push(Message, frozen=True):
-    """Gradients of one attempt; provisional until a push with `seal` arrives. Frames follow, one a `BlockFrame`."""
+    """Gradients of one attempt; provisional until a push with `seal` arrives. Frames follow, one a `BlockFrame`.
+
+    `weight` is what the seal will say, unless the slot turns out empty.
+    """
 
     req: int
     incarnation: int
@@ -446,6 +449,7 @@ class Push(Message, frozen=True):
     base: int
     blocks: tuple[BlockFrame, ...]
     seal: Seal | None = None
+    weight: float = 1.0
 
 
 class PushAck(Message, frozen=True):
@@ -472,13 +476,15 @@ class Pull(Message, frozen=True):
 
 
 class PullReply(Message, frozen=True):
-    """The blocks at `version`; frames follow."""
+    """The blocks at `version`; frames follow. A large answer comes in `parts`, numbered from 0, in model order."""
 
     req: int
     incarnation: int
     version: int
     watermark: int
     blocks: tuple[BlockFrame, ...]
+    part: int = 0
+    parts: int = 1
 
 
 class Refused(Message, frozen=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import msgspec
 
@@ -23,6 +24,7 @@ from paceline.messages import (
     Assign,
     Beat,
     BeatAck,
+    BlockFrame,
     Choose,
     Committed,
     Message,
@@ -45,6 +47,7 @@ from paceline.messages import (
 )
 from paceline.types import COORDINATOR, INIT_STEP, BlockSpec, Commit, Fence, NodeId, SavedFile
 
+_PART_NBYTES = 16 << 20  # of an answer to a pull: the reader fills one part while the next is on its way
 _MAX_MARKS = 100_000  # with an unlimited window: versions so old that nobody can still be working on them
 
 
@@ -83,9 +86,12 @@ class ServerCore:
     `saving` is the version that is being written to a checkpoint, None while there is none.
     """
 
-    def __init__(self, node: NodeId, store: BlockStore, *, heartbeat_s: float = 0.5) -> None:
+    def __init__(
+        self, node: NodeId, store: BlockStore, *, heartbeat_s: float = 0.5, part_nbytes: int = _PART_NBYTES
+    ) -> None:
         self.node = node
         self.store = store
+        self.part_nbytes = part_nbytes
         self.heartbeat_s = heartbeat_s
         self.generation = 0
         self.incarnation = 0
@@ -261,12 +267,16 @@ class ServerCore:
             attempt = attempts[push.fence] = Attempt(push.base)
         if attempt.whole:
             return [Send(sender, PushAck(push.req, "duplicate"))]
+        fresh: dict[int, tuple[int, object]] = {}
         for frame, content in zip(push.blocks, payload, strict=True):
             if frame.rev > attempt.revs.get(frame.block, -1):
                 attempt.revs[frame.block] = frame.rev
                 attempt.payloads[frame.block] = content
+                fresh[frame.block] = frame.rev, content
         if push.seal is not None:
             attempt.seal = push.seal
+        elif fresh and step.num_slots > 1 and not self._is_whole(push.step):
+            self.store.anticipate(SumKey(push.step, None), push.slot, push.fence, push.weight, fresh)
         out = [Send(sender, PushAck(push.req, "held"))]
         if attempt.whole:
             out += self._complete(push.step, step, push.slot, push.fence, attempt)
@@ -312,8 +322,7 @@ class ServerCore:
 
     def _complete(self, number: int, step: StepSum, slot: int, fence: Fence, attempt: Attempt) -> list[Send]:
         """One attempt is here in full. What that means depends on whether attempts are interchangeable."""
-        whole = self.whole or number == INIT_STEP or self.schedule.window(number) != 0
-        if not whole:
+        if not self._is_whole(number):
             step.chosen[slot] = fence
             return self._advance(number, step)
         if step.num_slots > 1:
@@ -321,8 +330,12 @@ class ServerCore:
             step.receipts[slot, fence] = receipt
             return [Send(COORDINATOR, receipt)]
         key = SumKey(number, fence)
-        self._add(key, attempt)
+        self._add(key, slot, fence, attempt)
         return [Send(COORDINATOR, self._ready(number, step, (fence,), key, [attempt.base]))]
+
+    def _is_whole(self, number: int) -> bool:
+        """Whether a slot of this step counts only as one whole attempt."""
+        return self.whole or number == INIT_STEP or self.schedule.window(number) != 0
 
     def _choose(self, message: Choose) -> list[Send]:
         step = self.steps.get(message.step)
@@ -337,9 +350,10 @@ class ServerCore:
         """Sum in slot order as far as the chosen attempts reach; later slots are held until then."""
         key = SumKey(number, None)
         while step.summed < step.num_slots and step.summed in step.chosen:
-            attempt = step.attempts.pop(step.summed)[step.chosen[step.summed]]
+            fence = step.chosen[step.summed]
+            attempt = step.attempts.pop(step.summed)[fence]
             step.bases.append(attempt.base)
-            self._add(key, attempt)
+            self._add(key, step.summed, fence, attempt)
             step.summed += 1
         if step.summed == step.num_slots:
             if step.ready:
@@ -354,10 +368,11 @@ class ServerCore:
     def _summed(self, number: int, step: StepSum) -> Send:
         return Send(COORDINATOR, Summed(self.incarnation, self.epoch, number, step.told))
 
-    def _add(self, key: SumKey, attempt: Attempt) -> None:
-        assert attempt.seal is not None
-        sealed = {b: attempt.payloads[b] for b, _ in attempt.seal.revs}
-        self.store.add(key, attempt.seal.weight, frozenset(attempt.seal.absent), sealed)
+    def _add(self, key: SumKey, slot: int, fence: Fence, attempt: Attempt) -> None:
+        seal = attempt.seal
+        assert seal is not None
+        sealed = {b: attempt.payloads[b] for b, _ in seal.revs}
+        self.store.add(key, seal.weight, frozenset(seal.absent), sealed, slot=slot, fence=fence, revs=dict(seal.revs))
         attempt.payloads.clear()
 
     def _ready(self, number: int, step: StepSum, fences: tuple[Fence, ...], key: SumKey, bases: list[int]) -> Ready:
@@ -429,9 +444,10 @@ class ServerCore:
         if not 0 <= self.final <= self.applied:
             return
         for number in list(self.steps):
-            if self.steps[number].summed:
+            summed = self.steps[number].summed > 0
+            if summed or not self._is_whole(number):
                 self.store.drop(SumKey(number, None))
-            self._drop(number, apart=not self.steps[number].summed)
+            self._drop(number, apart=not summed)
 
     def _prune(self) -> None:
         """Forget the watermarks of versions on which nothing may be computed any more."""
@@ -479,8 +495,27 @@ class ServerCore:
             self._parking.wait(sender, pull, version=version)
             return []
         blocks, payload = self.store.read(version, pull.have, pull.blocks)
-        reply = PullReply(pull.req, self.incarnation, version, self._marks.get(version, 0), blocks)
-        return [Send(sender, reply, payload)]
+        cuts = self._cuts(blocks)
+        mark = self._marks.get(version, 0)
+        return [
+            Send(
+                sender,
+                PullReply(pull.req, self.incarnation, version, mark, blocks[a:b], part, len(cuts) - 1),
+                payload[a:b],
+            )
+            for part, (a, b) in enumerate(pairwise(cuts))
+        ]
+
+    def _cuts(self, blocks: Sequence[BlockFrame]) -> list[int]:
+        """Where an answer with these blocks is cut into parts: the bounds of all of them."""
+        cuts, nbytes = [0], 0
+        for number, frame in enumerate(blocks):
+            more = self.blocks[frame.block].nbytes
+            if nbytes and nbytes + more > self.part_nbytes:
+                cuts.append(number)
+                nbytes = 0
+            nbytes += more
+        return [*cuts, len(blocks)]
 
     def _answer(self, waiting: list[tuple[NodeId, Pull]]) -> list[Send]:
         out: list[Send] = []

@@ -42,7 +42,26 @@ class BlockStore(Protocol):
         """
         ...
 
-    def add(self, key: SumKey, weight: float, absent: frozenset[int], payloads: Mapping[int, object]) -> None:
+    def anticipate(
+        self, key: SumKey, slot: int, fence: Fence, weight: float, payloads: Mapping[int, tuple[int, object]]
+    ) -> None:
+        """Blocks of an attempt that is not sealed yet, as (rev, payload): a hint that they may be summed beforehand.
+
+        What is made of them counts only if `add` names the same slot, fence and revs; nothing depends on this call.
+        """
+        ...
+
+    def add(
+        self,
+        key: SumKey,
+        weight: float,
+        absent: frozenset[int],
+        payloads: Mapping[int, object],
+        *,
+        slot: int = -1,
+        fence: Fence | None = None,
+        revs: Mapping[int, int] | None = None,
+    ) -> None:
         """Add one sealed attempt, given by block, to the sum `key`. Called in slot order."""
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
@@ -64,6 +64,14 @@ class _Unacked:
     sent: float
 
 
+@dataclass(slots=True)
+class _Arriving:
+    """An answer that comes in parts."""
+
+    version: int
+    parts: set[int] = field(default_factory=set)
+
+
 @dataclass(frozen=True, slots=True)
 class Fill:
     """Blocks that arrived: put them into the model now, before the next event."""
@@ -86,7 +94,8 @@ Effect = Send | Fill | Connect
 class WorkerCore:
     """One worker's side. The host calls in, sends what is returned, and looks at `state` and `task`.
 
-    `held[server]` is the version of that server's blocks which the host's model has now. `progress` is how far the
+    `held[server]` is the version of that server's blocks which the host's model has now, -1 while it has blocks of
+    several. `progress` is how far the
     script is, as `Register` says it; the host counts the validations it has `declared`.
     """
 
@@ -112,6 +121,7 @@ class WorkerCore:
         self._turn_sent = 0.0
         self._evaluation = -1
         self._pulls: dict[NodeId, tuple[Pull, float]] = {}
+        self._arriving: dict[NodeId, _Arriving] = {}
         self._unacked: dict[int, _Unacked] = {}
         self._given_back: dict[int, tuple[GiveBack, float]] = {}
         self._void: Fence | None = None
@@ -166,7 +176,7 @@ class WorkerCore:
         self.state, self.task, self.phase = WorkerState.ASKING, None, phase
         self.progress = max(self.progress, 2 * phase)
         self._evaluation = evaluation
-        self._pulls.clear()
+        self._forget_pulls()
         self._placing = None
         self._turn = Turn(self.next_req(), phase, self.incarnation, sealed, evaluated, abandoned, evaluation)
         self._answered, self._turn_sent = False, now
@@ -176,6 +186,7 @@ class WorkerCore:
         self,
         now: float,
         parts: Mapping[NodeId, tuple[tuple[BlockFrame, ...], Sequence[object], Seal | None]],
+        weight: float = 1.0,
     ) -> list[Send]:
         """Send the blocks of the current slot to their servers: provisional, or the end of the attempt."""
         task = self.task
@@ -192,6 +203,7 @@ class WorkerCore:
                 self.held[server],
                 frames,
                 seal,
+                weight,
             )
             self._unacked[message.req] = _Unacked(server, message, payload, now)
             out.append(Send(server, message, payload))
@@ -342,8 +354,12 @@ class WorkerCore:
             return False
         return not isinstance(message, Grant | EvalGrant) or message.fence > task.fence
 
-    def _begin(self, task: Grant | EvalGrant | PhaseOver | EvalOver, now: float) -> list[Send]:
+    def _forget_pulls(self) -> None:
         self._pulls.clear()
+        self._arriving.clear()
+
+    def _begin(self, task: Grant | EvalGrant | PhaseOver | EvalOver, now: float) -> list[Send]:
+        self._forget_pulls()
         if not isinstance(task, EvalOver) and (self.placement is None or self.placement.epoch < task.epoch):
             # The blocks have moved: learn where they are before reading them.
             self.state = WorkerState.PULLING
@@ -394,7 +410,18 @@ class WorkerCore:
         asked = self._pulls.get(sender)
         if asked is None or asked[0].req != message.req or message.incarnation != self.incarnation:
             return []
+        arriving = self._arriving.get(sender)
+        if arriving is not None and message.version < arriving.version:
+            return []  # the pull was repeated, and a newer version is on its way: all of it
+        if message.parts > 1:
+            if arriving is None or arriving.version != message.version:
+                arriving = self._arriving[sender] = _Arriving(message.version)
+            arriving.parts.add(message.part)
+            self.held[sender] = -1
+            if len(arriving.parts) < message.parts:
+                return [Fill(sender, message.blocks, payload)]
         del self._pulls[sender]
+        self._arriving.pop(sender, None)
         self.held[sender] = message.version
         if not self._pulls:
             self._arrived()
@@ -426,7 +453,7 @@ class WorkerCore:
             return []
         self.state, self.task, self._turn, self.last_step = WorkerState.ASKING, None, None, -2
         self._void_all = True
-        self._pulls.clear()
+        self._forget_pulls()
         self._given_back.clear()
         self._reports.clear()
         introduction = self.introduce()

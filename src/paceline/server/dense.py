@@ -17,7 +17,7 @@ from paceline.errors import CheckpointError
 from paceline.messages import BlockFrame
 from paceline.server.optimizers import PieceOptimizer, State
 from paceline.transport.base import Delivery
-from paceline.types import INIT_STEP, BlockSpec, Commit, Kind, ModelSpec
+from paceline.types import INIT_STEP, BlockSpec, Commit, Fence, Kind, ModelSpec
 
 _CHUNK_NBYTES = 1 << 20  # pieces updated together: few optimizer calls for small blocks, cache-sized for large ones
 
@@ -145,7 +145,22 @@ class DenseStore:
 
     # ------------------------------------------------------------ sums
 
-    def add(self, key: SumKey, weight: float, absent: frozenset[int], payloads: Mapping[int, object]) -> None:
+    def anticipate(
+        self, key: SumKey, slot: int, fence: Fence, weight: float, payloads: Mapping[int, tuple[int, object]]
+    ) -> None:
+        """Nothing is summed beforehand."""
+
+    def add(
+        self,
+        key: SumKey,
+        weight: float,
+        absent: frozenset[int],
+        payloads: Mapping[int, object],
+        *,
+        slot: int = -1,
+        fence: Fence | None = None,
+        revs: Mapping[int, int] | None = None,
+    ) -> None:
         """Add one slot: acc = w0*g0, then acc += wi*gi, in slot order."""
         total = self._sums.get(key)
         if total is None:

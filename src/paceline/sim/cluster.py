@@ -116,7 +116,10 @@ class SimServer(Process):
         self.cluster = cluster
         self.introduction = Register(1, "server", name, 1, "here", f"sim://{node}")
         self.store = SymbolStore(cluster.checker, cluster.disk)
-        self.core = ServerCore(node, self.store, heartbeat_s=cluster.scenario.cluster.heartbeat_s)
+        scenario = cluster.scenario
+        self.core = ServerCore(
+            node, self.store, heartbeat_s=scenario.cluster.heartbeat_s, part_nbytes=scenario.part_nbytes
+        )
         self._welcome = False
 
     def start(self) -> None:

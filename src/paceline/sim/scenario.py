@@ -62,6 +62,7 @@ class Scenario:
     heal_at_s: float = 0.0
     stop: StopPlan | None = None
     single_thread: bool = False  # a worker hears nothing while it computes, but its heart beats
+    part_nbytes: int = 1 << 30  # answers to pulls come in parts of this size
     resend_s: float = 1.0
     tick_s: float = 0.2
     generation: int = 2
@@ -159,6 +160,7 @@ def make_scenario(
         heal_at_s=length + 2.0,
         stop=stop,
         single_thread=rng.random() < 0.6,
+        part_nbytes=rng.choice((1, 1 << 30)),
         # One worker, the slowest, does everything that is left; before that, others fall silent and are evicted.
         bound_s=60.0 + 1.5 * turns * (1.5 * mean_turn * max(speeds) + 12 * weather.mean_delay_s),
     )

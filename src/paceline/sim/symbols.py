@@ -119,7 +119,22 @@ class SymbolStore:
         """Freeze the current version."""
         self.frozen = version, dict(self.current)
 
-    def add(self, key: SumKey, weight: float, absent: frozenset[int], payloads: Mapping[int, object]) -> None:
+    def anticipate(
+        self, key: SumKey, slot: int, fence: Fence, weight: float, payloads: Mapping[int, tuple[int, object]]
+    ) -> None:
+        """Nothing to do beforehand."""
+
+    def add(
+        self,
+        key: SumKey,
+        weight: float,
+        absent: frozenset[int],
+        payloads: Mapping[int, object],
+        *,
+        slot: int = -1,
+        fence: Fence | None = None,
+        revs: Mapping[int, int] | None = None,
+    ) -> None:
         """One attempt more."""
         gradients = {b: p for b, p in payloads.items() if isinstance(p, Gradient)}
         part = Part(*unmark(absent), weight, gradients)

@@ -162,8 +162,9 @@ class SimWorker(Process):
         for frame, value in zip(fill.frames, fill.payload, strict=True):
             assert isinstance(value, Value)
             self.values[frame.block] = value
-        for block in self.core.mine[fill.server]:
-            self.versions[block] = message.version
+        if self.core.held[fill.server] == message.version:  # else further parts follow
+            for block in self.core.mine[fill.server]:
+                self.versions[block] = message.version
 
     def _answer(self, message: Message) -> None:
         """Requests of the script itself: each ends in its reply; an evicted worker registers and asks anew."""

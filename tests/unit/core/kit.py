@@ -118,6 +118,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self.added: list[tuple[SumKey, float, dict[int, object]]] = []
+        self.names: list[tuple[int, Fence | None, dict[int, int]]] = []
+        self.anticipated: list[tuple[SumKey, int, Fence, float, dict[int, tuple[int, object]]]] = []
         self.applied: list[tuple[SumKey, Commit]] = []
         self.dropped: list[SumKey] = []
         self.kept: list[int] = []
@@ -139,8 +141,24 @@ class Recorder:
     def save(self, version: int) -> None:
         self.saved.append(version)
 
-    def add(self, key: SumKey, weight: float, absent: frozenset[int], payloads: Mapping[int, object]) -> None:
+    def anticipate(
+        self, key: SumKey, slot: int, fence: Fence, weight: float, payloads: Mapping[int, tuple[int, object]]
+    ) -> None:
+        self.anticipated.append((key, slot, fence, weight, dict(payloads)))
+
+    def add(
+        self,
+        key: SumKey,
+        weight: float,
+        absent: frozenset[int],
+        payloads: Mapping[int, object],
+        *,
+        slot: int = -1,
+        fence: Fence | None = None,
+        revs: Mapping[int, int] | None = None,
+    ) -> None:
         self.added.append((key, weight, dict(payloads)))
+        self.names.append((slot, fence, dict(revs or {})))
 
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
         return ()
@@ -218,6 +236,7 @@ class ServerKit:
             step if base is None else base,
             tuple(frame(b, r) for b, r in frames.items()),
             ends,
+            weight,
         )
         push = msgspec.structs.replace(push, **changes)
         return self.say(push, tuple(f"{content or counter}:{b}:{r}" for b, r in frames.items()))

@@ -282,3 +282,31 @@ def test_an_empty_slot_counts() -> None:
     server.push(0, 1, 6)
     assert server.store.added[1][1:] == (0.0, {})
     assert len(server.store.added) == 3
+
+
+def test_provisional_blocks_are_told_beforehand_where_attempts_are_interchangeable() -> None:
+    kit = ServerKit()
+    kit.push(0, 1, 6, revs={0: 0}, seal=False, weight=0.5)
+    assert kit.store.anticipated == [(SumKey(0, None), 1, fence(6), 0.5, {0: (0, "6:0:0")})]
+    kit.push(0, 1, 6, revs={0: 0}, seal=False)
+    assert len(kit.store.anticipated) == 1, "a repetition says nothing new"
+    kit.push(0, 1, 6, revs={1: 3}, seal=False)
+    assert kit.store.anticipated[-1][-1] == {1: (3, "6:1:3")}
+    kit.push(0, 0, 5)
+    kit.push(0, 1, 6, revs={0: 1, 1: 4}, sealed={0: 1, 1: 4})
+    assert kit.store.names[-2:] == [(0, fence(5), {0: 0, 1: 0}), (1, fence(6), {0: 1, 1: 4})]
+    apart = ServerKit(whole=True)
+    apart.push(0, 1, 6, revs={0: 0}, seal=False)
+    assert apart.store.anticipated == [], "there it is not known which attempt will count"
+
+
+def test_a_large_answer_comes_in_parts_in_model_order() -> None:
+    kit = ServerKit()
+    (whole,) = kit.say(Pull(90, 0, 1, 0))
+    assert isinstance(whole.message, PullReply)
+    assert (whole.message.part, whole.message.parts) == (0, 1)
+    kit.core.part_nbytes = 1
+    parts = kit.say(Pull(91, 0, 1, 0))
+    assert [(s.message.part, s.message.parts) for s in parts if isinstance(s.message, PullReply)] == [(0, 2), (1, 2)]
+    assert [b.block for s in parts if isinstance(s.message, PullReply) for b in s.message.blocks] == [0, 1]
+    assert [p for s in parts for p in s.payload] == list(whole.payload)

@@ -364,3 +364,44 @@ def test_blocks_lie_where_the_placement_says() -> None:
     kit = WorkerKit()
     assert kit.core.mine == {"s0": (0,), "s1": (1,)}
     assert len(BLOCKS) == 2
+
+
+def part(req: int, version: int, number: int, parts: int = 2) -> PullReply:
+    return PullReply(req, 0, version, version, (frame(0),), number, parts)
+
+
+def test_rule_a_state_that_comes_in_parts_is_held_when_the_last_has_come() -> None:
+    kit = WorkerKit()
+    kit.core.ask(kit.now, 0)
+    reads = {s.to: s.message.req for s in kit.grant(3) if isinstance(s, Send) and isinstance(s.message, Pull)}
+    kit.hear(part(reads["s1"], 3, 0, 1), "s1")
+    assert len(kit.hear(part(reads["s0"], 3, 1), "s0", ("x",))) == 1, "filled as it comes"
+    assert (kit.core.held["s0"], kit.core.state) == (-1, WorkerState.PULLING)
+    kit.hear(part(reads["s0"], 3, 1), "s0", ("x",))
+    assert kit.core.state == WorkerState.PULLING, "the same part again is not another one"
+    kit.hear(part(reads["s0"], 3, 0), "s0", ("x",))
+    assert (kit.core.held["s0"], kit.core.state) == (3, WorkerState.COMPUTING)
+
+
+def test_rule_parts_of_two_versions_do_not_make_a_state() -> None:
+    kit = WorkerKit()
+    kit.core.ask(kit.now, 0)
+    reads = {s.to: s.message.req for s in kit.grant(3, of=SSP) if isinstance(s, Send) and isinstance(s.message, Pull)}
+    kit.hear(part(reads["s1"], 3, 0, 1), "s1")
+    kit.hear(part(reads["s0"], 3, 0), "s0", ("x",))
+    kit.hear(part(reads["s0"], 4, 1), "s0", ("x",))
+    assert kit.core.state == WorkerState.PULLING
+    assert kit.hear(part(reads["s0"], 3, 0, 1), "s0", ("x",)) == [], "older than what is there by now"
+    kit.hear(part(reads["s0"], 4, 0), "s0", ("x",))
+    assert (kit.core.held["s0"], kit.core.state) == (4, WorkerState.COMPUTING)
+
+
+def test_rule_a_read_that_was_given_up_half_way_is_read_in_full_next_time() -> None:
+    kit = WorkerKit()
+    kit.computing(0)
+    kit.core.ask(kit.now, 0)
+    reads = {s.to: s.message.req for s in kit.grant(1, 6) if isinstance(s, Send) and isinstance(s.message, Pull)}
+    kit.hear(part(reads["s0"], 1, 0), "s0", ("x",))
+    kit.core.ask(kit.now, 0)
+    again = {s.to: s.message for s in kit.grant(1, 7) if isinstance(s, Send) and isinstance(s.message, Pull)}
+    assert (again["s0"].have, again["s1"].have) == (-1, 0)
