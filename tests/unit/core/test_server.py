@@ -228,7 +228,7 @@ def test_progress_is_told_only_when_slots_must_wait_for_it() -> None:
     assert [m.count for m in sent(server.push(0, 0, 5), Summed)] == [2]
     assert [m.count for m in sent(server.core.tick(10.0), Summed)] == [2]
     server.push(0, 2, 7)
-    assert [type(s.message) for s in server.push(0, 3, 8)] == [PushAck, Ready]
+    assert [type(s.message) for s in server.push(0, 3, 8)] == [Ready, PushAck]
     assert sent(server.core.tick(20.0), Summed) == []
 
 
