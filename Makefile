@@ -21,7 +21,7 @@ endif
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 SHOW_LOG = { echo "setup failed; the end of $(LOG):"; tail -n 40 $(LOG); exit 1; }
 
-.PHONY: help setup demo test chaos format clean
+.PHONY: help setup demo test bench chaos format clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -38,7 +38,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) '$(TORCH)' >> $(LOG) 2>&1 || \
 		$(PIP) --extra-index-url $(TORCH_CPU_INDEX) '$(TORCH)' >> $(LOG) 2>&1 || $(SHOW_LOG)
 	@echo "[setup 3/3] Paceline and its tools"
-	@$(PIP) -e '.[dev]' >> $(LOG) 2>&1 || $(SHOW_LOG)
+	@$(PIP) -e '.[dev,bench]' >> $(LOG) 2>&1 || $(SHOW_LOG)
 	@touch $@
 
 demo: setup ## train LeNet on Fashion-MNIST with 2 workers and 2 parameter servers
@@ -50,6 +50,11 @@ test: setup ## check format, lint, types and layers, and run every test
 	@echo "[test 3/5] types: mypy --strict" && $(BIN)/mypy
 	@echo "[test 4/5] layers: lint-imports" && $(BIN)/lint-imports
 	@echo "[test 5/5] tests: pytest -n 2" && $(BIN)/pytest -n 2 --dist loadfile
+
+ROUNDS ?= 5
+
+bench: setup ## measure beside peers for some 25 minutes and write docs/performance.md (ROUNDS=5)
+	@$(BIN)/python bench/all.py --rounds $(ROUNDS)
 
 chaos: setup ## kill, stop and resume real runs some 800 times, for hours; figures go to chaos/
 	@$(BIN)/paceline dev chaos --campaign all --dir chaos --json chaos/all.json

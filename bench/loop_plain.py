@@ -1,56 +1,75 @@
-"""Peers: the plain PyTorch loop with one thread, alone or under DDP on Gloo. Prints samples/s as JSON."""
+"""Peers: the plain PyTorch loop with one thread, alone, beside others, or under DDP on Gloo."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from marking import Marker
 from models import data, make
 from torch.nn.parallel import DistributedDataParallel
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", default="lenet")
-parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--batch-size", type=int, default=64)
+parser.add_argument("--seconds", type=float, default=5.0, help="end so long after the warm-up")
+parser.add_argument("--warmup", type=int, default=20, help="turns")
+parser.add_argument("--slow", type=float, default=1.0, help="rank 1 is so many times slower")
 parser.add_argument("--ddp", action="store_true")
-parser.add_argument("--start-at", type=float, default=0.0, help="wait until this time, so that peers start together")
+parser.add_argument("--out", type=Path, required=True)
 args = parser.parse_args()
 
 torch.set_num_threads(1)
 torch.manual_seed(1)
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 model, optimizer = make(args.model)
-rank = int(os.environ.get("RANK", "0"))
+images, labels = data().tensors
+sleeps = args.slow - 1.0 if rank == 1 else 0.0
+marker = Marker(args.out, f"rank-{rank}", warmup=args.warmup, seconds=args.seconds, peers=world)
+
+
+def turn(step: int) -> bool:
+    """One turn of the loop; False when its time is up."""
+    more = marker.mark(step)
+    where = torch.randint(len(images), (args.batch_size,))
+    began = time.thread_time()
+    optimizer.zero_grad()
+    F.cross_entropy(model(images[where]), labels[where]).backward()
+    if sleeps:
+        time.sleep(sleeps * (time.thread_time() - began))
+    optimizer.step()
+    return more
+
+
+def alone() -> None:
+    """Turns until the time is up."""
+    step = 0
+    while turn(step):
+        step += 1
+
+
+def with_others() -> None:
+    """As many turns as fill the time: every rank must make the same number, and the first says it."""
+    begun = args.warmup + 1
+    for step in range(begun):
+        turn(step)
+    steps = torch.tensor(marker.turns_in(args.seconds))
+    dist.broadcast(steps, 0)
+    for step in range(begun, begun + int(steps)):
+        turn(step)
+
+
+marker.meet()
 if args.ddp:
     dist.init_process_group("gloo")
     model = DistributedDataParallel(model)
-images, labels = data().tensors
-count = len(images)
-
-
-def run(steps: int) -> None:
-    """Train for some steps."""
-    for _ in range(steps):
-        where = torch.randint(count, (args.batch_size,))
-        optimizer.zero_grad()
-        F.cross_entropy(model(images[where]), labels[where]).backward()
-        optimizer.step()
-
-
-run(max(5, args.steps // 20))
-if args.ddp:
-    dist.barrier()
-while time.time() < args.start_at:
-    time.sleep(0.001)
-began = time.perf_counter()
-run(args.steps)
-if args.ddp:
-    dist.barrier()
-seconds = time.perf_counter() - began
-print(json.dumps({"samples_per_s": args.steps * args.batch_size / seconds, "rank": rank}))
-if args.ddp:
+    with_others()
     dist.destroy_process_group()
+else:
+    alone()
+marker.save()

@@ -46,7 +46,28 @@ class MLP(nn.Module):
         return self.layers(x)
 
 
-MODELS = {"lenet": LeNet, "mlp": MLP}
+class Matrices(nn.Module):
+    """Five equal matrices of `mb` · 10^6 bytes together, for what is synchronised but never computed."""
+
+    def __init__(self, mb: float) -> None:
+        super().__init__()
+        unit = (mb * 1e6 / 4 / 5 / 20) ** 0.5  # a matrix is 5 by 4 units
+        self.matrices = nn.ParameterList(torch.zeros(round(5 * unit), round(4 * unit)) for _ in range(5))
+
+
+class Ten(nn.Module):
+    """The least that can be trained: ten numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        return self.bias.expand(len(x), 10)
+
+
+MODELS = {"lenet": LeNet, "mlp": MLP, "ten": Ten}
 
 
 def make(name: str) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -1,120 +1,130 @@
-"""Samples per second of a training loop on Paceline beside its peers, alternating in one run.
+"""Samples per second of a training loop on Paceline beside its peers, in interleaved rounds.
 
     python bench/train.py --rounds 5 --json train.json
 
-Contenders, each with one thread a process and a slot batch of 64: `bsp` and `asp` (2 workers, 1 server), `one` (1
-worker, 1 server), DDP on Gloo with 2 processes, two independent processes, one plain process. The machine is noisy:
-only ratios between medians of the same run mean anything.
+Contenders, each with one thread a worker and a slot batch of 64: `bsp` and `asp` (2 workers, 1 server), `one` (1
+worker, 1 server), DDP on Gloo with 2 processes, two independent processes, one plain process. The processes of each
+start together, leave out the same number of turns for warming up, and go on for the same time; only steps that are
+done count. No checkpoints: bench/checkpoint.py measures them. The machine is noisy: only ratios within one run mean
+anything.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import socket
-import statistics
-import subprocess
+import functools
 import sys
-import tempfile
-import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-HERE = Path(__file__).parent
-STEPS = {"lenet": 400, "mlp": 24}
+import figures
+import plots
+import tables
+from harness import Label, Results, parser, run_paceline, run_plain, run_rounds, select
 
-
-def _plain(model: str, steps: int, processes: int, *, ddp: bool) -> float:
-    """Total samples/s of `processes` plain loops."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, str(HERE / "loop_plain.py"), "--model", model, "--steps", str(steps)]
-    command += ["--ddp"] if ddp else ["--start-at", str(time.time() + 8.0)]
-    started = [
-        subprocess.Popen(
-            command,
-            env={**env, "RANK": str(rank), "WORLD_SIZE": str(processes)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(processes)
-    ]
-    rates = [json.loads(p.communicate(timeout=600)[0].splitlines()[-1])["samples_per_s"] for p in started]
-    return float(sum(rates))
-
-
-def _paceline(model: str, steps: int, workers: int, mode: str) -> float:
-    """Samples/s from the first commit to the last, as the summary says."""
-    # With one slot a step (asp) a step is one batch, in lock-step one a worker: the same samples for each.
-    slots = workers if mode == "bsp" else 1
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "summary.json"
-        command = [
-            sys.executable, "-m", "paceline.cli.main", "run", "-w", str(workers), "-s", "1", "--mode", mode,
-            "--slots", str(slots), "--dir", f"{folder}/run", "--summary", str(out), str(HERE / "loop_paceline.py"),
-            "--model", model, "--steps", str(steps * workers // slots),
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-        if done.returncode:
-            raise SystemExit(done.stdout + done.stderr)
-        return float(json.loads(out.read_text())["samples_per_s"])
-
-
-def contenders(model: str) -> dict[str, Any]:
-    """What takes part, by name."""
-    steps = STEPS[model]
-    return {
-        "bsp": lambda: _paceline(model, steps, 2, "bsp"),
-        "ddp": lambda: _plain(model, steps, 2, ddp=True),
-        "asp": lambda: _paceline(model, steps, 2, "asp"),
-        "independent": lambda: _plain(model, steps, 2, ddp=False),
-        "one": lambda: _paceline(model, steps, 1, "bsp"),
-        "plain": lambda: _plain(model, steps, 1, ddp=False),
-    }
-
-
+BATCH = 64
+WARMUP = {"lenet": 50, "mlp": 5}
+TITLES = {"lenet": "LeNet", "mlp": "MLP 784-4096-4096-10"}
+NAMES = {
+    "bsp": "Paceline bsp, 2 workers, 1 server",
+    "asp": "Paceline asp, 2 workers, 1 server",
+    "ddp": "DDP on Gloo, 2 processes",
+    "independent": "two independent processes",
+    "one": "Paceline, 1 worker, 1 server",
+    "plain": "one plain process",
+}
 RATIOS = {
-    "bsp_over_ddp": ("bsp", "ddp"),
-    "bsp_over_independent": ("bsp", "independent"),
-    "asp_over_independent": ("asp", "independent"),
-    "one_over_plain": ("one", "plain"),
-    "bsp_over_plain": ("bsp", "plain"),
+    "lenet_bsp_over_ddp": ("lenet", "bsp", "ddp"),
+    "lenet_bsp_over_independent": ("lenet", "bsp", "independent"),
+    "lenet_asp_over_independent": ("lenet", "asp", "independent"),
+    "mlp_bsp_over_ddp": ("mlp", "bsp", "ddp"),
+    "mlp_bsp_over_independent": ("mlp", "bsp", "independent"),
+    "lenet_one_over_plain": ("lenet", "one", "plain"),
+    "mlp_one_over_plain": ("mlp", "one", "plain"),
+}
+TARGETS = {
+    "lenet_bsp_over_ddp": "≥ 1.2",
+    "lenet_bsp_over_independent": "≥ 0.6",
+    "lenet_asp_over_independent": "≥ 0.8",
+    "mlp_bsp_over_ddp": "≥ 1.2",
+    "mlp_bsp_over_independent": "≥ 0.9",
+    "lenet_one_over_plain": "≥ 0.95",
+    "mlp_one_over_plain": "≥ 0.97",
 }
 
 
-def main() -> None:
-    """Run the rounds, print a table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--models", nargs="+", default=["lenet"], choices=list(STEPS))
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    result: dict[str, Any] = {"rounds": args.rounds, "samples_per_s": {}, "ratios": {}}
-    for model in args.models:
-        taken = contenders(model)
-        rates: dict[str, list[float]] = {name: [] for name in taken}
-        for number in range(args.rounds):
-            for name, measure in taken.items():
-                rates[name].append(measure())
-                print(f"{model} round {number + 1}: {name:12s} {rates[name][-1]:10,.0f} samples/s", flush=True)
-        medians = {name: statistics.median(values) for name, values in rates.items()}
-        result["samples_per_s"][model] = {
-            name: {"median": medians[name], "min": min(values), "max": max(values)} for name, values in rates.items()
+def _options(model: str, seconds: float) -> list[str]:
+    return ["--model", model, "--batch-size", str(BATCH), "--warmup", str(WARMUP[model]), "--seconds", str(seconds)]
+
+
+def _timeout_s(seconds: float) -> float:
+    return 120.0 + 10 * seconds
+
+
+def _paceline(model: str, key: str, workers: int, mode: str, seconds: float) -> dict[str, float]:
+    slots = workers if mode == "bsp" else 1
+    marks = run_paceline(
+        "loop_paceline.py", *_options(model, seconds),
+        workers=workers, mode=mode, slots=slots, timeout_s=_timeout_s(seconds),
+    )  # fmt: skip
+    return {f"{model}_{key}": figures.joint_rate(marks, WARMUP[model], slots * BATCH)}
+
+
+def _ddp(model: str, seconds: float) -> dict[str, float]:
+    marks = run_plain(
+        "loop_plain.py", *_options(model, seconds), "--ddp", processes=2, timeout_s=_timeout_s(seconds)
+    )  # fmt: skip
+    return {f"{model}_ddp": figures.joint_rate(list(marks.values()), WARMUP[model], 2 * BATCH)}
+
+
+def _separate(model: str, key: str, processes: int, seconds: float) -> dict[str, float]:
+    marks = run_plain(
+        "loop_plain.py", *_options(model, seconds), processes=processes, timeout_s=_timeout_s(seconds)
+    )  # fmt: skip
+    return {f"{model}_{key}": sum(figures.separate_rates(list(marks.values()), WARMUP[model], BATCH))}
+
+
+def contenders(models: Sequence[str], seconds: float) -> dict[str, Callable[[], Mapping[str, float]]]:
+    """What takes part, by name; what is compared stands side by side."""
+    taken: dict[str, Callable[[], Mapping[str, float]]] = {}
+    for model in models:
+        each = {
+            "asp": functools.partial(_paceline, model, "asp", 2, "asp", seconds),
+            "independent": functools.partial(_separate, model, "independent", 2, seconds),
+            "bsp": functools.partial(_paceline, model, "bsp", 2, "bsp", seconds),
+            "ddp": functools.partial(_ddp, model, seconds),
+            "one": functools.partial(_paceline, model, "one", 1, "bsp", seconds),
+            "plain": functools.partial(_separate, model, "plain", 1, seconds),
         }
-        for name, (top, bottom) in RATIOS.items():
-            result["ratios"][f"{model}_{name}"] = medians[top] / medians[bottom]
-        print(f"\n{model}: median samples/s (min to max)")
-        for name, values in rates.items():
-            print(f"  {name:12s} {medians[name]:10,.0f}  ({min(values):,.0f} to {max(values):,.0f})")
-    print("\nratios of medians")
-    for name, value in result["ratios"].items():
-        print(f"  {name:28s} {value:.2f}")
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=2) + "\n")
+        taken |= {f"{model} {key}": run for key, run in each.items()}
+    return taken
+
+
+def ratios(values: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
+    """The ratios by their agreed names; None where a part was not measured."""
+    return {
+        name: figures.ratio(values.get(f"{model}_{top}", []), values.get(f"{model}_{bottom}", []))
+        for name, (model, top, bottom) in RATIOS.items()
+    }
+
+
+def main() -> int:
+    """Run the rounds, print the table, write the JSON and the plot."""
+    options = parser("train", __doc__)
+    options.add_argument("--models", nargs="+", default=list(WARMUP), choices=list(WARMUP), help="[lenet mlp]")
+    options.add_argument("--seconds", type=float, default=4.0, help="of each measurement, after the warm-up [4]")
+    args = options.parse_args()
+    if args.plot is not None:
+        plots.require()
+    if args.quick:
+        args.models, args.seconds = ["lenet"], 0.5
+    labels = {
+        f"{model}_{key}": Label(group=TITLES[model], name=name, unit="samples/s")
+        for model in args.models
+        for key, name in NAMES.items()
+    }
+    results = Results("train", labels, TARGETS, ratios, args.json)
+    run_rounds(results, select(contenders(args.models, args.seconds), args.only), args.rounds)
+    return tables.finish(results.document(), args.plot)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,6 +5,8 @@ shared memory named paceline*, listening sockets, and changes to the environment
 gets a short grace; what stays fails the test by name. Processes are then killed and the environment put back,
 so that the next test starts clean. What a fixture of wider scope holds is not held against a test, because it
 exists before the test's check begins.
+
+Also here: what tests of several rooms need.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import secrets
 import socket
 import stat
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -179,3 +182,15 @@ def hygiene() -> Iterator[None]:
             _clean_up(before)
             pytest.fail("the test left behind: " + "; ".join(leaks), pytrace=False)
         time.sleep(0.02)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 1 MiB, which is soon full."""
+    path = tmp_path / "small"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "paceline-test", str(path)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this user may not mount")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)

@@ -98,7 +98,7 @@ def test_the_errors() -> None:
 
 FLAGS = {
     "run": "-w/--workers -s/--servers --mode --slots --seed --threads --checkpoint-every --keep --checkpoints "
-    "--max-restarts --max-steps --resume --dir --summary script arguments",
+    "--max-restarts --max-steps --resume --dir --summary --trace script arguments",
     "join": "run script arguments",
     "scale": "run -w/--workers",
     "demo": "--epochs --dir",
@@ -123,11 +123,14 @@ def test_the_environment() -> None:
         "PACELINE_CACHE",
         "PACELINE_FAULTS",
         "PACELINE_HEARTBEAT_TIMEOUT_S",
+        "PACELINE_LOCAL_WORKERS",
         "PACELINE_MODE",
         "PACELINE_NAME",
+        "PACELINE_OVERLAP",
         "PACELINE_RUN",
         "PACELINE_SEED",
         "PACELINE_SLOTS",
         "PACELINE_THREADS",
         "PACELINE_TIMEOUT_S",
+        "PACELINE_TRACE",
     }

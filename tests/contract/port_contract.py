@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -307,6 +308,50 @@ class PortContract(ABC):
         events.forget()
         events.until(lambda: delivery.done)
         assert delivery.done
+
+    # ------------------------------------------------------------ rooms
+
+    def test_a_room_is_aligned_zeroed_and_writable(self, pair: tuple[Port, Port, Events]) -> None:
+        memory = pair[0].memory
+        for nbytes in (1, 63, 64, 65, 4097, 1 << 20):
+            for _ in range(3):  # the second is likely to be the first one, used again
+                room = memory.room(nbytes)
+                assert (room.nbytes, room.format, room.readonly, room.ndim) == (nbytes, "B", False, 1)
+                assert ctypes.addressof(ctypes.c_char.from_buffer(room)) % 64 == 0
+                assert not any(room)
+                room[:] = b"\xff" * nbytes
+                del room
+        assert memory.room(0).nbytes == 0
+        with pytest.raises(ValueError, match="-1"):
+            memory.room(-1)
+
+    def test_frames_in_rooms_arrive_as_they_were(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        rooms = [client.memory.room(nbytes) for nbytes in SIZES]
+        for seed, room in enumerate(rooms):
+            room[:] = block_bytes(room.nbytes, seed)
+        frames = [*rooms, rooms[-1][100:5000], block_bytes(3000, 9), block_bytes(1 << 20, 10)]
+        for peer, port, other in (("server/1", client, server), ("worker/1", server, client)):
+            port.send(peer, push(1, frames), frames)
+            events.until(lambda other=other: bool(events.received(other)))  # type: ignore[misc]
+            got = events.received(other)[0].frames
+            assert [frame.format for frame in got] == ["B"] * len(frames)
+            assert [bytes(frame) for frame in got] == [bytes(frame) for frame in frames]
+            assert all(not frame.readonly for frame in got if frame.nbytes)
+
+    def test_a_room_in_flight_is_not_used_again(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        sent = []
+        for seed in range(6):
+            room = client.memory.room(1 << 20)
+            room[:] = block_bytes(1 << 20, seed)
+            sent.append(bytes(room))
+            client.send("server/1", push(seed, [room]), [room])
+            del room  # and the delivery is not asked either
+        events.until(lambda: len(events.received(server)) == 6)
+        for _ in range(6):
+            client.memory.room(1 << 20)[:] = bytes(1 << 20)
+        assert [bytes(e.frames[0]) for e in events.received(server)] == sent
 
     def test_counters_tell_what_moved(self, pair: tuple[Port, Port, Events]) -> None:
         server, client, events = pair

@@ -15,15 +15,24 @@ from paceline.wire.handshake import new_token
 
 
 class ZmqLane(Lane):
-    def __init__(self, *, encrypt: bool | None = None) -> None:
+    def __init__(self, *, encrypt: bool | None = None, local: bool = False) -> None:
         super().__init__()
+        self._local = local
         self._token = new_token()
         self._encrypt = encrypt
 
     def make(self, node: str, at: str | None) -> Port:
         port = 0 if at is None else int(at.rpartition(":")[2])
         listen = None if at is None else "127.0.0.1"
-        return ZmqPort(node, self._token, listen=listen, port=port, limits=self.limits, encrypt=self._encrypt)
+        return ZmqPort(
+            node,
+            self._token,
+            listen=listen,
+            port=port,
+            limits=self.limits,
+            encrypt=self._encrypt,
+            local=self._local,
+        )
 
     def free_address(self) -> str:
         with socket.socket() as probe:
@@ -57,6 +66,28 @@ class TestZmqPort(PortContract):
 class TestEncryptedZmqPort(PortContract):
     def make_lane(self) -> Lane:
         return ZmqLane(encrypt=True)
+
+
+class TestLocalPort(PortContract):
+    def make_lane(self) -> Lane:
+        return ZmqLane(local=True)
+
+
+class TestEncryptedLocalPort(PortContract):
+    """The connection that proves the peer is encrypted; the local link need not be."""
+
+    def make_lane(self) -> Lane:
+        return ZmqLane(encrypt=True, local=True)
+
+
+class FaultyLocalLane(ZmqLane):
+    def make(self, node: str, at: str | None) -> Port:
+        return FaultyPort(super().make(node, at), FaultPlan())
+
+
+class TestFaultyLocalPort(PortContract):
+    def make_lane(self) -> Lane:
+        return FaultyLocalLane(local=True)
 
 
 class TestInprocPort(PortContract):

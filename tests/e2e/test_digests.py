@@ -40,6 +40,14 @@ def test_one_process_equals_plain_pytorch(case: str, reference: Results, embedde
     assert embedded[case]["steps"] == reference[case]["steps"]
 
 
+def test_blocks_may_leave_while_backward_runs(reference: Results, tmp_path: Path) -> None:
+    """Whether a script then leaves its gradients alone, clips them, or makes none for a layer."""
+    done = python(TRAIN_CASE, *COMPARED, cwd=tmp_path, PACELINE_OVERLAP="1").check()
+    digests = {name: result["digest"] for name, result in done.results()[0].items()}
+    compared = [name for name in COMPARED if CASES[name].clip_norm is None]
+    assert {name: digests[name] for name in compared} == {name: reference[name]["digest"] for name in compared}
+
+
 def test_the_cases_are_what_they_claim_to_be(reference: Results) -> None:
     digests = {name: result["digest"] for name, result in reference.items()}
     assert digests["nested"] == digests["sgd"], "a nested epoch loop is one loop of several epochs"
@@ -65,21 +73,23 @@ def test_an_embedded_run_leaves_a_summary_with_its_digest(embedded: Results, emb
 
 
 @pytest.mark.parametrize(
-    ("case", "workers", "servers"),
+    ("case", "workers", "servers", "overlap"),
     [
-        ("sgd", 1, 1),
-        ("sgd", 2, 2),
-        ("sgd", 3, 3),
-        ("adamw", 2, 2),
-        ("norm", 2, 2),
-        ("unused", 2, 2),
+        ("sgd", 1, 1, "0"),
+        ("sgd", 2, 2, "0"),
+        ("sgd", 3, 3, "1"),
+        ("adamw", 2, 2, "0"),
+        ("norm", 2, 2, "1"),
+        ("unused", 2, 2, "1"),
+        ("slot-clip", 2, 2, "1"),
     ],
 )
 def test_a_cluster_equals_plain_pytorch(
-    case: str, workers: int, servers: int, reference: Results, tmp_path: Path
+    case: str, workers: int, servers: int, overlap: str, reference: Results, tmp_path: Path
 ) -> None:
     # Slots arrive in any order, which must not matter.
-    trained = train(tmp_path, ["-w", str(workers), "-s", str(servers), "--slots", "4"], case, "--jitter", "0.02")
+    options = ["-w", str(workers), "-s", str(servers), "--slots", "4"]
+    trained = train(tmp_path, options, case, "--jitter", "0.02", PACELINE_OVERLAP=overlap)
     assert trained.digest == reference[case]["digest"]
     assert trained.summary["steps"] == reference[case]["steps"]
     assert trained.summary["max_staleness"] == 0

@@ -3,30 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from tests.e2e.cluster import PACELINE, ROOT, run
 
 SCRIPT = ROOT / "src" / "paceline" / "testing" / "chaos" / "train.example"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if (
-        os.geteuid() != 0
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=False, capture_output=True
-        ).returncode
-    ):
-        pytest.skip("a tmpfs cannot be mounted here")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_a_full_disk_leaves_the_old_checkpoint_and_training_goes_on(small_disk: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from paceline.testing.chaos.plan import CampaignSpec
 
 ALL = "all"
+_AS_GIVEN = ("script", "arguments", "seed", "workers", "servers", "mode", "slots", "checkpoint_every", "per_round")
 
 
 class _Screen:
@@ -156,21 +157,13 @@ def _spec(given: dict[str, Any], fraction: float) -> CampaignSpec:
     faults[Fault(Kind.ALL, "run")] = given["kill_all"]
     faults[Fault(Kind.LAUNCHER, "launcher")] = given["kill_launcher"]
     return CampaignSpec(
-        script=given["script"],
-        arguments=given["arguments"],
+        **{name: given[name] for name in _AS_GIVEN},
         plain_arguments=tuple(shlex.split(given["plain_args"])),
         plain_shape=parse_shape(given["plain_shape"]) if given["plain_shape"] else None,
         faults={fault: max(1, round(number * fraction)) for fault, number in faults.items() if number},
         messages=Messages(given["drop"], given["duplicate"], given["delay"]),
-        seed=given["seed"],
-        workers=given["workers"],
-        servers=given["servers"],
-        mode=given["mode"],
-        slots=given["slots"],
         lease_s=given["lease"],
-        checkpoint_every=given["checkpoint_every"],
         shapes=tuple(map(parse_shape, given["shape"])),
-        per_round=given["per_round"],
         limits=parse_limits(given["limit"]),
         deadline_s=given["deadline"],
         dir=Path("runs"),

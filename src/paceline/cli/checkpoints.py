@@ -24,13 +24,10 @@ def command(run: Path | None, verify: bool, as_json: bool) -> None:
     from paceline.checkpoint.listing import lines_of, rows_of
     from paceline.checkpoint.manifest import list_checkpoints
     from paceline.checkpoint.storage import open_storage
-    from paceline.errors import StateError, UsageError
+    from paceline.errors import StateError
     from paceline.runtime.rundir import RunDir
 
-    path = run or Path("runs/latest")
-    if not path.is_dir():
-        raise UsageError(f"{path} is not a run directory; give one, or start a run with `paceline run`")
-    storage = open_storage(RunDir(path).checkpoints)
+    storage = open_storage(RunDir.named(run).checkpoints)
     try:
         rows = rows_of(list_checkpoints(storage, verify=verify), time.time())
     except OSError as error:

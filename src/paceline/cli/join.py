@@ -20,12 +20,9 @@ def command(run: Path, script: Path | None, arguments: tuple[str, ...]) -> None:
     """
     from paceline.engines.joining import JoinedWorker
     from paceline.engines.plan import RunPlan
-    from paceline.errors import UsageError
     from paceline.runtime.rundir import RunDir
 
-    if not run.is_dir():
-        raise UsageError(f"{run} is not a run directory")
-    RunDir(run).token()
+    RunDir.named(run).token()
     changes = {} if script is None else {"script": script, "arguments": arguments, "cwd": Path.cwd()}
     plan = RunPlan.of(run, **changes)
     sys.exit(JoinedWorker(plan, click.echo, lambda text: click.echo(f"paceline: {text}", err=True)).run())

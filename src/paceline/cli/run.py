@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option("--dir", "run_dir", type=click.Path(path_type=Path), help="Run directory (new; else runs/NAME-0001 …).")
 @click.option("--summary", type=click.Path(path_type=Path), help="Also write the summary (JSON) here.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Write what every role did when, for Perfetto.")
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(resume: Path | None, run_dir: Path | None, script: Path | None, **options: Any) -> None:

@@ -18,11 +18,8 @@ def command(run: Path | None, workers: int) -> None:
 
     if workers < 1:
         raise UsageError(f"--workers must be at least 1, not {workers}")
-    path = run or Path("runs/latest")
-    if not path.is_dir():
-        raise UsageError(f"{path} is not a run directory; give one, or start a run with `paceline run`")
-    where = RunDir(path)
-    token = where.token()
+    where = RunDir.named(run)
+    path, token = where.path, where.token()
     if where.summary_file.exists():
         raise UsageError(f"{path} is over")
     observer = Observer(where.coordinator, token)

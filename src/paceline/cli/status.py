@@ -18,14 +18,11 @@ def command(run: Path | None, as_json: bool) -> None:
 
     from paceline.clients.observer import Observer
     from paceline.coordinator.report import describe
-    from paceline.errors import TransportError, UsageError
+    from paceline.errors import TransportError
     from paceline.runtime.rundir import RunDir
 
-    path = run or Path("runs/latest")
-    if not path.is_dir():
-        raise UsageError(f"{path} is not a run directory; give one, or start a run with `paceline run`")
-    where = RunDir(path)
-    token = where.token()
+    where = RunDir.named(run)
+    path, token = where.path, where.token()
     if where.summary_file.exists():
         summary = json.loads(where.summary_file.read_text())
         click.echo(json.dumps(summary, indent=2) if as_json else f"{path}: done after {summary['steps']} steps")

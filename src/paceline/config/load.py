@@ -20,11 +20,19 @@ TIMEOUT_S = "PACELINE_TIMEOUT_S"
 CACHE = "PACELINE_CACHE"
 HEARTBEAT_TIMEOUT_S = "PACELINE_HEARTBEAT_TIMEOUT_S"
 FAULTS = "PACELINE_FAULTS"
+OVERLAP = "PACELINE_OVERLAP"
+LOCAL_WORKERS = "PACELINE_LOCAL_WORKERS"
+TRACE = "PACELINE_TRACE"
+LANE = "PACELINE_LANE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEnv:
-    """What the environment says to a script that calls `join`. `run` is None outside of `paceline run`."""
+    """What the environment says to a script that calls `join`. `run` is None outside of `paceline run`.
+
+    `overlap` says whether gradients are sent while backward runs, None leaves it to the rule. `local_workers` is how
+    many workers the run was started with on this host.
+    """
 
     run: Path | None = None
     name: str = "worker-0"
@@ -34,6 +42,8 @@ class WorkerEnv:
     threads: int = 1
     timeout_s: float = 30.0
     faults: str | None = None
+    overlap: bool | None = None
+    local_workers: int = 1
 
     def __post_init__(self) -> None:
         if self.mode is not None:
@@ -56,6 +66,13 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
         raise UsageError(f"{name} must be a whole number, not {text!r}") from None
 
 
+def _switch(env: Mapping[str, str], name: str) -> bool | None:
+    text = env.get(name) or ""
+    if text not in ("", "0", "1"):
+        raise UsageError(f"{name} must be 0 or 1, not {text!r}")
+    return text == "1" if text else None
+
+
 def worker_env(env: Mapping[str, str] | None = None) -> WorkerEnv:
     """Read the worker's settings from `env` (the process's environment unless given).
 
@@ -70,13 +87,15 @@ def worker_env(env: Mapping[str, str] | None = None) -> WorkerEnv:
         raise UsageError(f"{TIMEOUT_S} must be a number of seconds, not {timeout!r}") from None
     return WorkerEnv(
         run=Path(env[RUN]) if env.get(RUN) else None,
-        name=env.get(NAME) or "worker-0",
+        name=role_name(env),
         seed=_number(env, SEED),
         mode=env.get(MODE) or None,
         slots=_number(env, SLOTS),
         threads=1 if (threads := _number(env, THREADS)) is None else threads,
         timeout_s=timeout_s,
         faults=env.get(FAULTS) or None,
+        overlap=_switch(env, OVERLAP),
+        local_workers=_number(env, LOCAL_WORKERS) or 1,
     )
 
 
@@ -88,6 +107,27 @@ def heartbeat_timeout_s(env: Mapping[str, str] | None = None) -> float:
         return float(text)
     except ValueError:
         raise UsageError(f"{HEARTBEAT_TIMEOUT_S} must be a number of seconds, not {text!r}") from None
+
+
+def role_name(env: Mapping[str, str] | None = None) -> str:
+    """What this process is called in its run."""
+    env = os.environ if env is None else env
+    return env.get(NAME) or "worker-0"
+
+
+def trace_dir(env: Mapping[str, str] | None = None) -> Path | None:
+    """Where this process records what it does, None for nowhere."""
+    env = os.environ if env is None else env
+    return Path(env[TRACE]) if env.get(TRACE) else None
+
+
+def local_lane(env: Mapping[str, str] | None = None) -> bool:
+    """Whether processes of one host may pass the network by: ``tcp`` forbids it, ``auto`` is the default."""
+    env = os.environ if env is None else env
+    lane = env.get(LANE) or "auto"
+    if lane not in ("auto", "tcp"):
+        raise UsageError(f"{LANE} must be auto or tcp, not {lane!r}")
+    return lane == "auto"
 
 
 def cache_dir(env: Mapping[str, str] | None = None) -> Path:

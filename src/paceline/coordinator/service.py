@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from paceline import tracing
 from paceline.checkpoint.manifest import folder_name
 from paceline.checkpoint.storage import Storage
 from paceline.config.dials import ClusterSpec
@@ -89,7 +90,8 @@ class CoordinatorService:
         """One event of the port."""
         match event:
             case Received(peer=peer, message=message, frames=frames):
-                self._received(peer, message, frames, now)
+                with tracing.span(f"handle {type(message).__name__}", peer=peer):
+                    self._received(peer, message, frames, now)
             case PeerDown(peer=peer, reason=reason):
                 # A broken connection is not a death: the peer may come back. Its exit is reported by the engine,
                 # its silence by its heartbeats.
@@ -115,6 +117,7 @@ class CoordinatorService:
                 self._carry_out(self.core.handle(peer, message, frames, self._running.advance(now)))
                 if (self.core.incarnation, self.core.version) != before:
                     self.course.committed(self.core.version, self.core.totals.samples, now)
+                    tracing.instant("commit", version=self.core.version, step=self.core.watermark.low)
                 if isinstance(message, Saved) and message.problem:
                     self._sweep(message)
 
@@ -146,7 +149,8 @@ class CoordinatorService:
         rows = [effect for effect in effects if isinstance(effect, Write)]
         if rows:
             # All rows of one event in one transaction: each is durable before any send behind it.
-            self.log.write(rows)
+            with tracing.span("sqlite", rows=len(rows)):
+                self.log.write(rows)
         for effect in effects:
             match effect:
                 case Send(to=to, message=message):

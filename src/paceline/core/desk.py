@@ -83,7 +83,7 @@ class Desk:
 
     def _sealed(self, sender: NodeId, report: Sealed) -> list[Effect]:
         if report.step != INIT_STEP:
-            self._job.pace.note(sender, report.seconds)
+            self._job.pace.note(sender, report.seconds, self._job.now)
         if self._job.leases.seal(report.fence, sender) is None:
             self._job.totals.wasted_slots += 1  # somebody else's attempt was sooner, or the lease was lost
             return []
@@ -166,7 +166,7 @@ class Desk:
     def _shelters(self, node: NodeId, end_step: int) -> bool:
         """Whether `node` is so slow that the others finish the rest without it before it ended one slot."""
         job = self._job
-        if not job.pace.is_slow(node) or job.leases.has_requeued:
+        if not job.pace.is_slow(node, job.now) or job.leases.has_requeued:
             return False
         slots = job.leases.unleased(end_step, in_step=job.schedule.window(job.watermark.low) == 0)
         workers = len(job.members.members)

@@ -12,24 +12,36 @@ _NEWEST = 0.3  # weight of the newest slot in a worker's mean
 _LATE = 3.0  # times the usual time after which a slot counts as late
 _LATE_S = 0.5  # and at least this, since short slots are late for many reasons
 _SLOW = 1.5  # times the fastest worker's time: below it nobody is held back
+_OLD = 5.0  # times its own seconds a slot: what was measured before that says nothing of a worker now
+_OLD_S = 2.0  # and at least this
 
 
 class Pace:
-    """Measured seconds a slot, by worker. Cost of a note: O(1); `refresh` looks at all, now and then."""
+    """Measured seconds a slot, by worker. Cost of a note: O(1); `refresh` looks at all, now and then.
+
+    A worker that is held back is not measured any more: what is known of it grows old, and it is tried again.
+    """
 
     def __init__(self) -> None:
         self._mean: dict[NodeId, float] = {}
+        self._noted: dict[NodeId, float] = {}
         self.typical: float | None = None
         self._fastest = 0.0
 
-    def note(self, worker: NodeId, seconds: float) -> None:
+    def note(self, worker: NodeId, seconds: float, now: float) -> None:
         """`worker` took that long for a slot."""
-        known = self._mean.get(worker)
+        known = None if self._is_old(worker, now) else self._mean[worker]
         self._mean[worker] = seconds if known is None else known + _NEWEST * (seconds - known)
+        self._noted[worker] = now
+
+    def _is_old(self, worker: NodeId, now: float) -> bool:
+        known = self._mean.get(worker)
+        return known is None or now - self._noted[worker] > max(_OLD_S, _OLD * known)
 
     def forget(self, worker: NodeId) -> None:
         """`worker` is gone."""
         self._mean.pop(worker, None)
+        self._noted.pop(worker, None)
 
     def refresh(self) -> None:
         """Look at all workers again."""
@@ -47,10 +59,9 @@ class Pace:
             return False
         return elapsed_s > _LATE * max(self.typical, self._mean.get(worker, 0.0))
 
-    def is_slow(self, worker: NodeId) -> bool:
+    def is_slow(self, worker: NodeId, now: float) -> bool:
         """Whether it can be better to leave the last slots to others."""
-        mean = self._mean.get(worker)
-        return mean is not None and mean > _SLOW * self._fastest
+        return not self._is_old(worker, now) and self._mean[worker] > _SLOW * self._fastest
 
     def others_are_sooner(self, worker: NodeId, slots: int, others: Iterable[tuple[NodeId, float]]) -> bool:
         """Whether `others` would end `slots` more before `worker` ended one.

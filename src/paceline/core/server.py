@@ -278,7 +278,9 @@ class ServerCore:
         elif fresh and step.num_slots > 1 and not self._is_whole(push.step):
             self.store.anticipate(SumKey(push.step, None), push.slot, push.fence, push.weight, fresh)
         # What the step waits for goes out first; the worker needs its answer only to reuse memory.
-        out = self._complete(push.step, step, push.slot, push.fence, attempt) if attempt.whole else []
+        out: list[Send] = []
+        if attempt.whole:
+            out += self._complete(push.step, step, push.slot, push.fence, attempt)
         return [*out, Send(sender, PushAck(push.req, "held"))]
 
     def _check_push(self, push: Push) -> tuple[str, str] | None:

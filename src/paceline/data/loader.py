@@ -68,7 +68,8 @@ class BatchMaker:
         tensors = self.source.tensors
         if tensors is not None:
             where = torch.from_numpy(indices)
-            return [t[where] for t in tensors]
+            # The same numbers in the same layout; index_select takes half the time.
+            return [t.index_select(0, where) if t.is_contiguous() else t[where] for t in tensors]
         base = slot_seed(self.seed, step, slot, "data")
         requests = [((base + k) & 0x7FFFFFFFFFFFFFFF, int(i)) for k, i in enumerate(indices)]
         if self.source.loader_workers:

@@ -20,6 +20,7 @@ from paceline.engines.liaison import Liaison
 from paceline.engines.plan import RunPlan as RunPlan
 from paceline.engines.restarts import Again, Decision, GiveUp, RestartPolicy, Stay, role_of
 from paceline.engines.screen import Screen
+from paceline.engines.trace import draw
 from paceline.runtime.exits import EXIT_DONE, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
 from paceline.runtime.rundir import RunDir
 
@@ -73,6 +74,8 @@ class LocalRun:
                     pass
                 finally:
                     self._end(outcome)
+                    if self.plan.trace is not None:
+                        draw(self.dir.trace, self.plan.trace, self.screen)
         finally:
             self._liaison.close()
         if outcome.code == EXIT_INTERRUPTED:
@@ -98,13 +101,13 @@ class LocalRun:
     def _start(self, name: str) -> None:
         """Start a role, for the first time or again."""
         plan, role, run = self.plan, role_of(name), str(self.dir.path)
-        quiet = {"OMP_NUM_THREADS": "1"}
+        quiet = {**plan.role_env(name), "OMP_NUM_THREADS": "1"}
         if role == "coordinator":
             # A restarted one goes on where the log ends. Until it has answered, it may not have gone back there yet.
             spec = msgspec.json.encode(replace(plan.cluster, resume=self._resume)).decode()
             child = self.children.start(name, ["coordinator", run, spec], quiet)
         elif role == "server":
-            child = self.children.start(name, ["server", run, name, "1"], quiet)
+            child = self.children.start(name, ["server", run, name, str(plan.server_threads)], quiet)
         else:
             arguments = ["worker", str(plan.script.absolute()), *plan.arguments]
             child = self.children.start(name, arguments, plan.worker_env(name), cwd=plan.cwd, defaults=plan.env)

@@ -16,7 +16,7 @@ from paceline.errors import UsageError
 from paceline.runtime.rundir import RunDir
 
 _EVERY = re.compile(r"(\d+)|(\d+(?:\.\d+)?)s")
-_PATHS = ("script", "cwd")
+_PATHS = ("script", "cwd", "trace")
 _NOT_KEPT = ("run", "summary", "resume")
 
 
@@ -40,8 +40,8 @@ class RunPlan:
     """What to run. `mode`, `slots` and `seed` go over what the script says; None leaves it to the script.
 
     `resume` is None for a new run; to go on with the one in `run`, it is the folder of the checkpoint to begin from, or
-    "" for none of them. `checkpoints` None means: in the run directory. `env` says to workers what the environment
-    does not.
+    "" for none of them. `checkpoints` None means: in the run directory. With `trace`, the roles record what they do.
+    `env` says to workers what the environment does not.
     """
 
     script: Path
@@ -60,6 +60,7 @@ class RunPlan:
     max_steps: int = 0
     run: Path
     summary: Path | None = None
+    trace: Path | None = None
     resume: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -79,8 +80,9 @@ class RunPlan:
         parse_every(self.checkpoint_every)
         if self.checkpoints is not None:
             open_storage(self.checkpoints)
-        if self.summary is not None:
-            _check_writable(self.summary)
+        for option in ("summary", "trace"):
+            if (file := getattr(self, option)) is not None:
+                _check_writable(f"--{option}", file)
 
     @property
     def cluster(self) -> ClusterSpec:
@@ -98,13 +100,27 @@ class RunPlan:
             max_steps=self.max_steps,
         )
 
+    def role_env(self, name: str) -> dict[str, str]:
+        """The environment of any role."""
+        env = {load.NAME: name}
+        if self.trace is not None:
+            env[load.TRACE] = str(RunDir(self.run.resolve()).trace)
+        return env
+
+    @property
+    def server_threads(self) -> int:
+        """Threads of each server: its share of the cores this process may use.
+
+        They work only while a large update is made, and then the workers of a lock-step job wait for it. Which bits
+        come out does not depend on it.
+        """
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, cores // self.servers)
+
     def worker_env(self, name: str) -> dict[str, str]:
         """The environment of one worker. RANK and WORLD_SIZE are left alone: other libraries would start DDP."""
-        env = {
-            load.RUN: str(self.run.resolve()),
-            load.NAME: name,
-            load.THREADS: str(self.threads),
-        }
+        env = {**self.role_env(name), load.RUN: str(self.run.resolve()), load.THREADS: str(self.threads)}
+        env[load.LOCAL_WORKERS] = str(self.workers)
         for key, value in ((load.MODE, self.mode), (load.SLOTS, self.slots), (load.SEED, self.seed)):
             if value is not None:
                 env[key] = str(value)
@@ -119,6 +135,7 @@ class RunPlan:
         kept["cwd"] = str((self.cwd or Path.cwd()).resolve())
         kept["arguments"] = list(self.arguments)
         kept["checkpoints"] = None if self.checkpoints is None else absolute_url(self.checkpoints)
+        kept["trace"] = None if self.trace is None else str(self.trace.absolute())
         kept["env"] = {**load.passed_on(), **self.env}
         RunDir(self.run).write_plan(kept)
 
@@ -150,13 +167,13 @@ def absolute_url(where: str) -> str:
     return where if "://" in where else str(Path(where).absolute())
 
 
-def _check_writable(summary: Path) -> None:
+def _check_writable(option: str, file: Path) -> None:
     """Better now than after the training."""
-    folder = summary.absolute().parent
+    folder = file.absolute().parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK) and not summary.is_dir()
+        writable = os.access(folder, os.W_OK) and not file.is_dir()
     except OSError:
         writable = False
     if not writable:
-        raise UsageError(f"--summary {summary} cannot be written")
+        raise UsageError(f"{option} {file} cannot be written")

@@ -55,7 +55,8 @@ def resumed(run: Path, given: Mapping[str, Any]) -> RunPlan:
     place = given.get("checkpoints")
     if place is not None and absolute_url(place) != absolute_url(where.checkpoints):
         raise UsageError(f"--checkpoints {place}: those of {run} are in {where.checkpoints}. Leave the option out")
-    plan = RunPlan.of(run, **{key: value for key, value in given.items() if key != "checkpoints"}, resume="")
+    changes = {"trace": None} | {key: value for key, value in given.items() if key != "checkpoints"}
+    plan = RunPlan.of(run, **changes, resume="")
     if is_running(where):
         raise UsageError(f"{run} is running: end it first (see `paceline status {run}`)")
     return plan

@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None
 
     torch.set_num_threads(args.threads)
     seed_all(args.seed)
-    job = _clustered(env, args) if env.run is not None else _embedded(args, None if dir is None else Path(dir))
+    job = _clustered(env, args) if env.run is not None else _embedded(env, args, None if dir is None else Path(dir))
     if not _ever:
         atexit.register(_at_exit)
     _current, _ever = job, True
@@ -98,6 +99,7 @@ def _clustered(env: WorkerEnv, args: JobArgs) -> Job:
     from paceline.runtime.loop import node_id
     from paceline.transport.zmq import ZmqPort
     from paceline.worker.job import Job
+    from paceline.worker.overlap import pays
     from paceline.worker.session import Session
 
     assert env.run is not None
@@ -119,15 +121,25 @@ def _clustered(env: WorkerEnv, args: JobArgs) -> Job:
         port.close()
         _forget(failed)
 
+    def send_ahead(nbytes: int, addresses: Iterable[str]) -> bool:
+        if env.overlap is not None:
+            return env.overlap
+        return pays(nbytes, addresses, _cores(), env.local_workers * args.threads)
+
     try:
         welcome = session.open(address)
     except BaseException:
         end(True)
         raise
-    return Job(session, welcome.job or args, end)
+    return Job(session, welcome.job or args, end, send_ahead=send_ahead)
 
 
-def _embedded(args: JobArgs, path: Path | None) -> Job:
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _embedded(env: WorkerEnv, args: JobArgs, path: Path | None) -> Job:
     from paceline.runtime.embedded import EmbeddedCluster
     from paceline.worker.job import Job
     from paceline.worker.session import Session
@@ -142,4 +154,5 @@ def _embedded(args: JobArgs, path: Path | None) -> Job:
         cluster.close(failed=failed)
 
     session.open(cluster.address)
-    return Job(session, args, end)
+    # One thread does everything here, so nothing can overlap; but what is asked for is done.
+    return Job(session, args, end, send_ahead=lambda nbytes, addresses: bool(env.overlap))

@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from paceline import tracing
 from paceline.checkpoint.storage import open_storage
 from paceline.clients.heartbeat import Heartbeat
 from paceline.clients.redial import Redial
+from paceline.config import load
 from paceline.config.dials import ClusterSpec
 from paceline.errors import TransportError
 from paceline.messages import Register
@@ -59,20 +61,20 @@ def _listen(run: RunDir) -> ZmqPort:
 
 
 def run_server(run: RunDir, name: str, threads: int) -> int:
-    """Serve blocks for `run`."""
+    """Serve blocks for `run`; large updates are made by `threads`, each on blocks of its own."""
     import torch
 
     from paceline.server.optimizers import warm_up
     from paceline.server.service import ServerService
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     warm_up()
     node, token = node_id(name), run.token()
     port = ZmqPort(node, token, listen="127.0.0.1")
     beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token), run.coordinator, node, BEAT_S)
     try:
         intro = Register(1, "server", name, os.getpid(), socket.gethostname(), port.address)
-        service = ServerService(port, intro, storage=open_storage(run.checkpoints))
+        service = ServerService(port, intro, storage=open_storage(run.checkpoints), threads=threads)
         run.wait_for_coordinator(WAIT_S)
         beat.start()
         try:
@@ -103,6 +105,8 @@ def main(argv: list[str]) -> int:
     """Entry point of every role's process. `argv` is: parent pid, role, then the role's own arguments."""
     parent, role, *rest = argv
     die_with_parent(int(parent))
+    if (folder := load.trace_dir()) is not None:
+        tracing.start(load.role_name(), folder)
     if role == "coordinator":
         return run_coordinator(RunDir(Path(rest[0])), msgspec.json.decode(rest[1], type=ClusterSpec))
     if role == "server":

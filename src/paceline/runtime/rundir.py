@@ -24,6 +24,18 @@ class RunDir:
 
     path: Path
 
+    @classmethod
+    def named(cls, path: Path | None) -> RunDir:
+        """The run that somebody names, by default the newest one below this directory.
+
+        Raises:
+            UsageError: there is no such directory.
+        """
+        path = path or Path("runs/latest")
+        if not path.is_dir():
+            raise UsageError(f"{path} is not a run directory; give one, or start a run with `paceline run`")
+        return cls(path)
+
     @property
     def token_file(self) -> Path:
         """The job's secret, readable by its owner only."""
@@ -43,6 +55,11 @@ class RunDir:
     def logs(self) -> Path:
         """What the roles print."""
         return self.path / "logs"
+
+    @property
+    def trace(self) -> Path:
+        """What the roles record of their time, if they are told to."""
+        return self.path / "trace"
 
     @property
     def summary_file(self) -> Path:

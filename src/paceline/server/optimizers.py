@@ -71,6 +71,8 @@ class PieceOptimizer:
             param.data = weight
             param.grad = grad
         self._optimizer.step()
+        for param in self.params:
+            param.grad = None  # it may be a frame that its sender waits for
 
     def state(self, piece: int) -> dict[str, torch.Tensor]:
         """The optimizer state of one piece, by torch's own names; empty before its first update.

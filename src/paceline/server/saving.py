@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from paceline.checkpoint.shards import write_shards
 from paceline.checkpoint.storage import Storage
-from paceline.server.dense import Frozen
+from paceline.server.updating import Frozen
 from paceline.types import NodeId, SavedFile
 
 logger = logging.getLogger(__name__)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
+from paceline import tracing
 from paceline.checkpoint.manifest import folder_name
 from paceline.checkpoint.storage import Storage
 from paceline.clients.redial import is_coordinator
 from paceline.core.effects import Send
 from paceline.core.server import ServerCore
 from paceline.errors import PeerLostError, PeerUnknownError
-from paceline.messages import BeatAck, Register, Shutdown, Welcome
-from paceline.server.dense import Buffer, DenseStore, Frozen
+from paceline.messages import BeatAck, Message, Register, Shutdown, Welcome
+from paceline.server.chunks import Part
+from paceline.server.dense import DenseStore
 from paceline.server.saving import Saver
+from paceline.server.updating import Frozen
 from paceline.transport.base import Event, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId
 
@@ -24,10 +28,11 @@ class ServerService:
     that is to be saved is written in the background. `close` ends that.
     """
 
-    def __init__(self, port: Port, introduction: Register, *, storage: Storage | None = None) -> None:
+    def __init__(self, port: Port, introduction: Register, *, storage: Storage | None = None, threads: int = 1) -> None:
+        """Large updates are shared out to `threads`, of which one is the caller's."""
         self.port = port
         self.introduction = introduction
-        self.store = DenseStore(storage)
+        self.store = DenseStore(storage, memory=port.memory, threads=threads)
         self.core = ServerCore(port.node, self.store)
         self.coordinator: NodeId | None = None
         self.ended: str | None = None
@@ -73,6 +78,7 @@ class ServerService:
     def close(self) -> None:
         """End what runs in the background."""
         self._saver.close()
+        self.store.close()
 
     def _introduce(self) -> None:
         self._send([Send(COORDINATOR, self.core.introduce(self.introduction))])
@@ -92,11 +98,21 @@ class ServerService:
             to = self.coordinator if send.to == COORDINATOR else send.to
             if to is None:
                 continue  # said again with the next beat
-            buffers = [b for b in send.payload if isinstance(b, Buffer)]
+            if send.payload:
+                self._reply(to, send.message, cast(Sequence[Part], send.payload))
+                continue
             try:
-                delivery = self.port.send(to, send.message, [b.frame for b in buffers])
+                self.port.send(to, send.message)
             except (PeerUnknownError, PeerLostError):
                 self.core.forget(to)
-                continue
-            for buffer in buffers:
+
+    def _reply(self, to: NodeId, message: Message, parts: Sequence[Part]) -> None:
+        """Send blocks; they are not written to until the reader has let go of them."""
+        with tracing.span("reply", to=to, blocks=len(parts)):
+            try:
+                delivery = self.port.send(to, message, [part.frame for part in parts])
+            except (PeerUnknownError, PeerLostError):
+                self.core.forget(to)
+                return
+            for buffer in {id(part.buffer): part.buffer for part in parts}.values():
                 buffer.lend(delivery)

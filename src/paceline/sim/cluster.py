@@ -33,11 +33,11 @@ from paceline.sim.network import Network
 from paceline.sim.scenario import Fault, Scenario
 from paceline.sim.symbols import SymbolStore
 from paceline.sim.worker import SimWorker
-from paceline.sim.world import Process, Trace, World
+from paceline.sim.world import Node, Process, Trace, World
 from paceline.types import COORDINATOR, NodeId
 
 
-class SimCoordinator(Process):
+class SimCoordinator(Node):
     """A start of the coordinator process; what it writes is on the cluster's disk."""
 
     def __init__(self, cluster: Cluster, generation: int) -> None:
@@ -108,7 +108,7 @@ class SimCoordinator(Process):
                 self.cluster.network.send(COORDINATOR, effect.to, effect.message)
 
 
-class SimServer(Process):
+class SimServer(Node):
     """A parameter server process."""
 
     def __init__(self, cluster: Cluster, name: str, node: NodeId) -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 from paceline.messages import Message
 from paceline.sim.symbols import Buffer
-from paceline.sim.world import Process, World
+from paceline.sim.world import Node, World
 from paceline.types import NodeId
 
 _MAX_DROPS_IN_A_ROW = 3  # a link that never delivers is a cut, which is a fault of its own
@@ -39,13 +39,13 @@ class Network:
         self.world = world
         self.weather = weather
         self.rng = rng
-        self.processes: dict[NodeId, Process] = {}
+        self.processes: dict[NodeId, Node] = {}
         self.cuts: dict[frozenset[NodeId], float] = {}
         self.dropped = 0
         self.duplicated = 0
         self._links: dict[tuple[NodeId, NodeId], _Link] = {}
 
-    def add(self, process: Process) -> None:
+    def add(self, process: Node) -> None:
         """`process` can be reached."""
         self.processes[process.node] = process
 
@@ -94,7 +94,7 @@ class Network:
         link.drops += 1
         return True
 
-    def _deliver(self, sender: NodeId, target: Process, message: Message, payload: Sequence[object]) -> None:
+    def _deliver(self, sender: NodeId, target: Node, message: Message, payload: Sequence[object]) -> None:
         self.world.note("deliver", target.node, sender, message)
         content = tuple(p.content if isinstance(p, Buffer) else p for p in payload)
         target.receive(sender, message, content)

@@ -38,7 +38,7 @@ from paceline.messages import (
     Welcome,
 )
 from paceline.sim.symbols import Buffer, Gradient, Reads, Value, mark
-from paceline.sim.world import Process, Violation
+from paceline.sim.world import Node, Violation
 from paceline.types import COORDINATOR, INIT_STEP, Kind, NodeId, Sums
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ Script = Generator[Ask | Sleep | Ready, Message | None, None]
 _AWAKE = (WorkerState.COMPUTING, WorkerState.INITIALISING, WorkerState.OVER, WorkerState.ABORTED)
 
 
-class SimWorker(Process):
+class SimWorker(Node):
     """One start of a worker. What it does by chance comes from `rng` alone."""
 
     def __init__(self, cluster: Cluster, name: str, node: NodeId, speed: float, rng: Random) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
@@ -68,9 +69,13 @@ class Process:
         self.stopped = False
         self.backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
 
+
+class Node(Process, ABC):
+    """A process that others send messages to."""
+
+    @abstractmethod
     def receive(self, sender: str, message: Message, payload: tuple[object, ...]) -> None:
         """One message."""
-        raise NotImplementedError
 
 
 class World:

@@ -1,6 +1,7 @@
 """The seam between roles: a `Port` sends messages with frames to named peers and receives events.
 
-One port belongs to one thread. Lanes: `zmq` (any host) and `inproc` (tests and the embedded mode).
+One port belongs to one thread. Lanes: `zmq` (any host; between processes of one host its sessions are carried by a
+`local` link and shared memory) and `inproc` (tests and the embedded mode).
 """
 
 from __future__ import annotations
@@ -56,6 +57,18 @@ class Delivery(Protocol):
         ...
 
 
+class Memory(Protocol):
+    """Room for blocks that are sent again and again: frames in it reach peers of this host without a copy."""
+
+    def room(self, nbytes: int) -> Frame:
+        """A writable, byte-shaped view of zeros, aligned to 64 bytes.
+
+        The room is given back by dropping it: the view, every slice of it and every tensor over it. One that was
+        sent is not used again before its delivery is done.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class Counters:
     """What a port has refused, by rule, and what it has moved."""
@@ -87,6 +100,11 @@ class Port(Protocol):
     @property
     def counters(self) -> Counters:
         """Live counters."""
+        ...
+
+    @property
+    def memory(self) -> Memory:
+        """Where to put what is sent; frames from elsewhere are carried as well, but as bytes."""
         ...
 
     def connect(self, address: str) -> None:

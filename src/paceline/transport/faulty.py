@@ -22,7 +22,7 @@ import msgspec
 
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Message
-from paceline.transport.base import Counters, Delivery, Event, Frame, PeerDown, Port, Received
+from paceline.transport.base import Counters, Delivery, Event, Frame, Memory, PeerDown, Port, Received
 from paceline.types import NodeId
 
 
@@ -131,6 +131,11 @@ class FaultyPort:
     def counters(self) -> Counters:
         """As `Port.counters`: what the lane really moved."""
         return self._inner.counters
+
+    @property
+    def memory(self) -> Memory:
+        """As `Port.memory`."""
+        return self._inner.memory
 
     def connect(self, address: str) -> None:
         """As `Port.connect`."""

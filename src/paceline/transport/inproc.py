@@ -23,6 +23,7 @@ from paceline.messages import Message, Refused
 from paceline.transport.base import Counters, Delivery, Event, Frame, PeerDown, PeerUp
 from paceline.transport.inbox import admit, check_outgoing, encode_checked, open_header
 from paceline.transport.limits import LinkLimits
+from paceline.transport.memory import Arena
 from paceline.types import NodeId
 from paceline.wire.handshake import check_node
 
@@ -170,6 +171,7 @@ class InprocPort:
         self._node = check_node(node)
         self._address = None if listen is None else _SCHEME + listen
         self._counters = Counters()
+        self._memory = Arena(share=False)
         self._queue: deque[Event | _Parcel] = deque()
         self._waiting: dict[NodeId, int] = {}
         self._peers: dict[NodeId, tuple[InprocPort, str | None]] = {}
@@ -191,6 +193,11 @@ class InprocPort:
     def counters(self) -> Counters:
         """As `Port.counters`."""
         return self._counters
+
+    @property
+    def memory(self) -> Arena:
+        """As `Port.memory`: private, since frames are handed over by reference here."""
+        return self._memory
 
     def connect(self, address: str) -> None:
         """As `Port.connect`."""

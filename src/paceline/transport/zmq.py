@@ -1,4 +1,7 @@
-"""The lane between processes, on one host or many: ZeroMQ over TCP, each connection proven by the token."""
+"""The lane between processes, on one host or many: ZeroMQ over TCP, each connection proven by the token.
+
+Two processes on one host then leave the network: see `local_link`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,13 @@ from urllib.parse import urlsplit
 
 import zmq
 
+from paceline.config.load import local_lane
 from paceline.errors import TransportError
 from paceline.messages import Message
 from paceline.transport.base import Counters, Delivery, Event, Frame
 from paceline.transport.limits import LinkLimits
+from paceline.transport.local_link import Locals
+from paceline.transport.memory import Arena
 from paceline.transport.zmq_dial import Dial
 from paceline.transport.zmq_listener import Connection, Listener
 from paceline.transport.zmq_loop import Loop
@@ -38,10 +44,12 @@ class ZmqPort:
         port: int = 0,
         limits: LinkLimits | None = None,
         encrypt: bool | None = None,
+        local: bool | None = None,
     ) -> None:
         """Open a port that shows itself as `node`; with `listen`, an IP address, accept connections there.
 
-        `port` 0 lets the system choose. `encrypt` None means: on, except on loopback addresses.
+        `port` 0 lets the system choose. `encrypt` None means: on, except on loopback addresses. `local` says whether
+        sessions with processes of this host may be carried by shared memory; None asks the environment.
 
         Raises:
             ValueError: `listen` is not one address of this machine (a wildcard would be reachable from
@@ -57,13 +65,22 @@ class ZmqPort:
         self._sessions = Sessions(node, token, LinkLimits() if limits is None else limits)
         self._context: ZmqContext = zmq.Context()
         self._loop = Loop()
+        local = local_lane() if local is None else local
+        self._memory = Arena(share=local)
+        self._locals = Locals(self._loop, self._sessions, self._memory) if local else None
         self._dials: dict[str, Dial] = {}
         self._listener: Listener | None = None
         self._closed = False
         if listen is not None and listen_encrypted is not None:
             try:
                 self._listener = Listener(
-                    self._context, self._loop, self._sessions, listen, port, encrypt=listen_encrypted
+                    self._context,
+                    self._loop,
+                    self._sessions,
+                    self._locals,
+                    listen,
+                    port,
+                    encrypt=listen_encrypted,
                 )
             except BaseException:
                 self._context.destroy(0)
@@ -84,6 +101,11 @@ class ZmqPort:
         """As `Port.counters`."""
         return self._sessions.counters
 
+    @property
+    def memory(self) -> Arena:
+        """As `Port.memory`."""
+        return self._memory
+
     def connect(self, address: str) -> None:
         """As `Port.connect`. An address that is being tried already is left alone."""
         self._check_open()
@@ -94,7 +116,9 @@ class ZmqPort:
         if dial is not None and not dial.stopped:
             return
         encrypt = _encrypts(parts.hostname, self._encrypt)
-        self._dials[address] = Dial(self._context, self._loop, self._sessions, address, parts.port, encrypt=encrypt)
+        self._dials[address] = Dial(
+            self._context, self._loop, self._sessions, self._locals, address, parts.port, encrypt=encrypt
+        )
 
     def disconnect(self, peer: NodeId) -> None:
         """As `Port.disconnect`. A peer that connected to this port may do so again.
@@ -146,6 +170,9 @@ class ZmqPort:
             dial.stop()
         if self._listener is not None:
             self._listener.close()
+        if self._locals is not None:
+            self._locals.close()
+        self._memory.close()
         self._sessions.events.clear()
         self._context.term()
 
@@ -161,6 +188,8 @@ class ZmqPort:
             self._listener.tick(now)
         for dial in list(self._dials.values()):
             dial.tick(now)
+        if self._locals is not None:
+            self._locals.tick(now)
 
 
 def _listen_address(listen: str) -> str:

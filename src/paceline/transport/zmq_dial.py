@@ -3,10 +3,15 @@
 When the connection ends, so does the socket, with all that was queued in it: a message meant for one proven
 peer never goes out on a connection that ZeroMQ made by itself to whoever listens there now. The next attempt
 starts from nothing.
+
+A session with a process of this host is carried by a local link, if both sides can; the connection then stays as its
+proof, and the end of either is the end of the session.
 """
 
 from __future__ import annotations
 
+import logging
+import socket as sockets
 from collections.abc import Sequence
 
 import zmq
@@ -14,7 +19,10 @@ from zmq.utils import z85
 
 from paceline.errors import AuthenticationError, RefusedFrameError
 from paceline.transport.base import Delivery, Frame, PeerDown
-from paceline.transport.zmq_loop import Loop, Source
+from paceline.transport.loans import Witness
+from paceline.transport.local_door import LocalLaneError, knock
+from paceline.transport.local_link import LocalLink, Locals
+from paceline.transport.zmq_loop import Loop, Source, ZmqSource
 from paceline.transport.zmq_parts import (
     Outbox,
     ZmqContext,
@@ -29,11 +37,14 @@ from paceline.types import NodeId
 from paceline.wire.handshake import (
     ClientHandshake,
     Farewell,
+    Offer,
     curve_secret,
     decode_control,
     is_control,
     make_ticket,
 )
+
+logger = logging.getLogger(__name__)
 
 # ZeroMQ must not reconnect by itself (see above). Its "never" also throws away what has arrived but was not
 # read yet, so it is told to wait for a day instead.
@@ -46,14 +57,24 @@ class Dial:
     """Keeps trying to have a session at one address until it is stopped."""
 
     def __init__(
-        self, context: ZmqContext, loop: Loop, sessions: Sessions, address: str, port: int, *, encrypt: bool
+        self,
+        context: ZmqContext,
+        loop: Loop,
+        sessions: Sessions,
+        shared: Locals | None,
+        address: str,
+        port: int,
+        *,
+        encrypt: bool,
     ) -> None:
+        """Start the first attempt. Without `shared`, no session gets a local link."""
         self.address = address
         self.peer: NodeId | None = None
         self.stopped = False
         self._context = context
         self._loop = loop
         self._sessions = sessions
+        self._shared = shared
         self._port = port
         self._encrypt = encrypt
         self._pause_s = sessions.limits.retry_min_s
@@ -62,6 +83,8 @@ class Dial:
         self._sources: list[Source] = []
         self._outbox = Outbox(sessions.limits)
         self._handshake: ClientHandshake | None = None
+        self._local: LocalLink | None = None
+        self._not_local: str | None = None
         self._lost: str | None = None
         self._told: str | None = None
         self._due = 0.0
@@ -98,11 +121,14 @@ class Dial:
         self._due = now + limits.handshake_s
         socket.connect(self.address)
         socket.send(self._handshake.hello(), zmq.NOBLOCK)
-        self._sources = [Source(socket, self._read), Source(self._monitor, self._watch)]
+        self._sources = [ZmqSource(socket, self._read), ZmqSource(self._monitor, self._watch)]
         self._loop.watch(self._sources)
         self._loop.wake_at(self._due)
 
     def _close_socket(self, linger_s: float = 0.0) -> None:
+        if self._local is not None:
+            self._local.finish(linger_s)
+            self._local = None
         if self._socket is not None and self._monitor is not None:
             self._loop.unwatch(self._sources)
             self._sources = []
@@ -136,13 +162,15 @@ class Dial:
         got = read_parts(socket, self._sessions.limits.wire.max_frames + 1)
         if got is None:
             if self._lost is not None:
-                self._fail(self._lost)
+                self._lose(self._lost)
             return False
         parts, overflow = got
         if is_control(parts[0].buffer):
             self._control(parts[0].bytes)
         elif self.peer is None:
             self._sessions.counters.refuse("unauthenticated")
+        elif self._local is not None:
+            self._sessions.counters.refuse("lane")
         else:
             self._sessions.arrived(self.peer, parts, overflow)
         if self._lost is not None and self._socket is not None:
@@ -155,12 +183,18 @@ class Dial:
             if self.peer is not None:
                 control = decode_control(frame)
                 if isinstance(control, Farewell):
-                    self._fail(f"ended by the peer ({control.rule}): {control.detail}")
+                    if control.rule == "lane":
+                        self._go_by_tcp(control.detail)
+                    self._lose(f"ended by the peer ({control.rule}): {control.detail}")
                     return
                 raise RefusedFrameError("control", f"{type(control).__name__} within a session")
             assert handshake is not None
             assert self._socket is not None
             answer = handshake.receive(frame)
+            link = None
+            if handshake.welcome is not None:
+                link = self._knock(handshake.welcome.offer)
+                answer = handshake.choose("tcp" if link is None else "local")
             if answer is not None:
                 self._socket.send(answer, zmq.NOBLOCK)
                 self._loop.used(self._sources[0])
@@ -176,7 +210,32 @@ class Dial:
                 self._told = None
                 self._pause_s = self._sessions.limits.retry_min_s
                 self._due = float("inf")
+                if link is not None and self._shared is not None:
+                    self._local = LocalLink(self._shared, *link, self.peer, self._fail)
                 self._sessions.up(self.peer, self, self.address)
+
+    def _knock(self, offer: Offer | None) -> tuple[sockets.socket, Witness] | None:
+        """A socket of our own to the process that made the offer, if both sides want and can."""
+        if self._shared is None or self._not_local is not None:
+            return None
+        try:
+            if offer is None:
+                raise LocalLaneError("it offers no local link")
+            return knock(offer)
+        except LocalLaneError as error:
+            self._go_by_tcp(str(error))
+            return None
+
+    def _go_by_tcp(self, why: str) -> None:
+        self._not_local = why
+        logger.info("messages to %s go by TCP, not by shared memory: %s", self.address, why)
+
+    def _lose(self, reason: str) -> None:
+        """The session is over as soon as its last messages were read."""
+        if self._local is not None:
+            self._local.lost(reason)
+        else:
+            self._fail(reason)
 
     def _watch(self) -> bool:
         """Take all connection events; the end of a session is reported after its last messages were read."""
@@ -201,6 +260,8 @@ class Dial:
 
     def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
         """As `Link.send`."""
+        if self._local is not None:
+            return self._local.send(header, frames)
         assert self._socket is not None
         self._loop.used(self._sources[0])
         return self._outbox.send(self._socket, None, header, frames)

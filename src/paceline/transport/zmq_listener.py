@@ -4,11 +4,16 @@ Peers do not choose their routing id, so a proof belongs to exactly one TCP conn
 over. The socket's monitor tells which connections exist, by file descriptor, and every message carries the
 descriptor it came in on: that is how a closed connection becomes the `PeerDown` of one peer, and how a
 connection that must go is hung up.
+
+A session with a process of this host may be carried by a local link. Its connection stays as its proof, and the end of
+either is the end of the session.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 import os
 import socket as sockets
 from collections.abc import Sequence
@@ -18,7 +23,9 @@ from zmq.utils import z85
 
 from paceline.errors import AuthenticationError, RefusedFrameError, TransportError
 from paceline.transport.base import Delivery, Frame
-from paceline.transport.zmq_loop import Loop, Source
+from paceline.transport.local_door import Door, LocalLaneError
+from paceline.transport.local_link import CLOSED, LocalLink, Locals
+from paceline.transport.zmq_loop import Loop, Source, ZmqSource
 from paceline.transport.zmq_parts import (
     Outbox,
     ZmqContext,
@@ -39,6 +46,8 @@ from paceline.wire.handshake import (
     is_control,
 )
 
+logger = logging.getLogger(__name__)
+
 _SRCFD = int(zmq.SRCFD)
 _FAREWELL_S = 0.2
 # The messages of a closed connection are read before its end is reported, but others may keep the ROUTER busy.
@@ -57,7 +66,7 @@ _ZAP_PARTS = 8
 class Connection:
     """One accepted TCP connection. `peer` is set while it carries a session."""
 
-    __slots__ = ("_listener", "fd", "gone", "handshake", "hang_up_at", "outbox", "peer", "route", "since")
+    __slots__ = ("_listener", "fd", "gone", "handshake", "hang_up_at", "local", "outbox", "peer", "route", "since")
 
     def __init__(self, listener: Listener, fd: int, since: float) -> None:
         self._listener = listener
@@ -66,12 +75,15 @@ class Connection:
         self.route: bytes | None = None
         self.handshake: ServerHandshake | None = None
         self.peer: NodeId | None = None
+        self.local: LocalLink | None = None
         self.outbox = Outbox(listener.sessions.limits)
         self.hang_up_at: float | None = None
         self.gone = False
 
     def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
         """As `Link.send`."""
+        if self.local is not None:
+            return self.local.send(header, frames)
         return self._listener.send(self, header, frames)
 
     def end(self, rule: str, detail: str) -> None:
@@ -83,9 +95,24 @@ class Listener:
     """Accepts, proves and watches connections; hands messages of proven peers to the sessions."""
 
     def __init__(
-        self, context: ZmqContext, loop: Loop, sessions: Sessions, host: str, port: int, *, encrypt: bool
+        self,
+        context: ZmqContext,
+        loop: Loop,
+        sessions: Sessions,
+        shared: Locals | None,
+        host: str,
+        port: int,
+        *,
+        encrypt: bool,
     ) -> None:
+        """Listen there. Without `shared`, no session is offered a local link.
+
+        Raises:
+            TransportError: the address is in use or not here.
+        """
         self.sessions = sessions
+        self._shared = shared
+        self._door: Door | None = None
         self._loop = loop
         self._connections: dict[int, Connection] = {}
         self._routes: dict[bytes, Connection] = {}
@@ -109,11 +136,16 @@ class Listener:
             raise TransportError(f"cannot listen on {host} port {port}: {error}") from None
         self.address = self.router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._gate = TicketGate(sessions.token, int(self.address.rpartition(":")[2]))
-        self._source = Source(self.router, self._read)
-        self._sources = [self._source, Source(self._monitor, self._watch)]
+        self._source: Source = ZmqSource(self.router, self._read)
+        self._sources = [self._source, ZmqSource(self._monitor, self._watch)]
         if self._zap is not None:
-            self._sources.append(Source(self._zap, self._admit))
+            self._sources.append(ZmqSource(self._zap, self._admit))
         loop.watch(self._sources)
+        if shared is not None:
+            try:
+                self._door = Door(loop, sessions.limits)
+            except LocalLaneError as error:
+                logger.info("peers on this host come by TCP: %s", error)
 
     def _configure(self, encrypt: bool, *, ipv6: bool) -> None:
         router, limits = self.router, self.sessions.limits
@@ -154,6 +186,8 @@ class Listener:
             self._prove(connection, parts)
         elif is_control(parts[1].buffer):
             self._refuse(connection, "control", "a control frame within a session")
+        elif connection.local is not None:
+            self.sessions.counters.refuse("lane")
         else:
             self.sessions.arrived(connection.peer, parts[1:], overflow)
         if self._closed:
@@ -177,7 +211,8 @@ class Listener:
         if connection.route is not None:
             del self._routes[connection.route]
         connection.route = route
-        connection.handshake = ServerHandshake(self.sessions.node, self.sessions.token)
+        offer = None if self._door is None else self._door.offer()
+        connection.handshake = ServerHandshake(self.sessions.node, self.sessions.token, offer=offer)
         self._routes[route] = connection
         return connection
 
@@ -195,15 +230,38 @@ class Listener:
         except RefusedFrameError as error:
             self._refuse(connection, error.rule, error.detail)
             return
-        try:
-            connection.send(answer, ())
-        except zmq.ZMQError:
-            self._hang_up(connection)
-            return
+        if answer is not None:
+            try:
+                connection.send(answer, ())
+            except zmq.ZMQError:
+                self._hang_up(connection)
+                return
         if handshake.peer is not None:
+            if handshake.lane == "local" and not self._open_link(connection, handshake):
+                return
             connection.peer = handshake.peer
             self._unproven.pop(connection, None)
             self.sessions.up(handshake.peer, connection, None)
+
+    def _open_link(self, connection: Connection, handshake: ServerHandshake) -> bool:
+        assert self._door is not None
+        assert self._shared is not None
+        assert handshake.offer is not None
+        assert handshake.peer is not None
+        try:
+            link = self._door.take(handshake.offer.nonce)
+        except LocalLaneError as error:
+            self._refuse(connection, "lane", str(error))
+            return False
+        connection.local = LocalLink(
+            self._shared, *link, handshake.peer, lambda reason: self._link_over(connection, reason)
+        )
+        return True
+
+    def _link_over(self, connection: Connection, reason: str) -> None:
+        if connection.peer is not None:
+            self.sessions.down(connection.peer, connection, reason)
+        self._hang_up(connection)
 
     def _admit(self) -> bool:
         """Answer one question of ZeroMQ's own handshake: may this stranger send frames at all?"""
@@ -263,12 +321,14 @@ class Listener:
         self._loop.read_again(self._source)
 
     def _report_closed(self) -> None:
-        for connection in self._closed:
+        closed, self._closed = self._closed, []
+        for connection in closed:
             if connection.route is not None:
                 self._routes.pop(connection.route, None)
+            if connection.local is not None:
+                connection.local.lost(CLOSED)
             if connection.peer is not None:
-                self.sessions.down(connection.peer, connection, "the connection was closed")
-        self._closed.clear()
+                self.sessions.down(connection.peer, connection, CLOSED)
 
     def _refuse(self, connection: Connection, rule: str, detail: str) -> None:
         self.sessions.counters.refuse(rule)
@@ -281,8 +341,12 @@ class Listener:
         if connection.gone or connection.hang_up_at is not None:
             return
         self._unproven.pop(connection, None)
+        farewell = Farewell(rule, detail[:200])
         try:
-            connection.send(encode_control(Farewell(rule, detail[:200])), ())
+            if connection.local is not None:
+                connection.local.finish(_FAREWELL_S, farewell)
+            else:
+                self.send(connection, encode_control(farewell), ())
         except zmq.ZMQError:
             self._hang_up(connection)
             return
@@ -308,18 +372,17 @@ class Listener:
             self._ending[connection] = None
             self._loop.wake_at(connection.hang_up_at)
             return
-        held = sockets.socket(fileno=duplicate)
-        try:
-            self._take_events()
-            if not connection.gone:
-                held.shutdown(sockets.SHUT_RDWR)
-        except OSError:
-            pass  # it closed by itself
-        finally:
-            held.close()
+        self._take_events()
+        if connection.gone:
+            os.close(duplicate)  # of whatever has that number now, which need not be a socket
+            return
+        with contextlib.suppress(OSError), sockets.socket(fileno=duplicate) as held:
+            held.shutdown(sockets.SHUT_RDWR)
 
     def tick(self, now: float) -> None:
         """Drop what is overdue, and ask for the next tick."""
+        if self._door is not None:
+            self._door.tick(now)
         limit_s = self.sessions.limits.handshake_s
         while self._unproven and next(iter(self._unproven)).since + limit_s <= now:
             oldest = next(iter(self._unproven))
@@ -334,6 +397,11 @@ class Listener:
     def close(self) -> None:
         """Close the sockets, lingering for what is queued."""
         self._loop.unwatch(self._sources)
+        if self._door is not None:
+            self._door.close()
+        for connection in self._connections.values():
+            if connection.local is not None:
+                connection.local.finish(self.sessions.limits.linger_s)
         close_watched(self.router, self._monitor, self.sessions.limits.linger_s)
         if self._zap is not None:
             self._zap.close(0)

@@ -91,9 +91,12 @@ class Sessions:
             counters.refuse("frame-count")
             return
         message = open_header(parts[0].buffer, limits, counters)
-        if message is None:
-            return
-        admitted = admit(peer, message, frame_views(parts[1:]), limits, counters)
+        if message is not None:
+            self.received(peer, message, frame_views(parts[1:]))
+
+    def received(self, peer: NodeId, message: Message, frames: Sequence[Frame]) -> None:
+        """A proven peer sent `message` with these frames, in whatever lane."""
+        admitted = admit(peer, message, frames, self.limits.wire, self.counters)
         if isinstance(admitted, Received):
             self.events.append(admitted)
         elif admitted is not None:

@@ -6,10 +6,13 @@
       HELLO(version, node c, nonce c)          ---->
                                                <----    CHALLENGE(node s, nonce s, proof s)
       PROOF(proof c)                           ---->
-                                               <----    WELCOME()
+                                               <----    WELCOME(offer)
+      LANE(local or tcp)                       ---->
 
 A proof is HMAC-SHA256 under the token over the role, the protocol version, both nonces and both node ids, so
-it is good for one role in one handshake between these two. Every frame starts with a byte that no message can
+it is good for one role in one handshake between these two. The offer names a socket of the server's host and a
+one-time secret that must be shown there; the client says whether it has taken it, and only then does either side
+send a message, so that all messages of a session go the same way. Every frame starts with a byte that no message can
 start with, so a handshake frame is never taken for a message, nor the other way round.
 
 The plain lane also shows a *ticket* before the peer may send any frame at all: see `make_ticket`.
@@ -23,13 +26,14 @@ import re
 import secrets
 import struct
 from enum import Enum, auto
+from typing import Literal
 
 import msgspec
 
 from paceline.errors import AuthenticationError, RefusedFrameError
 from paceline.types import NodeId
 
-VERSION = 1
+VERSION = 2
 """Raised whenever two builds could misread each other. Different versions refuse each other by name."""
 
 TOKEN_NBYTES = 32
@@ -103,8 +107,26 @@ class Proof(Control, frozen=True):
     proof: bytes
 
 
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """A way past the network for a client on the same host."""
+
+    host: str
+    """Which host and network namespace this is: elsewhere the name means nothing."""
+    name: str
+    nonce: bytes
+    """Shown on that socket, once, it says which session the socket belongs to."""
+
+
 class Welcome(Control, frozen=True):
-    """Both sides are proven; messages may follow."""
+    """Both sides are proven; the client may take the offer, if there is one."""
+
+    offer: Offer | None = None
+
+
+class Lane(Control, frozen=True):
+    """The client's choice; messages may follow, in this lane and no other."""
+
+    lane: Literal["local", "tcp"]
 
 
 class Farewell(Control, frozen=True):
@@ -116,7 +138,7 @@ class Farewell(Control, frozen=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(
-    Hello | Challenge | Proof | Welcome | Farewell,
+    Hello | Challenge | Proof | Welcome | Lane | Farewell,
 )
 
 
@@ -178,12 +200,13 @@ def _check_nonce(nonce: bytes) -> bytes:
 class _State(Enum):
     START = auto()
     WAITING = auto()
+    CHOOSING = auto()
     DONE = auto()
     FAILED = auto()
 
 
 class ClientHandshake:
-    """The connecting side: send `hello()`, then give every answer to `receive` until `peer` is set.
+    """The connecting side: send `hello()`, give every answer to `receive` until `welcome` is set, then `choose`.
 
     After any exception the handshake is over, and a new connection needs a new one.
     """
@@ -194,11 +217,17 @@ class ClientHandshake:
         self._nonce = _check_nonce(secrets.token_bytes(NONCE_NBYTES) if nonce is None else nonce)
         self._state = _State.START
         self._proven: NodeId | None = None
+        self._welcome: Welcome | None = None
 
     @property
     def peer(self) -> NodeId | None:
-        """The server's node id, once both sides are proven."""
+        """The server's node id, once both sides are proven and the lane is chosen."""
         return self._proven if self._state is _State.DONE else None
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """What the server offers, once both sides are proven."""
+        return self._welcome
 
     def hello(self) -> bytes:
         """The first frame to send."""
@@ -219,8 +248,10 @@ class ClientHandshake:
                     raise AuthenticationError(f"{node} did not prove that it knows this job's token")
                 self._proven, self._state = node, _State.WAITING
                 return encode_control(Proof(_mac(self._token, b"client", *names)))
-            case Welcome() if before is _State.WAITING:
-                self._state = _State.DONE
+            case Welcome() as welcome if before is _State.WAITING:
+                if welcome.offer is not None:
+                    _check_nonce(welcome.offer.nonce)
+                self._welcome, self._state = welcome, _State.CHOOSING
                 return None
             case Farewell(rule, detail):
                 if rule in ("token", "unauthenticated"):
@@ -229,6 +260,12 @@ class ClientHandshake:
             case other:
                 raise RefusedFrameError("control", f"{type(other).__name__} out of turn")
 
+    def choose(self, lane: Literal["local", "tcp"]) -> bytes:
+        """The last frame to send, after the welcome: from then on messages go by `lane`."""
+        assert self._state is _State.CHOOSING
+        self._state = _State.DONE
+        return encode_control(Lane(lane))
+
 
 class ServerHandshake:
     """The listening side of one connection: give every frame to `receive` until `peer` is set.
@@ -236,21 +273,24 @@ class ServerHandshake:
     Nothing the client says counts before that: its node id is only claimed.
     """
 
-    def __init__(self, node: NodeId, token: bytes, *, nonce: bytes | None = None) -> None:
+    def __init__(self, node: NodeId, token: bytes, *, nonce: bytes | None = None, offer: Offer | None = None) -> None:
         self._node = check_node(node)
         self._token = check_token(token)
         self._nonce = _check_nonce(secrets.token_bytes(NONCE_NBYTES) if nonce is None else nonce)
         self._state = _State.START
         self._claimed: NodeId = ""
         self._expected = b""
+        self.offer = offer
+        self.lane: Literal["local", "tcp"] | None = None
+        """The client's choice, when it has made it."""
 
     @property
     def peer(self) -> NodeId | None:
-        """The client's node id, once both sides are proven."""
+        """The client's node id, once both sides are proven and the client has chosen its lane."""
         return self._claimed if self._state is _State.DONE else None
 
-    def receive(self, frame: bytes) -> bytes:
-        """Take one frame; returns what to send next.
+    def receive(self, frame: bytes) -> bytes | None:
+        """Take one frame; returns what to send next, None when there is nothing.
 
         Raises:
             AuthenticationError: the client did not prove that it knows the token.
@@ -267,8 +307,13 @@ class ServerHandshake:
             case Proof(proof) if before is _State.WAITING:
                 if not _proofs_match(self._expected, proof):
                     raise AuthenticationError("the peer did not prove that it knows this job's token")
-                self._state = _State.DONE
-                return encode_control(Welcome())
+                self._state = _State.CHOOSING
+                return encode_control(Welcome(self.offer))
+            case Lane(lane) if before is _State.CHOOSING:
+                if lane == "local" and self.offer is None:
+                    raise RefusedFrameError("control", "a lane that was not offered")
+                self.lane, self._state = lane, _State.DONE
+                return None
             case other:
                 raise RefusedFrameError("control", f"{type(other).__name__} out of turn")
 

@@ -33,7 +33,7 @@ from paceline.worker.binding import Binding
 from paceline.worker.saving import save_model
 from paceline.worker.sealing import Replay, attach, refuse_others
 from paceline.worker.session import Session
-from paceline.worker.turns import Turns
+from paceline.worker.turns import SendAhead, Turns
 from paceline.worker.validation import Metric, Validator
 
 M = TypeVar("M", bound=Metric)
@@ -42,11 +42,18 @@ M = TypeVar("M", bound=Metric)
 class Job:
     """One training run, as one worker sees it. Made by `paceline.join`; a context manager."""
 
-    def __init__(self, session: Session, args: JobArgs, close: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        args: JobArgs,
+        close: Callable[[bool], None],
+        *,
+        send_ahead: SendAhead = lambda nbytes, addresses: False,
+    ) -> None:
         self._session = session
         self._args = args
         self._close = close
-        self._turns = Turns(session, args.seed)
+        self._turns = Turns(session, args.seed, send_ahead)
         self._binding: Binding | None = None
         self._guard: Any = None
         self._closed = False
@@ -254,6 +261,7 @@ class Job:
         finally:
             for validator in self._turns.validators:
                 validator.batches.close()
+            self._turns.close()
             if self._guard is not None:
                 self._guard.remove()
             self._close(failed)

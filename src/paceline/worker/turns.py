@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from paceline import tracing
 from paceline.core.sampling import Order, place, slot_seed
 from paceline.core.worker import Fill, WorkerState
 from paceline.data.loader import BatchMaker
@@ -16,7 +17,6 @@ from paceline.data.seeding import seed_all
 from paceline.errors import LoopError
 from paceline.messages import (
     BeginPhase,
-    BlockFrame,
     EvalGrant,
     EvalOver,
     Evaluated,
@@ -24,19 +24,32 @@ from paceline.messages import (
     Ok,
     PhaseBegun,
     PhaseOver,
-    Push,
-    Seal,
     Stop,
 )
-from paceline.transport.base import Delivery
-from paceline.types import BlockSpec, NodeId, PhaseSpec, Segment
-from paceline.worker.binding import Binding, Stage
+from paceline.types import Kind, PhaseSpec, Segment
+from paceline.worker.binding import Binding
 from paceline.worker.leaving import left_by_break
+from paceline.worker.overlap import Overlap
+from paceline.worker.pushing import Pushes
 from paceline.worker.sealing import Replay
 from paceline.worker.session import Session
 from paceline.worker.validation import Validator
 
 _TURN = frozenset({WorkerState.COMPUTING, WorkerState.OVER, WorkerState.INITIALISING})
+_TOLD = _TURN | {WorkerState.PULLING}
+
+SendAhead = Callable[[int, Iterable[str]], bool]
+"""Whether gradients of so many bytes are sent to servers at these addresses while backward runs."""
+
+
+class _Batch(NamedTuple):
+    """The batch of a slot: a function of these three, whoever makes it and when."""
+
+    segment: Segment
+    step: int
+    slot: int
+    content: Any
+    num_samples: int
 
 
 class Turns:
@@ -46,7 +59,7 @@ class Turns:
     dropped the loop and it is not known why.
     """
 
-    def __init__(self, session: Session, seed: int) -> None:
+    def __init__(self, session: Session, seed: int, send_ahead: SendAhead) -> None:
         self.phase = -1
         self.step = 0
         self.epoch = 0
@@ -63,23 +76,33 @@ class Turns:
         self._binding: Binding | None = None
         self._replay: Replay | None = None
         self._segment: Segment | None = None
-        self._stages: list[Stage] = []
-        self._stage_of: dict[int, Stage] = {}
-        self._weight = 1.0
+        self._pushes: Pushes | None = None
+        self._send_ahead = send_ahead
+        self._overlap: Overlap | None = None
+        self._maker: BatchMaker | None = None
+        self._batch: _Batch | None = None
+        self._seeded: tuple[int, int] | None = None
         self._began = 0.0
+        self._computing = tracing.span("forward+backward")
         self._hyper_before: Any = None
         session.on_fill = self._fill
-        session.on_push = self._pushed
 
     def prepare(self, binding: Binding, replay: Replay | None) -> None:
         """What is trained."""
         self._binding, self._replay = binding, replay
+        self._pushes = Pushes(self._session, binding)
 
     @property
     def binding(self) -> Binding:
         """What is trained; it has been prepared."""
         assert self._binding is not None
         return self._binding
+
+    @property
+    def pushes(self) -> Pushes:
+        """What is sent; it has been prepared."""
+        assert self._pushes is not None
+        return self._pushes
 
     @property
     def in_turn(self) -> bool:
@@ -99,8 +122,11 @@ class Turns:
             self._leave()
             return
         self.looping, self.left = True, False
+        self._maker, self._batch = maker, None
+        if self._overlap is None:
+            self._watch()
         try:
-            yield from self._turns(maker)
+            yield from self._turns()
             self._leave()
         except GeneratorExit:
             # `break` and an exception in the body look alike from here, except for the instruction at which the
@@ -112,18 +138,53 @@ class Turns:
                 self.left = True
             raise
         finally:
+            self._maker = self._batch = None
             maker.close()
 
-    def _turns(self, maker: BatchMaker) -> Iterator[Any]:
+    def _watch(self) -> None:
+        placement = self._session.core.placement
+        nbytes = sum(b.nbytes for b in self.binding.blocks if b.kind == Kind.PARAMETER)
+        addresses = () if placement is None else placement.addresses.values()
+        if self.binding.on_cpu and self._send_ahead(nbytes, addresses):
+            self._overlap = Overlap(self.binding, self.pushes, lambda: self.in_turn and not self.sealed)
+
+    def _turns(self) -> Iterator[Any]:
         while self.next_task() is None:
             grant = self.grant
             assert grant is not None
-            assert grant.segment is not None
-            indices = self._order.samples(grant.segment, grant.step, grant.slot)
-            batch = maker.make(indices, grant.step, grant.slot)
-            self._begin_turn(grant, len(indices))
-            yield batch
+            batch = self._make(grant)
+            self._batch = None
+            content = batch.content
+            with tracing.span("turn", step=grant.step, slot=grant.slot):
+                self._begin_turn(grant, batch.num_samples)
+                del batch
+                yield content
+            del content
             self._end_turn()
+
+    def _make(self, grant: Grant) -> _Batch:
+        """The batch of `grant`, which may be made already."""
+        segment, made = grant.segment, self._batch
+        assert segment is not None
+        assert self._maker is not None
+        if made is None or (made.segment, made.step, made.slot) != (segment, grant.step, grant.slot):
+            self._seeded = None  # samples are seeded one by one
+            with tracing.span("make", step=grant.step, slot=grant.slot):
+                indices = self._order.samples(segment, grant.step, grant.slot)
+                content = self._maker.make(indices, grant.step, grant.slot)
+            made = self._batch = _Batch(segment, grant.step, grant.slot, content, len(indices))
+        return made
+
+    def _seed_slot(self, grant: Grant) -> None:
+        """Seed for the turn of `grant`, once: nothing between here and its first line draws a number."""
+        if self._seeded != (grant.step, grant.slot):
+            seed_all(slot_seed(self._seed, grant.step, grant.slot))
+            self._seeded = grant.step, grant.slot
+
+    def close(self) -> None:
+        """Leave the script's model to itself."""
+        if self._overlap is not None:
+            self._overlap.close()
 
     def _leave(self) -> None:
         self.looping = False
@@ -155,7 +216,15 @@ class Turns:
         if core.state in (WorkerState.IDLE, WorkerState.OVER):
             session.say(core.ask(time.monotonic(), self.phase, evaluation=evaluation))
         while True:
-            state = session.run((), _TURN, "lease or state")
+            with tracing.span("wait"):
+                state = session.run((), _TOLD, "lease or state")
+            if state == WorkerState.PULLING:
+                if self._maker is not None and isinstance(core.task, Grant) and core.task.segment is not None:
+                    # While the servers are at work; if the lease becomes void, so does this.
+                    self._make(core.task)
+                    self._seed_slot(core.task)
+                with tracing.span("wait"):
+                    state = session.run((), _TURN, "lease or state")
             task = core.task
             if state == WorkerState.INITIALISING:
                 self._push_initial()
@@ -181,9 +250,8 @@ class Turns:
                 self.epoch = place(segment, self.step - 1).epoch
 
     def _push_initial(self) -> None:
-        stage = self._free_stage()
-        self._send_stage(stage, self.binding.stage_initial(stage), 1.0, frozenset())
-        self._session.say(self._session.core.sealed(time.monotonic(), 1.0, (), {}, 0.0))
+        sends = self.pushes.initial()
+        self._session.say([*sends, *self._session.core.sealed(time.monotonic(), 1.0, (), {}, 0.0)])
 
     def _validate_slot(self, task: EvalGrant, evaluation: int) -> None:
         self.binding.begin_turn()
@@ -203,15 +271,21 @@ class Turns:
         self.binding.begin_turn()
         self.sealed = False
         self.logged = {}
-        self._weight = count / grant.segment.batch_size
+        self.pushes.begin(count / grant.segment.batch_size)
+        if self._overlap is not None:
+            self._overlap.begin()
         self._hyper_before = self.binding.hyper()
         self._began = time.monotonic()
-        seed_all(slot_seed(self._seed, grant.step, grant.slot))
+        self._seed_slot(grant)
+        self._seeded = None
+        self._computing = tracing.span("forward+backward", step=grant.step, slot=grant.slot)
+        self._computing.__enter__()
 
     def _end_turn(self) -> None:
         if self.sealed:
             self._check_scheduler()
             self.binding.check_untouched()
+            self.binding.drop_gradients()  # now, while others work: large ones take their time to go
             return
         if self.binding.has_gradient:
             raise LoopError(
@@ -235,56 +309,21 @@ class Turns:
             raise LoopError("optimizer.step() outside of a turn: loop over job.batches(...)")
         if self.sealed:
             raise LoopError("two optimizer.step() calls in one turn: a turn is one slot, and step() seals it")
-        binding = self.binding
+        self._computing.__exit__(None, None, None)
+        binding, core = self.binding, self._session.core
         binding.check_untouched()
-        empty = skipped or not binding.has_gradient
-        weight = 0.0 if empty else self._weight
-        absent: frozenset[int] = frozenset()
-        carrying: tuple[BlockSpec, ...] = ()
-        stage = self._free_stage()
-        if not empty:
-            absent, carrying = binding.stage(stage)
-        self._send_stage(stage, carrying, weight, absent)
-        logs = {name: float(value) for name, value in self.logged.items()}
-        self.sealed = True
-        core, now = self._session.core, time.monotonic()
-        self._session.say(core.sealed(now, weight, binding.hyper(), logs, now - self._began))
-
-    # ------------------------------------------------------------ blocks
-
-    def _free_stage(self) -> Stage:
-        unacked = self._session.core.unacked
-        for stage in self._stages:
-            if stage.free(unacked):
-                return stage
-        stage = self.binding.new_stage()
-        self._stages.append(stage)
-        return stage
-
-    def _send_stage(self, stage: Stage, carrying: tuple[BlockSpec, ...], weight: float, absent: frozenset[int]) -> None:
-        stage.requests.clear()
-        stage.deliveries.clear()
-        chosen = {b.index: b for b in carrying}
-        parts: dict[NodeId, tuple[tuple[BlockFrame, ...], list[memoryview], Seal]] = {}
-        for server, blocks in self._session.core.mine.items():
-            mine = [chosen[b] for b in blocks if b in chosen]
-            tensors = {p.tensor for b in mine for p in b.pieces}
-            seal = Seal(weight, tuple(sorted(tensors & absent)), tuple((b.index, 0) for b in mine))
-            frames = tuple(BlockFrame(b.index, b.dtype, b.numel) for b in mine)
-            parts[server] = (frames, [stage.frames[b.index] for b in mine], seal)
-        sends = self._session.core.push(time.monotonic(), parts)
-        for send in sends:
-            assert isinstance(send.message, Push)
-            stage.requests.add(send.message.req)
-            self._stage_of[send.message.req] = stage
-        self._session.say(sends)
-        for req in [r for r in self._stage_of if r not in self._session.core.unacked]:
-            del self._stage_of[req]
-
-    def _pushed(self, push: Push, delivery: Delivery) -> None:
-        stage = self._stage_of.get(push.req)
-        if stage is not None and not delivery.done:
-            stage.deliveries.append(delivery)
+        with tracing.span("push", step=self.step):
+            made = None if skipped else binding.made()
+            sends = self.pushes.seal(made)
+            self.sealed = True
+            logs = {name: float(value) for name, value in self.logged.items()}
+            now = time.monotonic()
+            weight = 0.0 if made is None else self.pushes.weight
+            sends += core.sealed(now, weight, binding.hyper(), logs, now - self._began)
+            self._session.say(sends)
+        if self._overlap is not None:
+            self._overlap.sealed()
 
     def _fill(self, fill: Fill) -> None:
-        self.binding.fill(fill.frames, fill.payload)
+        with tracing.span("fill"):
+            self.binding.fill(fill.frames, cast(Sequence[memoryview], fill.payload))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -162,18 +161,6 @@ def test_damaged_and_incomplete_ones_are_passed_over(tmp_path: Path, caplog: pyt
     assert [c.position.version for c in complete_checkpoints(storage)] == [1, 3]
     assert folder_name(0, 2) in caplog.text
     assert complete_checkpoints(LocalStorage(tmp_path / "nowhere")) == []
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 16 pages."""
-    path = tmp_path / "small"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "paceline-test", str(path)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("this user may not mount")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
 
 
 def test_a_disk_that_is_full_at_the_very_end_keeps_the_old_one(small_disk: Path) -> None:

@@ -6,6 +6,7 @@ import msgspec
 from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, model, segment, sent, written
 
 from paceline.core.effects import ChoiceFact, Complete, Effect, IncarnationFact, PlacementFact
+from paceline.core.pace import Pace
 from paceline.core.worker import WorkerCore
 from paceline.messages import (
     Abort,
@@ -465,7 +466,7 @@ def test_without_rewinds_a_lost_server_ends_the_job() -> None:
 
 
 def busy(desk: Desk, worker: str, seconds: float) -> None:
-    desk.core.pace.note(worker, seconds)
+    desk.core.pace.note(worker, seconds, desk.now)
     desk.core.pace.refresh()
 
 
@@ -520,6 +521,18 @@ def test_a_slow_worker_does_not_get_the_last_slot() -> None:
     desk.now = 1.7
     (help_,) = sent(desk.core.tick(desk.now), Grant, "worker-1")
     assert help_.step == 0, "when the fast one is late it is not counted on"
+
+
+def test_rule_a_worker_that_was_held_back_for_long_is_tried_again() -> None:
+    pace = Pace()
+    pace.note("slow", 2.0, 0.0)
+    pace.note("fast", 0.01, 0.0)
+    pace.refresh()
+    assert pace.is_slow("slow", 9.0)
+    assert not pace.is_slow("slow", 11.0), "nobody has measured it for long"
+    pace.note("slow", 0.012, 11.5)
+    assert pace.of("slow") == 0.012, "what it was then does not count"
+    assert not pace.is_slow("slow", 11.6)
 
 
 def test_a_slow_worker_gets_slots_while_there_are_enough() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.engines.plan import RunPlan, parse_every
+from paceline.engines.resume import resumed
 from paceline.errors import UsageError
 from paceline.runtime.rundir import RunDir
 
@@ -77,8 +78,22 @@ def test_kept_in_the_run_directory(script: Path, tmp_path: Path, monkeypatch: py
     env = again.worker_env("worker-j1")
     assert env == {
         "PACELINE_RUN": str(run), "PACELINE_NAME": "worker-j1", "PACELINE_THREADS": "2", "PACELINE_MODE": "ssp:2",
-        "PACELINE_SLOTS": "5", "PACELINE_SEED": "11",
+        "PACELINE_SLOTS": "5", "PACELINE_SEED": "11", "PACELINE_LOCAL_WORKERS": "3",
     }  # fmt: skip
+
+
+def test_who_is_traced(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every role of the run and whoever joins it, but no run that goes on from it without the option."""
+    run = RunDir.create(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert "PACELINE_TRACE" not in RunPlan(script=script, run=run.path).role_env("server-0")
+    plan = RunPlan(script=script, run=Path("run"), trace=Path("new/t.json"))
+    assert plan.role_env("server-0") == {"PACELINE_NAME": "server-0", "PACELINE_TRACE": str(run.trace)}
+    plan.save()
+    assert RunPlan.of(run.path).trace == tmp_path / "new" / "t.json"
+    assert RunPlan.of(run.path).worker_env("worker-j1")["PACELINE_TRACE"] == str(run.trace)
+    assert resumed(run.path, {}).trace is None
+    assert resumed(run.path, {"trace": Path("t.json")}).trace == Path("t.json")
 
 
 def test_checkpoints_are_in_the_run_directory_unless_said(script: Path, tmp_path: Path) -> None:

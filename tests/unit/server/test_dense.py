@@ -9,7 +9,8 @@ import torch
 from paceline.blocks import bytes_of, piece_of, tensor_of
 from paceline.core.layout import cut
 from paceline.core.store import SumKey
-from paceline.server.dense import Buffer, DenseStore
+from paceline.server.chunks import Part
+from paceline.server.dense import DenseStore
 from paceline.types import INIT_STEP, BlockSpec, Commit, Hyper, Kind, ModelSpec, OptimizerSpec, TensorSpec
 
 HYPER: Hyper = (torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0).defaults,)
@@ -61,11 +62,11 @@ def commit(store: DenseStore, version: int, step: int, scale: float = 1.0) -> No
 
 
 def values(store: DenseStore, blocks: Sequence[BlockSpec], version: int) -> dict[int, list[float]]:
-    frames, buffers = store.read(version, -1, None)
+    frames, parts = store.read(version, -1, None)
     found: dict[int, list[float]] = {}
-    for frame, buffer in zip(frames, buffers, strict=True):
-        assert isinstance(buffer, Buffer)
-        flat = tensor_of(buffer.frame, frame.dtype)
+    for frame, part in zip(frames, parts, strict=True):
+        assert isinstance(part, Part)
+        flat = tensor_of(part.frame, frame.dtype)
         for piece in blocks[frame.block].pieces:
             found[piece.tensor] = piece_of(flat, piece).tolist()
     return found
@@ -109,20 +110,20 @@ def test_a_step_of_empty_slots_changes_nothing() -> None:
 
 def test_a_buffer_is_not_written_while_somebody_reads_it() -> None:
     store, blocks = opened()
-    _, (buffer, *_) = store.read(0, -1, [0])
-    assert isinstance(buffer, Buffer)
+    _, (part, *_) = store.read(0, -1, [0])
+    assert isinstance(part, Part)
     reader = Reader()
-    buffer.lend(reader)
-    seen = bytes(buffer.frame)
+    part.buffer.lend(reader)
+    seen = bytes(part.frame)
     for step in range(4):
         store.add(SumKey(step, None), 1.0, frozenset(), payloads(blocks, {A: [1.0] * 3, B: [1.0] * 2}))
         commit(store, step + 1, step)
-        assert bytes(buffer.frame) == seen, f"step {step} wrote under a reader"
+        assert bytes(part.frame) == seen, f"step {step} wrote under a reader"
     reader.done = True
     for step in range(4, 7):
         store.add(SumKey(step, None), 1.0, frozenset(), payloads(blocks, {A: [1.0] * 3, B: [1.0] * 2}))
         commit(store, step + 1, step)
-    assert bytes(buffer.frame) != seen, "memory is used again once nobody reads it"
+    assert bytes(part.frame) != seen, "memory is used again once nobody reads it"
 
 
 def test_a_kept_version_stays_readable_until_it_is_released() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 from paceline.checkpoint.manifest import MARKER
 from paceline.testing.chaos.campaigns import SCRIPT
 from paceline.testing.chaos.figures import Figures
+from paceline.testing.chaos.launch import Footprint, started_by
 from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind, Planned
 from paceline.testing.chaos.run import ChaosRun, Ended, Stuck
 from paceline.testing.chaos.strikes import Strikes
@@ -237,3 +239,77 @@ def test_whoever_was_asked_to_leave_must_not_count_as_lost(tmp_path: Path, victi
     assert strikes.do(planned(Kind.TERM, "worker"))
     assert joined == [1]
     assert strikes.figures.failures == ["worker-1 was told to leave, and counts as lost"]
+
+
+class Restarted(ScriptedRun):
+    """A run whose launcher takes 0.4 s from its start to a whole run; `kills` are how long each one had run."""
+
+    def __init__(self, spec: CampaignSpec, script: Script, processes: list[psutil.Process]) -> None:
+        super().__init__(spec, script, processes)
+        self.began = time.monotonic()
+        self.kills: list[float] = []
+        self.script.change = self._change
+
+    def kill_launcher(self, *, everything: bool) -> Footprint:
+        self.kills.append(time.monotonic() - self.began)
+        return Footprint([], frozenset())
+
+    def resume(self) -> None:
+        self.began = time.monotonic()
+
+    def _change(self, script: Script) -> None:
+        whole = time.monotonic() > self.began + 0.4
+        checkpoint, times = f"v{time.monotonic():.2f}", len(self.kills)
+        script.seen = replace(
+            script.seen, generation=1 + times, incarnation=times, workers_alive=2 * whole, checkpoint=checkpoint
+        )
+
+
+def test_launchers_die_at_any_instant_of_their_start(tmp_path: Path, victim: psutil.Process) -> None:
+    made, _ = stage(tmp_path, "worker-1", victim)
+    run = Restarted(made.spec, made.script, [victim])
+    strikes = Strikes(run, Figures(run.spec, ""))
+    kill = Planned(Fault(Kind.LAUNCHER, "launcher"), 0.0, 0.0, 0.9)
+    time.sleep(0.45)
+    assert strikes.do(kill)
+    assert strikes.settled, "the first one tells how long a start takes"
+    assert strikes.do(kill)
+    assert not strikes.settled
+    assert strikes.do(replace(kill, draw=0.5))
+    assert strikes.do(replace(kill, draw=0.1, span=0.1))
+    assert strikes.settled, "some are followed by a whole run"
+    whole, starting = run.kills[:2], run.kills[2:]
+    assert min(whole) > 0.4
+    assert 0.15 < starting[0] < 0.35
+    assert 0.03 < starting[1] < 0.15
+    assert len(strikes.figures.gone_s) == strikes.figures.resumes == strikes.figures.fired["kill-launcher"] == 4
+    assert strikes.figures.restored_s["kill-launcher"] == pytest.approx([0.45, 0.45], abs=0.1)
+    assert strikes.do(kill)
+    strikes.settle()
+    assert time.monotonic() - run.began > 0.4
+
+
+def test_another_fault_awaits_a_run_that_starts(tmp_path: Path, victim: psutil.Process) -> None:
+    made, _ = stage(tmp_path, "worker-1", victim)
+    run = Restarted(made.spec, made.script, [victim])
+    strikes = Strikes(run, Figures(run.spec, ""))
+    for _ in range(2):
+        strikes.do(Planned(Fault(Kind.LAUNCHER, "launcher"), 0.0, 0.0, 0.9))
+    assert not strikes.settled
+    assert strikes.do(Planned(Fault(Kind.ALL, "run"), 0.0, 0.0, 0.9))
+    assert strikes.settled
+    assert run.kills[-1] > 0.4
+
+
+def test_roles_are_known_by_their_launcher() -> None:
+    """A role's command line begins with the pid of its launcher, even when that is gone."""
+    script = "import time; time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", script, "paceline.runtime.process", "987654321"]) as role:
+        try:
+            deadline = time.monotonic() + 10
+            while not (found := started_by(987654321)) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert [process.pid for process in found] == [role.pid]
+            assert started_by(98765432) == []
+        finally:
+            role.kill()

@@ -1,8 +1,9 @@
 """A process with one ZeroMQ port, for tests that must kill, stop or flood a real peer.
 
 `python -m tests.unit.transport.peer {listen PORT | connect ADDRESS} NODE`, with the token in PEER_TOKEN,
-answers `Ok` with `Ok`, `StatusRequest` with its counters and a push with the CRC of each frame. It ends with
-its standard input.
+answers `Ok` with `Ok`, `StatusRequest` with its counters and a push with the CRC of each frame; frames pushed for
+slot `KEEP` are kept. A pull of block n is answered with n patterned bytes; one of `DROP` drops what is kept, and one
+of `FORK` does so in a fork. It ends with its standard input.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from paceline.errors import PeerLostError, PeerUnknownError
-from paceline.messages import Message, Ok, Push, PushAck, StatusReply, StatusRequest
-from paceline.transport.base import Received
+from paceline.messages import BlockFrame, Message, Ok, Pull, PullReply, Push, PushAck, StatusReply, StatusRequest
+from paceline.transport.base import Frame, Received
 from paceline.transport.zmq import ZmqPort
+
+KEEP = 7
+DROP, FORK = -1, -2
 
 
 def main(mode: str, where: str, node: str) -> None:
@@ -30,18 +34,47 @@ def main(mode: str, where: str, node: str) -> None:
     if not listens:
         port.connect(where)
     print(port.address, flush=True)
+    kept: list[Received] = []
     while not select.select([sys.stdin], [], [], 0)[0]:
         event = port.recv(0.1)
         if not isinstance(event, Received):
             continue
-        answer = answer_to(port, event)
+        answer, frames = answer_to(port, event, kept)
         if answer is not None:
             with contextlib.suppress(PeerLostError, PeerUnknownError):  # whoever asked is gone
-                port.send(event.peer, answer)
+                port.send(event.peer, answer, frames)
+        del event, frames
     port.close()
 
 
-def answer_to(port: ZmqPort, event: Received) -> Message | None:
+def answer_to(port: ZmqPort, event: Received, kept: list[Received]) -> tuple[Message | None, list[Frame]]:
+    """The answer to a message, with its frames."""
+    match event.message:
+        case Pull(req=req, blocks=(nbytes,)) if nbytes > 0:
+            room = port.memory.room(nbytes)
+            room[:] = pattern(nbytes)
+            return PullReply(req, 0, 1, 1, (BlockFrame(0, "uint8", nbytes),)), [room]
+        case Pull(req=req, blocks=(order,)):
+            if order == DROP:
+                kept.clear()
+            elif os.fork() == 0:
+                kept.clear()
+                del event
+                os._exit(0)
+            else:
+                os.wait()
+            return Ok(req), []
+        case Push(slot=slot) if slot == KEEP:
+            kept.append(event)
+    return plain_answer(port, event), []
+
+
+def pattern(nbytes: int) -> bytes:
+    """Bytes that show where they are."""
+    return (b"".join(i.to_bytes(4) for i in range(1 << 12)) * (nbytes // (1 << 14) + 1))[:nbytes]
+
+
+def plain_answer(port: ZmqPort, event: Received) -> Message | None:
     match event.message:
         case Ok(req):
             return Ok(req)

@@ -46,6 +46,8 @@ class Stranger:
         self.send(handshake.hello())
         while handshake.peer is None:
             answer = handshake.receive(self.answer(pump))
+            if handshake.welcome is not None:
+                answer = handshake.choose("tcp")
             if answer is not None:
                 self.send(answer)
 

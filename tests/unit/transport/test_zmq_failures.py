@@ -18,6 +18,7 @@ from paceline.messages import Ok, PushAck
 from paceline.transport.base import Delivery
 from paceline.transport.limits import LinkLimits
 from paceline.transport.zmq import ZmqPort
+from paceline.transport.zmq_listener import Connection
 from paceline.wire.handshake import new_token
 
 TOKEN = new_token()
@@ -25,12 +26,17 @@ MIB = 1 << 20
 MakePort = Callable[..., ZmqPort]
 
 
+@pytest.fixture(params=["tcp", "local"])
+def lane(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def make_port() -> Iterator[MakePort]:
+def make_port(lane: str) -> Iterator[MakePort]:
     made: list[ZmqPort] = []
 
     def make(node: str, **options: object) -> ZmqPort:
-        made.append(ZmqPort(node, TOKEN, **options))  # type: ignore[arg-type]
+        made.append(ZmqPort(node, TOKEN, local=lane == "local", **options))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
@@ -180,16 +186,19 @@ def test_what_was_sent_before_close_still_arrives(make_port: MakePort) -> None:
     client.connect(str(server.address))
     events = Events(server, client)
     events.until_up((server, "worker/1"), (client, "server/1"))
-    frames = [block_bytes(MIB, seed) for seed in range(8)]
+    frames = [client.memory.room(MIB) for _ in range(8)]
+    for seed, frame in enumerate(frames):
+        frame[:] = block_bytes(MIB, seed)
     client.send("server/1", push(1, frames), frames)
     client.send("server/1", Ok(2))
     client.close()
     events.ports.remove(client)
     events.until(lambda: bool(events.downs(server)))
     assert [type(e.message).__name__ for e in events.received(server)] == ["Push", "Ok"]
+    assert [bytes(frame) for frame in events.received(server)[0].frames] == [bytes(frame) for frame in frames]
 
 
-def test_peers_that_come_and_go_leave_nothing_behind(make_port: MakePort) -> None:
+def test_peers_that_come_and_go_leave_nothing_behind(make_port: MakePort, lane: str) -> None:
     """Descriptors are used again and again here: each `PeerDown` must be of the right peer."""
     server = make_port("server/1", listen="127.0.0.1")
     stays = make_port("stays/1")
@@ -199,7 +208,7 @@ def test_peers_that_come_and_go_leave_nothing_behind(make_port: MakePort) -> Non
     before = len(os.listdir("/proc/self/fd"))
     for number in range(40):
         events.forget()
-        brief = ZmqPort(f"brief/{number}", TOKEN)
+        brief = ZmqPort(f"brief/{number}", TOKEN, local=lane == "local")
         brief.connect(str(server.address))
         while brief.recv(0.002) is None:
             events.seen["server/1"] += [e for e in (server.recv(0.002),) if e is not None]
@@ -207,8 +216,29 @@ def test_peers_that_come_and_go_leave_nothing_behind(make_port: MakePort) -> Non
         brief.close()
         events.until(lambda: bool(events.downs(server)))
         assert [e.peer for e in events.seen["server/1"]] == [f"brief/{number}"] * 3
-    assert len(os.listdir("/proc/self/fd")) == before
+    events.until(lambda: len(os.listdir("/proc/self/fd")) == before)
     server.send("stays/1", Ok(1))
     events.until(lambda: bool(events.received(stays)))
     assert server._listener is not None
     assert len(server._listener._connections) == len(server._listener._routes) == 1
+
+
+def test_a_connection_whose_number_belongs_to_something_else_by_now_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = ZmqPort("server/1", TOKEN, listen="127.0.0.1")
+    reading, writing = os.pipe()
+    try:
+        listener = port._listener
+        assert listener is not None
+        connection = Connection(listener, reading, 0.0)
+        monkeypatch.setattr(listener, "_take_events", lambda: setattr(connection, "gone", True))
+        before = len(os.listdir("/proc/self/fd"))
+        listener._hang_up(connection)
+        assert len(os.listdir("/proc/self/fd")) == before
+        os.write(writing, b"x")
+        assert os.read(reading, 1) == b"x"
+    finally:
+        os.close(reading)
+        os.close(writing)
+        port.close()

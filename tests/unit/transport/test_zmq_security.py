@@ -219,7 +219,7 @@ def test_token_check_takes_a_ticket_once(make_port: MakePort) -> None:
 
 @pytest.mark.parametrize("encrypt", [None, True])
 def test_the_token_never_crosses_the_wire(make_port: MakePort, encrypt: bool | None) -> None:
-    server = make_port("server/1", listen="127.0.0.1", encrypt=encrypt)
+    server = make_port("server/1", listen="127.0.0.1", encrypt=encrypt, local=False)
     proxy = Proxy(address_of(server))
     try:
         client = make_port("worker/1", encrypt=encrypt)

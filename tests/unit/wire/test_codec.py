@@ -51,6 +51,7 @@ def test_every_message_survives_the_trip(message: Message) -> None:
 def test_every_message_type_has_its_own_tag() -> None:
     kinds = messages.AnyMessage.__args__
     assert len({kind.__struct_config__.tag for kind in kinds}) == len(kinds)
+    assert set(kinds) == set(Message.__subclasses__()), "every message can be decoded"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import random
+from typing import Literal
 
 import pytest
 
@@ -16,6 +17,7 @@ from paceline.wire.handshake import (
     ClientHandshake,
     Farewell,
     Hello,
+    Offer,
     Proof,
     ServerHandshake,
     TicketGate,
@@ -32,15 +34,24 @@ TOKEN = bytes(range(32))
 OTHER = bytes(range(1, 33))
 
 
-def run(client: ClientHandshake, server: ServerHandshake) -> list[bytes]:
+def answer_of(server: ServerHandshake, frame: bytes) -> bytes:
+    answer = server.receive(frame)
+    assert answer is not None
+    return answer
+
+
+def run(client: ClientHandshake, server: ServerHandshake, lane: Literal["local", "tcp"] = "tcp") -> list[bytes]:
     """All frames of one handshake, in order."""
     frames = [client.hello()]
-    frames.append(server.receive(frames[-1]))
+    frames.append(answer_of(server, frames[-1]))
     proof = client.receive(frames[-1])
     assert proof is not None
     frames.append(proof)
-    frames.append(server.receive(proof))
+    frames.append(answer_of(server, proof))
     assert client.receive(frames[-1]) is None
+    assert client.welcome is not None
+    frames.append(client.choose(lane))
+    assert server.receive(frames[-1]) is None
     return frames
 
 
@@ -53,20 +64,57 @@ def test_both_sides_learn_who_the_other_is() -> None:
 
 def test_nobody_is_proven_before_the_end() -> None:
     client, server = ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN)
-    challenge = server.receive(client.hello())
+    challenge = answer_of(server, client.hello())
     assert server.peer is None
     proof = client.receive(challenge)
     assert client.peer is None
     assert proof is not None
-    server.receive(proof)
+    welcome = answer_of(server, proof)
+    assert client.receive(welcome) is None
     assert client.peer is None
+    assert server.peer is None
+    server.receive(client.choose("tcp"))
+    assert client.peer == "s"
     assert server.peer == "w"
+
+
+OFFER = Offer("host-a", "a-name", bytes(32))
+
+
+def test_the_client_learns_the_offer_and_the_server_the_choice() -> None:
+    client, server = ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN, offer=OFFER)
+    run(client, server, "local")
+    assert client.welcome == wire.Welcome(OFFER)
+    assert server.lane == "local"
+
+
+def test_a_lane_that_was_not_offered_is_refused() -> None:
+    server = ServerHandshake("s", TOKEN)
+    with pytest.raises(RefusedFrameError, match="not offered"):
+        run(ClientHandshake("w", TOKEN), server, "local")
+    assert server.peer is None
+
+
+def test_a_lane_is_not_chosen_before_the_proof() -> None:
+    server = ServerHandshake("s", TOKEN, offer=OFFER)
+    server.receive(ClientHandshake("w", TOKEN).hello())
+    with pytest.raises(RefusedFrameError, match="out of turn"):
+        server.receive(encode_control(wire.Lane("local")))
+    assert server.peer is None
+
+
+def test_an_offer_has_a_whole_nonce() -> None:
+    client = ClientHandshake("w", TOKEN)
+    server = ServerHandshake("s", TOKEN, offer=Offer("host-a", "a-name", bytes(8)))
+    with pytest.raises(RefusedFrameError, match="nonce"):
+        run(client, server)
+    assert client.welcome is None
 
 
 def test_token_check_by_the_client_stops_an_impostor_that_listens() -> None:
     client, server = ClientHandshake("w", TOKEN), ServerHandshake("s", OTHER)
     with pytest.raises(AuthenticationError, match="token"):
-        client.receive(server.receive(client.hello()))
+        client.receive(answer_of(server, client.hello()))
     assert client.peer is None
 
 
@@ -88,7 +136,7 @@ def test_token_check_refuses_proofs_of_any_length(nbytes: int) -> None:
 
 def test_token_check_refuses_the_servers_own_proof_sent_back() -> None:
     server = ServerHandshake("s", TOKEN)
-    answer = decode_control(server.receive(ClientHandshake("w", OTHER).hello()))
+    answer = decode_control(answer_of(server, ClientHandshake("w", OTHER).hello()))
     assert isinstance(answer, Challenge)
     with pytest.raises(AuthenticationError):
         server.receive(encode_control(Proof(answer.proof)))
@@ -106,7 +154,7 @@ def test_token_check_binds_the_proof_to_both_names() -> None:
     nonce = bytes(32)
     honest = ClientHandshake("w", TOKEN, nonce=nonce)
     server = ServerHandshake("s", TOKEN, nonce=nonce)
-    proof = honest.receive(server.receive(honest.hello()))
+    proof = honest.receive(answer_of(server, honest.hello()))
     assert proof is not None
     victim = ServerHandshake("s", TOKEN, nonce=nonce)
     victim.receive(encode_control(Hello("somebody-else", nonce)))
@@ -157,7 +205,7 @@ def test_a_refusal_by_the_server_reaches_the_client_by_name() -> None:
 
 def test_frames_out_of_turn_end_the_handshake() -> None:
     client, server = ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN)
-    for frame in (encode_control(Proof(bytes(32))), encode_control(wire.Welcome())):
+    for frame in (encode_control(Proof(bytes(32))), encode_control(wire.Welcome()), encode_control(wire.Lane("tcp"))):
         with pytest.raises(RefusedFrameError, match="out of turn"):
             ServerHandshake("s", TOKEN).receive(frame)
     with pytest.raises(RefusedFrameError, match="out of turn"):
@@ -171,7 +219,7 @@ def test_frames_out_of_turn_end_the_handshake() -> None:
 def test_a_failed_handshake_cannot_be_continued() -> None:
     server = ServerHandshake("s", TOKEN)
     client = ClientHandshake("w", TOKEN)
-    proof = client.receive(server.receive(client.hello()))
+    proof = client.receive(answer_of(server, client.hello()))
     assert proof is not None
     with pytest.raises(AuthenticationError):
         server.receive(encode_control(Proof(bytes(32))))

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
-from paceline.blocks import piece_of
+from paceline.blocks import piece_of, tensor_of
 from paceline.messages import BlockFrame
 from paceline.types import Kind
-from paceline.worker.binding import Binding
+from paceline.worker.binding import Binding, Made
+from paceline.worker.stage import Stage
+
+
+def room(nbytes: int) -> memoryview:
+    return memoryview(bytearray(nbytes))
 
 
 def _bound(model: nn.Module) -> Binding:
@@ -31,29 +40,41 @@ def test_a_version_goes_out_and_comes_in_again() -> None:
     source, target = Model(), Model()
     out, into = _bound(source), _bound(target)
     assert out.spec == into.spec
-    stage = out.new_stage()
-    blocks = out.stage_initial(stage)
-    assert {b.kind for b in blocks} == set(Kind)
-    frames = [BlockFrame(b.index, b.dtype, b.numel) for b in blocks]
-    into.fill(frames, [stage.frames[b.index] for b in blocks])
+    stage = out.initial(room)
+    assert {b.kind for b in out.blocks} == set(Kind)
+    frames = [BlockFrame(b.index, b.dtype, b.numel) for b in out.blocks]
+    into.fill(frames, [stage.frames[b.index] for b in out.blocks])
     for (name, a), b in zip(source.state_dict().items(), target.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
 
 
-def test_what_a_turn_did_not_touch_is_absent() -> None:
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda binding, made, stage: binding.write_all(made, stage),
+        lambda binding, made, stage: binding.write(made.values, stage, made.carried.blocks),
+    ],
+    ids=["all", "blocks"],
+)
+def test_what_a_turn_did_not_touch_is_absent(write: Callable[[Binding, Made, Stage], None]) -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1), nn.BatchNorm1d(1))
     binding = _bound(model)
     binding.begin_turn()
     model[1](model[0](torch.randn(4, 3))).sum().backward()
-    stage = binding.new_stage()
-    absent, carrying = binding.stage(stage)
+    made = binding.made()
+    assert made is not None
+    absent, carrying = made.carried.absent, made.carried.blocks
+    stage = binding.new_stage(room)
+    write(binding, made, stage)
     names = [t.name for t in binding.spec.tensors]
     assert {names[n] for n in absent} == {
         "2.weight", "2.bias", "3.weight", "3.bias", "3.running_mean", "3.running_var", "3.num_batches_tracked",
     }  # fmt: skip
     for block in carrying:
         for piece in block.pieces:
-            content = piece_of(stage.buffers[block.index], piece)
+            content = piece_of(tensor_of(stage.frames[block.index], block.dtype), piece)
+            if piece.tensor not in absent:
+                assert torch.equal(content, made.values[piece.tensor].reshape(-1)[piece.start :][: piece.numel])
             if piece.tensor in absent and block.kind == Kind.PARAMETER:
                 assert torch.equal(content, torch.zeros_like(content))
                 assert torch.signbit(content).all(), "only -0.0 leaves every sum as it is"
@@ -68,6 +89,51 @@ def test_every_turn_starts_from_the_buffers_of_the_version() -> None:
     binding.begin_turn()
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
+
+
+def test_a_tensor_of_many_blocks_is_one_run_and_gradients_may_be_laid_out_in_any_way() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.large = nn.Parameter(torch.randn(700, 900))
+            self.empty = nn.Parameter(torch.zeros(0, 3))
+            self.odd = nn.Parameter(torch.randn(5, 7, 3, 3))
+
+    torch.manual_seed(0)
+    model = Model()
+    binding = _bound(model)
+    binding.begin_turn()
+    model.large.grad = torch.randn(900, 700).t()
+    model.empty.grad = torch.zeros(0, 3)
+    model.odd.grad = torch.randn(5, 7, 3, 3).to(memory_format=torch.channels_last)
+    made = binding.made()
+    assert made is not None
+    by_tensor, by_block = binding.new_stage(room), binding.new_stage(room)
+    binding.write_all(made, by_tensor)
+    binding.write(made.values, by_block, made.carried.blocks)
+    assert sum(any(p.tensor == 0 for p in b.pieces) for b in binding.blocks) > 2
+    for block in binding.blocks:
+        assert bytes(by_tensor.frames[block.index]) == bytes(by_block.frames[block.index])
+        for piece in block.pieces:
+            expected = model.large.grad if piece.tensor == 0 else model.odd.grad
+            content = piece_of(tensor_of(by_tensor.frames[block.index], block.dtype), piece)
+            assert torch.equal(content, expected.reshape(-1)[piece.start :][: piece.numel])
+
+
+def test_numbers_are_seen_to_change() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
+    binding = Binding(model, optimizer, None)
+    before = binding.hyper()
+    assert binding.hyper() is before
+    changes: list[tuple[str, Any]] = [("lr", 0.25), ("betas", (0.5, 0.75)), ("weight_decay", 1), ("amsgrad", True)]
+    for key, value in changes:
+        optimizer.param_groups[0][key] = value
+        assert binding.hyper()[0][key] == value
+    rate = optimizer.param_groups[0]["lr"] = torch.tensor(0.25)
+    for value in (0.25, 0.125):
+        rate.fill_(value)
+        assert binding.hyper()[0]["lr"] == value, "a tensor changes without becoming another one"
 
 
 def test_hyper_parameters_are_numbers() -> None:

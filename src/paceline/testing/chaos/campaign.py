@@ -87,7 +87,9 @@ class Campaign:
             figures.faults += 1
             if not hit:
                 self._plan.appendleft(planned)
-            seen = run.until(lambda seen: True, "a status")
+            if strikes.settled:
+                seen = run.until(lambda seen: True, "a status")
+        strikes.settle()
         kinds = self.spec.messages.kinds
         run.until(lambda seen: all(read_counts(run.counts)[kind] for kind in kinds), "faulty messages of every kind")
 
@@ -103,11 +105,11 @@ class Campaign:
         """Look at what the round has left."""
         name = run.dir.path.name
         self.screen.progress(f"{name}: audit")
-        commits, origins = read_log(run.dir)
+        commits, origins, rewinds = read_log(run.dir)
         figures.versions = max((version for _, version in commits), default=-1)
         figures.shown_versions = sum(map(len, run.watch.shown.versions.values()))
         figures.incarnations = 1 + len(origins)
-        self.figures.rewinds += len(origins) - run.resumes
+        self.figures.rewinds += rewinds
         missing = missing_commits(run.watch.shown.versions, commits, origins)
         self.figures.lost_commits += len(missing)
         if missing:

@@ -16,12 +16,12 @@ CAMPAIGNS: Mapping[str, str] = {
     "rewinds": f"--kill server=30 --per-round 10 {_BSP}",
     "ssp": "--kill worker=25 --kill coordinator=15 --kill server=10 --per-round 25 -w 3 -s 2 --mode ssp:3",
     "asp": "--kill worker=25 --kill coordinator=15 --kill server=10 --per-round 25 -w 3 -s 2 --mode asp",
-    "saving": "--kill-saving server=50 --kill-saving coordinator=50 --per-round 25 --checkpoint-every 10 "
+    "saving": "--kill-saving server=20 --kill-saving coordinator=80 --per-round 25 --checkpoint-every 10 "
     f"{_BSP} {SCRIPT} --hidden 1024",
     "stops": f"--stop worker=30 --stop coordinator=20 --per-round 25 {_BSP}",
     "elastic": f"--term worker=15 --join worker=15 --kill worker=10 --per-round 20 {_BSP}",
     "power": "--kill-all 20 --per-round 10 --shape 3x1 --shape 2x2 -w 2 -s 2 --mode bsp --slots 4 --plain-shape 1x1",
-    "launcher": f"--kill-launcher 50 --per-round 25 {_BSP}",
+    "launcher": "--kill-launcher 50 --per-round 25 -w 2 -s 1 --mode bsp --slots 4 --plain-shape 1x1",
     "messages": "--drop 0.002 --duplicate 0.02 --delay 0.02 --kill worker=10 --kill coordinator=5 --kill server=5 "
     f"--per-round 10 {_BSP}",
     "mixed": "--kill worker=20 --kill coordinator=10 --kill server=10 --stop worker=5 --stop coordinator=5 "

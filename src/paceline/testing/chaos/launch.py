@@ -25,6 +25,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from paceline.cli.main import main
 main()
 """
+_ROLE = "paceline.runtime.process"
 _SHM = Path("/dev/shm")
 
 
@@ -116,6 +117,10 @@ class Footprint:
         self._ports = _ports(self._processes)
         self._segments = segments() - segments_before
 
+    def add(self, processes: Iterable[psutil.Process]) -> None:
+        """More processes that belong to it."""
+        self._processes += processes
+
     def left(self) -> list[str]:
         """What of it is still there, by name."""
         found = [f"process {p.pid}" for p in self._processes if lives(p)]
@@ -130,6 +135,19 @@ class Footprint:
         while (left := self.left()) and time.monotonic() < began + timeout_s:
             time.sleep(0.01)
         return time.monotonic() - began, left
+
+
+def started_by(launcher: int) -> list[psutil.Process]:
+    """Roles whose command line names that launcher: one that was forked as it died is in nobody's family any more."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        if _ROLE in words and words[words.index(_ROLE) + 1 :][:1] == [str(launcher)]:
+            found.append(process)
+    return found
 
 
 def segments() -> frozenset[str]:

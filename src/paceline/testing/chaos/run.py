@@ -14,7 +14,7 @@ from paceline.config.load import FAULTS, HEARTBEAT_TIMEOUT_S
 from paceline.errors import TransportError
 from paceline.runtime.faults import plan_for_workers
 from paceline.runtime.rundir import RunDir
-from paceline.testing.chaos.launch import Footprint, Launched, kill, segments
+from paceline.testing.chaos.launch import Footprint, Launched, kill, segments, started_by
 from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind
 from paceline.testing.chaos.recovery import Recovery
 from paceline.testing.chaos.watch import Seen, Watch
@@ -119,6 +119,7 @@ class ChaosRun:
         kill(family if everything else family[:1])
         assert self._launched is not None
         self._launched.process.wait()
+        footprint.add(started_by(self._launched.process.pid))
         for joiner in self.joiners:
             joiner.end()
         self.joiners.clear()

@@ -24,6 +24,7 @@ _MAX_MISSES = 4  # kills in a row that came too late for the checkpoint they wer
 _AGAIN = 0.25  # share of the lost servers that may be lost again before anything was saved
 _SLOW_S = 5.0  # after which it is worth knowing what a recovery waited for
 _SETTLE_S = 0.3  # in which a coordinator that woke up would take others for lost
+_WHOLE = 0.2  # share of the killed launchers after which the run is awaited whole; the others' successors die starting
 
 
 class Strikes:
@@ -34,6 +35,8 @@ class Strikes:
         self.figures = figures
         self._misses = 0
         self._from: str | None = None  # the checkpoint to which a fault sent the run back
+        self._starting: Recovery | None = None  # from a killed launcher, by a run that nobody has awaited yet
+        self._start_s: float | None = None  # how long such a run takes to be whole
 
     def do(self, planned: Planned) -> bool:
         """Inflict one fault and wait until the run has recovered; False if it came too late and must be done again.
@@ -43,6 +46,10 @@ class Strikes:
             Stuck: the run did not recover.
         """
         try:
+            if planned.fault.kind == Kind.LAUNCHER and self._starting is not None and self._start_s is not None:
+                self._kill_starting(planned, self._starting, self._start_s)
+                return True
+            self.settle()
             self._advance(planned)
             time.sleep(planned.pause_s)
             return self._do(planned)
@@ -192,8 +199,39 @@ class Strikes:
         self.run.until_whole()
         self.run.joiners = [joiner for joiner in self.run.joiners if joiner.code is None]
 
+    @property
+    def settled(self) -> bool:
+        """Whether the run has recovered from every fault so far."""
+        return self._starting is None
+
+    def settle(self) -> None:
+        """Wait for a run that was started again.
+
+        Raises:
+            Stuck: it does not become whole.
+        """
+        if self._starting is not None:
+            recovery, self._starting = self._starting, None
+            self._start_s = self._await(recovery).at - recovery.at
+
     def _kill_launcher(self, planned: Planned) -> None:
         before = self.run.until(lambda seen: True, "a status")
+        self._start_again(planned, before)
+        if planned.fault.kind == Kind.ALL or self._start_s is None or planned.span < _WHOLE:
+            self.settle()
+
+    def _kill_starting(self, planned: Planned, starting: Recovery, start_s: float) -> None:
+        """Kill the launcher at any instant between its start and a whole run."""
+        due = starting.at + planned.draw * start_s
+        while time.monotonic() < due:
+            self.run.check()
+            time.sleep(0.01)
+        self._start_again(planned, starting.before)
+        if planned.span < _WHOLE:
+            self.settle()
+
+    def _start_again(self, planned: Planned, before: Seen) -> None:
+        """Kill the launcher, look whether anything is left, and resume."""
         footprint = self.run.kill_launcher(everything=planned.fault.kind == Kind.ALL)
         self.figures.fired[str(planned.fault)] += 1
         gone_s, left = footprint.wait_gone(_GONE_S)
@@ -204,7 +242,7 @@ class Strikes:
         at = time.monotonic()
         self.run.resume()
         self.figures.resumes += 1
-        self._await(Recovery(planned.fault, at, before, None, self.run.workers, self.run.servers))
+        self._starting = Recovery(planned.fault, at, before, None, self.run.workers, self.run.servers)
 
     # ------------------------------------------------------------ shared
 

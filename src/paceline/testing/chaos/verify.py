@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.coordinator.store import LogReader
 from paceline.core.effects import IncarnationFact
+from paceline.core.recovery import RESUMED
 from paceline.runtime.rundir import RunDir
 from paceline.testing.chaos.launch import finish
 from paceline.testing.chaos.plan import CampaignSpec
@@ -46,14 +47,13 @@ def _logged(incarnation: int, version: int, commits: Set[tuple[int, int]], origi
     return False
 
 
-def read_log(run: RunDir) -> tuple[set[tuple[int, int]], dict[int, tuple[int, int]]]:
-    """The commits of a run as (incarnation, version), and where its incarnations go on from."""
-    reader = LogReader(run.log_file)
-    try:
+def read_log(run: RunDir) -> tuple[set[tuple[int, int]], dict[int, tuple[int, int]], int]:
+    """The commits of a run as (incarnation, version), where its incarnations go on from, and how many are rewinds."""
+    with LogReader(run.log_file) as reader:
         commits = {(c.incarnation, c.version) for c in reader.commits()}
-        return commits, origins_of(row.fact for row in reader.facts())
-    finally:
-        reader.close()
+        facts = [row.fact for row in reader.facts()]
+    rewinds = sum(isinstance(fact, IncarnationFact) and fact.why != RESUMED for fact in facts)
+    return commits, origins_of(facts), rewinds
 
 
 def origins_of(facts: Iterable[object]) -> dict[int, tuple[int, int]]:

@@ -1,0 +1,136 @@
+"""What is computed from measurements: pure functions, so that a test can say what a figure means.
+
+A process that loops leaves its *marks*: one (step, seconds) for each time its loop body began, on the machine's one
+monotonic clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+Marks = Sequence[tuple[int, float]]
+
+
+class TooShortError(ValueError):
+    """The marks hold too little to say anything: the run was too short for its warm-up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of the rounds, and how far they lie apart."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """None where no round was measured."""
+        if not values:
+            return None
+        return cls(statistics.median(values), min(values), max(values), len(values))
+
+
+def ratio(top: Sequence[float], bottom: Sequence[float]) -> float | None:
+    """Median over median; None while one of them has not been measured."""
+    if not top or not bottom:
+        return None
+    return statistics.median(top) / statistics.median(bottom)
+
+
+def _warm(processes: Iterable[Marks], warmup: int) -> float:
+    """When the last of the processes had done its warm-up."""
+    begins = []
+    for number, marks in enumerate(processes):
+        if len(marks) <= warmup:
+            raise TooShortError(
+                f"process {number} had only {len(marks)} turns, and the first {warmup} are for warming up"
+            )
+        begins.append(marks[warmup][1])
+    return max(begins)
+
+
+def _first_seen(processes: Iterable[Marks]) -> list[tuple[int, float]]:
+    """When each step was first seen by any process, steps in order and times without going back."""
+    first: dict[int, float] = {}
+    for marks in processes:
+        for step, at in marks:
+            first[step] = min(at, first.get(step, at))
+    latest = float("-inf")
+    seen = []
+    for step in sorted(first):
+        latest = max(latest, first[step])
+        seen.append((step, latest))
+    return seen
+
+
+def step_times(processes: Sequence[Marks], warmup: int) -> list[float]:
+    """Seconds of each step that all processes make together, after the first `warmup` turns of each of them."""
+    begin = _warm(processes, warmup)
+    seen = [(step, at) for step, at in _first_seen(processes) if at >= begin]
+    times = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(seen)]
+    if not times:
+        raise TooShortError(f"no whole step after a warm-up of {warmup} turns")
+    return times
+
+
+def joint_rate(processes: Sequence[Marks], warmup: int, samples_per_step: int) -> float:
+    """Samples per second of processes that count their steps together: only steps that are done count as work."""
+    begin = _warm(processes, warmup)
+    seen = [(step, at) for step, at in _first_seen(processes) if at >= begin]
+    if len(seen) < 2:
+        raise TooShortError(f"no whole step after a warm-up of {warmup} turns")
+    (first, began), (last, ended) = seen[0], seen[-1]
+    return (last - first) * samples_per_step / (ended - began)
+
+
+def separate_rates(processes: Sequence[Marks], warmup: int, samples_per_turn: int) -> list[float]:
+    """Samples per second of each of several processes that work on their own, while all of them run."""
+    begin = _warm(processes, warmup)
+    end = min(marks[-1][1] for marks in processes)
+    rates = []
+    for marks in processes:
+        inside = [at for _, at in marks if begin <= at <= end]
+        if len(inside) < 2:
+            raise TooShortError("the processes did not run at the same time")
+        rates.append((len(inside) - 1) * samples_per_turn / (inside[-1] - inside[0]))
+    return rates
+
+
+def memory_limit_s(copy_s: float, num_workers: int, num_cores: int) -> float:
+    """The least time in which memory can synchronise a model that takes `copy_s` to copy on one thread.
+
+    Each worker copies its gradient out and the weights in. The server reads each gradient once, and reads and writes
+    weights and momentum: num_workers + 4 accesses to memory a byte where a copy makes 2. All of it spread evenly over
+    the cores, each at the full speed of one that has the memory for itself.
+    """
+    copies = 2 * num_workers + (num_workers + 4) / 2
+    return copies * copy_s / num_cores
+
+
+def push_pull_gb_per_s(nbytes: int, step_s: float) -> float:
+    """Gradient out and weights back, in GB (10^9 bytes) per second of a step."""
+    return 2 * nbytes / step_s / 1e9
+
+
+def difference(whole: Sequence[float], part: Sequence[float]) -> float | None:
+    """Median less median; None while one of them has not been measured."""
+    if not whole or not part:
+        return None
+    return statistics.median(whole) - statistics.median(part)
+
+
+def growth(samples: Sequence[Mapping[str, float]], key: str) -> float:
+    """By how much `key` grew: the median of the last third of the samples less that of the first third.
+
+    Thirds, because one sample may catch a buffer that lives for a moment.
+    """
+    values = [sample[key] for sample in samples]
+    if len(values) < 3:
+        raise TooShortError(f"{len(values)} samples; 3 are needed")
+    third = max(1, len(values) // 3)
+    return statistics.median(values[-third:]) - statistics.median(values[:third])

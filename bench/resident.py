@@ -1,0 +1,89 @@
+"""What the processes of a run hold: memory, shared memory, open files, as Linux counts them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+PROC = Path("/proc")
+SEGMENTS = ("/memfd:", "/dev/shm/")
+
+
+def _kilobytes(path: Path, wanted: tuple[str, ...]) -> dict[str, int]:
+    """Lines of the form "Name:  123 kB", in bytes."""
+    found = {}
+    for line in path.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in wanted:
+            found[name] = int(value.split()[0]) * 1024
+    return found
+
+
+def resident(pid: int) -> dict[str, float]:
+    """Resident bytes of a process: private and file pages in full, libraries too, as in a process that is alone.
+
+    They differ in shared memory. `own` counts what the process made: it alone maps that writable, its readers map it
+    read-only, so each page counts in one process. `pss` divides a page among those who map it. `rss` counts it in full
+    in each of them.
+
+    Raises:
+        OSError: the process is gone.
+    """
+    status = _kilobytes(PROC / str(pid) / "status", ("RssAnon", "RssFile", "RssShmem"))
+    if not status:
+        raise ProcessLookupError(pid)
+    private = status["RssAnon"] + status["RssFile"]
+    made, share = shared((PROC / str(pid) / "smaps").read_text())
+    return {"own": private + made, "pss": private + share, "rss": private + status["RssShmem"]}
+
+
+def shared(smaps: str) -> tuple[int, int]:
+    """Of the shared memory in a process's `smaps`: resident bytes of what is writable, and its share of all (Pss)."""
+    made = share = 0
+    counts = writable = False
+    for line in smaps.splitlines():
+        words = line.split(None, 5)
+        if not words[0].endswith(":"):
+            counts = len(words) > 5 and words[5].startswith(SEGMENTS)
+            writable = words[1].startswith("rw")
+        elif counts and words[0] == "Rss:" and writable:
+            made += int(words[1]) * 1024
+        elif counts and words[0] == "Pss:":
+            share += int(words[1]) * 1024
+    return made, share
+
+
+def num_fds(pid: int) -> int:
+    """Open file descriptors of a process."""
+    return len(os.listdir(PROC / str(pid) / "fd"))
+
+
+def segments(pids: list[int]) -> int:
+    """Bytes of shared memory that these processes hold open, each segment once."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        folder = PROC / str(pid) / "fd"
+        for fd in os.listdir(folder):
+            try:
+                if os.readlink(folder / fd).startswith(SEGMENTS):
+                    about = os.stat(folder / fd)
+                    found[about.st_ino] = about.st_blocks * 512
+            except OSError:
+                continue  # closed since it was listed
+    return sum(found.values())
+
+
+def roles(launcher: int) -> dict[str, int]:
+    """The process ids of a run's roles by name."""
+    found = {}
+    for child in psutil.Process(launcher).children():
+        try:
+            words = child.cmdline()
+            role = words[words.index("paceline.runtime.process") + 2]
+            name = words[words.index("paceline.runtime.process") + 4] if role == "server" else role
+            found[child.environ()["PACELINE_NAME"] if role == "worker" else name] = child.pid
+        except (psutil.Error, ValueError, KeyError, IndexError):
+            continue  # between fork and exec, or it has just ended
+    return found

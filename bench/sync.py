@@ -1,0 +1,163 @@
+"""One synchronised step without compute: Paceline's lanes beside Gloo's all-reduce and beside what memory can do.
+
+    python bench/sync.py --rounds 5 --json sync.json
+
+The gradients are there; a step ends when the weights of the next version are in every worker. SGD with momentum 0.9,
+one slot a worker, one thread a worker, one server. `gloo` is the all-reduce of one flat gradient (above 25 MB: or in
+buckets of 25 MB, whichever is faster), the division and `torch.optim.SGD` on each rank, one thread each. `copy` is a
+copy of the parameters on one thread; figures.memory_limit_s says what follows from it. MB are 10^6 bytes. The machine
+is noisy: only ratios within one run mean anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import figures
+import plots
+import tables
+from harness import Label, Results, num_cores, parser, run_paceline, run_plain, run_rounds, select
+
+SIZES = (0.25, 25.0, 100.0, 400.0)
+LARGEST_FOR_4 = 100.0
+LANES = {"shm": "", "tcp": "tcp"}
+NAMES = {
+    "shm": "Paceline, shared memory",
+    "tcp": "Paceline, TCP",
+    "gloo": "Gloo + optimizers",
+    "copy": "copy, 1 thread",
+}
+PUSH_PULL_MB = 100.0
+TARGETS = {
+    "shm_over_gloo.0.25": "≤ 0.4",
+    "shm_over_gloo.25": "≤ 0.35",
+    "shm_over_gloo.100": "≤ 0.35",
+    "tcp_over_gloo.25": "≤ 1",
+    "tcp_over_gloo.100": "≤ 1",
+    "shm_over_memory_limit.100": "≤ 2.5",
+    "tcp_push_pull_gb_per_s": "≥ 2",
+}
+
+
+def warmup(mb: float) -> int:
+    """Turns until buffers are mapped and caches are warm."""
+    return 50 if mb < 1 else 5 if mb < 50 else 3
+
+
+def timeout_s(mb: float, workers: int, seconds: float) -> float:
+    """Long enough for a machine ten times slower than intended, short enough to find a hang in the same hour."""
+    return 120.0 + 10 * seconds + 0.2 * mb * workers
+
+
+def _paceline(mb: float, workers: int, lane: str, seconds: float) -> list[float]:
+    marks = run_paceline(
+        "loop_sync.py", "--mb", f"{mb:g}", "--seconds", str(seconds), "--warmup", str(warmup(mb)),
+        workers=workers, slots=workers, lane=LANES[lane], timeout_s=timeout_s(mb, workers, seconds),
+    )  # fmt: skip
+    return figures.step_times(marks, warmup(mb))
+
+
+def _lane(mb: float, workers: int, lane: str, seconds: float) -> dict[str, float]:
+    """Milliseconds a step, by the median of its steps."""
+    return {f"{lane}_{workers}_{mb:g}": statistics.median(_paceline(mb, workers, lane, seconds)) * 1e3}
+
+
+def _push_pull(mb: float, seconds: float) -> dict[str, float]:
+    step_s = statistics.median(_paceline(mb, 1, "tcp", seconds))
+    return {"tcp_push_pull": figures.push_pull_gb_per_s(int(mb * 1e6), step_s)}
+
+
+def _peers(sizes: Sequence[float], workers: int, seconds: float, *, copy: bool) -> dict[str, float]:
+    """Milliseconds by size, of the faster way."""
+    ways = {mb: ["copy"] if copy else ["flat", "buckets"] if mb > 25 else ["flat"] for mb in sizes}
+    marks = run_plain(
+        "loop_gloo.py", "--mb", *(f"{mb:g}" for mb in sizes), "--seconds", str(seconds),
+        "--warmup", *(str(warmup(mb)) for mb in sizes), *(["--copy"] if copy else []),
+        processes=workers, cases=sum(len(names) for names in ways.values()),
+        timeout_s=sum(timeout_s(mb, workers, 2 * seconds) for mb in sizes),
+    )  # fmt: skip
+    found = {}
+    for mb in sizes:
+        medians = []
+        for way in ways[mb]:
+            ranks = [marks[f"{way}-{mb:g}.rank-{rank}"] for rank in range(workers)]
+            medians.append(statistics.median(figures.step_times(ranks, warmup(mb))) * 1e3)
+        found[f"copy_{mb:g}" if copy else f"gloo_{workers}_{mb:g}"] = min(medians)
+    return found
+
+
+def contenders(sizes: Mapping[int, Sequence[float]], seconds: float) -> dict[str, Callable[[], Mapping[str, float]]]:
+    """What takes part, by name; `sizes` by the number of workers."""
+    taken: dict[str, Callable[[], Mapping[str, float]]] = {}
+    every = sorted({mb for some in sizes.values() for mb in some})
+    taken["copy"] = functools.partial(_peers, every, 1, seconds / 4, copy=True)
+    for workers, some in sizes.items():
+        taken[f"gloo, {workers} workers"] = functools.partial(_peers, some, workers, seconds / 2, copy=False)
+        for mb in some:
+            for lane in LANES:
+                name = f"{lane}, {workers} workers, {mb:g} MB"
+                taken[name] = functools.partial(_lane, mb, workers, lane, seconds)
+    mb = PUSH_PULL_MB if PUSH_PULL_MB in every else every[-1]
+    taken[f"tcp, 1 worker, {mb:g} MB"] = functools.partial(_push_pull, mb, seconds)
+    return taken
+
+
+def labels(sizes: Mapping[int, Sequence[float]]) -> dict[str, Label]:
+    """How every figure is shown, in this order."""
+    shown = {}
+    for workers, some in sizes.items():
+        for mb in some:
+            for key in ("shm", "tcp", "gloo"):
+                shown[f"{key}_{workers}_{mb:g}"] = Label(group=f"{workers} workers", name=NAMES[key], unit="ms", x=mb)
+            if workers == 2:
+                shown[f"copy_{mb:g}"] = Label(group="2 workers", name=NAMES["copy"], unit="ms", x=mb)
+    shown["tcp_push_pull"] = Label(group="push + pull, 1 worker, TCP", name="both ways", unit="GB/s")
+    return shown
+
+
+def ratios(values: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """The ratios by their agreed names; None where a part was not measured."""
+    found: dict[str, Any] = {"shm_over_gloo": {}, "tcp_over_gloo": {}, "shm_over_memory_limit": {}}
+    for mb in SIZES:
+        of = {key: values.get(f"{key}_2_{mb:g}", []) for key in ("shm", "tcp", "gloo")}
+        limits = [figures.memory_limit_s(copy, 2, num_cores()) for copy in values.get(f"copy_{mb:g}", [])]
+        found["shm_over_gloo"][f"{mb:g}"] = figures.ratio(of["shm"], of["gloo"])
+        found["tcp_over_gloo"][f"{mb:g}"] = figures.ratio(of["tcp"], of["gloo"])
+        found["shm_over_memory_limit"][f"{mb:g}"] = figures.ratio(of["shm"], limits)
+    speeds = values.get("tcp_push_pull", [])
+    found["tcp_push_pull_gb_per_s"] = statistics.median(speeds) if speeds else None
+    return found
+
+
+def main() -> int:
+    """Run the rounds, print the table, write the JSON and the plot."""
+    options = parser("sync", __doc__)
+    options.add_argument("--sizes", type=float, nargs="+", default=SIZES, metavar="MB", help="[0.25 25 100 400]")
+    options.add_argument("--workers", type=int, nargs="+", default=[2, 4], help="[2 4]")
+    options.add_argument("--seconds", type=float, default=2.0, help="of each measurement, after the warm-up [2]")
+    options.add_argument("--all", action="store_true", help="also 4 workers with more than 100 MB, which takes long")
+    args = options.parse_args()
+    if args.plot is not None:
+        plots.require()
+    if args.quick:
+        args.sizes, args.workers, args.seconds = [0.25], [2], 0.3
+    sizes = {w: [mb for mb in args.sizes if args.all or w <= 2 or mb <= LARGEST_FOR_4] for w in args.workers}
+    results = Results("sync", labels(sizes), TARGETS, ratios, args.json)
+    results.notes.append(
+        f"The memory limit is what a copy of the parameters on one thread takes, times 2 × workers (each worker's "
+        f"gradient out and weights in) plus (workers + 4) / 2 (the server reads every gradient once, and reads and "
+        f"writes weights and momentum; a copy reads and writes once), over {num_cores()} cores: "
+        f"{figures.memory_limit_s(1.0, 2, num_cores()):g} copies for 2 workers."
+    )
+    if not args.all and 4 in sizes and max(args.sizes) > LARGEST_FOR_4:
+        results.notes.append("400 MB with 4 workers is left out to keep the time short; `--all` measures it.")
+    run_rounds(results, select(contenders(sizes, args.seconds), args.only), args.rounds)
+    return tables.finish(results.document(), args.plot)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

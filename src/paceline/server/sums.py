@@ -1,0 +1,236 @@
+"""Weighted sums of gradients, block by block, in slot order: acc = w0*g0, then acc += wi*gi.
+
+Which bits come out never depends on when the additions are made. Some are made late: the last slot's is left to the
+update, which has everything in the cache anyway. Some are made early, on gradients that are not sealed yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from paceline.types import BlockSpec, Fence
+
+_SPARE = 2
+
+
+class Rooms:
+    """Memory for sums of one block, used again and again; what it holds is of no use."""
+
+    __slots__ = ("_dtype", "_frugal", "_numel", "_spare")
+
+    def __init__(self, numel: int, dtype: torch.dtype) -> None:
+        self._numel = numel
+        self._dtype = dtype
+        self._spare: list[torch.Tensor] = []
+        self._frugal = False
+
+    def take(self) -> torch.Tensor:
+        """Room for one sum."""
+        return self._spare.pop() if self._spare else torch.empty(self._numel, dtype=self._dtype)
+
+    def give(self, room: torch.Tensor | None) -> None:
+        """Nobody needs `room` any more."""
+        if room is not None and not self._frugal and len(self._spare) < _SPARE:
+            self._spare.append(room)
+
+    def frugal(self, yes: bool) -> None:
+        """Whether to keep nothing in reserve from now on."""
+        self._frugal = yes
+        if yes:
+            self._spare.clear()
+
+
+class Term:
+    """One slot's gradient of one block: `value` is a frame that is borrowed from its sender until it is dropped."""
+
+    __slots__ = ("fence", "rev", "sealed", "slot", "value", "weight")
+
+    def __init__(self, slot: int, fence: Fence | None, rev: int, weight: float, value: torch.Tensor) -> None:
+        self.slot = slot
+        self.fence = fence
+        self.rev = rev
+        self.weight = weight
+        self.value = value
+        self.sealed = False
+
+    def is_attempt(self, slot: int, fence: Fence | None, rev: int, weight: float) -> bool:
+        """Whether this is that push of that attempt, to be counted with that weight."""
+        return (self.slot, self.fence, self.rev, self.weight) == (slot, fence, rev, weight)
+
+    @property
+    def scaled(self) -> torch.Tensor:
+        """What is added."""
+        return self.value if self.weight == 1.0 else self.value * self.weight
+
+
+class BlockSum:
+    """The sum of one block: `base`, which is of sealed slots only and ours, plus `terms` in slot order.
+
+    `_head` is base plus the first `_folded` of the terms, in memory of its own. Once these are all sealed it becomes
+    the base, and their frames are dropped; if one of them is not sealed as it was, it is made again. Terms that are
+    not sealed come after all that are. `_waiting` has those that may not be added yet: a slot before them is missing.
+    """
+
+    __slots__ = ("_folded", "_head", "_rooms", "_waiting", "base", "terms")
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self.base: torch.Tensor | None = None
+        self.terms: list[Term] = []
+        self._head: torch.Tensor | None = None
+        self._folded = 0
+        self._waiting: dict[int, Term] = {}
+
+    def seal(self, term: Term) -> None:
+        """Count one slot's sealed gradient, which must be that of the next slot."""
+        term.sealed = True
+        self._waiting.pop(term.slot, None)
+        at = self._unsealed()
+        if at < len(self.terms):
+            if self.terms[at].is_attempt(term.slot, term.fence, term.rev, term.weight):
+                self.terms[at].sealed = True
+                self._settle()
+                return
+            self._retract(term.slot)
+        self.terms.append(term)
+
+    def skip(self, slot: int) -> None:
+        """The next slot, `slot`, was sealed without this block."""
+        self._waiting.pop(slot, None)
+        if self._unsealed() < len(self.terms):
+            self._retract(slot)
+
+    def expect(self, term: Term, next_slot: int) -> None:
+        """Add what may be sealed later, as soon as all slots before it are there.
+
+        `next_slot` is the first one that is not sealed.
+        """
+        if term.slot < next_slot:
+            return
+        if any(t.slot == term.slot for t in self.terms[self._unsealed() :]):
+            self._retract(term.slot)
+        self._waiting[term.slot] = term
+        while (following := self._waiting.pop(next_slot + len(self.terms) - self._unsealed(), None)) is not None:
+            self.terms.append(following)
+        self.fold(len(self.terms))
+
+    def fold(self, count: int) -> None:
+        """Add the first `count` terms now."""
+        if count <= self._folded or (self.base is None and count == 1 and self.terms[0].weight == 1.0):
+            return  # a first gradient that counts in full is the sum as it is
+        acc = self._head if self._folded else self.base
+        ours = acc is not None and (self._folded > 0 or all(t.sealed for t in self.terms[:count]))
+        for term in self.terms[self._folded : count]:
+            if acc is None and term.weight == 1.0:
+                acc = term.value
+            elif acc is None:
+                acc, ours = torch.mul(term.value, term.weight, out=self._rooms.take()), True
+            elif ours:
+                acc.add_(term.scaled)
+            else:
+                acc, ours = torch.add(acc, term.scaled, out=self._rooms.take()), True
+        self._head, self._folded = acc, count
+        self._settle()
+
+    def into(self, out: torch.Tensor) -> torch.Tensor:
+        """The whole sum, made in `out` unless it is there already: not to be written then."""
+        acc = self._head if self._folded else self.base
+        for term in self.terms[self._folded :]:
+            if acc is not None:
+                acc = torch.add(acc, term.scaled, out=out)
+            elif term.weight == 1.0:
+                acc = term.value
+            else:
+                acc = torch.mul(term.value, term.weight, out=out)
+        assert acc is not None
+        return acc
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is sealed."""
+        return self.base is None and not (self.terms and self.terms[0].sealed)
+
+    def close(self) -> None:
+        """Nobody needs the sum any more."""
+        self._rooms.give(self.base)
+        self._rooms.give(self._head if self._head is not self.base else None)
+        self.base = self._head = None
+        self.terms.clear()
+
+    def _unsealed(self) -> int:
+        """The place of the first term that is not sealed."""
+        count = len(self.terms)
+        while count and not self.terms[count - 1].sealed:
+            count -= 1
+        return count
+
+    def _settle(self) -> None:
+        if self._folded and all(t.sealed for t in self.terms[: self._folded]):
+            if self.base is not self._head:
+                self._rooms.give(self.base)
+            self.base, self._head = self._head, None
+            del self.terms[: self._folded]
+            self._folded = 0
+
+    def _retract(self, slot: int) -> None:
+        """What is not sealed is not in the sum any more, and that of `slot` is forgotten."""
+        at = self._unsealed()
+        for term in self.terms[at:]:
+            if term.slot != slot:
+                self._waiting[term.slot] = term
+        del self.terms[at:]
+        if self._folded > at:
+            self._rooms.give(self._head)
+            self._head, self._folded = None, 0
+
+
+class Sum:
+    """All blocks of one step.
+
+    `touched` are those that some slot had, `full` those of which it had every tensor; `present` are the tensors that
+    some slot had of the others.
+    """
+
+    __slots__ = ("blocks", "buffers", "full", "hinted", "present", "slots", "touched", "weight")
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self.slots = 0
+        self.blocks: dict[int, BlockSum] = {}
+        self.buffers: dict[int, torch.Tensor] = {}
+        self.present: set[int] = set()
+        self.touched: set[int] = set()
+        self.full: set[int] = set()
+        self.hinted = False
+
+    def close(self) -> None:
+        """Nobody needs the sums any more."""
+        for held in self.blocks.values():
+            held.close()
+
+    def note(self, block: BlockSpec, absent: frozenset[int]) -> None:
+        """A slot has `block`, without the `absent` tensors."""
+        self.touched.add(block.index)
+        if not absent or absent.isdisjoint([p.tensor for p in block.pieces]):
+            self.full.add(block.index)
+        else:
+            self.present.update(p.tensor for p in block.pieces if p.tensor not in absent)
+
+    def has(self, block: int, tensor: int) -> bool:
+        """Whether some slot had `tensor` in `block`."""
+        return block in self.full or (block in self.touched and tensor in self.present)
+
+
+def mean(total: torch.Tensor, weight: float, out: torch.Tensor) -> torch.Tensor:
+    """`total` / `weight`, in `out` unless it is `total` itself. To multiply by 1/2 gives the same bits, and sooner."""
+    if weight == 1.0:
+        return total
+    inverse = _INVERSES.get(weight)
+    if inverse is not None:
+        return torch.mul(total, inverse, out=out)
+    return torch.div(total, weight, out=out)
+
+
+_INVERSES: Mapping[float, float] = {float(1 << n): 1.0 / (1 << n) for n in range(1, 11)}

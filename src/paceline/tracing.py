@@ -1,0 +1,213 @@
+"""What a process did when: spans and instants, for a picture of a whole run. Costs next to nothing while it is off.
+
+One clock (CLOCK_MONOTONIC) holds for all processes of a host, so that their recordings can be laid side by side.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import msgspec
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 64 << 20
+"""What one role may record, all of its processes together: about a million events."""
+
+STOPPED = "recording stopped"
+"""The name of the last event of a role that had more to record."""
+
+_FLUSH_S = 0.5  # a process that is killed loses what it did since
+_MAX_WAITING = 200_000  # events that memory holds while the disk does not answer
+_BATCH = 4096
+
+_Event = tuple[int, int, str, str, dict[str, Any]]
+
+
+class Header(msgspec.Struct, frozen=True):
+    """The first line of a recording: whose it is, and by which clock. `offset_ns` makes Unix time of it."""
+
+    role: str
+    pid: int
+    clock: str
+    began_ns: int
+    offset_ns: int
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """Every other line. `took_ns` is -1 for an instant; `thread` is empty for the main thread."""
+
+    at_ns: int
+    took_ns: int
+    thread: str
+    name: str
+    args: dict[str, Any]
+
+
+class Span(Protocol):
+    """Something that takes time: recorded when the block is left, however that is."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class _NoSpan:
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        return None
+
+
+class _OpenSpan:
+    __slots__ = ("_args", "_began", "_name", "_recorder")
+
+    def __init__(self, recorder: _Recorder, name: str, args: dict[str, Any]) -> None:
+        self._recorder = recorder
+        self._name = name
+        self._args = args
+        self._began = 0
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic_ns()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._recorder.add(self._began, time.monotonic_ns() - self._began, self._name, self._args)
+
+
+_OFF = _NoSpan()
+_recorder: _Recorder | None = None
+
+
+def span(name: str, **args: Any) -> Span:
+    """A span to be entered with ``with``; `args` are shown beside it."""
+    return _OFF if _recorder is None else _OpenSpan(_recorder, name, args)
+
+
+def instant(name: str, **args: Any) -> None:
+    """Something that happens now."""
+    recorder = _recorder
+    if recorder is not None:
+        recorder.add(time.monotonic_ns(), -1, name, args)
+
+
+def start(role: str, path: Path) -> None:
+    """Record what this process does as `role`, in a file of its own in the folder `path`.
+
+    Where no file can be made, the log says so and nothing is recorded: a trace is no reason to fail.
+    """
+    global _recorder
+    stop()
+    try:
+        _recorder = _Recorder(role, path)
+    except OSError as error:
+        logger.warning("there will be no trace of %s: %s", role, error)
+        return
+    atexit.register(stop)
+
+
+def stop() -> None:
+    """Write what is recorded, and record no more. Does nothing while it is off."""
+    global _recorder
+    recorder, _recorder = _recorder, None
+    atexit.unregister(stop)
+    if recorder is not None:
+        recorder.close()
+
+
+def _forget() -> None:
+    """A forked process is no role: what its parent has not written yet is the parent's to write."""
+    global _recorder
+    _recorder = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+class _Recorder:
+    """Events of one process on their way to its file. A thread writes, so that nobody waits for the disk."""
+
+    def __init__(self, role: str, folder: Path) -> None:
+        self._role = role
+        self._waiting: deque[_Event] = deque()
+        self._dropped = 0
+        self._over = False
+        self._encoder = msgspec.json.Encoder(enc_hook=str)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._room = MAX_BYTES - sum(file.stat().st_size for file in folder.glob(f"{role}.*"))
+        self._file = (folder / f"{role}.{os.getpid()}.{time.time_ns()}.jsonl").open("xb", buffering=0)
+        now = time.monotonic_ns()
+        header = Header(role, os.getpid(), _clock(), now, time.time_ns() - now)
+        self._file.write(self._encoder.encode(header) + b"\n")
+        self._closing = threading.Event()
+        self._writer = threading.Thread(target=self._write_on, name="tracing", daemon=True)
+        self._writer.start()
+
+    def add(self, at_ns: int, took_ns: int, name: str, args: dict[str, Any]) -> None:
+        """From any thread."""
+        if len(self._waiting) >= _MAX_WAITING:
+            self._dropped += 1
+            return
+        thread = threading.current_thread()
+        label = "" if thread is threading.main_thread() else thread.name
+        self._waiting.append((at_ns, took_ns, label, name, args))
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._closing.set()
+        self._writer.join()
+
+    def _write_on(self) -> None:
+        with self._file:
+            while not (self._over or self._closing.wait(_FLUSH_S)):
+                self._flush()
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._waiting and not self._over:
+                self._write([self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))])
+        except OSError as error:
+            self._give_up(str(error))
+        if self._dropped and not self._over:
+            dropped, self._dropped = self._dropped, 0
+            logger.warning("the trace of %s lacks %d events, which came too fast for the disk", self._role, dropped)
+
+    def _write(self, events: list[_Event]) -> None:
+        text = b"".join([self._encoder.encode(event) + b"\n" for event in events])
+        if len(text) <= self._room:
+            self._room -= len(text)
+            self._file.write(text)
+            return
+        self._file.write(self._encoder.encode((events[0][0], -1, "", STOPPED, {})) + b"\n")
+        self._give_up(f"{MAX_BYTES >> 20} MiB are recorded, the limit of a role")
+
+    def _give_up(self, why: str) -> None:
+        """Record no more; the process goes on."""
+        global _recorder
+        if _recorder is self:
+            _recorder = None
+        self._over = True
+        self._waiting.clear()
+        logger.warning("the trace of %s ends here: %s", self._role, why)
+
+
+def _clock() -> str:
+    """A name for this host's monotonic clock: it begins anew with every boot."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"pid {os.getpid()}"

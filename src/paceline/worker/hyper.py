@@ -1,0 +1,65 @@
+"""The user's optimizer as numbers: a known class, and its hyper-parameters as they are now."""
+
+from __future__ import annotations
+
+from operator import is_
+from typing import Any
+
+import torch
+
+from paceline.config.dials import OPTIMIZERS
+from paceline.errors import UsageError
+from paceline.types import Hyper
+
+
+class Numbers:
+    """Reads the hyper-parameters of an optimizer that can run on servers.
+
+    Raises:
+        UsageError: it cannot.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        _check_optimizer(optimizer)
+        self._optimizer = optimizer
+        self._seen: list[Any] = []
+        self._hyper: Hyper = ()
+
+    def now(self) -> Hyper:
+        """The numbers of every param group; the same object while nothing was assigned."""
+        optimizer = self._optimizer
+        keys = optimizer.defaults
+        raw = [group[k] for group in optimizer.param_groups for k in keys]
+        if self._seen and len(raw) == len(self._seen) and all(map(is_, raw, self._seen)):
+            return self._hyper
+        kind = type(optimizer).__name__
+        self._hyper = tuple({k: _number(kind, k, group[k]) for k in keys} for group in optimizer.param_groups)
+        # What can be written in place would change without becoming another object: it is read each time.
+        self._seen = [] if any(isinstance(v, torch.Tensor | list) for v in raw) else raw
+        return self._hyper
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    kind = type(optimizer)
+    if kind.__name__ not in OPTIMIZERS or getattr(torch.optim, kind.__name__, None) is not kind:
+        raise UsageError(
+            f"{kind.__name__} does not run on servers, where an update must be element-wise and known by name: "
+            f"use one of torch.optim's {', '.join(OPTIMIZERS)}"
+        )
+    used = [s for s in optimizer.state.values() if any(k != "sum" and _nonzero(v) for k, v in s.items())]
+    if used:
+        raise UsageError("the optimizer has taken steps already: prepare it before the first one")
+
+
+def _nonzero(value: Any) -> bool:
+    return bool(value.any()) if isinstance(value, torch.Tensor) else bool(value)
+
+
+def _number(optimizer: str, key: str, value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return float(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, tuple | list) and all(isinstance(v, int | float) for v in value):
+        return tuple(float(v) for v in value)
+    raise UsageError(f"{optimizer}'s {key} must be a number to travel to the servers, not {value!r}")

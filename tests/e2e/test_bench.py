@@ -1,0 +1,57 @@
+"""The benchmarks run for real, for a moment each: their JSON is complete, and a short run does not grow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.cluster import ROOT, python
+
+BENCH = ROOT / "bench"
+pytestmark = pytest.mark.timeout(300)
+
+
+def _run(name: str, cwd: Path, *arguments: str) -> dict[str, Any]:
+    options = ["--quick", "--rounds", "1", "--json", "out.json", "--no-plot", *arguments]
+    python(BENCH / f"{name}.py", *options, cwd=cwd, timeout_s=290.0).check()
+    document: dict[str, Any] = json.loads((cwd / "out.json").read_text())
+    return document
+
+
+def test_sync(tmp_path: Path) -> None:
+    document = _run("sync", tmp_path, "--only", "copy", "gloo", "shm")
+    ratios = document["ratios"]
+    for name in ("shm_over_gloo", "tcp_over_gloo", "shm_over_memory_limit"):
+        assert list(ratios[name]) == ["0.25", "25", "100", "400"]
+        assert ratios[name]["25"] is None, "not asked for"
+    assert ratios["shm_over_gloo"]["0.25"] > 0
+    assert ratios["shm_over_memory_limit"]["0.25"] > 1, "nothing is faster than memory"
+    assert ratios["tcp_push_pull_gb_per_s"] is None
+    assert document["failures"] == []
+    assert document["rounds"] == 1
+    figure = document["figures"]["shm_2_0.25"]
+    assert (figure["unit"], figure["x"]) == ("ms", 0.25)
+    assert figure["min"] == figure["median"] == figure["max"] == figure["values"][0]
+
+
+def test_train(tmp_path: Path) -> None:
+    document = _run("train", tmp_path, "--only", "one", "plain")
+    assert document["ratios"]["lenet_one_over_plain"] > 0
+    assert document["ratios"]["lenet_bsp_over_ddp"] is None
+    assert set(document["figures"]) == {"lenet_one", "lenet_plain"}
+
+
+def test_straggler(tmp_path: Path) -> None:
+    document = _run("straggler", tmp_path, "--only", "ddp", "ideal")
+    assert document["ratios"]["ddp_over_ideal"] > 0
+    assert document["ratios"]["bsp_over_ideal"] is None
+    assert set(document["figures"]) == {"ddp", "ideal"}
+
+
+def test_two_thousand_steps_do_not_grow(tmp_path: Path) -> None:
+    document = _run("leak", tmp_path)
+    assert document["grew"] == [], document["growth"]
+    assert len(document["samples"]) >= 9
+    assert document["samples"][-1]["step"] > 1_700

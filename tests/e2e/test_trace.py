@@ -1,0 +1,98 @@
+"""`paceline run --trace`: what every role did, in one file."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.chrome import read_trace
+from tests.e2e.cluster import PACELINE, live, run
+
+from paceline.testing.chaos.campaigns import SCRIPT
+
+SMALL = Path(__file__).parent / "small.py"
+
+
+def test_a_run_that_is_hurt_interrupted_and_resumed(tmp_path: Path) -> None:
+    """All processes of a role are in its row, those of the resumed run too."""
+    file = tmp_path / "kept" / "trace.json"
+    options = ["-w", "2", "-s", "2", "--checkpoint-every", "5", "--trace", "kept/trace.json"]
+    roles = ["coordinator", "server-0", "server-1", "worker-0", "worker-1"]
+    with live(tmp_path, options, SMALL, "--epochs", "100000", "--sleep", "0.01") as running:
+        running.until_version(6)
+        running.roles()["worker-0"].kill()
+        version = running.until(lambda status: bool(status["lost_workers"]))["version"]
+        running.until(lambda status: status["version"] > version + 5 and len(status["workers"]) == 2)
+        running.process.send_signal(signal.SIGINT)
+        ended = running.wait(20.0)
+    assert ended.code == 130, ended.out
+    assert "interrupted" in ended.lines[-1]
+    assert "kept/trace.json (open it in https://ui.perfetto.dev)" in ended.out
+    first = read_trace(file)
+    assert first.rows == roles
+    starts = {role: len(first.of(role, "start")) for role in roles}
+    assert starts == dict.fromkeys(roles, 1) | {"worker-0": 2}
+    commits = [event["args"]["version"] for event in first.of("coordinator", "commit")]
+    assert commits == list(range(len(commits)))
+    assert len(commits) > version
+    assert len(first.of("coordinator", "sqlite")) >= len(commits)
+    assert first.of("coordinator", "handle Turn")
+
+    again = [*PACELINE, "run", "--resume", "run", "--max-steps", "30", "--trace", "kept/trace.json"]
+    run(again, tmp_path).check()
+    second = read_trace(file)
+    assert second.rows == roles
+    assert {role: len(second.of(role, "start")) for role in roles} == {role: n + 1 for role, n in starts.items()}
+    last = max(event["ts"] for events in first.events.values() for event in events)
+    assert second.of("coordinator", "start")[-1]["ts"] > last
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for bad in ("file/trace.json", "."):
+        ended = run([*PACELINE, "run", "--trace", bad, SMALL], tmp_path, timeout_s=20).check(2)
+        assert f"--trace {bad} cannot be written" in ended.out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_fails_has_a_trace_too(tmp_path: Path) -> None:
+    command = [*PACELINE, "run", "-w", "1", "--dir", "run", "--trace", "trace.json", SMALL, "--raise-at", "3"]
+    ended = run(command, tmp_path).check(1)
+    assert "the dog ate my gradient" in ended.out
+    assert read_trace(tmp_path / "trace.json").rows == ["coordinator", "server-0", "worker-0"]
+
+
+def inside(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
+    return bool(outer["ts"] <= inner["ts"] and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"])
+
+
+@pytest.mark.parametrize("overlap", ["0", "1"])
+def test_pushes_and_sums_in_the_trace(overlap: str, tmp_path: Path) -> None:
+    """With overlap, blocks leave before backward has ended, in every turn of every worker; without it, none does."""
+    options = ["-w", "2", "-s", "2", "--slots", "4", "--max-steps", "5", "--dir", "run", "--trace", "trace.json"]
+    run([*PACELINE, "run", *options, SCRIPT], tmp_path, PACELINE_OVERLAP=overlap).check()
+    found = read_trace(tmp_path / "trace.json")
+    assert found.rows == ["coordinator", "server-0", "server-1", "worker-0", "worker-1"]
+    turns, ahead = [], 0
+    for worker in ("worker-0", "worker-1"):
+        pushes = found.of(worker, "push")
+        early = [push for push in pushes if "ahead" in push["args"]]
+        for turn in found.of(worker, "forward+backward"):
+            turns.append(turn)
+            assert any(inside(push, turn) for push in early) == (overlap == "1")
+            assert any(push["ts"] >= turn["ts"] + turn["dur"] for push in pushes), "and one seals"
+        ahead += len(early)
+    assert sorted((turn["args"]["step"], turn["args"]["slot"]) for turn in turns) == [
+        (step, slot) for step in range(5) for slot in range(4)
+    ]
+    assert bool(ahead) == (overlap == "1")
+    for server in ("server-0", "server-1"):
+        sums = [event["args"] for event in found.of(server, "sum") if event["args"]["step"] >= 0]
+        assert {(args["step"], args["slot"]) for args in sums if "early" not in args} == {
+            (turn["args"]["step"], turn["args"]["slot"]) for turn in turns
+        }
+        assert any("early" in args for args in sums) == (overlap == "1")
+        assert len(found.of(server, "apply")) == 5
+        assert found.of(server, "reply")

@@ -1,0 +1,121 @@
+"""The agreed names of ratios, the page, and how memory is counted."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.bench.loading import BENCH, load
+
+SIZES = {"0.25", "25", "100", "400"}
+NAMES = {
+    "train": {
+        "lenet_bsp_over_ddp", "lenet_bsp_over_independent", "lenet_asp_over_independent", "mlp_bsp_over_ddp",
+        "mlp_bsp_over_independent", "lenet_one_over_plain", "mlp_one_over_plain",
+    },
+    "straggler": {"bsp_over_ideal", "ssp_over_ideal", "asp_over_ideal", "ddp_over_ideal"},
+    "memory": {"server_over_weights", "worker_over_plain"},
+    "sync": {"shm_over_gloo", "tcp_over_gloo", "shm_over_memory_limit", "tcp_push_pull_gb_per_s"},
+}  # fmt: skip
+
+tables = load("tables")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ratios_have_the_agreed_names_even_before_anything_is_measured(name: str) -> None:
+    bench = load(name)
+    ratios = bench.ratios({})
+    assert set(ratios) == NAMES[name]
+    flat = tables.flat(ratios)
+    assert all(value is None for value in flat.values())
+    assert set(bench.TARGETS) <= set(flat)
+
+
+def test_sync_has_ratios_by_size_against_two_workers_and_the_limit() -> None:
+    sync = load("sync")
+    values = {"shm_2_25": [4.0], "shm_4_25": [9.0], "tcp_2_25": [12.0], "gloo_2_25": [16.0], "copy_25": [1.0]}
+    ratios = sync.ratios({**values, "tcp_push_pull": [1.0, 3.0, 2.5]})
+    assert all(set(ratios[key]) == SIZES for key in ("shm_over_gloo", "tcp_over_gloo", "shm_over_memory_limit"))
+    assert ratios["shm_over_gloo"]["25"] == pytest.approx(0.25)
+    assert ratios["tcp_over_gloo"]["25"] == pytest.approx(0.75)
+    limit = load("figures").memory_limit_s(1.0, 2, load("harness").num_cores())
+    assert ratios["shm_over_memory_limit"]["25"] == pytest.approx(4.0 / limit)
+    assert ratios["tcp_push_pull_gb_per_s"] == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("sync", ({2: [0.25], 4: [0.25]}, 1.0)), ("straggler", (1.0,))])
+def test_every_contender_has_a_name_of_its_own(name: str, arguments: tuple[Any, ...]) -> None:
+    assert len(load(name).contenders(*arguments)) == {"sync": 8, "straggler": 5}[name]
+
+
+def test_memory_takes_off_the_idle_server() -> None:
+    memory = load("memory")
+    weights = memory.WEIGHTS_MB
+    values = {"server_own": [300 + 4 * weights], "idle_own": [300.0], "worker_own": [650.0], "plain_own": [500.0]}
+    assert memory.ratios(values) == {
+        "server_over_weights": pytest.approx(4.0),
+        "worker_over_plain": pytest.approx(1.3),
+    }
+
+
+def test_shared_memory_counts_where_it_is_writable_and_by_its_share() -> None:
+    smaps = "\n".join(
+        f"7f00-7f10 {perms} 00000000 00:01 7 {name}\nRss:  {rss} kB\nPss:  {pss} kB\nVmFlags: rd mr"
+        for perms, rss, pss, name in [
+            ("rw-s", 80, 40, "/memfd:blocks (deleted)"),
+            ("r--s", 60, 20, "/memfd:blocks (deleted)"),
+            ("rw-p", 500, 500, ""),
+            ("r-xp", 900, 300, "/usr/lib/libtorch.so"),
+        ]
+    )
+    assert load("resident").shared(smaps) == (80 * 1024, 60 * 1024)
+
+
+def test_files_and_segments_may_not_grow_and_memory_a_little() -> None:
+    leak = load("leak")
+    samples = [
+        {"step": n, "seconds": n, "w resident_mb": 300 + n * 0.1, "w fds": 10.0, "shared_mb": 4.0} for n in range(9)
+    ]
+    assert leak.judge(samples, 2.0)["grew"] == []
+    assert leak.judge(samples, 0.5)["grew"] == ["w resident_mb"]
+    more = [sample | {"w fds": 10.0 + (n > 4), "shared_mb": 4.0 + n / 100} for n, sample in enumerate(samples)]
+    assert leak.judge(more, 2.0)["grew"] == ["w fds", "shared_mb"]
+
+
+def test_the_page_keeps_what_is_written_by_hand() -> None:
+    page = "intro\n<!-- begin x: written by make bench -->\nold\n<!-- end x -->\nby hand\n"
+    new = tables.insert(page, "x", "new")
+    assert "old" not in new
+    assert new.startswith("intro\n")
+    assert new.endswith("<!-- end x -->\nby hand\n")
+    assert tables.insert(new, "x", "new") == new
+    with pytest.raises(ValueError, match="no place for y"):
+        tables.insert(page, "y", "new")
+
+
+def test_the_page_has_a_place_for_every_benchmark() -> None:
+    page = (BENCH.parent / "docs" / "performance.md").read_text()
+    for name in load("all").BENCHES:
+        assert "TABLE" in tables.insert(page, name, "TABLE")
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "met"), [(0.35, "≤ 0.35", True), (0.36, "≤ 0.35", False), (1.2, "≥ 1.2", True)]
+)
+def test_targets(value: float, target: str, met: bool) -> None:
+    assert tables.meets(value, target) is met
+
+
+def test_a_missing_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(SystemExit, match=r"python -m pip install -c constraints.txt -e '.\[bench\]'"):
+        load("plots").require()

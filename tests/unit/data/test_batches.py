@@ -1,0 +1,30 @@
+"""A batch taken at once out of tensors is what collating single samples gives, layout included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset, default_collate
+
+from paceline.data.loader import BatchMaker
+from paceline.data.source import open_source
+
+TENSORS = {
+    "pictures": torch.randn(20, 3, 4, 4),
+    "turned": torch.randn(4, 20).t(),
+    "labels": torch.arange(20),
+    "half": torch.randn(20, 2).bfloat16(),
+    "flags": torch.arange(20) % 3 == 0,
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_rows_of_a_tensor(name: str) -> None:
+    data = TensorDataset(TENSORS[name])
+    indices = np.array([7, 0, 19, 7, 3])
+    (batch,) = BatchMaker(open_source(data, 5), seed=1).make(indices, 0, 0)
+    (expected,) = default_collate([data[int(i)] for i in indices])
+    assert torch.equal(batch, expected)
+    assert batch.dtype == expected.dtype
+    assert batch.is_contiguous() == TENSORS[name][torch.from_numpy(indices)].is_contiguous()
