@@ -123,6 +123,7 @@ def test_the_environment() -> None:
         "PACELINE_CACHE",
         "PACELINE_FAULTS",
         "PACELINE_HEARTBEAT_TIMEOUT_S",
+        "PACELINE_LANE",
         "PACELINE_LOCAL_WORKERS",
         "PACELINE_MODE",
         "PACELINE_NAME",

@@ -64,11 +64,9 @@ def run_server(run: RunDir, name: str, threads: int) -> int:
     """Serve blocks for `run`; large updates are made by `threads`, each on blocks of its own."""
     import torch
 
-    from paceline.server.optimizers import warm_up
     from paceline.server.service import ServerService
 
     torch.set_num_threads(1)
-    warm_up()
     node, token = node_id(name), run.token()
     port = ZmqPort(node, token, listen="127.0.0.1")
     beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token), run.coordinator, node, BEAT_S)

@@ -28,17 +28,6 @@ def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     return cast(type[torch.optim.Optimizer], getattr(torch.optim, name))
 
 
-def warm_up() -> None:
-    """Load what torch loads with the first optimizer of a process, before anybody waits for this one.
-
-    That takes seconds, many on a busy machine. In the middle of an assignment the server would be silent for as long,
-    and be taken for lost.
-    """
-    parameter = as_parameter(torch.zeros(1))
-    parameter.grad = torch.zeros(1)
-    torch.optim.SGD([parameter], lr=0.0).step()
-
-
 class PieceOptimizer:
     """One `torch.optim` instance over some pieces. Weights are not its own: each step is told where they lie."""
 

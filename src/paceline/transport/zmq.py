@@ -139,6 +139,7 @@ class ZmqPort:
     def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
         """As `Port.send`."""
         self._check_open()
+        self._loop.said = type(message)
         return self._sessions.send(peer, message, frames)
 
     def recv(self, timeout_s: float) -> Event | None:

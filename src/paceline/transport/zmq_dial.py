@@ -19,6 +19,7 @@ from zmq.utils import z85
 
 from paceline.errors import AuthenticationError, RefusedFrameError
 from paceline.transport.base import Delivery, Frame, PeerDown
+from paceline.transport.heap import keep_freed_memory
 from paceline.transport.loans import Witness
 from paceline.transport.local_door import LocalLaneError, knock
 from paceline.transport.local_link import LocalLink, Locals
@@ -212,6 +213,8 @@ class Dial:
                 self._due = float("inf")
                 if link is not None and self._shared is not None:
                     self._local = LocalLink(self._shared, *link, self.peer, self._fail)
+                else:
+                    keep_freed_memory()
                 self._sessions.up(self.peer, self, self.address)
 
     def _knock(self, offer: Offer | None) -> tuple[sockets.socket, Witness] | None:

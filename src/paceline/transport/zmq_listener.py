@@ -23,6 +23,7 @@ from zmq.utils import z85
 
 from paceline.errors import AuthenticationError, RefusedFrameError, TransportError
 from paceline.transport.base import Delivery, Frame
+from paceline.transport.heap import keep_freed_memory
 from paceline.transport.local_door import Door, LocalLaneError
 from paceline.transport.local_link import CLOSED, LocalLink, Locals
 from paceline.transport.zmq_loop import Loop, Source, ZmqSource
@@ -237,7 +238,9 @@ class Listener:
                 self._hang_up(connection)
                 return
         if handshake.peer is not None:
-            if handshake.lane == "local" and not self._open_link(connection, handshake):
+            if handshake.lane == "tcp":
+                keep_freed_memory()
+            elif not self._open_link(connection, handshake):
                 return
             connection.peer = handshake.peer
             self._unproven.pop(connection, None)

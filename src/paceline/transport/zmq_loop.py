@@ -75,7 +75,9 @@ class Loop:
         self.due = float("inf")
         self.spins = 0
         """How many peers are near enough for their answers to be looked for before sleeping."""
-        self._spin = Spin()
+        self.said: object = None
+        """What kind of thing was said last: how long the answer takes depends on it."""
+        self._spins: dict[object, Spin] = {}
         self._poll = select.poll()
         self._sources: dict[int, Source] = {}
         self._signalled: deque[Source] = deque()
@@ -169,7 +171,10 @@ class Loop:
 
     def _look(self, wait_s: float) -> list[tuple[int, int]]:
         """What becomes readable within a moment, without sleeping."""
-        spin, poll, clock, give_way = self._spin, self._poll.poll, time.monotonic, os.sched_yield
+        spin = self._spins.get(self.said)
+        if spin is None:
+            spin = self._spins[self.said] = Spin()
+        poll, clock, give_way = self._poll.poll, time.monotonic, os.sched_yield
         budget_s = min(spin.budget_s(), wait_s)
         if not budget_s:
             return []
