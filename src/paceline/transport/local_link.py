@@ -61,6 +61,7 @@ class Locals:
             self.loop.wait(until - self.loop.now())
         for link in list(self.links):
             link.close()
+        self._tables.clear()
 
     def _sweep(self) -> None:
         for link in self.links:
@@ -121,10 +122,10 @@ class LocalLink:
         self._shared.loop.spins -= 1
         self._shared.loop.unwatch([self._source])
         self._source.forget()
-        self._out.close()
         self._on_over = _ignore
-        if self._out.table is not None:
-            self._shared.keep(self._out.table)
+        table = self._out.close()
+        if table is not None:
+            self._shared.keep(table)
         with contextlib.suppress(OSError):
             self._socket.shutdown(sockets.SHUT_RDWR)  # a fork may hold the descriptor, too
         self._socket.close()

@@ -70,7 +70,7 @@ class Outgoing:
         self._socket = socket
         self._limits = limits
         self._arena = arena
-        self._witness = witness
+        self._witness: Witness | None = witness
         self._on_blocked = on_blocked
         self._announced: set[int] = set()
         self._queue: deque[_Waiting] = deque()
@@ -130,14 +130,16 @@ class Outgoing:
         if not queue:
             self._on_blocked(False)
 
-    def close(self) -> None:
-        """Drop what waits; loans go on until the peer lets go."""
+    def close(self) -> LoanTable | None:
+        """Drop what waits; loans go on until the peer lets go, in the table that is returned."""
         while self._queue:
             self._forget(self._queue.popleft()).dropped()
         self._broken = True
         self._on_blocked = lambda blocked: None
-        if self.table is not None:
-            self.table.close()
+        table, self.table, self._witness = self.table, None, None
+        if table is not None:
+            table.close()
+        return table
 
     # ------------------------------------------------------------ inside
 
@@ -161,7 +163,7 @@ class Outgoing:
         return rows, inline
 
     def _can_lend(self) -> bool:
-        if self.table is None and self._arena.shared and not self._broken:
+        if self.table is None and self._arena.shared and self._witness is not None:
             try:
                 self.table = LoanTable(self._witness)
             except OSError as error:

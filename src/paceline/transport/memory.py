@@ -194,8 +194,11 @@ class Arena:
         """Give the segments back to the system, as far as nobody holds rooms in them. Idempotent."""
         for segment in self._segments:
             segment.close()
+            segment.rooms.clear()
         self._segments.clear()
         self._by_address.clear()
+        self._freed.clear()
+        self._in_use = 0
 
     # ------------------------------------------------------------ inside
 

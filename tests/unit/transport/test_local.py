@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -356,6 +357,26 @@ def test_ten_thousand_messages_leave_nothing_behind(make_port: MakePort) -> None
             frames = big = []
     assert len(set(sizes[2:])) == 1, sizes
     assert not loans._readings
+
+
+def test_a_closed_port_keeps_no_descriptors() -> None:
+    """Not even until the garbage is collected."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            server, client = ZmqPort("server/1", TOKEN, listen="127.0.0.1"), ZmqPort("worker/1", TOKEN)
+            client.connect(str(server.address))
+            events = Events(server, client)
+            events.until_up((server, "worker/1"), (client, "server/1"))
+            exchange(server, client, events)
+            server.close()
+            client.close()
+            del server, client, events
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
 
 
 def test_nothing_has_a_name_that_could_be_left_behind() -> None:

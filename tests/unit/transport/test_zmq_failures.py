@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
@@ -205,6 +206,7 @@ def test_peers_that_come_and_go_leave_nothing_behind(make_port: MakePort, lane: 
     stays.connect(str(server.address))
     events = Events(server, stays)
     events.until_up((server, "stays/1"), (stays, "server/1"))
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for number in range(40):
         events.forget()
