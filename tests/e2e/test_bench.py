@@ -36,20 +36,6 @@ def test_sync(tmp_path: Path) -> None:
     assert figure["min"] == figure["median"] == figure["max"] == figure["values"][0]
 
 
-def test_train(tmp_path: Path) -> None:
-    document = _run("train", tmp_path, "--only", "one", "plain")
-    assert document["ratios"]["lenet_one_over_plain"] > 0
-    assert document["ratios"]["lenet_bsp_over_ddp"] is None
-    assert set(document["figures"]) == {"lenet_one", "lenet_plain"}
-
-
-def test_straggler(tmp_path: Path) -> None:
-    document = _run("straggler", tmp_path, "--only", "ddp", "ideal")
-    assert document["ratios"]["ddp_over_ideal"] > 0
-    assert document["ratios"]["bsp_over_ideal"] is None
-    assert set(document["figures"]) == {"ddp", "ideal"}
-
-
 def test_two_thousand_steps_do_not_grow(tmp_path: Path) -> None:
     document = _run("leak", tmp_path)
     assert document["grew"] == [], document["growth"]
