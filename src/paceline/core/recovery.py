@@ -143,6 +143,9 @@ class Recovery:
         if job.stop_reason is not None and job.phases.open is None and job.version >= 0 and job.is_at_limit():
             job.state, job.final = "finished", job.version
         self._commits.end_phase_if_done()
+        if job.state == "finished":
+            for step in list(job.gate.steps()):
+                job.gate.forget(step)  # choices on steps that the job ended without
 
     def _begin_leasing(self) -> None:
         job = self._job

@@ -173,6 +173,20 @@ def test_rule_a_choice_of_attempts_is_durable_before_a_server_hears_it() -> None
     assert desk.lease("worker-1").slot == 1, "the chosen slot is not computed again"
 
 
+def test_choices_on_steps_that_the_job_ended_without_are_forgotten() -> None:
+    desk = Desk(servers=2, deterministic=False, rewinds=True).start(data_len=80).initialise()
+    grant = desk.lease("worker-0")
+    desk.seal("worker-0", grant)
+    for server in desk.servers:
+        desk.say(server, Receipt(0, 1, 0, grant.slot, grant.fence))
+    desk.say("worker-0", Stop(desk.req(), "enough", 0, True))
+    assert (desk.core.state, desk.core.version) == ("finished", 0)
+    desk.restart()
+    effects = [e for server in desk.servers for e in server_back(desk, server)]
+    assert sent(effects, Choose) == []
+    assert desk.core.gate.steps() == []
+
+
 def test_a_stop_and_the_end_of_a_phase_survive_a_restart() -> None:
     desk = trained(1)
     desk.say("worker-0", Stop(desk.req(), "enough", 1))
