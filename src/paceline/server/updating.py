@@ -77,11 +77,11 @@ class TorchOptimizer:
         present: Sequence[bool] | None,
         scratch: Scratch,
     ) -> None:
-        """Piece by piece."""
+        """Piece by piece. Some of torch's classes write to the gradients, which may be a worker's: they get copies."""
         new.copy_(old)
         weights = [new[a:b] for a, b in self._places]
         here = present if present is not None else [True] * len(weights)
-        grads = [grad[a:b] if there else None for (a, b), there in zip(self._places, here, strict=True)]
+        grads = [grad[a:b].clone() if there else None for (a, b), there in zip(self._places, here, strict=True)]
         self._pieces.step(hyper, weights, grads)
 
 

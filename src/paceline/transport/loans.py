@@ -2,8 +2,8 @@
 
 Each side of a session has one table of numbers that it shows to the other. Who lends frames takes a slot and a
 ticket and sends both with the reference; who has let go of the last of these frames writes the ticket into the slot.
-No message is needed, and none can be lost. Slot 0 says which ticket was the first that was not read when the reader
-ended the session, and a reader that is dead reads nothing any more.
+No message is needed, and none can be lost. Word 0 says which ticket was the first that was not read when the reader
+ended the session, word 1 that it ever had the table, and a reader that is dead reads nothing any more.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from paceline.transport import segments
 from paceline.transport.base import Frame
 
 SLOTS = 4096
+_MAPPED = 1  # a word that the reader sets once it has the table
 _WORD_NBYTES = 8
 _ASK_S = 0.02
 
@@ -67,7 +68,8 @@ class Loan:
         if self._frames is None:
             return True
         table, words = self._table, self._table.words
-        if words[self.slot] == self.ticket or 0 < words[0] <= self.ticket or table.witness.gone:
+        unread = 0 < words[0] <= self.ticket or (table.deserted and not words[_MAPPED])
+        if words[self.slot] == self.ticket or unread or table.witness.gone:
             self.end()
             return True
         return False
@@ -91,7 +93,9 @@ class LoanTable:
         self.witness = witness
         self.fd, self._mapped = segments.create("loans", SLOTS * _WORD_NBYTES, peers_write=True)
         self.words = memoryview(self._mapped).cast("Q")
-        self.free = list(range(1, SLOTS))
+        self.free = list(range(_MAPPED + 1, SLOTS))
+        self.deserted = False
+        """Whether the peer has closed its end of the link."""
         self._ticket = 0
         self._open: list[Loan] = []
         self._sweep_at = 64
@@ -158,6 +162,7 @@ class Borrower:
         if nbytes != SLOTS * _WORD_NBYTES:
             raise RefusedFrameError("segment", f"a table of {nbytes} bytes")
         self._words = memoryview(segments.map_writable(fd, nbytes)).cast("Q")
+        self._words[_MAPPED] = 1
         self._ticket = 0
 
     def borrow(self, slot: int, ticket: int, places: Sequence[tuple[segments.Mapping, int, int]]) -> list[Frame]:
@@ -168,7 +173,7 @@ class Borrower:
         Raises:
             RefusedFrameError: rule ``reference``: the slot or the ticket cannot be.
         """
-        if not 0 < slot < SLOTS or ticket <= self._ticket or ticket >> 63:
+        if not _MAPPED < slot < SLOTS or ticket <= self._ticket or ticket >> 63:
             raise RefusedFrameError("reference", f"slot {slot}, ticket {ticket} after {self._ticket}")
         self._ticket = ticket
         views: dict[segments.Mapping, Frame] = {}

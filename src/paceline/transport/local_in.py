@@ -68,6 +68,7 @@ class Incoming:
         if self._body is not None:
             self._fill_body(self._body)
         elif self._whole() or (self._fill() and self._whole()):
+            self.filled = True
             self._take()
         return self._another()
 

@@ -165,6 +165,7 @@ class LocalLink:
         """Take one record; True when another is known to be there."""
         if not self._reads:
             if not self._closed and self._in.ended():
+                self._out.deserted()
                 self.close()
             return False
         try:
@@ -174,8 +175,12 @@ class LocalLink:
             self._out.control(encode_control(Farewell(error.rule, error.detail[:200])))
             self._over(f"refused ({error.rule}): {error.detail}")
             return False
+        except ConnectionError:
+            self._out.deserted()
+            self._over(CLOSED)
+            return False
         except OSError as error:
-            self._over(CLOSED if isinstance(error, ConnectionError) else f"the local link broke: {error}")
+            self._over(f"the local link broke: {error}")
             return False
         if self._in.farewell is not None:
             self._over(f"ended by the peer ({self._in.farewell.rule}): {self._in.farewell.detail}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import logging
 import socket as sockets
 from collections import deque
@@ -130,6 +131,11 @@ class Outgoing:
         if not queue:
             self._on_blocked(False)
 
+    def deserted(self) -> None:
+        """The peer has closed its end: what it has not begun to read it never will."""
+        if self.table is not None:
+            self.table.deserted = True
+
     def close(self) -> LoanTable | None:
         """Drop what waits; loans go on until the peer lets go, in the table that is returned."""
         while self._queue:
@@ -216,6 +222,8 @@ class Outgoing:
             except OSError as error:
                 logger.debug("a local link broke: %s", error)
                 self._broken = True
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(sockets.SHUT_RDWR)  # whatever it was, the reading side ends the session
                 break
             views = waiting.views
             done = 0

@@ -184,3 +184,28 @@ def test_memory_does_not_grow() -> None:
             assert memory.stats.in_use <= 2.1 * NBYTES, "the current version and the next"
             before = before or memory.stats.in_use
             assert memory.stats.in_use == before
+
+
+def test_an_optimizer_that_writes_to_its_gradients_does_not_write_to_a_workers_memory() -> None:
+    hyper: Hyper = (
+        {
+            "lr": 0.1,
+            "momentum": 0.9,
+            "dampening": 0,
+            "weight_decay": 0,
+            "nesterov": True,
+            "maximize": False,
+            "foreach": True,
+            "differentiable": False,
+            "fused": None,
+        },
+    )
+    tensors = (TensorSpec("w", (64,), "float32", Kind.PARAMETER, 0),)
+    spec = ModelSpec(tensors, OptimizerSpec("SGD", hyper), None, True)
+    store = DenseStore()
+    store.open(spec, cut(tensors))
+    sent = torch.ones(64)
+    for version, step in enumerate((INIT_STEP, 0, 1)):
+        store.add(SumKey(step, None), 1.0, frozenset(), {0: bytes_of(sent)})
+        store.apply(SumKey(step, None), Commit(0, version, step, (Fence(1, 1),), hyper, 1.0, False, 0, 0))
+    assert torch.equal(sent, torch.ones(64))

@@ -106,7 +106,7 @@ def forged(server: ZmqPort) -> Iterator[tuple[Forger, Events]]:
 PUSH = encode(push(1, [memoryview(bytearray(100))]))
 
 
-def message(*rows: records.Row, slot: int = 1, ticket: int = 1) -> bytes:
+def message(*rows: records.Row, slot: int = 2, ticket: int = 1) -> bytes:
     return records.message_record(PUSH, rows, slot, ticket)
 
 
@@ -126,6 +126,7 @@ FORGED: dict[str, tuple[str, Callable[[Forger], None]]] = {
     "the end of a segment": ("reference", lambda f: f.send(message((4, NBYTES - 99, 100)))),
     "far beyond": ("reference", lambda f: f.send(message((4, (1 << 64) - 50, 100)))),
     "slot 0": ("reference", lambda f: f.send(message((4, 0, 100), slot=0))),
+    "the word that says who has the table": ("reference", lambda f: f.send(message((4, 0, 100), slot=1))),
     "a slot beyond the table": ("reference", lambda f: f.send(message((4, 0, 100), slot=loans.SLOTS))),
     "a ticket of before": ("reference", lambda f: f.send(message((4, 0, 100), ticket=0))),
     "an absurd ticket": ("reference", lambda f: f.send(message((4, 0, 100), ticket=1 << 63))),
