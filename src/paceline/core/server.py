@@ -6,14 +6,15 @@ Events in (`handle`, `tick`), sends out; arithmetic is behind `BlockStore`. Rule
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import msgspec
 
+from paceline.core.attempts import Attempt, StepSum
 from paceline.core.chain import START, extend
 from paceline.core.effects import Send
 from paceline.core.parking import Parking
+from paceline.core.parts import PART_NBYTES, cuts
 from paceline.core.placement import owned
 from paceline.core.schedule import Schedule
 from paceline.core.store import BlockStore, SumKey
@@ -24,7 +25,6 @@ from paceline.messages import (
     Assign,
     Beat,
     BeatAck,
-    BlockFrame,
     Choose,
     Committed,
     Message,
@@ -40,44 +40,13 @@ from paceline.messages import (
     Register,
     Saved,
     SaveOver,
-    Seal,
     Summed,
     Unpin,
     Welcome,
 )
 from paceline.types import COORDINATOR, INIT_STEP, BlockSpec, Commit, Fence, NodeId, SavedFile
 
-_PART_NBYTES = 16 << 20  # of an answer to a pull: the reader fills one part while the next is on its way
 _MAX_MARKS = 100_000  # with an unlimited window: versions so old that nobody can still be working on them
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One worker's work on one slot, as far as it has arrived here."""
-
-    base: int
-    payloads: dict[int, object] = field(default_factory=dict)
-    revs: dict[int, int] = field(default_factory=dict)
-    seal: Seal | None = None
-
-    @property
-    def whole(self) -> bool:
-        """Sealed, and the sealed push of every block is here."""
-        return self.seal is not None and all(self.revs.get(b) == rev for b, rev in self.seal.revs)
-
-
-@dataclass(slots=True)
-class StepSum:
-    """What has arrived for one step that is not committed yet."""
-
-    num_slots: int
-    attempts: dict[int, dict[Fence, Attempt]] = field(default_factory=dict)
-    chosen: dict[int, Fence] = field(default_factory=dict)
-    receipts: dict[tuple[int, Fence], Receipt] = field(default_factory=dict)
-    ready: dict[tuple[Fence, ...], Ready] = field(default_factory=dict)
-    bases: list[int] = field(default_factory=list)
-    summed: int = 0
-    told: int = 0
 
 
 class ServerCore:
@@ -87,7 +56,7 @@ class ServerCore:
     """
 
     def __init__(
-        self, node: NodeId, store: BlockStore, *, heartbeat_s: float = 0.5, part_nbytes: int = _PART_NBYTES
+        self, node: NodeId, store: BlockStore, *, heartbeat_s: float = 0.5, part_nbytes: int = PART_NBYTES
     ) -> None:
         self.node = node
         self.store = store
@@ -267,15 +236,8 @@ class ServerCore:
             attempt = attempts[push.fence] = Attempt(push.base)
         if attempt.whole:
             return [Send(sender, PushAck(push.req, "duplicate"))]
-        fresh: dict[int, tuple[int, object]] = {}
-        for frame, content in zip(push.blocks, payload, strict=True):
-            if frame.rev > attempt.revs.get(frame.block, -1):
-                attempt.revs[frame.block] = frame.rev
-                attempt.payloads[frame.block] = content
-                fresh[frame.block] = frame.rev, content
-        if push.seal is not None:
-            attempt.seal = push.seal
-        elif fresh and step.num_slots > 1 and not self._is_whole(push.step):
+        fresh = attempt.take(push, payload)
+        if push.seal is None and fresh and step.num_slots > 1 and not self._is_whole(push.step):
             self.store.anticipate(SumKey(push.step, None), push.slot, push.fence, push.weight, fresh)
         # What the step waits for goes out first; the worker needs its answer only to reuse memory.
         out: list[Send] = []
@@ -496,27 +458,16 @@ class ServerCore:
             self._parking.wait(sender, pull, version=version)
             return []
         blocks, payload = self.store.read(version, pull.have, pull.blocks)
-        cuts = self._cuts(blocks)
+        bounds = cuts((self.blocks[f.block].nbytes for f in blocks), self.part_nbytes)
         mark = self._marks.get(version, 0)
         return [
             Send(
                 sender,
-                PullReply(pull.req, self.incarnation, version, mark, blocks[a:b], part, len(cuts) - 1),
+                PullReply(pull.req, self.incarnation, version, mark, blocks[a:b], part, len(bounds) - 1),
                 payload[a:b],
             )
-            for part, (a, b) in enumerate(pairwise(cuts))
+            for part, (a, b) in enumerate(pairwise(bounds))
         ]
-
-    def _cuts(self, blocks: Sequence[BlockFrame]) -> list[int]:
-        """Where an answer with these blocks is cut into parts: the bounds of all of them."""
-        cuts, nbytes = [0], 0
-        for number, frame in enumerate(blocks):
-            more = self.blocks[frame.block].nbytes
-            if nbytes and nbytes + more > self.part_nbytes:
-                cuts.append(number)
-                nbytes = 0
-            nbytes += more
-        return [*cuts, len(blocks)]
 
     def _answer(self, waiting: list[tuple[NodeId, Pull]]) -> list[Send]:
         out: list[Send] = []

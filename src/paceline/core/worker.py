@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
 
 from paceline.core.effects import Send
+from paceline.core.parts import Arrivals
 from paceline.core.placement import owned
 from paceline.core.window import needed_watermark
 from paceline.messages import (
@@ -64,14 +65,6 @@ class _Unacked:
     sent: float
 
 
-@dataclass(slots=True)
-class _Arriving:
-    """An answer that comes in parts."""
-
-    version: int
-    parts: set[int] = field(default_factory=set)
-
-
 @dataclass(frozen=True, slots=True)
 class Fill:
     """Blocks that arrived: put them into the model now, before the next event."""
@@ -121,7 +114,7 @@ class WorkerCore:
         self._turn_sent = 0.0
         self._evaluation = -1
         self._pulls: dict[NodeId, tuple[Pull, float]] = {}
-        self._arriving: dict[NodeId, _Arriving] = {}
+        self._arrivals = Arrivals()
         self._unacked: dict[int, _Unacked] = {}
         self._given_back: dict[int, tuple[GiveBack, float]] = {}
         self._void: Fence | None = None
@@ -356,7 +349,7 @@ class WorkerCore:
 
     def _forget_pulls(self) -> None:
         self._pulls.clear()
-        self._arriving.clear()
+        self._arrivals.clear()
 
     def _begin(self, task: Grant | EvalGrant | PhaseOver | EvalOver, now: float) -> list[Send]:
         self._forget_pulls()
@@ -410,18 +403,12 @@ class WorkerCore:
         asked = self._pulls.get(sender)
         if asked is None or asked[0].req != message.req or message.incarnation != self.incarnation:
             return []
-        arriving = self._arriving.get(sender)
-        if arriving is not None and message.version < arriving.version:
-            return []  # the pull was repeated, and a newer version is on its way: all of it
-        if message.parts > 1:
-            if arriving is None or arriving.version != message.version:
-                arriving = self._arriving[sender] = _Arriving(message.version)
-            arriving.parts.add(message.part)
+        if self._arrivals.is_outdated(sender, message):
+            return []
+        if not self._arrivals.complete(sender, message):
             self.held[sender] = -1
-            if len(arriving.parts) < message.parts:
-                return [Fill(sender, message.blocks, payload)]
+            return [Fill(sender, message.blocks, payload)]
         del self._pulls[sender]
-        self._arriving.pop(sender, None)
         self.held[sender] = message.version
         if not self._pulls:
             self._arrived()

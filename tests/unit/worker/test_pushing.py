@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from paceline.blocks import piece_of, tensor_of
-from paceline.core.server import Attempt
+from paceline.core.attempts import Attempt
 from paceline.messages import Grant, Prepared, Push, PushAck, Register
 from paceline.transport.base import Received
 from paceline.transport.inproc import InprocHub, InprocPort

@@ -1,0 +1,58 @@
+"""Large answers come in parts: where a server cuts them, and when a reader has all of one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from paceline.messages import PullReply
+from paceline.types import NodeId
+
+PART_NBYTES = 16 << 20
+"""Of one part: the reader fills it while the next is on its way."""
+
+
+def cuts(sizes: Iterable[int], limit: int) -> list[int]:
+    """The bounds of all parts of an answer whose blocks have these sizes: as many as fit, at least one block each."""
+    bounds, nbytes, count = [0], 0, 0
+    for number, size in enumerate(sizes):
+        if nbytes and nbytes + size > limit:
+            bounds.append(number)
+            nbytes = 0
+        nbytes += size
+        count = number + 1
+    return [*bounds, count]
+
+
+@dataclass(slots=True)
+class _Arriving:
+    version: int
+    parts: set[int] = field(default_factory=set)
+
+
+class Arrivals:
+    """What has come of the answers that a reader waits for, by server."""
+
+    def __init__(self) -> None:
+        self._arriving: dict[NodeId, _Arriving] = {}
+
+    def clear(self) -> None:
+        """Nothing is waited for."""
+        self._arriving.clear()
+
+    def is_outdated(self, sender: NodeId, reply: PullReply) -> bool:
+        """Whether a newer version is on its way (the pull was repeated), all of it: this one must not be filled in."""
+        known = self._arriving.get(sender)
+        return known is not None and reply.version < known.version
+
+    def complete(self, sender: NodeId, reply: PullReply) -> bool:
+        """Take note of `reply`; whether its version is all here."""
+        if reply.parts > 1:
+            known = self._arriving.get(sender)
+            if known is None or known.version != reply.version:
+                known = self._arriving[sender] = _Arriving(reply.version)
+            known.parts.add(reply.part)
+            if len(known.parts) < reply.parts:
+                return False
+        self._arriving.pop(sender, None)
+        return True
