@@ -81,6 +81,8 @@ class LocalLink:
     ) -> None:
         """Take over `socket`, connected to the process that `witness` watches."""
         self.close_at = float("inf")
+        self.unusable = False
+        """Whether it ended because one side cannot use the other's memory: the next session had better go by TCP."""
         self._shared = shared
         self._socket = socket
         self._on_over = on_over
@@ -172,17 +174,22 @@ class LocalLink:
             more = self._in.read()
         except RefusedFrameError as error:
             self._shared.sessions.counters.refuse(error.rule)
-            self._out.control(encode_control(Farewell(error.rule, error.detail[:200])))
+            self.unusable = error.rule == "segment"
+            rule = "lane" if self.unusable else error.rule
+            self._out.control(encode_control(Farewell(rule, error.detail[:200])))
             self._over(f"refused ({error.rule}): {error.detail}")
             return False
         except ConnectionError:
             self._out.deserted()
             self._over(CLOSED)
             return False
-        except OSError as error:
+        except OSError as error:  # a peer's memory cannot be mapped
+            self.unusable = True
+            self._out.control(encode_control(Farewell("lane", str(error)[:200])))
             self._over(f"the local link broke: {error}")
             return False
         if self._in.farewell is not None:
+            self.unusable = self._in.farewell.rule == "lane"
             self._over(f"ended by the peer ({self._in.farewell.rule}): {self._in.farewell.detail}")
             return False
         return more

@@ -212,7 +212,7 @@ class Dial:
                 self._pause_s = self._sessions.limits.retry_min_s
                 self._due = float("inf")
                 if link is not None and self._shared is not None:
-                    self._local = LocalLink(self._shared, *link, self.peer, self._fail)
+                    self._local = LocalLink(self._shared, *link, self.peer, self._link_over)
                 else:
                     keep_freed_memory()
                 self._sessions.up(self.peer, self, self.address)
@@ -232,6 +232,11 @@ class Dial:
     def _go_by_tcp(self, why: str) -> None:
         self._not_local = why
         logger.info("messages to %s go by TCP, not by shared memory: %s", self.address, why)
+
+    def _link_over(self, reason: str) -> None:
+        if self._local is not None and self._local.unusable:
+            self._go_by_tcp(reason)
+        self._fail(reason)
 
     def _lose(self, reason: str) -> None:
         """The session is over as soon as its last messages were read."""

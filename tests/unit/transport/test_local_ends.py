@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket as sockets
+import time
 from typing import Any
 
+import pytest
+from tests.contract.port_contract import Events, push
+
+from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Bye, Refused
 from paceline.transport import local_records as records
+from paceline.transport.base import Received
 from paceline.transport.limits import LinkLimits
 from paceline.transport.loans import Witness
 from paceline.transport.local_link import LocalLink, Locals
 from paceline.transport.memory import Arena
+from paceline.transport.zmq import ZmqPort
 from paceline.transport.zmq_loop import Loop
 from paceline.transport.zmq_sessions import Sessions
 from paceline.wire.codec import encode
+from paceline.wire.handshake import new_token
 
 
 class End:
@@ -101,3 +110,31 @@ def test_a_send_that_fails_ends_the_session_by_name() -> None:
     assert end.over == ["the connection was closed"]
     theirs.close()
     end.close()
+
+
+@pytest.mark.parametrize("who", ["dialer", "listener"])
+def test_a_peer_whose_memory_cannot_be_mapped_is_reached_by_tcp(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = new_token()
+    server = ZmqPort("server/1", token, listen="127.0.0.1", local=True)
+    worker = ZmqPort("worker/1", token, local=True)
+    try:
+        worker.connect(str(server.address))
+        Events(server, worker).until_up((server, "worker/1"), (worker, "server/1"))
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.ENOMEM, "no room to map it")
+
+        monkeypatch.setattr("paceline.transport.local_in.Mapping", refuse)
+        sender, to, reader = (server, "worker/1", worker) if who == "dialer" else (worker, "server/1", server)
+        frame = sender.memory.room(1 << 20)
+        heard, until = False, time.monotonic() + 20.0
+        while not heard and time.monotonic() < until:
+            with contextlib.suppress(PeerUnknownError, PeerLostError):
+                sender.send(to, push(1, [frame]), [frame])
+            for port in (server, worker):
+                event = port.recv(0.02)
+                heard = heard or (port is reader and isinstance(event, Received))
+        assert heard
+    finally:
+        worker.close()
+        server.close()
