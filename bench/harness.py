@@ -127,12 +127,14 @@ def run_paceline(
     workers: int,
     mode: str = "bsp",
     slots: int,
+    servers: int = 1,
+    replicas: int = 0,
     lane: str = "",
     timeout_s: float,
     meanwhile: Callable[[list[int], Path], None] | None = None,
     leaves_marks: bool = True,
 ) -> list[Marks]:
-    """`paceline run` with one server and no checkpoints; returns the marks of every worker, in the order of names.
+    """`paceline run` without checkpoints; returns the marks of every worker, in the order of names.
 
     `script` leaves them in the folder that `--out` names, if it `leaves_marks`. `lane` is for PACELINE_LANE; "" lets
     the product choose. `meanwhile` gets the launcher's process id and that folder.
@@ -141,8 +143,8 @@ def run_paceline(
         out = Path(folder) / "out"
         out.mkdir()
         command = [
-            sys.executable, "-m", "paceline.cli.main", "run", "-w", str(workers), "-s", "1", "--mode", mode,
-            "--slots", str(slots), "--checkpoint-every", "0", "--dir", f"{folder}/run",
+            sys.executable, "-m", "paceline.cli.main", "run", "-w", str(workers), "-s", str(servers), "--mode", mode,
+            "--slots", str(slots), "--replicas", str(replicas), "--checkpoint-every", "0", "--dir", f"{folder}/run",
             str(HERE / script), "--out", str(out), "--peers", str(workers), *arguments,
         ]  # fmt: skip
         env = environment(**({"PACELINE_LANE": lane} if lane else {}))

@@ -106,11 +106,27 @@ class BlockSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):
-    """Who holds each block. `owners[b]` is the primary of block b; `addresses` says where each server listens."""
+    """Who holds each block. `owners[b]` is the primary of block b; `addresses` says where each server listens.
+
+    `backups[b]` are the other members of its in-sync set, () where no block has any. `joining` lists (server, blocks)
+    for servers that are being sent copies and are not members yet.
+    """
 
     epoch: int
     owners: tuple[NodeId, ...]
     addresses: dict[NodeId, str]
+    backups: tuple[tuple[NodeId, ...], ...] = ()
+    joining: tuple[tuple[NodeId, tuple[int, ...]], ...] = ()
+
+    def copies(self, block: int) -> tuple[NodeId, ...]:
+        """The in-sync set of `block`, its primary first."""
+        return (self.owners[block], *self.backups[block]) if self.backups else (self.owners[block],)
+
+    @property
+    def holders(self) -> tuple[NodeId, ...]:
+        """Every server that has, or is being sent, a copy of some block."""
+        nodes = {*self.owners, *(server for server, _ in self.joining)}
+        return tuple(sorted(nodes.union(*self.backups)))
 
 
 class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):

@@ -97,10 +97,10 @@ def test_the_errors() -> None:
 
 
 FLAGS = {
-    "run": "-w/--workers -s/--servers --mode --slots --seed --threads --checkpoint-every --keep --checkpoints "
+    "run": "-w/--workers -s/--servers --replicas --mode --slots --seed --threads --checkpoint-every --keep --checkpoints "
     "--max-restarts --max-steps --resume --dir --summary --trace script arguments",
     "join": "run script arguments",
-    "scale": "run -w/--workers",
+    "scale": "run -w/--workers -s/--servers",
     "demo": "--epochs --dir",
     "status": "run --json",
     "checkpoints": "run --verify --json",
@@ -123,6 +123,7 @@ def test_the_environment() -> None:
         "PACELINE_CACHE",
         "PACELINE_FAULTS",
         "PACELINE_HEARTBEAT_TIMEOUT_S",
+        "PACELINE_HOST",
         "PACELINE_LANE",
         "PACELINE_LOCAL_WORKERS",
         "PACELINE_MODE",
@@ -134,4 +135,5 @@ def test_the_environment() -> None:
         "PACELINE_THREADS",
         "PACELINE_TIMEOUT_S",
         "PACELINE_TRACE",
+        "PACELINE_VIA",
     }

@@ -276,7 +276,7 @@ def _strike_until_given_up(running: Live, name: str) -> None:
         (["scale", "nowhere", "-w", "2"], "nowhere is not a run directory"),
         (["scale", "over", "-w", "2"], "over is over"),
         (["scale", "ended", "-w", "2"], "no coordinator of ended answers"),
-        (["scale", "ended"], "--workers"),
+        (["scale", "ended"], "Give --workers, --servers or both"),
     ],
 )
 def test_what_cannot_be_joined_or_scaled(words: Sequence[str], named: str, tmp_path: Path) -> None:

@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from paceline.testing.chaos.plan import CampaignSpec
 
 ALL = "all"
-_AS_GIVEN = ("script", "arguments", "seed", "workers", "servers", "mode", "slots", "checkpoint_every", "per_round")
+_AS_GIVEN = (
+    "script",
+    "arguments",
+    "seed",
+    "workers",
+    "servers",
+    "replicas",
+    "mode",
+    "slots",
+    "checkpoint_every",
+    "per_round",
+)
 
 
 class _Screen:
@@ -54,6 +65,9 @@ class _Screen:
 @click.option("--stop", multiple=True, metavar="ROLE=N", help="SIGSTOP for longer than the lease, then SIGCONT.")
 @click.option("--term", multiple=True, metavar="worker=N", help="SIGTERM: the worker leaves, another one joins.")
 @click.option("--join", multiple=True, metavar="worker=N", help="A worker joins from outside.")
+@click.option("--add", multiple=True, metavar="server=N", help="A server is added, and blocks move to it.")
+@click.option("--drain", multiple=True, metavar="server=N", help="A server is emptied and ends.")
+@click.option("--cut", multiple=True, metavar="KIND=N", help="Cut the network (as root): symmetric, one-way, flapping.")
 @click.option("--kill-saving", multiple=True, metavar="ROLE=N", help="SIGKILL while a checkpoint is written.")
 @click.option("--kill-all", type=click.IntRange(0), default=0, metavar="N", help="Kill everything, then resume.")
 @click.option("--kill-launcher", type=click.IntRange(0), default=0, metavar="N", help="Kill the launcher, then resume.")
@@ -63,6 +77,7 @@ class _Screen:
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the plan.")
 @click.option("-w", "--workers", type=int, default=3, show_default=True, help="Worker processes.")
 @click.option("-s", "--servers", type=int, default=2, show_default=True, help="Parameter servers.")
+@click.option("--replicas", type=int, default=0, show_default=True, help="Copies of each block on other servers.")
 @click.option("--mode", default="bsp", show_default=True, metavar="bsp|ssp:K|asp")
 @click.option("--slots", type=int, help="Micro-batches in a step.")
 @click.option("--shape", multiple=True, metavar="WxS", help="Workers and servers of resumed runs, in turn.")
@@ -118,7 +133,7 @@ def _named(campaign: str, folder: Path | None, json_file: Path | None, fraction:
         _write(folder / f"{name}.json", results[name])
         _report(name, results[name])
     _write(json_file, results[campaign] if campaign != ALL else results)
-    for line in table(results):
+    for line in table({name: result for name, result in results.items() if "skipped" not in result}):
         click.echo(line)
     return 0 if all(result["ok"] for result in results.values()) else 1
 
@@ -128,6 +143,11 @@ def _play(folder: Path | None, *, fraction: float = 1.0, **given: Any) -> dict[s
     from paceline.runtime.rundir import next_run
     from paceline.testing.chaos.campaign import Campaign
 
+    if given["cut"]:
+        from paceline.testing.chaos.network import problem
+
+        if (why := problem()) is not None:
+            return {"ok": True, "skipped": f"nothing was cut: {why}"}
     spec = _spec(given, fraction)  # refuses before a directory is made
     spec = replace(spec, dir=folder if folder is not None else next_run(Path("runs"), "chaos"))
     console = make_console()
@@ -152,7 +172,7 @@ def _spec(given: dict[str, Any], fraction: float) -> CampaignSpec:
     )
 
     faults: Counter[Fault] = Counter()
-    for kind in (Kind.KILL, Kind.STOP, Kind.TERM, Kind.JOIN, Kind.SAVING):
+    for kind in (Kind.KILL, Kind.STOP, Kind.TERM, Kind.JOIN, Kind.SAVING, Kind.ADD, Kind.DRAIN, Kind.CUT):
         faults += parse_faults(kind, given[kind.replace("-", "_")])
     faults[Fault(Kind.ALL, "run")] = given["kill_all"]
     faults[Fault(Kind.LAUNCHER, "launcher")] = given["kill_launcher"]
@@ -177,12 +197,20 @@ def _write(file: Path | None, result: dict[str, Any]) -> None:
 
 
 def _report(name: str, result: dict[str, Any]) -> None:
+    if "skipped" in result:
+        click.echo(f"{name}: skipped, {result['skipped']}")
+        return
     fired = ", ".join(f"{number} × {kind}" for kind, number in result["fired"].items())
     click.echo(f"{name}: {fired or 'nothing'} in {result['seconds']:.0f} s and {len(result['rounds'])} rounds")
     for who, s in result["recovery_s"].items():
         click.echo(
             f"  {who}: next commit after p50 {s['p50']:.2f} s, p95 {s['p95']:.2f} s, max {s['max']:.2f} s, n {s['n']}"
         )
+    for who, s in result["pause_s"].items():
+        click.echo(f"  {who}: no commit for p50 {s['p50']:.2f} s, p95 {s['p95']:.2f} s, max {s['max']:.2f} s")
+    for who, s in result["restored_s"].items():
+        if who.startswith("cut"):
+            click.echo(f"  {who}: whole after its end p50 {s['p50']:.2f} s, p95 {s['p95']:.2f} s, max {s['max']:.2f} s")
     for failure in result["failures"]:
         click.echo(f"  FAILED: {failure}", err=True)
     if result["ok"]:

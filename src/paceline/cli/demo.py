@@ -15,7 +15,7 @@ import click
 def command(epochs: int, run_dir: Path) -> None:
     """Train LeNet on Fashion-MNIST with 2 workers and 2 parameter servers, in lock-step.
 
-    Replaces the run directory of an earlier demo.
+    Each server has a copy of the other's blocks. Replaces the run directory of an earlier demo.
     """
     from paceline.cli.screen import make_screen
     from paceline.datasets import GENERATED, fashion_mnist
@@ -36,7 +36,9 @@ def command(epochs: int, run_dir: Path) -> None:
             screen.note(f"{error}", warning=True)
             screen.note("going on with ten generated classes of the same shape", warning=True)
             arguments += ["--data", GENERATED]
-        plan = RunPlan(script=script, arguments=arguments, workers=2, servers=2, slots=2, seed=7, run=run_dir)
+        plan = RunPlan(
+            script=script, arguments=arguments, workers=2, servers=2, replicas=1, slots=2, seed=7, run=run_dir
+        )
         local = LocalRun(plan, screen)
         point_latest(run_dir)
         code = local.run()

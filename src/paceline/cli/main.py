@@ -16,7 +16,7 @@ class _Group(click.Group):
         "run": ("paceline.cli.run", "Run a script on workers and parameter servers of this machine."),
         "demo": ("paceline.cli.demo", "Train LeNet on Fashion-MNIST: 2 workers, 2 servers."),
         "join": ("paceline.cli.join", "Add a worker to a run, from any terminal."),
-        "scale": ("paceline.cli.scale", "Change the number of workers of a run."),
+        "scale": ("paceline.cli.scale", "Change the number of workers or servers of a run."),
         "status": ("paceline.cli.status", "Show what a run is doing."),
         "checkpoints": ("paceline.cli.checkpoints", "List the checkpoints of a run, and check them."),
         "audit": ("paceline.cli.audit", "Prove that a run applied every sample exactly once."),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 )
 @click.option("-w", "--workers", type=int, help="Worker processes.  [default: 2]")
 @click.option("-s", "--servers", type=int, help="Parameter servers.  [default: 1]")
+@click.option("--replicas", type=int, metavar="R", help="Copies of each block on other servers.  [default: 0]")
 @click.option("--mode", metavar="bsp|ssp:K|asp", help="Lock-step, at most K steps stale, or asynchronous.")
 @click.option("--slots", type=int, help="Micro-batches in a step (else as the script says, or one a worker).")
 @click.option("--seed", type=int, help="Seed of data order, weights and dropout.")

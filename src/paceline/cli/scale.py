@@ -2,38 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 
 @click.command("scale")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("-w", "--workers", type=int, required=True, help="Worker processes that the run is to have.")
-def command(run: Path | None, workers: int) -> None:
-    """Change the number of workers of RUN (by default runs/latest) while it runs; its launcher starts or ends them."""
+@click.option("-w", "--workers", type=int, help="Worker processes that the run is to have.")
+@click.option("-s", "--servers", type=int, help="Parameter servers that the run is to have.")
+def command(run: Path | None, workers: int | None, servers: int | None) -> None:
+    """Change the size of RUN (by default runs/latest) while it runs; its launcher starts or ends processes.
+
+    Blocks move to new servers, and away from those that leave, while the job goes on.
+    """
     from paceline.clients.observer import Observer
     from paceline.errors import TransportError, UsageError
     from paceline.runtime.rundir import RunDir
 
-    if workers < 1:
-        raise UsageError(f"--workers must be at least 1, not {workers}")
+    if workers is None and servers is None:
+        raise UsageError("how many? Give --workers, --servers or both")
+    for option, number in (("--workers", workers), ("--servers", servers)):
+        if number is not None and number < 1:
+            raise UsageError(f"{option} must be at least 1, not {number}")
     where = RunDir.named(run)
     path, token = where.path, where.token()
     if where.summary_file.exists():
         raise UsageError(f"{path} is over")
     observer = Observer(where.coordinator, token)
     try:
-        before = observer.status(timeout_s=where.answer_s)["wanted_workers"]
-        observer.scale(workers)
+        before = observer.status(timeout_s=where.answer_s)
+        if servers is not None:
+            _check_replicas(servers, before)
+        observer.scale(workers or 0, servers or 0)
     except TransportError:
         raise UsageError(f"no coordinator of {path} answers: it is not running") from None
     finally:
         observer.close()
-    number = f"{path}: {workers} worker{'s' * (workers != 1)}"
-    if workers > before:
-        click.echo(f"{number} instead of {before}; the new ones join as soon as they have started")
-    elif workers < before:
-        click.echo(f"{number} instead of {before}; the newest hand back their leases and leave")
-    else:
-        click.echo(f"{number}, as before")
+    if workers is not None:
+        click.echo(f"{path}: {_change('worker', workers, before['wanted_workers'])}")
+    if servers is not None:
+        click.echo(f"{path}: {_change('server', servers, before['wanted_servers'])}")
+
+
+def _check_replicas(servers: int, status: Mapping[str, Any]) -> None:
+    from paceline.errors import UsageError
+
+    if servers <= status["replicas"]:
+        raise UsageError(
+            f"--servers {servers}: the run was started with --replicas {status['replicas']}, which needs "
+            f"{status['replicas'] + 1} servers"
+        )
+
+
+_COMES = {
+    "worker": "the new ones join as soon as they have started",
+    "server": "blocks move to the new ones once they have started",
+}
+_GOES = {
+    "worker": "the newest hand back their leases and leave",
+    "server": "the newest end once their blocks have moved away",
+}
+
+
+def _change(role: str, number: int, before: int) -> str:
+    """What follows from another number."""
+    text = f"{number} {role}{'s' * (number != 1)}"
+    if number == before:
+        return f"{text}, as before"
+    return f"{text} instead of {before}; {(_COMES if number > before else _GOES)[role]}"

@@ -70,6 +70,8 @@ class TextScreen:
             value = summary[key]
             rows[key] = f"{value:,.1f}" if isinstance(value, float) else str(value)
         rows |= {key: shown(value, ".4f") for key, value in summary["metrics"].items()}
+        if summary.get("replicas"):
+            rows["replicas"] = str(summary["replicas"])
         if summary["stopped"]:
             rows["stopped"] = summary["stopped"]
         for key in ("max_staleness", "skipped_slots", "wasted_slots", "lost_workers"):
@@ -77,6 +79,8 @@ class TextScreen:
         restarts = summary.get("restarts", {})
         if any(restarts.values()):
             rows["restarts"] = ", ".join(f"{count} {role}" for role, count in restarts.items() if count)
+        if summary.get("failovers"):
+            rows["failovers"] = f"{summary['failovers']} (at most {summary['failover_s']:.1f} s without a commit)"
         if summary.get("rewinds"):
             rows["rewinds"] = f"{summary['rewinds']} ({summary['recomputed_steps']} steps computed again)"
         for key in ("checkpoint", "warning"):

@@ -48,8 +48,23 @@ def command(run: Path | None, as_json: bool) -> None:
         if status["headline"]:
             click.echo(status["headline"])
         click.echo(describe(status))
-        for line in _recovered(status):
+        for line in (*_copies(status), *_recovered(status)):
             click.echo(line)
+
+
+def _copies(status: Mapping[str, Any]) -> Iterator[str]:
+    """Which servers hold what, and whether every block has its copies."""
+    from paceline.coordinator.copies import told
+
+    placement, wanted = status["placement"], status["wanted_servers"]
+    for name in sorted({*status["servers"], *placement["servers"]}):
+        primary, backup = placement["servers"].get(name, (0, 0))
+        holds = f"primary of {primary} blocks" + f", backup of {backup}" * bool(status["replicas"] or backup)
+        yield f"{name}: {holds}" + ", being emptied" * (name in status["draining"])
+    if len(status["servers"]) != wanted:
+        yield f"{wanted} servers are wanted"
+    if status["replicas"] or placement["building"]:
+        yield told(placement, status["replicas"])
 
 
 def _recovered(status: Mapping[str, Any]) -> Iterator[str]:
@@ -58,6 +73,9 @@ def _recovered(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"{status['lost_workers']} workers were lost"
     if status.get("generation", 1) > 1:
         yield f"the coordinator was started {status['generation']} times"
+    if status.get("failovers"):
+        number, pause_s = status["failovers"], status["failover_s"]
+        yield f"a backup took over {number} time{'s' * (number != 1)}; the longest pause of commits was {pause_s:.1f} s"
     if status.get("rewinds"):
         yield f"rewound {status['rewinds']} times: {status['recomputed_steps']} steps computed again"
     checkpoint = status.get("checkpoint")

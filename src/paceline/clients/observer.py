@@ -57,9 +57,9 @@ class Observer:
         """A process of the run has ended."""
         self._ask(lambda req: Exited(req, name, pid, code), Ok, timeout_s)
 
-    def scale(self, workers: int, timeout_s: float = 5.0) -> None:
-        """The run is to have that many workers; its engine sees to it."""
-        self._ask(lambda req: Scale(req, workers), Ok, timeout_s)
+    def scale(self, workers: int = 0, servers: int = 0, timeout_s: float = 5.0) -> None:
+        """The run is to have that many workers and servers (0: as before); its engine sees to it."""
+        self._ask(lambda req: Scale(req, workers, servers), Ok, timeout_s)
 
     def stop(self, step: int, reason: str, *, at_once: bool = False, timeout_s: float = 5.0) -> None:
         """End the job after `step`, or at the last committed version."""

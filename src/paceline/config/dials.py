@@ -43,7 +43,8 @@ class ClusterSpec:
     A checkpoint is due every `checkpoint_steps` versions and every `checkpoint_s` seconds (0: not by that), and at the
     end of a phase; without either there are none. With `rewinds` the loss of a server means a new incarnation, else
     the end of the job. `resume` is the folder of the checkpoint to begin from, "" for none of them (from nothing), None
-    where the run is to be continued as it is. `max_steps` ends the job early.
+    where the run is to be continued as it is. `max_steps` ends the job early. Each block has `replicas` copies besides
+    its primary, on other servers; one that does not answer for `reach_s` cannot be reached.
     """
 
     workers: int = 1
@@ -59,6 +60,8 @@ class ClusterSpec:
     rewinds: bool = False
     resume: str | None = None
     max_steps: int = 0
+    replicas: int = 0
+    reach_s: float = 3.0
 
     def __post_init__(self) -> None:
         for name in ("workers", "servers", "max_losses"):
@@ -67,6 +70,10 @@ class ClusterSpec:
         for name in ("checkpoint_steps", "checkpoint_s", "max_steps"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
+        if not 0 <= self.replicas < self.servers:
+            raise UsageError(
+                f"--replicas {self.replicas} needs {max(self.replicas, 0) + 1} servers (--servers), not {self.servers}"
+            )
         if self.keep_checkpoints < 1:
             raise UsageError(f"keep_checkpoints must be at least 1, not {self.keep_checkpoints}")
         if self.hold is not None and self.hold < 1:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ OVERLAP = "PACELINE_OVERLAP"
 LOCAL_WORKERS = "PACELINE_LOCAL_WORKERS"
 TRACE = "PACELINE_TRACE"
 LANE = "PACELINE_LANE"
+HOST = "PACELINE_HOST"
+VIA = "PACELINE_VIA"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +132,23 @@ def local_lane(env: Mapping[str, str] | None = None) -> bool:
     if lane not in ("auto", "tcp"):
         raise UsageError(f"{LANE} must be auto or tcp, not {lane!r}")
     return lane == "auto"
+
+
+def host(env: Mapping[str, str] | None = None) -> str:
+    """Where a role of this host listens: an address, or a network in which the host has one."""
+    env = os.environ if env is None else env
+    text = env.get(HOST) or "127.0.0.1"
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        raise UsageError(f"{HOST} must be an IP address or a network such as 10.1.0.0/16, not {text!r}") from None
+    return text
+
+
+def via(name: str, env: Mapping[str, str] | None = None) -> list[str]:
+    """The command that starts the process of role `name`, before its own: ``{name}`` in it is that name."""
+    env = os.environ if env is None else env
+    return [word.replace("{name}", name) for word in shlex.split(env.get(VIA) or "")]
 
 
 def cache_dir(env: Mapping[str, str] | None = None) -> Path:

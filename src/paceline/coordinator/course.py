@@ -12,7 +12,8 @@ _APART_S = 0.2
 class Course:
     """When the run began under this coordinator and when its last commit was; `earlier_s` was spent before.
 
-    `reached` is the highest version there ever was: while the job is below it, it has work to do again.
+    `reached` is the highest version there ever was: while the job is below it, it has work to do again. `failover_s`
+    is the longest time between two commits in which a backup took over.
     """
 
     earlier_s: float = 0.0
@@ -20,6 +21,8 @@ class Course:
     began: float | None = None
     last: float | None = None
     checkpoint_at: float | None = None
+    failover_s: float = 0.0
+    over_since: float | None = None
     lately: list[tuple[float, float]] = field(default_factory=list)
 
     @property
@@ -31,12 +34,19 @@ class Course:
         """The job is at `version`; it has seen that many samples."""
         self.reached = max(self.reached, version)
         self.began = now if self.began is None else self.began
+        if self.over_since is not None:
+            self.failover_s, self.over_since = max(self.failover_s, now - self.over_since), None
         self.last = now
         if self.lately and samples < self.lately[-1][1]:
             self.lately.clear()  # the job has gone back
         if not self.lately or now - self.lately[-1][0] >= _APART_S:
             self.lately.append((now, samples))
             del self.lately[:-_LATELY]
+
+    def failed_over(self, now: float) -> None:
+        """A backup has taken the place of a primary."""
+        if self.over_since is None:
+            self.over_since = now if self.last is None else self.last
 
     @property
     def rate(self) -> float | None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.coordinator.copies import drained, name_of, placed
 from paceline.coordinator.course import Course
 from paceline.coordinator.numbers import plain, shown
 from paceline.core.coordinator import CoordinatorCore
@@ -66,6 +67,11 @@ def describe(status: Mapping[str, Any]) -> str:
     if status.get("validating"):
         parts.append(f"validating version {status['validating'][0]['version']}")
     parts.append(workers)
+    lacking = (status.get("placement") or {}).get("short", 0)
+    if lacking:
+        parts.append(f"{lacking} block{'s' * (lacking != 1)} short of a copy")
+    if status.get("draining"):
+        parts.append(f"{', '.join(status['draining'])} being emptied")
     if status.get("mode") != "bsp":
         parts.append(f"staleness ≤ {status['max_staleness']}")
     return " · ".join(parts + warning)
@@ -123,6 +129,7 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str) -> di
     elif segment is not None:
         epoch = segment.end_epoch
     workers = [m for m in core.members.by_role("worker") if not m.left]
+    draining = core.draining
     return {
         "run": run,
         "state": core.state,
@@ -145,6 +152,13 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str) -> di
         "workers": [m.name for m in workers],
         "servers": [m.name for m in core.members.by_role("server")],
         "wanted_workers": core.wanted_workers,
+        "wanted_servers": core.wanted_servers,
+        "replicas": core.spec.replicas,
+        "placement": placed(core.placement, core.spec.replicas),
+        "draining": sorted(map(name_of, draining)),
+        "drained": drained(core.placement, draining),
+        "failovers": core.failovers,
+        "failover_s": round(course.failover_s, 3),
         "processes": _processes(core),
         "pid": os.getpid(),
         "max_staleness": core.totals.max_staleness,
@@ -181,6 +195,7 @@ def summary_of(core: CoordinatorCore, course: Course, run: str, digest: str | No
         "slot_batch": segment.batch_size if segment else None,
         "workers": core.spec.workers,
         "servers": core.spec.servers,
+        "replicas": core.spec.replicas,
         "seed": core.job.seed if core.job else None,
         "threads": core.job.threads if core.job else None,
         "metrics": plain({**core.logs, **core.evaluations.metrics()}),
@@ -193,6 +208,8 @@ def summary_of(core: CoordinatorCore, course: Course, run: str, digest: str | No
         "incarnation": core.incarnation,
         "rewinds": core.rewinds,
         "recomputed_steps": core.recomputed,
+        "failovers": core.failovers,
+        "failover_s": round(course.failover_s, 3),
         "checkpoint": core.checkpoint.folder if core.checkpoint is not None else None,
         "warning": core.warning,
         "digest": digest,

@@ -38,6 +38,7 @@ class _Notes(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     wasted_slots: int = 0
     lost_workers: int = 0
+    failover_s: float = 0.0
 
 
 def _notes(path: Path | None) -> _Notes:
@@ -69,7 +70,7 @@ class CoordinatorService:
         path = None if str(log.path) == ":memory:" else log.path
         reached = max([history.version, *(row.version for row in history.facts)])
         notes = _notes(path)
-        self.course = Course(notes.seconds, reached)
+        self.course = Course(notes.seconds, reached, failover_s=notes.failover_s)
         self.core.totals.wasted_slots, self.core.totals.lost_workers = notes.wasted_slots, notes.lost_workers
         self._running = RunningTime()
         self._keeper = Keeper(storage, path, log.generation)
@@ -113,13 +114,19 @@ class CoordinatorService:
                         self._reply(send.to, send.message)
                     self._conclude(now)
             case _:
-                before = self.core.incarnation, self.core.version
+                before, failovers = (self.core.incarnation, self.core.version), self.core.failovers
                 self._carry_out(self.core.handle(peer, message, frames, self._running.advance(now)))
+                if self.core.failovers > failovers:
+                    self._failed_over(now)
                 if (self.core.incarnation, self.core.version) != before:
                     self.course.committed(self.core.version, self.core.totals.samples, now)
                     tracing.instant("commit", version=self.core.version, step=self.core.watermark.low)
                 if isinstance(message, Saved) and message.problem:
                     self._sweep(message)
+
+    def _failed_over(self, now: float) -> None:
+        self.course.failed_over(now)
+        tracing.instant("failover", version=self.core.version)
 
     def _sweep(self, message: Saved) -> None:
         """A server could not write its part: once the core has given the checkpoint up, its files are in the way."""
@@ -135,11 +142,15 @@ class CoordinatorService:
             if not problem:
                 self.course.checkpoint_at = now
             self._carry_out(self.core.completed(folder, problem, running))
+        failovers = self.core.failovers
         self._carry_out(self.core.tick(running))
+        if self.core.failovers > failovers:
+            self._failed_over(now)
         if now >= self._next_note and self.course.began is not None:
             self._next_note = now + _NOTE_S
-            totals = self.core.totals
-            notes = _Notes(self.course.seconds, totals.wasted_slots, totals.lost_workers)
+            totals, course = self.core.totals, self.course
+            lost = totals.wasted_slots, totals.lost_workers
+            notes = _Notes(course.seconds, *lost, course.failover_s)
             self.log.put(_NOTES, msgspec.json.encode(notes).decode())
         self._conclude(now)
 

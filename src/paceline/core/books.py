@@ -57,8 +57,9 @@ class Books:
     """What is known of a job. Its parts change it; nobody else does.
 
     `base` is the checkpoint from which this incarnation began, `checkpoints` those that are complete, `saving` the
-    version that servers write to one. `awaited` are servers of the placement that a new coordinator has not heard yet,
-    `progress` tells how far each worker's script is.
+    version that servers write to one. `owners` are the primaries, `holders` all servers that have some copy or are
+    being sent one. `awaited` are those of them that a new coordinator has not heard yet, `progress` tells how far each
+    worker's script is. `cut_off` are workers that cannot reach a primary.
     """
 
     def __init__(self, spec: ClusterSpec, generation: int) -> None:
@@ -91,6 +92,9 @@ class Books:
         self.attendance = Attendance()
         self.declared: dict[NodeId, int] = {}
         self.owners: tuple[NodeId, ...] = ()
+        self.holders: tuple[NodeId, ...] = ()
+        self.cut_off: set[NodeId] = set()
+        self.failovers = 0
         self.log: deque[Commit] = deque()
         self.suspects: deque[tuple[float, SlotId]] = deque()
         self.pinned_phases: list[int] = []
@@ -111,6 +115,7 @@ class Books:
         self.rewinds = 0
         self.recomputed = 0
         self.wanted_workers = spec.workers
+        self.wanted_servers = spec.servers
         self.warning = ""
 
     def new_leases(self, counter: int) -> LeaseBook:
@@ -157,6 +162,23 @@ class Books:
         """Whether a slot counts only as one whole attempt even in lock-step."""
         return self.model is None or not self.model.deterministic
 
+    def place(self, placement: Placement | None) -> None:
+        """The blocks are there from now on; None while they are nowhere."""
+        self.placement = placement
+        self.owners = () if placement is None else tuple(sorted(set(placement.owners)))  # some servers have none
+        self.holders = () if placement is None else placement.holders
+
+    @property
+    def draining(self) -> frozenset[NodeId]:
+        """Servers that are to leave: the newest ones, by the number in their name, beyond those that are wanted."""
+        servers = sorted(self.members.by_role("server"), key=lambda m: _number(m.name))
+        return frozenset(m.node for m in servers[self.wanted_servers :])
+
+    @property
+    def copying(self) -> int:
+        """How many copies of blocks are being made."""
+        return 0 if self.placement is None else sum(len(blocks) for _, blocks in self.placement.joining)
+
     def assignment(self) -> Assign:
         """What a server must know of the blocks."""
         assert self.placement is not None
@@ -169,6 +191,8 @@ class Books:
             self.blocks,
             self.whole,
             self.leases.hold,
+            at=self.version,
+            begun=(self.watermark.low, self.watermark.above),
         )
         if self.base is None:
             return assign
@@ -225,8 +249,14 @@ class Books:
             # It is readable anyway, and may be needed again for another reason: say so with the next commit.
             self.unpin_next = version
             return []
-        return [Send(s, Unpin(self.generation, self.incarnation, version)) for s in self.owners]
+        return [Send(s, Unpin(self.generation, self.incarnation, version)) for s in self.holders]
 
     def is_over(self) -> bool:
         """Whether the job has ended, one way or the other."""
         return self.state in ("finished", "failed")
+
+
+def _number(name: str) -> tuple[int, str]:
+    """Orders names by the number at their end."""
+    digits = name[len(name.rstrip("0123456789")) :]
+    return int(digits or 0), name

@@ -132,10 +132,10 @@ class Commits:
             self._job.logs.update(values)
             if values:
                 effects.append(Write(LogRow(self._job.incarnation, version, step, values)))
-        effects += [Send(s, self._job.announcement(commit)) for s in self._job.owners]
+        effects += [Send(s, self._job.announcement(commit)) for s in self._job.holders]
         if self._job.unpin_next is not None and self._job.unpin_next not in self._job.pins:
             unpin = Unpin(self._job.generation, self._job.incarnation, self._job.unpin_next)
-            effects += [Send(s, unpin) for s in self._job.owners]
+            effects += [Send(s, unpin) for s in self._job.holders]
         self._job.unpin_next = None
         self._job.gate.forget(step)
         won = set(commit.fences)
@@ -188,7 +188,7 @@ class Commits:
             self._job.schedule.append(self._job.closing)
             self._job.closing = None
             self._job.final = self._job.version
-            effects += [Send(s, self._job.plan()) for s in self._job.owners]
+            effects += [Send(s, self._job.plan()) for s in self._job.holders]
         self._open_rounds(last=True)
         return effects
 

@@ -15,6 +15,7 @@ from paceline.core.desk import Desk
 from paceline.core.effects import ClaimFact, Effect, History, ScaleFact, Send
 from paceline.core.keeping import Keeping
 from paceline.core.phasing import Phasing
+from paceline.core.placing import Placing
 from paceline.core.recovery import Recovery
 from paceline.core.requests import RequestBook
 from paceline.core.roster import Roster
@@ -26,6 +27,7 @@ from paceline.messages import (
     Checkpoint,
     Claim,
     ClaimDone,
+    Copied,
     Declare,
     EvalGrant,
     Exited,
@@ -38,6 +40,7 @@ from paceline.messages import (
     PhaseOver,
     PlacementRequest,
     Prepare,
+    Reachable,
     Ready,
     Receipt,
     Refused,
@@ -47,6 +50,7 @@ from paceline.messages import (
     Stop,
     Summed,
     Turn,
+    Unreachable,
 )
 from paceline.types import (
     NodeId,
@@ -76,7 +80,8 @@ class CoordinatorCore(Books):
         self._recovery = Recovery(self, self._commits, self._keeping)
         self._desk = Desk(self, self._commits, self._recovery)
         self._phasing = Phasing(self, self._commits)
-        self._roster = Roster(self, self._commits, self._desk, self._recovery, self._requests)
+        self._placing = Placing(self, self._keeping)
+        self._roster = Roster(self, self._commits, self._desk, self._recovery, self._requests, self._placing)
         self.checkpoints = sorted(checkpoints, key=lambda c: c.folder)
         if history is not None and history.facts:
             self._recovery.restore(history)
@@ -95,6 +100,9 @@ class CoordinatorCore(Books):
             Ready: self._commits.ready,
             Summed: self._commits.summed,
             Saved: self._keeping.saved,
+            Copied: self._placing.copied,
+            Unreachable: self._placing.unreachable,
+            Reachable: self._placing.reachable,
             NotLoaded: lambda sender, message: self._roster.not_loaded(message),
         }
 
@@ -125,8 +133,7 @@ class CoordinatorCore(Books):
             case Stop() if self.failure is None:  # people may ask for it too
                 return self._phasing.stop(sender, message)
             case Scale():
-                self.wanted_workers = max(1, message.workers)
-                return [self.fact(ScaleFact(self.wanted_workers)), Send(sender, Ok(message.req))]
+                return self._scale(sender, message)
         handler = self._handlers.get(type(message))
         if handler is None:
             return []
@@ -146,6 +153,17 @@ class CoordinatorCore(Books):
             return handler(sender, message)
         except MismatchError as error:
             return self._roster.refuse(sender, str(error))
+
+    def _scale(self, sender: NodeId, message: Scale) -> list[Effect]:
+        """Somebody wants another number of workers or servers."""
+        if 0 < message.servers <= self.spec.replicas:
+            needed = self.spec.replicas + 1
+            return [Send(sender, Refused(message.req, "replicas", f"{needed} servers are needed for the replicas"))]
+        self.wanted_workers = max(1, message.workers or self.wanted_workers)
+        self.wanted_servers = message.servers or self.wanted_servers
+        self._placing.look(0.0)
+        fact = ScaleFact(self.wanted_workers, self.wanted_servers)
+        return [self.fact(fact), Send(sender, Ok(message.req)), *self._roster.place()]
 
     def _claim_done(self, sender: NodeId, message: ClaimDone) -> list[Effect]:
         return [self.fact(ClaimFact(message.key)), *self.claims.done(sender, message)]
@@ -174,6 +192,7 @@ class CoordinatorCore(Books):
             self.leases.requeue(slot)
         self.pace.refresh()
         effects += self._commits.release_phase_pins()
+        effects += self._placing.tick()
         effects += self._desk.serve() + self._desk.speculate()
         self._requests.answered(effects)
         return effects

@@ -178,7 +178,9 @@ class Desk:
 
     def _offer(self, node: NodeId, turn: Turn) -> Message | None:
         """What `node` gets now: a validation slot first, then a training slot, or the end of its phase."""
-        self._sheltered = False
+        self._sheltered = node in self._job.cut_off  # others who wait may get what it does not
+        if self._sheltered:
+            return None
         if self._job.failure is not None or self._job.placement is None or self._is_quiet():
             return None
         lead = self._job.members.lead() == node

@@ -59,9 +59,14 @@ class ModelFact(Fact, frozen=True):
 
 
 class PlacementFact(Fact, frozen=True):
-    """A placement epoch begins."""
+    """A placement epoch begins, or one goes on with more members.
+
+    With `failover`, a server that was lost was the primary of some blocks, and others were promoted.
+    """
 
     placement: Placement
+    why: str = ""
+    failover: bool = False
 
 
 class PhaseFact(Fact, frozen=True):
@@ -110,9 +115,10 @@ class IncarnationFact(Fact, frozen=True):
 
 
 class ScaleFact(Fact, frozen=True):
-    """How many workers the job is to have from now on."""
+    """How many workers and servers (0: as before) the job is to have from now on."""
 
     workers: int
+    servers: int = 0
 
 
 AnyFact = (

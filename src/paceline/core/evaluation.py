@@ -118,6 +118,10 @@ class EvaluationBook:
             self.latest[round_.validator.number] = (round_.version, round_.metrics())
         return round_
 
+    def held(self) -> list[tuple[NodeId, Fence]]:
+        """Who holds a slot, and under which fence."""
+        return [(held.worker, fence) for fence, held in self._held.items()]
+
     def revoke(self, worker: NodeId) -> bool:
         """`worker` is gone, or has forgotten its slots: they are free again. True if there was one."""
         fences = sorted(self._by_worker.get(worker, ()))

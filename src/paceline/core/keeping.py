@@ -51,6 +51,15 @@ class Keeping:
         self._last_version = max(0, version)
         self._last_at = self._job.now - (self._job.spec.checkpoint_s if soon else 0.0)
 
+    def void(self) -> list[Effect]:
+        """Blocks change hands: parts that are not written yet will not be, unless all are. The next one is due soon."""
+        if self._saving is None or self._saving.completing:
+            return []
+        effects = self._over(self._saving)
+        self._last_at = self._job.now - self._job.spec.checkpoint_s
+        self._last_version -= self._job.spec.checkpoint_steps
+        return effects
+
     def is_due(self, version: int, *, last: bool) -> bool:
         """Whether `version` goes to a checkpoint; `last` is true for the last version of a phase."""
         if not self.on or self._saving is not None or version < 1:

@@ -84,6 +84,22 @@ class LeaseBook:
         """Everything below `step` is committed (after a restart)."""
         self._next = SlotId(step, 0)
 
+    def restart(self, step: int, *, initialised: bool) -> tuple[list[Lease], int]:
+        """Every lease is void, and what is not committed, from `step` on, is leased again; no loss is counted.
+
+        Returns the leases that nobody had sealed, and how many had been.
+        """
+        held, sealed = self.open_leases(), len(self._sealed)
+        self._next = SlotId(step, 0) if initialised else SlotId(INIT_STEP, 0)
+        self._requeued.clear()
+        self._waiting.clear()
+        self._leases.clear()
+        self._sealed.clear()
+        self._by_worker.clear()
+        self._by_slot.clear()
+        self._steps.clear()
+        return held, sealed
+
     # ------------------------------------------------------------ granting
 
     def grant(self, worker: NodeId, watermark: int, initialised: bool, end_step: int, now: float = 0.0) -> Lease | None:

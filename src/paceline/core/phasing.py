@@ -62,7 +62,7 @@ class Phasing:
             if closing is not None:
                 assert self._job.stop_reason is not None
                 effects.append(self._job.fact(StopFact(self._job.stop_reason, closing, closing.step)))
-            effects += [Send(s, self._job.plan()) for s in self._job.owners]
+            effects += [Send(s, self._job.plan()) for s in self._job.holders]
         effects.append(
             Send(sender, PhaseBegun(message.req, self._job.generation, self._job.phases.phases[number].segment))
         )

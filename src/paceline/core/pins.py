@@ -17,6 +17,10 @@ class PinBook:
         """Whether `version` is needed."""
         return version in self._reasons
 
+    def older(self, version: int) -> bool:
+        """Whether a version before `version` is needed."""
+        return any(v < version for v in self._reasons)
+
     def discard(self, version: int, reason: str) -> bool:
         """One reason less; True if that was the last."""
         reasons = self._reasons.get(version)

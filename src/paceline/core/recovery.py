@@ -97,15 +97,17 @@ class Recovery:
                 job.job = args
             case ModelFact(model=model):
                 job.model, job.blocks = model, cut(model.tensors)
-            case PlacementFact(placement=placement):
+            case PlacementFact(placement=placement, failover=failover):
                 job.epoch = max(job.epoch, placement.epoch)
+                job.failovers += failover
             case ValidatorFact(validator=validator):
                 if validator.number == len(job.evaluations.validators):
                     job.evaluations.validators.append(validator)
             case StopFact(reason=reason, step=step):
                 job.stop_reason, job.limit = job.stop_reason or reason, step
-            case ScaleFact(workers=workers):
-                job.wanted_workers = workers
+            case ScaleFact(workers=workers, servers=servers):
+                job.wanted_workers = workers or job.wanted_workers
+                job.wanted_servers = servers or job.wanted_servers
             case IncarnationFact(position=position, why=why):
                 if why != RESUMED:
                     job.rewinds += 1
@@ -116,8 +118,9 @@ class Recovery:
         job = self._job
         match row.fact:
             case PlacementFact(placement=placement):
-                job.placement = placement
-                job.owners = tuple(sorted(set(placement.owners)))
+                if job.placement is not None and placement.epoch > job.placement.epoch:
+                    job.gate = Gate()  # what was chosen before is void
+                job.place(placement)
             case PhaseFact(spec=spec, segment=segment):
                 job.schedule.append(segment)
                 job.phases.phases.append(Phase(spec, segment, segment.end_step))
@@ -163,7 +166,7 @@ class Recovery:
         if job.placement is None:  # it died between a rewind and the placement that follows
             self._reopen([job.version])
             return
-        job.awaited = set(job.owners)
+        job.awaited = set(job.holders)
         for node, address in job.placement.addresses.items():
             name = node.split("/")[0]
             job.members.add(Member(node, "server", name, 0, "", address, job.now, job.now))
@@ -176,9 +179,24 @@ class Recovery:
             return effects + self._catch_up(server, applied)
         job.awaited.discard(server)
         self._heard[server] = applied, frozenset(message.kept)
-        if job.awaited:
-            return effects
+        return effects if job.awaited else effects + self._all_heard()
+
+    def gone(self, server: NodeId) -> list[Effect]:
+        """A server is lost, and others have its blocks: it is not awaited any longer."""
+        job = self._job
+        self._heard.pop(server, None)
+        if server not in job.awaited:
+            return []
+        job.awaited.discard(server)
+        return [] if job.awaited or job.placement is None else self._all_heard()
+
+    def _all_heard(self) -> list[Effect]:
+        """Every server that has blocks has spoken: what they have is known, and the job goes on."""
+        job = self._job
+        effects: list[Effect] = []
         heard, self._heard = self._heard, {}
+        if not heard:
+            return effects
         kept = {version for _, versions in heard.values() for version in versions}
         kept |= set(range(min(applied for applied, _ in heard.values()), job.version + 1))
         # What a server has not applied yet it will keep when it does.
@@ -197,12 +215,15 @@ class Recovery:
         plan = Send(server, job.plan())
         if (message.incarnation, message.epoch) == (job.incarnation, job.placement.epoch):
             return [plan], message.applied
-        return [Send(server, job.assignment()), plan], -1 if job.base is None else job.base.position.version
+        assign = Send(server, job.assignment())
+        if message.incarnation == job.incarnation and message.epoch:
+            return [assign, plan], message.applied if message.applied >= -1 else job.version
+        return [assign, plan], -1 if job.base is None else job.base.position.version
 
     def _catch_up(self, server: NodeId, applied: int) -> list[Effect]:
         """Commits that `server` has missed, now that it is known what must be kept."""
         job = self._job
-        if server not in job.owners:
+        if server not in job.holders:
             return []
         return [Send(server, job.announcement(c)) for c in job.log if c.version > applied]
 
@@ -235,6 +256,8 @@ class Recovery:
         effects: list[Effect] = []
         for held in message.leases:
             slot = SlotId(held.step, held.slot)
+            if job.placement is not None and held.epoch not in (0, job.placement.epoch):
+                continue  # void since the blocks have changed hands
             if not self._is_slot(slot) or not job.leases.adopt(worker, slot, held.fence, job.now):
                 continue
             if held.sealed is not None:
@@ -282,7 +305,8 @@ class Recovery:
         if why != RESUMED:
             job.rewinds += 1
         job.recomputed += _steps_between(before, position)
-        job.incarnation, job.base, job.placement, job.owners = number, to, None, ()
+        job.incarnation, job.base = number, to
+        job.place(None)
         job.version = -1 if position is None else position.version
         job.watermark = Watermark() if position is None else Watermark(position.watermark, position.above)
         self._take(position)

@@ -9,6 +9,8 @@ from paceline.core.effects import Effect, JobFact, ModelFact, PlacementFact, Sen
 from paceline.core.layout import cut
 from paceline.core.membership import Member
 from paceline.core.placement import balance
+from paceline.core.placing import Placing
+from paceline.core.planning import spread
 from paceline.core.recovery import Recovery
 from paceline.core.requests import RequestBook
 from paceline.errors import MismatchError, SlotPoisonedError
@@ -41,16 +43,27 @@ _MAX_REPEATED_COMMITS = 1024
 class Roster:
     """Members, their model and their placement."""
 
-    def __init__(self, books: Books, commits: Commits, desk: Desk, recovery: Recovery, requests: RequestBook) -> None:
+    def __init__(
+        self,
+        books: Books,
+        commits: Commits,
+        desk: Desk,
+        recovery: Recovery,
+        requests: RequestBook,
+        placing: Placing,
+    ) -> None:
         self._job = books
         self._commits = commits
         self._desk = desk
         self._recovery = recovery
         self._requests = requests
+        self._placing = placing
         self._prepare_waiting: dict[NodeId, int] = {}
         self._applied: dict[NodeId, int] = {}
         self._refused: set[NodeId] = set()
+        self._behind: dict[NodeId, tuple[tuple[int, int, int], float]] = {}
         recovery.lose, recovery.forget = self._let_go, requests.forget_all_waiting
+        placing.lose, placing.gone = self.lose, recovery.gone
 
     def register(self, sender: NodeId, message: Register) -> list[Effect]:
         """A process takes part (again), and tells what it has."""
@@ -95,7 +108,8 @@ class Roster:
             Send(sender, Welcome(message.req, job.generation, job.incarnation, job.job, job.spec.heartbeat_s))
         )
         if message.role == "server":
-            return effects + self._returned(sender, message) + self._place()
+            self._placing.look(0.0)
+            return effects + self._returned(sender, message) + self.place()
         return effects + self._recovery.adopt(sender, message)
 
     def _replace(self, sender: NodeId, message: Register) -> list[Effect]:
@@ -108,7 +122,7 @@ class Roster:
 
     def _returned(self, server: NodeId, message: Register) -> list[Effect]:
         job = self._job
-        if job.placement is None or server not in job.placement.addresses:
+        if job.placement is None or server not in job.holders:
             return []
         if message.incarnation == job.incarnation and message.applied > job.version:
             member = job.members.members[server]
@@ -160,23 +174,47 @@ class Roster:
         assert self._job.placement is not None
         if (beat.incarnation, beat.epoch) != (self._job.incarnation, self._job.placement.epoch):
             self._applied.pop(server, None)
-            return [Send(server, self._job.assignment()), Send(server, self._job.plan())]
+            effects += [Send(server, self._job.assignment()), Send(server, self._job.plan())]
+            if beat.incarnation == self._job.incarnation and server in self._job.holders and beat.applied >= -1:
+                effects += self._missing(server, beat.applied)  # it enters when it has them
+            return effects + self._late(server, beat)
         if beat.segments < len(self._job.schedule.segments):
             effects.append(Send(server, self._job.plan()))
-        if server not in self._job.owners:
+        if server not in self._job.holders:
             return effects
         before = self._applied.get(server)
         self._applied[server] = beat.applied
         if before == beat.applied < self._job.version:
-            missing = [c for c in self._job.log if c.version > beat.applied][:_MAX_REPEATED_COMMITS]
-            effects += [Send(server, self._job.announcement(c)) for c in missing]
+            effects += self._missing(server, beat.applied)
         for version in beat.kept:
             if version not in self._job.pins and version != self._job.version:
                 effects.append(Send(server, Unpin(self._job.generation, self._job.incarnation, version)))
-        low = min(self._applied.get(s, -2) for s in self._job.owners)
+        low = min(self._applied.get(s, -2) for s in self._job.holders)
         while self._job.log and self._job.log[0].version <= low:
             self._job.log.popleft()
-        return effects
+        return effects + self._late(server, beat)
+
+    def _missing(self, server: NodeId, applied: int) -> list[Effect]:
+        """Commits after version `applied`, again."""
+        missing = [c for c in self._job.log if c.version > applied][:_MAX_REPEATED_COMMITS]
+        return [Send(server, self._job.announcement(c)) for c in missing]
+
+    def _late(self, server: NodeId, beat: Beat) -> list[Effect]:
+        """A server that is heard but does not hear, for too long, is as good as lost, if others have its blocks."""
+        job = self._job
+        assert job.placement is not None
+        at = beat.incarnation, beat.epoch, beat.applied
+        if server not in job.holders or not job.spec.replicas:
+            return []
+        if at >= (job.incarnation, job.placement.epoch, job.version):
+            self._behind.pop(server, None)
+            return []
+        since = self._behind.setdefault(server, (at, job.now))
+        if since[0] != at:
+            self._behind[server] = at, job.now
+        elif job.now - since[1] > job.spec.heartbeat_timeout_s:
+            return self.lose(job.members.members[server], "it does not hear what it is told")
+        return []
 
     def exited(self, message: Exited) -> list[Effect]:
         """The engine saw a process end."""
@@ -191,9 +229,13 @@ class Roster:
         self._job.members.remove(member.node)
         self._requests.forget_waiting(member.node)
         self._prepare_waiting.pop(member.node, None)
-        if member.role == "server" and member.node in self._job.owners and self._job.failure is None:
+        self._behind.pop(member.node, None)
+        if member.role == "server" and member.node in self._job.holders and self._job.failure is None:
+            moved = self._placing.lost(member, why)
+            if moved is not None:
+                return moved + self._recovery.gone(member.node)
             if self._job.spec.rewinds:
-                return self._recovery.rewind(f"{member.name} is lost ({why})") + self._place()
+                return self._recovery.rewind(f"{member.name} is lost ({why})") + self.place()
             if not self._job.is_over():
                 return self._job.fail("lost", f"{member.name} is lost ({why}), and its blocks have no other copy", "")
         if member.role != "worker":
@@ -205,6 +247,7 @@ class Roster:
     def _part(self, worker: NodeId, *, lost: bool) -> list[Effect]:
         """A worker is gone, lost or in good order: what it had goes to others."""
         self._desk.forget(worker)
+        self._placing.reach.forget(worker)
         self._job.pace.forget(worker)
         self._job.progress.pop(worker, None)
         self._job.attendance.leave(worker)
@@ -254,34 +297,39 @@ class Roster:
         else:
             _compare_models(self._job.model, message.spec, name)
         self._prepare_waiting[sender] = message.req
-        return effects + self._place()
+        return effects + self.place()
 
     def not_loaded(self, message: NotLoaded) -> list[Effect]:
         """A server could not load its blocks: the job goes back further, and since everyone is there, at once."""
         effects = self._recovery.not_loaded(message)
-        return effects + self._place() if effects else []
+        return effects + self.place() if effects else []
 
-    def _place(self) -> list[Effect]:
+    def place(self) -> list[Effect]:
         """Place the blocks once the model is known and every server is there; answer who waits for it."""
         job = self._job
         effects: list[Effect] = []
         if job.model is None:
             return effects
         if job.placement is None:
-            servers = job.members.by_role("server")[: job.spec.servers]
-            if len(servers) < job.spec.servers:
+            leaving = job.draining
+            servers = [s for s in job.members.by_role("server") if s.node not in leaving]
+            if len(servers) < job.wanted_servers:
                 return effects
             job.epoch += 1
-            owners = balance(job.blocks, [s.node for s in servers])
-            job.placement = Placement(job.epoch, owners, {s.node: s.address or "" for s in servers})
-            job.owners = tuple(sorted(set(owners)))  # with few blocks, some servers have none
+            nodes = [s.node for s in servers]
+            owners = balance(job.blocks, nodes)
+            backups = spread(job.blocks, owners, nodes, job.spec.replicas)
+            placement = Placement(job.epoch, owners, {s.node: s.address or "" for s in servers}, backups)
+            job.place(placement)
             self._applied.clear()
-            effects.append(job.fact(PlacementFact(job.placement)))
+            effects.append(job.fact(PlacementFact(placement)))
             for server in servers:
                 effects += [Send(server.node, job.assignment()), Send(server.node, job.plan())]
             effects += job.serve()
+        placed = job.placement
+        assert placed is not None
         for node, req in self._prepare_waiting.items():
-            effects.append(Send(node, Prepared(req, job.generation, job.incarnation, job.placement)))
+            effects.append(Send(node, Prepared(req, job.generation, job.incarnation, placed)))
         self._prepare_waiting.clear()
         return effects
 

@@ -11,24 +11,23 @@ from itertools import pairwise
 import msgspec
 
 from paceline.core.attempts import Attempt, StepSum
-from paceline.core.chain import START, extend
 from paceline.core.effects import Send
-from paceline.core.parking import Parking
-from paceline.core.parts import PART_NBYTES, cuts
-from paceline.core.placement import owned
-from paceline.core.schedule import Schedule
-from paceline.core.store import BlockStore, SumKey
-from paceline.core.window import Watermark, admits, staleness
-from paceline.errors import CheckpointError
+from paceline.core.groups import shares
+from paceline.core.holding import Holding
+from paceline.core.parts import cuts
+from paceline.core.replicating import lanes
+from paceline.core.store import SumKey
+from paceline.core.window import staleness
 from paceline.messages import (
     Abort,
     Assign,
-    Beat,
     BeatAck,
     Choose,
     Committed,
+    CopyOver,
+    CopyPart,
+    CopyPartAck,
     Message,
-    NotLoaded,
     Plan,
     Pull,
     PullReply,
@@ -36,56 +35,22 @@ from paceline.messages import (
     PushAck,
     Ready,
     Receipt,
-    Refused,
     Register,
+    Replicate,
+    Replicated,
     Saved,
     SaveOver,
     Summed,
     Unpin,
     Welcome,
 )
-from paceline.types import COORDINATOR, INIT_STEP, BlockSpec, Commit, Fence, NodeId, SavedFile
+from paceline.types import COORDINATOR, INIT_STEP, Commit, Fence, NodeId, SavedFile
 
-_MAX_MARKS = 100_000  # with an unlimited window: versions so old that nobody can still be working on them
+_MAX_EARLY = 256  # requests of primaries that have entered a placement before this server has
 
 
-class ServerCore:
-    """State of one server. Mutated only through `handle`, `tick`, `saved` and `forget`.
-
-    `saving` is the version that is being written to a checkpoint, None while there is none.
-    """
-
-    def __init__(
-        self, node: NodeId, store: BlockStore, *, heartbeat_s: float = 0.5, part_nbytes: int = PART_NBYTES
-    ) -> None:
-        self.node = node
-        self.store = store
-        self.part_nbytes = part_nbytes
-        self.heartbeat_s = heartbeat_s
-        self.generation = 0
-        self.incarnation = 0
-        self.epoch = 0
-        self.whole = False
-        self.hold = 0
-        self.applied = -1
-        self.final = -1
-        self.watermark = Watermark()
-        self.schedule = Schedule()
-        self.blocks: dict[int, BlockSpec] = {}
-        self.failed: Abort | None = None
-        self.steps: dict[int, StepSum] = {}
-        self.refused: dict[str, int] = {}
-        self.chains: dict[int, bytes] = {}
-        self.saving: int | None = None
-        self._saved: Saved | None = None
-        self._frozen_chains: dict[int, bytes] = {}
-        self._not_loaded: NotLoaded | None = None
-        self._assigned = False
-        self._marks: dict[int, int] = {}
-        self._kept: set[int] = set()
-        self._parking = Parking()
-        self._next_beat = 0.0
-        self._gap_told = -2
+class ServerCore(Holding):
+    """One server. Mutated only through `handle`, `tick`, `saved`, `greet` and `forget`."""
 
     # ------------------------------------------------------------ events
 
@@ -93,13 +58,17 @@ class ServerCore:
         """One message. Whatever is wrong with it is refused by name; nothing raises."""
         match message:
             case Push():
-                return self._push(sender, message, payload)
+                return self._push(sender, message, payload, now)
             case Pull():
                 return self._pull(sender, message)
+            case Replicate() | CopyPart():
+                return self._copy(sender, message, payload)
+            case Replicated() | CopyPartAck():
+                return self._copied(sender, message, now)
             case BeatAck(generation=generation) | Welcome(generation=generation):
                 self.generation = max(self.generation, generation)
                 return []
-            case Committed() | Choose() | Assign() | Plan() | Unpin() | SaveOver() | Abort():
+            case Committed() | Choose() | Assign() | Plan() | Unpin() | SaveOver() | CopyOver() | Abort():
                 if message.generation < self.generation:
                     self.refused["generation"] = self.refused.get("generation", 0) + 1
                     return []
@@ -109,10 +78,13 @@ class ServerCore:
                 return []
 
     def tick(self, now: float) -> list[Send]:
-        """Heartbeat; whatever the coordinator has not answered yet is said again with it."""
+        """Heartbeat; whatever the coordinator, or a copy, has not answered yet is said again with it."""
+        ran = self._running.advance(now)
         if now < self._next_beat:
             return []
-        out = [self._beat(now)]
+        out = [self._beat(now), *self.copies.tell(self.incarnation, self.epoch)]
+        if self.replicator.lanes:
+            out += self.replicator.repeat(ran)
         for number, step in self.steps.items():
             out += [Send(COORDINATOR, m) for m in (*step.receipts.values(), *step.ready.values())]
             if step.told and not step.ready:
@@ -127,7 +99,7 @@ class ServerCore:
             introduction,
             incarnation=self.incarnation,
             epoch=self.epoch,
-            applied=self.applied,
+            applied=self.applied if self._anchored else -2,
             kept=tuple(sorted(self._kept)),
         )
 
@@ -143,20 +115,18 @@ class ServerCore:
         """The session with `peer` is over: nobody waits for an answer there."""
         self._parking.forget(peer)
 
-    def _beat(self, now: float) -> Send:
-        self._next_beat = now + self.heartbeat_s
-        kept = tuple(sorted(self._kept))
-        segments = len(self.schedule.segments)
-        return Send(COORDINATOR, Beat(self.node, self.incarnation, self.epoch, self.applied, segments, kept))
+    def greet(self, peer: NodeId, now: float) -> list[Send]:
+        """The session with another server came up (again): say at once what it has not answered."""
+        return self.replicator.greet(peer, self._running.advance(now))
 
     def _ordered(
-        self, message: Committed | Choose | Assign | Plan | Unpin | SaveOver | Abort, now: float
+        self, message: Committed | Choose | Assign | Plan | Unpin | SaveOver | CopyOver | Abort, now: float
     ) -> list[Send]:
         match message:
             case Committed():
                 return self._commit(message, now)
             case Choose():
-                return self._choose(message)
+                return self._choose(message, now)
             case Assign():
                 return self._assign(message, now)
             case Plan(segments=segments, final=final, incarnation=incarnation):
@@ -169,6 +139,10 @@ class ServerCore:
                 if incarnation == self.incarnation:
                     self._kept.discard(version)
                     self.store.release(version)
+                    self.copies.release(version)
+            case CopyOver(incarnation=incarnation, epoch=epoch, source=source):
+                if (incarnation, epoch) == (self.incarnation, self.epoch):
+                    self.copies.noted(source)
             case SaveOver(incarnation=incarnation, version=version):
                 if incarnation == self.incarnation and version == self.saving:
                     self.saving = self._saved = None
@@ -177,49 +151,55 @@ class ServerCore:
         return []
 
     def _assign(self, message: Assign, now: float) -> list[Send]:
-        """Enter an incarnation, or a placement of it: the only way, and what was held before is forgotten."""
+        """Enter an incarnation, or another placement of it: the only way."""
         there = message.incarnation, message.placement.epoch
         if there <= (self.incarnation, self.epoch):
             return []
-        self.incarnation, self.epoch = there
-        self._assigned = False
-        self._forget_all()
-        self.whole, self.hold = message.whole, message.hold
-        mine = owned(message.placement.owners, self.node)
-        self.blocks = {b: message.blocks[b] for b in mine}
-        self.store.open(message.spec, [message.blocks[b] for b in mine])
-        self.chains = dict.fromkeys(mine, START)
-        if message.folder and mine:
-            try:
-                self.chains.update(self.store.load(message.folder, message.version))
-            except CheckpointError as error:
-                self._not_loaded = NotLoaded(self.incarnation, self.epoch, message.folder, str(error))
-                return [Send(COORDINATOR, self._not_loaded)]
-        if message.folder:
-            self.applied = message.version
-            self.watermark = Watermark(message.watermark, message.above)
-            self._marks[self.applied] = self.watermark.low
-        self._assigned = True
-        return [self._beat(now), *self._answer(self._parking.early())]
+        if message.incarnation == self.incarnation and self._assigned:
+            held, _ = shares(message.placement, self.node)
+            if held and self.applied < message.at:
+                told, self._waiting = self._waiting, message  # what was committed before is applied first
+                return [] if told is not None and told.placement == message.placement else [self._beat(now)]
+            self._move(message, keep=bool(held))
+        elif not self._enter(message):
+            assert self._not_loaded is not None
+            return [Send(COORDINATOR, self._not_loaded)]
+        self._addresses = message.placement.addresses
+        self.replicator.restart(lanes(message.placement, self.node), self.incarnation, self.epoch)
+        out = [self._beat(now), *self._answer(self._parking.early())]
+        out += self.replicator.begin(self.applied, self.own.chains, self._running.advance(now))
+        early, self._early = self._early, []
+        for sender, request, payload in early:
+            out += self._copy(sender, request, payload)
+        return out
 
-    def _forget_all(self) -> None:
-        self.applied = self.final = -1
-        self.watermark = Watermark()
-        self.schedule = Schedule()
-        self.saving = self._saved = self._not_loaded = None
-        self._gap_told = -2
-        self.steps.clear()
-        self._marks.clear()
-        self._kept.clear()
-        self._parking.restart()
+    def _copy(self, sender: NodeId, message: Replicate | CopyPart, payload: Sequence[object]) -> list[Send]:
+        """A primary sends what this server has, or is to have, a copy of."""
+        there, here = (message.incarnation, message.epoch), (self.incarnation, self.epoch)
+        if there > here or not self._assigned:
+            if len(self._early) < _MAX_EARLY:
+                self._early.append((sender, message, payload))
+            return []
+        if there < here:
+            return self._refuse(sender, message.req, "epoch", f"blocks are placed by epoch {self.epoch}")
+        if isinstance(message, Replicate):
+            out = self.copies.replicate(sender, message, payload, over=self._is_over(message.step))
+        else:
+            out = self.copies.part(sender, message, payload)
+        return out + self.copies.drain(self._kept, self.incarnation, self.epoch)
+
+    def _copied(self, sender: NodeId, message: Replicated | CopyPartAck, now: float) -> list[Send]:
+        """A copy has what it was sent; when all have, the step is ready here."""
+        out, ready = self.replicator.answered(sender, message, self._running.advance(now))
+        step = None if ready is None else self.steps.get(ready.step)
+        if ready is not None and step is not None:
+            step.ready[ready.fences] = ready
+            out.insert(0, Send(COORDINATOR, ready))
+        return out
 
     # ------------------------------------------------------------ pushes
 
-    def _refuse(self, sender: NodeId, req: int, rule: str, detail: str) -> list[Send]:
-        self.refused[rule] = self.refused.get(rule, 0) + 1
-        return [Send(sender, Refused(req, rule, detail))]
-
-    def _push(self, sender: NodeId, push: Push, payload: Sequence[object]) -> list[Send]:
+    def _push(self, sender: NodeId, push: Push, payload: Sequence[object], now: float) -> list[Send]:
         problem = self._check_push(push)
         if problem:
             return self._refuse(sender, push.req, *problem)
@@ -242,74 +222,34 @@ class ServerCore:
         # What the step waits for goes out first; the worker needs its answer only to reuse memory.
         out: list[Send] = []
         if attempt.whole:
-            out += self._complete(push.step, step, push.slot, push.fence, attempt)
+            out += self._complete(push.step, step, push.slot, push.fence, attempt, now)
         return [*out, Send(sender, PushAck(push.req, "held"))]
 
-    def _check_push(self, push: Push) -> tuple[str, str] | None:
-        if not self._assigned or (push.incarnation, push.epoch) > (self.incarnation, self.epoch):
-            return "plan", "this server does not hold these blocks yet"
-        if push.incarnation != self.incarnation:
-            return "incarnation", f"this is incarnation {self.incarnation}, not {push.incarnation}"
-        if push.epoch != self.epoch:
-            return "epoch", f"blocks are placed by epoch {self.epoch}, not {push.epoch}"
-        if push.fence.generation > self.generation:
-            return "plan", f"generation {push.fence.generation} has not spoken here yet"
-        if self._is_over(push.step):
-            return None
-        if not self.schedule.covers(push.step):
-            return "plan", f"step {push.step} is not planned yet"
-        if not 0 <= push.slot < self.schedule.num_slots(push.step):
-            return "slot", f"step {push.step} has no slot {push.slot}"
-        if push.step != INIT_STEP:
-            mark = self._marks.get(push.base)
-            if mark is None or not admits(self.schedule.window(push.step), push.step, mark):
-                return "stale", f"step {push.step} may not be computed on version {push.base}"
-        for frame in push.blocks:
-            block = self.blocks.get(frame.block)
-            if block is None:
-                return "block", f"block {frame.block} is not held here"
-            if (frame.dtype, frame.numel) != (block.dtype, block.numel):
-                return (
-                    "block",
-                    f"block {frame.block} is {block.numel} {block.dtype}, not {frame.numel} {frame.dtype}",
-                )
-        if push.seal is not None and any(b not in self.blocks for b, _ in push.seal.revs):
-            return "block", "the seal names a block that is not held here"
-        return None
-
-    def _is_over(self, step: int) -> bool:
-        """Whether `step` is committed, or will never be because the job ends before it."""
-        if step == INIT_STEP:
-            return self.applied >= 0
-        return self.watermark.has(step) or (self.final >= 0 and step >= self.schedule.end_step)
-
-    def _complete(self, number: int, step: StepSum, slot: int, fence: Fence, attempt: Attempt) -> list[Send]:
+    def _complete(
+        self, number: int, step: StepSum, slot: int, fence: Fence, attempt: Attempt, now: float
+    ) -> list[Send]:
         """One attempt is here in full. What that means depends on whether attempts are interchangeable."""
         if not self._is_whole(number):
             step.chosen[slot] = fence
-            return self._advance(number, step)
+            return self._advance(number, step, now)
         if step.num_slots > 1:
             receipt = Receipt(self.incarnation, self.epoch, number, slot, fence)
             step.receipts[slot, fence] = receipt
             return [Send(COORDINATOR, receipt)]
         key = SumKey(number, fence)
         self._add(key, slot, fence, attempt)
-        return [Send(COORDINATOR, self._ready(number, step, (fence,), key, [attempt.base]))]
+        return self._ready(number, step, (fence,), key, [attempt.base], now)
 
-    def _is_whole(self, number: int) -> bool:
-        """Whether a slot of this step counts only as one whole attempt."""
-        return self.whole or number == INIT_STEP or self.schedule.window(number) != 0
-
-    def _choose(self, message: Choose) -> list[Send]:
+    def _choose(self, message: Choose, now: float) -> list[Send]:
         step = self.steps.get(message.step)
         if message.incarnation != self.incarnation or step is None or message.slot in step.chosen:
             return []
         step.chosen[message.slot] = message.fence
         for slot, fence in [k for k in step.receipts if k[0] == message.slot]:
             del step.receipts[slot, fence]
-        return self._advance(message.step, step)
+        return self._advance(message.step, step, now)
 
-    def _advance(self, number: int, step: StepSum) -> list[Send]:
+    def _advance(self, number: int, step: StepSum, now: float) -> list[Send]:
         """Sum in slot order as far as the chosen attempts reach; later slots are held until then."""
         key = SumKey(number, None)
         while step.summed < step.num_slots and step.summed in step.chosen:
@@ -322,7 +262,7 @@ class ServerCore:
             if step.ready:
                 return []
             fences = tuple(step.chosen[i] for i in range(step.num_slots))
-            return [Send(COORDINATOR, self._ready(number, step, fences, key, step.bases))]
+            return self._ready(number, step, fences, key, step.bases, now)
         if self.hold and step.num_slots > self.hold and step.summed - step.told >= max(1, self.hold // 4):
             step.told = step.summed
             return [self._summed(number, step)]
@@ -338,13 +278,18 @@ class ServerCore:
         self.store.add(key, seal.weight, frozenset(seal.absent), sealed, slot=slot, fence=fence, revs=dict(seal.revs))
         attempt.payloads.clear()
 
-    def _ready(self, number: int, step: StepSum, fences: tuple[Fence, ...], key: SumKey, bases: list[int]) -> Ready:
+    def _ready(
+        self, number: int, step: StepSum, fences: tuple[Fence, ...], key: SumKey, bases: list[int], now: float
+    ) -> list[Send]:
+        """The sum is complete: it is ready once every copy of these blocks has it."""
         init = number == INIT_STEP
         stale = 0 if init else max(staleness(number, self._marks[b]) for b in bases)
         lag = 0 if init else self.applied - min(bases)
         ready = Ready(self.incarnation, self.epoch, number, fences, stale, lag, self.store.partials(key))
+        if self.replicator.lanes:
+            return self.replicator.send(key, ready, self._running.advance(now))
         step.ready[fences] = ready
-        return ready
+        return [Send(COORDINATOR, ready)]
 
     # ------------------------------------------------------------ commits
 
@@ -354,22 +299,18 @@ class ServerCore:
             if message.save and (commit.incarnation, commit.version) == (self.incarnation, self.applied):
                 self._save()
             return []
+        if self._assigned and not self._anchored:
+            return []  # nothing is held here
         if commit.version != self.applied + 1 or not self._assigned:
             # A gap: the beat shows it, and the coordinator repeats what is missing. Once is enough.
             told, self._gap_told = self._gap_told, self.applied
             return [self._beat(now)] if told != self.applied else []
-        step = self.steps[commit.step]
-        apart = commit.fences in step.ready and step.summed == 0
-        key = SumKey(commit.step, commit.fences[0] if apart else None)
-        if not apart:
-            assert step.summed == step.num_slots, f"commit of step {commit.step} before it was ready"
         if message.keep and self.applied >= 0 and self.applied not in self._kept:
             self._keep(self.applied)
-        fences = commit.fences if apart else tuple(step.chosen[i] for i in range(step.num_slots))
-        self.store.apply(key, commit)
-        self._extend_chains(commit, fences)
-        step.ready.pop(commit.fences, None)
-        self._drop(commit.step, apart=apart)
+        if self.own.blocks:
+            self._apply(commit)
+        if self.copies:
+            self.copies.apply(commit)
         self.applied = commit.version
         if message.save:
             self._save()
@@ -379,51 +320,31 @@ class ServerCore:
             self._keep(commit.version)
         self._prune()
         self._finish()
-        return self._answer(self._parking.committed(commit.version, commit.step, self.watermark.low))
+        out = self._answer(self._parking.committed(commit.version, commit.step, self.watermark.low))
+        if self.copies.joiners:
+            out += self.copies.drain(self._kept, self.incarnation, self.epoch)
+        if self._waiting is not None and self.applied >= self._waiting.at:
+            out += self._assign(self._waiting, now)
+        return out
+
+    def _apply(self, commit: Commit) -> None:
+        """Turn the sum that the log names into the next version of this server's own blocks."""
+        step = self.steps[commit.step]
+        apart = commit.fences in step.ready and step.summed == 0
+        key = SumKey(commit.step, commit.fences[0] if apart else None)
+        if not apart:
+            assert step.summed == step.num_slots, f"commit of step {commit.step} before it was ready"
+        fences = commit.fences if apart else tuple(step.chosen[i] for i in range(step.num_slots))
+        self.store.apply(key, commit)
+        self.own.extend(commit, fences)
+        step.ready.pop(commit.fences, None)
+        self.replicator.applied(commit.step, fences)
+        self._drop(commit.step, apart=apart)
 
     def _save(self) -> None:
-        if self.saving != self.applied:
+        if self.saving != self.applied and self.own.blocks:
             self.store.save(self.applied)
             self.saving, self._saved, self._frozen_chains = self.applied, None, dict(self.chains)
-
-    def _extend_chains(self, commit: Commit, fences: tuple[Fence, ...]) -> None:
-        # Blocks that came the same way have the same chain: one hash for all of them.
-        after = {c: extend(c, commit.version, commit.step, fences) for c in set(self.chains.values())}
-        self.chains = {block: after[chain] for block, chain in self.chains.items()}
-
-    def _keep(self, version: int) -> None:
-        self._kept.add(version)
-        self.store.keep(version)
-
-    def _drop(self, number: int, *, apart: bool) -> None:
-        """Nothing more will come of a step: forget its attempts and the sums that were not applied."""
-        step = self.steps.pop(number)
-        for fences in step.ready:
-            if apart:
-                self.store.drop(SumKey(number, fences[0]))
-
-    def _finish(self) -> None:
-        """The job was stopped, and its last version is here: what is held beyond it will never be committed."""
-        if not 0 <= self.final <= self.applied:
-            return
-        for number in list(self.steps):
-            summed = self.steps[number].summed > 0
-            if summed or not self._is_whole(number):
-                self.store.drop(SumKey(number, None))
-            self._drop(number, apart=not summed)
-
-    def _prune(self) -> None:
-        """Forget the watermarks of versions on which nothing may be computed any more."""
-        window = self.schedule.window(self.watermark.low) if self.schedule.segments else 0
-        if window < 0:
-            while len(self._marks) > _MAX_MARKS:
-                del self._marks[next(iter(self._marks))]
-            return
-        while self._marks:
-            oldest = next(iter(self._marks))
-            if oldest == self.applied or self._marks[oldest] >= self.watermark.low - window:
-                return
-            del self._marks[oldest]
 
     # ------------------------------------------------------------ pulls
 
@@ -458,7 +379,7 @@ class ServerCore:
             self._parking.wait(sender, pull, version=version)
             return []
         blocks, payload = self.store.read(version, pull.have, pull.blocks)
-        bounds = cuts((self.blocks[f.block].nbytes for f in blocks), self.part_nbytes)
+        bounds = cuts((self.own.blocks[f.block].nbytes for f in blocks), self.part_nbytes)
         mark = self._marks.get(version, 0)
         return [
             Send(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from paceline.messages import BlockFrame
+from paceline.messages import BlockFrame, CopyFrame, SumMeta
 from paceline.types import BlockSpec, Commit, Fence, ModelSpec
 
 
@@ -92,4 +92,49 @@ class BlockStore(Protocol):
         self, version: int, have: int, blocks: Sequence[int] | None
     ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
         """The blocks at `version` (current or kept) that changed after version `have`."""
+        ...
+
+    # ------------------------------------------------------------ copies on other servers
+
+    def export(self, key: SumKey, blocks: Sequence[int]) -> tuple[SumMeta, tuple[BlockFrame, ...], Sequence[object]]:
+        """The sum `key`, which is complete, of some blocks, as their backups need it. It stays as it is.
+
+        The payload may be sent at once, and only then: to send it again, export it again. Blocks that no slot had are
+        left out.
+        """
+        ...
+
+    def install(self, key: SumKey, meta: SumMeta, frames: Sequence[BlockFrame], payload: Sequence[object]) -> None:
+        """The sum as its primary exported it; replaces what is there under that key.
+
+        The payload is the sender's memory, borrowed until the sum is applied or dropped.
+        """
+        ...
+
+    def copy_out(self, blocks: Sequence[int]) -> tuple[tuple[CopyFrame, ...], Sequence[object]]:
+        """The current version of `blocks` with their optimizer state, frozen like `save` as long as anybody has them.
+
+        Frames of one block follow each other.
+        """
+        ...
+
+    def copy_in(self, version: int, frames: Sequence[CopyFrame], payload: Sequence[object]) -> None:
+        """Some of what `copy_out` gave elsewhere, for blocks that are open here. When all is there, it is `version`.
+
+        Frames of one block may come in several calls. The payload is the store's until this returns.
+        """
+        ...
+
+    def take(self, blocks: Sequence[int]) -> object:
+        """Give up `blocks` with everything (values, optimizer state, kept versions), to be `put` elsewhere or dropped.
+
+        There are no sums when this is called.
+        """
+        ...
+
+    def put(self, version: int, taken: object) -> None:
+        """Take over blocks from another store of this process, at `version`, beside those that are here.
+
+        The store is open (with no blocks, perhaps) for the same model.
+        """
         ...

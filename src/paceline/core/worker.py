@@ -138,11 +138,22 @@ class WorkerCore:
             return
         self.generation = prepared.generation
         self._enter(prepared.incarnation)
+        if self.placement is not None and prepared.placement.epoch > self.placement.epoch:
+            self._replace(prepared.placement)
         self.placement = prepared.placement
+        versions = {block: self.held[s] for s, blocks in self.mine.items() for block in blocks}
         servers = sorted(set(prepared.placement.owners) | set(prepared.placement.addresses))
         self.mine = {s: owned(prepared.placement.owners, s) for s in servers}
         self.mine = {s: blocks for s, blocks in self.mine.items() if blocks}
-        self.held = {s: self.held.get(s, -1) for s in self.mine}
+        found = {s: {versions.get(b, -1) for b in blocks} for s, blocks in self.mine.items()}
+        self.held = {s: next(iter(known)) if len(known) == 1 else -1 for s, known in found.items()}
+
+    def _replace(self, placement: Placement) -> None:
+        """Blocks have changed hands: what is not committed is void, and nobody answers where no server is any more."""
+        self.last_step = -2
+        self._reports.clear()
+        for req in [req for req, entry in self._unacked.items() if entry.server not in placement.addresses]:
+            del self._unacked[req]
 
     def _enter(self, incarnation: int) -> None:
         """The job went back to a checkpoint: what was read, pushed and sealed since belongs to another history."""
@@ -206,11 +217,12 @@ class WorkerCore:
         """The slot is sealed (its sealing pushes are out): report it and ask for the next one."""
         task = self.task
         assert isinstance(task, Grant)
-        if task.step != INIT_STEP and task.fence != self._void:
+        current = self.placement is None or task.epoch == self.placement.epoch
+        if task.step != INIT_STEP and task.fence != self._void and current:
             # With several slots a step, waiting for one's own would be waiting for the others'.
             self.last_step = task.step if task.slots == 1 else -2
         report = Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds)
-        if task.incarnation == self.incarnation and task.fence != self._void:
+        if task.incarnation == self.incarnation and task.fence != self._void and current:
             self._reports.append(report)
         return self.ask(now, self.phase, sealed=report, evaluation=self._evaluation)
 
@@ -231,11 +243,12 @@ class WorkerCore:
 
     def reconnected(self, now: float) -> list[Send]:
         """Another coordinator speaks for the job: tell it who this is and what it holds, then ask again."""
-        leases = [HeldLease(r.step, r.slot, r.fence, r) for r in self._reports]
+        epoch = 0 if self.placement is None else self.placement.epoch
+        leases = [HeldLease(r.step, r.slot, r.fence, r, epoch) for r in self._reports]
         self.last_step = -2  # whether that will count is not known now, so nobody waits to read it
         task = self.task
         if isinstance(task, Grant) and self.state != WorkerState.ASKING and task.incarnation == self.incarnation:
-            leases.append(HeldLease(task.step, task.slot, task.fence))
+            leases.append(HeldLease(task.step, task.slot, task.fence, None, task.epoch))
         introduction = msgspec.structs.replace(self.introduce(), leases=tuple(leases))
         self._rejoining = (introduction, now)
         return [Send(COORDINATOR, introduction)]
@@ -317,7 +330,7 @@ class WorkerCore:
                 self.state, self.abort = WorkerState.ABORTED, message
             case Revoke(fence=fence):
                 task = self.task
-                if self.state == WorkerState.PULLING and isinstance(task, Grant) and task.fence == fence:
+                if self.state == WorkerState.PULLING and isinstance(task, Grant | EvalGrant) and task.fence == fence:
                     return list(self.ask(now, self.phase, evaluation=self._evaluation))
             case _:
                 if not self._expects(message):

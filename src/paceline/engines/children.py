@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from paceline.config.load import child_env
+from paceline.config.load import child_env, via
 
 _MAX_WAITING = 2000
 
@@ -94,8 +94,9 @@ class Children:
         """Start ``python -m paceline.runtime.process`` with this process as the parent it must not outlive.
 
         `env` goes over this process's environment, and that over `defaults`. A name is free again after its `Exit`.
+        Where the environment says so (`load.via`), another command starts it, and becomes it.
         """
-        command = [sys.executable, "-m", "paceline.runtime.process", str(os.getpid()), *arguments]
+        command = [*via(name), sys.executable, "-m", "paceline.runtime.process", str(os.getpid()), *arguments]
         log = (self.logs / f"{name}.log").open("ab", buffering=0)
         try:
             process = subprocess.Popen(

@@ -21,6 +21,7 @@ class Chronicle:
         self._screen = screen
         self._rewinds: int | None = None
         self._recomputed = 0
+        self._failovers: int | None = None
         self._warning = ""
         self._lines: dict[str, list[str]] = {}
 
@@ -49,6 +50,10 @@ class Chronicle:
             again = f"computes {steps} step{'s' * (steps != 1)} again"
             self._screen.note(f"a server was lost: the job {where} and {again}", warning=True)
         self._rewinds, self._recomputed = rewinds, recomputed
+        failovers = status.get("failovers", 0)
+        if self._failovers is not None and failovers > self._failovers:
+            self._screen.note("a server was lost: a backup took over, and no commit is lost", warning=True)
+        self._failovers = failovers
         warning = status.get("warning") or ""
         if warning and warning != self._warning:
             self._screen.note(warning, warning=True)

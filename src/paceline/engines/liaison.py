@@ -46,9 +46,9 @@ class Liaison:
         """A process has ended."""
         self._reports.append(lambda req: Exited(req, name, pid, code))
 
-    def scale(self, workers: int) -> None:
-        """The run has another number of workers now."""
-        self._reports.append(lambda req: Scale(req, workers))
+    def scale(self, workers: int, servers: int = 0) -> None:
+        """The run has another number of workers now, or of servers (0: as before)."""
+        self._reports.append(lambda req: Scale(req, workers, servers))
 
     def pump(self, timeout_s: float = 0.0) -> bool:
         """Do what can be done now, or within `timeout_s`; True when there is a new status."""

@@ -16,6 +16,7 @@ import msgspec
 from paceline.engines.children import Children, Exit, Line
 from paceline.engines.chronicle import Chronicle, enough
 from paceline.engines.crew import Crew
+from paceline.engines.fleet import Fleet
 from paceline.engines.liaison import Liaison
 from paceline.engines.plan import RunPlan as RunPlan
 from paceline.engines.restarts import Again, Decision, GiveUp, RestartPolicy, Stay, role_of
@@ -50,6 +51,7 @@ class LocalRun:
         self._liaison = Liaison(self.dir.coordinator, self.dir.token())
         self._policy = RestartPolicy(plan.max_restarts)
         self._crew = Crew(plan.workers)
+        self._fleet = Fleet(plan.servers)
         self._due: dict[str, float] = {}
         self._resume = plan.resume
         self._rightsized = plan.resume is None
@@ -93,8 +95,8 @@ class LocalRun:
         self.dir.logs.mkdir(exist_ok=True)
         self.plan.save()
         self._start("coordinator")
-        for i in range(self.plan.servers):
-            self._start(f"server-{i}")
+        for _ in range(self.plan.servers):
+            self._start(self._fleet.hire())
         for _ in range(self.plan.workers):
             self._start(self._crew.hire())
 
@@ -194,18 +196,31 @@ class LocalRun:
         self._policy.saw(pids, status.get("incarnation", 0), status.get("version", -1))
         self._resize(status)
 
-    # ------------------------------------------------------------ more or fewer workers
+    # ------------------------------------------------------------ more or fewer workers and servers
 
     def _resize(self, status: Mapping[str, Any]) -> None:
-        wanted = status.get("wanted_workers")
-        if wanted is None or not self._liaison.settled or self._liaison.finishing:
+        wanted, servers = status.get("wanted_workers"), status.get("wanted_servers")
+        if wanted is None or servers is None or not self._liaison.settled or self._liaison.finishing:
             return
         if not self._rightsized:
             # The command line of a resumed run goes over what was asked for before.
             self._rightsized = True
-            if wanted != self._crew.target:
-                self._liaison.scale(self._crew.target)
+            if (wanted, servers) != (self._crew.target, self._fleet.target):
+                self._liaison.scale(self._crew.target, self._fleet.target)
             return
+        if servers != self._fleet.target:
+            self.screen.note(f"{servers} server{'s' * (servers != 1)} wanted instead of {self._fleet.target}")
+        missing, emptied = self._fleet.adjust(servers, status.get("draining", ()), status.get("drained", ()))
+        for _ in range(missing):
+            self._start(self._fleet.hire())
+        for name in emptied:
+            if self._due.pop(name, None) is not None:
+                self._fleet.ended(name)
+            else:
+                self.children.children[name].signal(signal.SIGTERM)
+        self._resize_crew(wanted)
+
+    def _resize_crew(self, wanted: int) -> None:
         if wanted == self._crew.target:
             return
         self.screen.note(f"{wanted} worker{'s' * (wanted != 1)} wanted instead of {self._crew.target}")
@@ -231,6 +246,9 @@ class LocalRun:
         if role != "coordinator":
             self._liaison.report(name, event.pid, code)
             self._liaison.pump()
+        if role == "server" and self._fleet.ended(name):
+            self.screen.note(f"{name} holds no blocks any more, and has ended")
+            return None
         if (role == "server" and code == EXIT_DONE) or code == EXIT_SCRIPT or (role == "worker" and self._crew.done):
             self._look()  # the job may have failed, or be complete
         decision = self._policy.ended(name, code, time.monotonic())

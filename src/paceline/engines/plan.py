@@ -49,6 +49,7 @@ class RunPlan:
     cwd: Path | None = None
     workers: int = 2
     servers: int = 1
+    replicas: int = 0
     mode: str | None = None
     slots: int | None = None
     seed: int | None = None
@@ -72,9 +73,14 @@ class RunPlan:
         for name in ("workers", "servers", "threads", "keep"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("max_restarts", "max_steps"):
+        for name in ("replicas", "max_restarts", "max_steps"):
             if getattr(self, name) < 0:
                 raise UsageError(f"--{name.replace('_', '-')} must not be negative, not {getattr(self, name)}")
+        if self.servers <= self.replicas:
+            raise UsageError(
+                f"--replicas {self.replicas} needs {self.replicas + 1} servers, each copy on one of its own: "
+                f"--servers is {self.servers}"
+            )
         if self.slots is not None and self.slots < 1:
             raise UsageError(f"--slots must be at least 1, not {self.slots}")
         parse_every(self.checkpoint_every)
@@ -91,6 +97,7 @@ class RunPlan:
         return ClusterSpec(
             workers=self.workers,
             servers=self.servers,
+            replicas=self.replicas,
             heartbeat_timeout_s=load.heartbeat_timeout_s(),
             checkpoint_steps=steps,
             checkpoint_s=seconds,

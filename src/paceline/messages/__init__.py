@@ -9,7 +9,7 @@ those about blocks the placement `epoch`. Tensors never stand in a message: they
 from __future__ import annotations
 
 from paceline.messages.base import Message, Ok, Refused
-from paceline.messages.blocks import BlockFrame, Pull, PullReply, Push, PushAck, Seal
+from paceline.messages.blocks import BlockFrame, Pull, PullReply, Push, PushAck, Seal, SumMeta
 from paceline.messages.control import Exited, Finish, Scale, Shutdown, StatusReply, StatusRequest, Summary
 from paceline.messages.membership import (
     Abort,
@@ -23,6 +23,17 @@ from paceline.messages.membership import (
     Prepared,
     Register,
     Welcome,
+)
+from paceline.messages.replicas import (
+    Copied,
+    CopyFrame,
+    CopyOver,
+    CopyPart,
+    CopyPartAck,
+    Reachable,
+    Replicate,
+    Replicated,
+    Unreachable,
 )
 from paceline.messages.saving import Checkpoint, NotLoaded, Position, Saved, SaveOver
 from paceline.messages.steps import Assign, Choose, Committed, Plan, Ready, Receipt, Summed, Unpin
@@ -96,6 +107,14 @@ AnyMessage = (
     | SaveOver
     | NotLoaded
     | Unpin
+    | Replicate
+    | Replicated
+    | CopyPart
+    | CopyPartAck
+    | Copied
+    | CopyOver
+    | Unreachable
+    | Reachable
 )
 
 __all__ = [
@@ -113,6 +132,11 @@ __all__ = [
     "ClaimDone",
     "Claimed",
     "Committed",
+    "Copied",
+    "CopyFrame",
+    "CopyOver",
+    "CopyPart",
+    "CopyPartAck",
     "Declare",
     "EvalGrant",
     "EvalOver",
@@ -138,10 +162,13 @@ __all__ = [
     "PullReply",
     "Push",
     "PushAck",
+    "Reachable",
     "Ready",
     "Receipt",
     "Refused",
     "Register",
+    "Replicate",
+    "Replicated",
     "Revoke",
     "SaveOver",
     "Saved",
@@ -152,10 +179,12 @@ __all__ = [
     "StatusReply",
     "StatusRequest",
     "Stop",
+    "SumMeta",
     "Summary",
     "Summed",
     "Turn",
     "Unpin",
+    "Unreachable",
     "ValidatorSpec",
     "Welcome",
 ]

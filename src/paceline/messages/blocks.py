@@ -30,6 +30,20 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
     revs: tuple[tuple[int, int], ...]
 
 
+class SumMeta(msgspec.Struct, frozen=True, array_like=True):
+    """What must be known of a complete sum besides its frames, to apply it as its primary does.
+
+    `touched` are the blocks that some slot had, `full` those of which it had every tensor; `present` are the tensors
+    that some slot had of the others.
+    """
+
+    weight: float
+    slots: int
+    touched: tuple[int, ...] = ()
+    full: tuple[int, ...] = ()
+    present: tuple[int, ...] = ()
+
+
 class Push(Message, frozen=True):
     """Gradients of one attempt; provisional until a push with `seal` arrives. Frames follow, one a `BlockFrame`.
 

@@ -28,10 +28,14 @@ class StatusReply(Message, frozen=True):
 
 
 class Scale(Message, frozen=True):
-    """Somebody wants the job to have that many workers; the engine sees it in the status and acts."""
+    """Somebody wants the job to have that many workers and servers (0: as before).
+
+    The engine sees it in the status and acts.
+    """
 
     req: int
     workers: int
+    servers: int = 0
 
 
 class Finish(Message, frozen=True):

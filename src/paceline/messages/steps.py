@@ -12,6 +12,10 @@ class Assign(Message, frozen=True):
     `hold` bounds the slots of a step that may wait for a lower one; 0 means that nothing does. A server enters an
     incarnation only by this message: it loads its blocks from the checkpoint `folder`, which is version `version`
     with the steps below `watermark` and those in `above`; without a folder it begins with nothing.
+
+    Within an incarnation, a server that holds blocks enters another placement once it has applied version `at`, the
+    last that was committed before: it keeps what it has of its blocks, and forgets what is not committed. `begun` are
+    the steps of `at`, as the lowest that is missing and those above it, for one that has no blocks yet.
     """
 
     generation: int
@@ -25,6 +29,8 @@ class Assign(Message, frozen=True):
     version: int = -1
     watermark: int = 0
     above: tuple[int, ...] = ()
+    at: int = -1
+    begun: tuple[int, tuple[int, ...]] = (0, ())
 
 
 class Plan(Message, frozen=True):

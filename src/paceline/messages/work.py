@@ -68,6 +68,7 @@ class HeldLease(msgspec.Struct, frozen=True, array_like=True):
     slot: int
     fence: Fence
     sealed: Sealed | None = None
+    epoch: int = 0
 
 
 class Turn(Message, frozen=True):

@@ -21,6 +21,7 @@ from paceline.config.dials import ClusterSpec
 from paceline.errors import TransportError
 from paceline.messages import Register
 from paceline.orphans import die_with_parent
+from paceline.runtime.host import own_address
 from paceline.runtime.loop import node_id, serve
 from paceline.runtime.rundir import RunDir
 from paceline.transport.zmq import ZmqPort
@@ -56,8 +57,8 @@ def _listen(run: RunDir) -> ZmqPort:
     node, token, known = node_id("coordinator"), run.token(), run.coordinator()
     if known is not None:
         with suppress(TransportError, ValueError):
-            return ZmqPort(node, token, listen="127.0.0.1", port=urlsplit(known).port or 0)
-    return ZmqPort(node, token, listen="127.0.0.1")
+            return ZmqPort(node, token, listen=own_address(), port=urlsplit(known).port or 0)
+    return ZmqPort(node, token, listen=own_address())
 
 
 def run_server(run: RunDir, name: str, threads: int) -> int:
@@ -68,7 +69,7 @@ def run_server(run: RunDir, name: str, threads: int) -> int:
 
     torch.set_num_threads(1)
     node, token = node_id(name), run.token()
-    port = ZmqPort(node, token, listen="127.0.0.1")
+    port = ZmqPort(node, token, listen=own_address())
     beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token), run.coordinator, node, BEAT_S)
     try:
         intro = Register(1, "server", name, os.getpid(), socket.gethostname(), port.address)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -30,9 +30,10 @@ class Place(NamedTuple):
 class Chunk:
     """Blocks of one kind and dtype in a row; `spans` says where each lies, in elements."""
 
-    __slots__ = ("blocks", "dtype", "kind", "nbytes", "numel", "places", "spans")
+    __slots__ = ("blocks", "dtype", "kind", "nbytes", "numel", "places", "spans", "specs")
 
     def __init__(self, blocks: Sequence[BlockSpec]) -> None:
+        self.specs = tuple(blocks)
         self.blocks = tuple(b.index for b in blocks)
         self.kind = blocks[0].kind
         self.dtype = DTYPES[blocks[0].dtype]
@@ -68,19 +69,24 @@ def in_chunks(blocks: Sequence[BlockSpec]) -> list[Chunk]:
     return [Chunk(group) for mine in groups.values() for group in mine]
 
 
-class Buffer:
-    """One version of one chunk. Readers are deliveries that may still look at it."""
+class Lender(Protocol):
+    """Whoever must know that something is read."""
 
-    __slots__ = ("_readers", "frames", "tensor")
+    def lend(self, delivery: Delivery) -> None:
+        """Somebody reads it until `delivery` is done."""
+        ...
 
-    def __init__(self, chunk: Chunk, room: Frame) -> None:
-        self.tensor = torch.frombuffer(room, dtype=chunk.dtype)
-        size = chunk.nbytes // chunk.numel
-        self.frames = {b: room[start * size : end * size] for b, (start, end) in chunk.spans.items()}
+
+class Lent:
+    """Memory that others may read. Readers are deliveries that may still look at it."""
+
+    __slots__ = ("_readers",)
+
+    def __init__(self) -> None:
         self._readers: list[Delivery] = []
 
     def lend(self, delivery: Delivery) -> None:
-        """Somebody reads the buffer until `delivery` is done."""
+        """Somebody reads the memory until `delivery` is done."""
         self._readers = [d for d in self._readers if not d.done]
         if not delivery.done:
             self._readers.append(delivery)
@@ -92,8 +98,23 @@ class Buffer:
         return not self._readers
 
 
+class Buffer(Lent):
+    """One version of one chunk."""
+
+    __slots__ = ("frames", "tensor")
+
+    def __init__(self, chunk: Chunk, room: Frame) -> None:
+        super().__init__()
+        self.tensor = torch.frombuffer(room, dtype=chunk.dtype)
+        size = chunk.nbytes // chunk.numel
+        self.frames = {b: room[start * size : end * size] for b, (start, end) in chunk.spans.items()}
+
+
 class Part(NamedTuple):
-    """One block of a buffer, as it is sent. The buffer does not know its parts: it is freed with the last of them."""
+    """What is sent as one frame, and the memory that it lies in, which does not know its parts.
+
+    It is freed with the last of them.
+    """
 
     frame: Frame
-    buffer: Buffer
+    buffer: Lender

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -14,12 +14,13 @@ from paceline.checkpoint.shards import BlockState, read_shards
 from paceline.checkpoint.storage import Storage
 from paceline.core.store import SumKey
 from paceline.errors import CheckpointError
-from paceline.messages import BlockFrame
-from paceline.server.chunks import Buffer, Chunk, in_chunks
+from paceline.messages import BlockFrame, CopyFrame, SumMeta
+from paceline.server.chunks import Buffer, Part
 from paceline.server.crew import Crew, Scratch
+from paceline.server.holdings import Holdings, Moved
+from paceline.server.sharing import Room, SharedRooms
 from paceline.server.sums import BlockSum, Rooms, Sum, Term
 from paceline.server.updating import ChunkUpdate, Frozen
-from paceline.server.versions import Versions
 from paceline.transport.base import Memory
 from paceline.transport.memory import Arena
 from paceline.types import INIT_STEP, BlockSpec, Commit, Fence, Kind, ModelSpec
@@ -34,22 +35,26 @@ class DenseStore:
     momentum), and one sum if slots are added before the step is complete (two where more than two slots are added
     early). A version that is kept, or still read while the next but one is written, is one more; so is a checkpoint
     that is being written, with its optimizer state. Gradients are not copied: they are borrowed from their senders, at
-    most `hold` of each block, and count here only if they came over a network.
+    most `hold` of each block, and count here only if they came over a network. Where other servers have copies, each
+    sum is made in memory that they can read: it is one more, and two while they are a step behind.
     """
 
-    def __init__(self, storage: Storage | None = None, *, memory: Memory | None = None, threads: int = 1) -> None:
-        """Versions live in `memory`. Large updates are shared out to `threads`."""
+    def __init__(
+        self,
+        storage: Storage | None = None,
+        *,
+        memory: Memory | None = None,
+        threads: int = 1,
+        crew: Crew | None = None,
+    ) -> None:
+        """Versions live in `memory`. Large updates are shared out to `crew`, or to `threads` of its own."""
         self._storage = storage
         self._memory = memory if memory is not None else Arena(share=False)
-        self._crew = Crew(threads)
+        self._crew = crew if crew is not None else Crew(threads)
         self._forget()
 
     def _forget(self) -> None:
-        self._spec: ModelSpec | None = None
-        self._blocks: dict[int, BlockSpec] = {}
-        self._versions = Versions((), (), self._memory)
-        self._homes: dict[int, int] = {}
-        self._updates: list[tuple[int, ChunkUpdate]] = []
+        self._held: Holdings | None = None
         self._means: list[int] = []
         self._sums: dict[SumKey, Sum] = {}
         self._rooms: dict[int, Rooms] = {}
@@ -59,31 +64,29 @@ class DenseStore:
     @property
     def version(self) -> int:
         """The current version, -1 before the first."""
-        return self._versions.number
+        return -1 if self._held is None else self._held.versions.number
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
         """Make room for `blocks`, and for nothing else."""
         self._forget()
-        self._spec = spec
-        self._blocks = {b.index: b for b in blocks}
-        chunks = in_chunks(blocks)
-        self._versions = Versions(chunks, blocks, self._memory)
-        self._homes = {index: number for number, chunk in enumerate(chunks) for index in chunk.blocks}
-        self._updates = [(n, ChunkUpdate(spec, c)) for n, c in enumerate(chunks) if c.kind == Kind.PARAMETER]
+        self._held = Holdings(spec, blocks, self._memory)
+        self._became(self._held)
+
+    def _became(self, held: Holdings) -> None:
+        """Other blocks are held than before."""
+        blocks = held.blocks.values()
         self._means = [b.index for b in blocks if b.kind == Kind.MEAN]
-        self._rooms = {b.index: Rooms(b.numel, DTYPES[b.dtype]) for b in blocks}
+        self._rooms = {b.index: self._rooms.get(b.index) or Rooms(b.numel, DTYPES[b.dtype]) for b in blocks}
+
+    @property
+    def held(self) -> Holdings:
+        """What is open."""
+        assert self._held is not None, "no blocks are open"
+        return self._held
 
     def close(self) -> None:
         """End the threads."""
         self._crew.close()
-
-    def _value(self, index: int) -> torch.Tensor:
-        """A block of the current version."""
-        number = self._homes[index]
-        return self._chunk(number).of(self._versions.current[number].tensor, index)
-
-    def _chunk(self, number: int) -> Chunk:
-        return self._versions.chunks[number]
 
     # ------------------------------------------------------------ sums
 
@@ -101,11 +104,12 @@ class DenseStore:
             total = self._sums[key] = Sum()
         total.hinted = True
         with tracing.span("sum", step=key.step, slot=slot, early=True):
+            blocks = self.held.blocks
             for index, (rev, payload) in payloads.items():
-                block = self._blocks[index]
+                block = blocks[index]
                 if block.kind == Kind.PARAMETER:
                     term = Term(slot, fence, rev, weight, tensor_of(cast(memoryview, payload), block.dtype))
-                    self._held(total, index).expect(term, total.slots)
+                    self._sum(total, index).expect(term, total.slots)
 
     def add(
         self,
@@ -125,15 +129,15 @@ class DenseStore:
         with tracing.span("sum", step=key.step, slot=slot):
             total.weight += weight
             total.slots += 1
-            clips = self._spec is not None and self._spec.clip_norm is not None
+            blocks, clips = self.held.blocks, self.held.spec.clip_norm is not None
             late = 1 if total.slots >= self._expected and not clips else 0
             for index, payload in payloads.items():
-                block = self._blocks[index]
+                block = blocks[index]
                 value = tensor_of(cast(memoryview, payload), block.dtype)
                 total.note(block, absent)
                 if block.kind == Kind.PARAMETER and key.step != INIT_STEP:
                     term = Term(slot, fence, revs[index] if revs is not None else -1, weight, value)
-                    held = self._held(total, index)
+                    held = self._sum(total, index)
                     held.seal(term)
                     if len(held.terms) > late:
                         held.fold(len(held.terms) - late)
@@ -147,9 +151,9 @@ class DenseStore:
                 # A slot that did not change a float buffer still counts with the value it started from.
                 for index in self._means:
                     if index not in payloads:
-                        self._accumulate(total, index, weight, self._value(index))
+                        self._accumulate(total, index, weight, self.held.value(index))
 
-    def _held(self, total: Sum, index: int) -> BlockSum:
+    def _sum(self, total: Sum, index: int) -> BlockSum:
         held = total.blocks.get(index)
         if held is None:
             held = total.blocks[index] = BlockSum(self._rooms[index])
@@ -164,7 +168,7 @@ class DenseStore:
         elif block.kind == Kind.LAST:
             last = total.buffers.get(block.index)
             if last is None:
-                last = total.buffers[block.index] = self._value(block.index).clone()
+                last = total.buffers[block.index] = self.held.value(block.index).clone()
             for piece in block.pieces:
                 if piece.tensor not in absent:
                     piece_of(last, piece).copy_(piece_of(value, piece))
@@ -181,7 +185,7 @@ class DenseStore:
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
         """Squared norm of the mean gradient of each parameter block, in double precision."""
         total = self._sums[key]
-        if self._spec is None or self._spec.clip_norm is None or key.step == INIT_STEP or not total.weight:
+        if self.held.spec.clip_norm is None or key.step == INIT_STEP or not total.weight:
             return ()
         out = []
         for index, held in sorted(total.blocks.items()):
@@ -196,6 +200,63 @@ class DenseStore:
         if total is not None:
             total.close()
 
+    # ------------------------------------------------------------ sums of others, and for others
+
+    def export(self, key: SumKey, blocks: Collection[int]) -> tuple[SumMeta, tuple[BlockFrame, ...], Sequence[Part]]:
+        """The sum, which is complete, of these blocks. It is in memory that peers of this host can read, and stays.
+
+        What `apply` makes of it here is what `install` and `apply` make of it elsewhere, bit by bit.
+        """
+        total = self._sums[key]
+        chosen = sorted(blocks)
+        specs = self.held.blocks
+        with tracing.span("export", step=key.step, blocks=len(chosen)):
+            gradients = [i for i in chosen if i in total.blocks and not total.blocks[i].empty]
+            values = [i for i in chosen if i in total.buffers and (i in total.touched or key.step == INIT_STEP)]
+            made = self._gather(total, gradients)
+            for index in values:
+                rooms = self._shared_rooms(index)
+                if index not in total.shared:
+                    total.shared[index] = rooms, rooms.take().copy_(total.buffers[index])
+                made[index] = rooms.find(total.shared[index][1])
+        frames = tuple(BlockFrame(i, specs[i].dtype, specs[i].numel) for i in sorted(made))
+        meta = total.meta([specs[i] for i in chosen])
+        return meta, frames, [Part(made[f.block].frame, made[f.block]) for f in frames]
+
+    def _gather(self, total: Sum, blocks: Sequence[int]) -> dict[int, Room]:
+        """The sums of these blocks, finished."""
+        jobs = [(total.blocks[index], self._shared_rooms(index)) for index in blocks]
+        for held, rooms in jobs:
+            if held.wants(rooms):
+                rooms.reserve()
+
+        def work(_: Scratch, job: tuple[BlockSum, SharedRooms]) -> None:
+            job[0].gather(job[1])
+
+        self._crew.run(work, jobs, sum(self.held.blocks[i].nbytes for i in blocks))
+        return {i: rooms.find(held.gather(rooms)) for i, (held, rooms) in zip(blocks, jobs, strict=True)}
+
+    def _shared_rooms(self, index: int) -> SharedRooms:
+        rooms = self._rooms[index]
+        if not isinstance(rooms, SharedRooms):
+            block = self.held.blocks[index]
+            rooms = self._rooms[index] = SharedRooms(block.numel, DTYPES[block.dtype], self._memory)
+            rooms.frugal(self.frozen is not None)
+        return rooms
+
+    def install(self, key: SumKey, meta: SumMeta, frames: Sequence[BlockFrame], payload: Sequence[object]) -> None:
+        """The sum as another store exported it; the frames are its sender's until `apply` or `drop`."""
+        self.drop(key)
+        total = self._sums[key] = Sum()
+        total.learn(meta)
+        for frame, content in zip(frames, payload, strict=True):
+            block = self.held.blocks[frame.block]
+            value = tensor_of(cast(memoryview, content), block.dtype)
+            if block.kind == Kind.PARAMETER and key.step != INIT_STEP:
+                self._sum(total, frame.block).seal(Term(0, None, -1, 1.0, value))
+            else:
+                total.buffers[frame.block] = value
+
     # ------------------------------------------------------------ versions
 
     def apply(self, key: SumKey, commit: Commit) -> None:
@@ -203,10 +264,11 @@ class DenseStore:
         total = self._sums.pop(key)
         if key.fence is not None:
             self.drop(SumKey(key.step, None))  # of which nothing was sealed
-        self._versions.number = commit.version
+        self.held.versions.number = commit.version
         if key.step == INIT_STEP:
             for index, value in total.buffers.items():
-                self._value(index).copy_(value)
+                self.held.value(index).copy_(value)
+            total.close()
             return
         self._expected = max(1, total.slots)
         with tracing.span("apply", step=key.step, version=commit.version):
@@ -217,13 +279,14 @@ class DenseStore:
         total.close()
 
     def _update(self, total: Sum, commit: Commit) -> None:
+        versions = self.held.versions
         jobs: list[_Job] = []
         numbers: list[int] = []
         nbytes = 0
-        for number, update in self._updates:
+        for number, update in self.held.updates.items():
             present = update.presence(total)
             if present is None or any(present):
-                jobs.append((update, present, self._versions.current[number], self._versions.fresh(number)))
+                jobs.append((update, present, versions.current[number], versions.fresh(number)))
                 numbers.append(number)
                 nbytes += update.chunk.nbytes
 
@@ -236,20 +299,21 @@ class DenseStore:
             changed = update.chunk.blocks
             if present is not None:
                 changed = tuple({p.block for p, here in zip(update.chunk.places, present, strict=True) if here})
-            self._versions.switch(number, new, changed)
+            versions.switch(number, new, changed)
 
     def _write_buffer(self, index: int, total: Sum) -> None:
         """A buffer that no slot changed keeps its bits: the rounded mean of equal values need not be that value."""
-        number, block, value = self._homes[index], self._blocks[index], total.buffers[index]
+        versions, block, value = self.held.versions, self.held.blocks[index], total.buffers[index]
+        number = versions.home[index]
         if block.kind == Kind.MEAN and total.weight != 1.0:
-            value.div_(total.weight)
-        new = self._versions.fresh(number)
-        new.tensor.copy_(self._versions.current[number].tensor)
-        flat = self._chunk(number).of(new.tensor, index)
+            value = value / total.weight  # not in place: another server may read it, or have lent it
+        new = versions.fresh(number)
+        new.tensor.copy_(versions.current[number].tensor)
+        flat = versions.chunks[number].of(new.tensor, index)
         for piece in block.pieces:
             if block.kind == Kind.LAST or total.has(index, piece.tensor):
                 piece_of(flat, piece).copy_(piece_of(value, piece))
-        self._versions.switch(number, new, (index,))
+        versions.switch(number, new, (index,))
 
     # ------------------------------------------------------------ checkpoints
 
@@ -258,10 +322,7 @@ class DenseStore:
         assert version == self.version
         self.frozen = Frozen(version, self.snapshot())
         self._economise(True)
-        for buffer in self._versions.current:
-            buffer.lend(self.frozen)
-        for _, update in self._updates:
-            update.freeze(self.frozen)
+        self.held.freeze(self.frozen)
 
     def thaw(self) -> None:
         """The frozen version is written, or will never be. Its memory is used again once its reader is done."""
@@ -274,49 +335,57 @@ class DenseStore:
 
     def snapshot(self) -> dict[int, BlockState]:
         """The current version with its optimizer state, by reference: good until the next `apply`."""
-        taken = {index: BlockState(self._value(index)) for index in self._blocks}
-        for _, update in self._updates:
-            for number, place in enumerate(update.chunk.places):
-                for name, tensor in update.optimizer.state(number).items():
-                    taken[place.block].state[place.number, name] = tensor
-        return taken
+        return self.held.snapshot()
 
     def load(self, folder: str, version: int) -> Mapping[int, bytes]:
         """Fill the blocks that were just opened, one file of the checkpoint after the other."""
-        assert self._spec is not None
+        held = self.held
         if self._storage is None:
             raise CheckpointError(folder, "this server was started without a place for checkpoints")
         manifest = read_manifest(self._storage, folder)
         if manifest.position.version != version:
             raise CheckpointError(folder, f"it holds version {manifest.position.version}, not {version}")
-        theirs, mine = manifest.model, self._spec
+        theirs, mine = manifest.model, held.spec
         if (theirs.tensors, theirs.optimizer.name) != (mine.tensors, mine.optimizer.name):
             raise CheckpointError(folder, "it is of another model or another optimizer")
-        self._fill(read_shards(self._storage, folder, manifest, self._blocks))
-        self._versions.reset(version)
-        return {index: bytes.fromhex(manifest.chains[index]) for index in self._blocks}
+        held.fill(version, read_shards(self._storage, folder, manifest, held.blocks))
+        return {index: bytes.fromhex(manifest.chains[index]) for index in held.blocks}
 
-    def _fill(self, states: Iterator[tuple[int, BlockState]]) -> None:
-        where = {(p.block, p.number): (u, n) for _, u in self._updates for n, p in enumerate(u.chunk.places)}
-        for index, state in states:
-            self._value(index).copy_(state.value)
-            names: dict[int, dict[str, torch.Tensor]] = {}
-            for (piece, name), tensor in state.state.items():
-                names.setdefault(piece, {})[name] = tensor
-            for piece, tensors in names.items():
-                update, number = where[index, piece]
-                update.optimizer.load(number, tensors)
+    # ------------------------------------------------------------ copies
+
+    def copy_out(self, blocks: Collection[int]) -> tuple[tuple[CopyFrame, ...], Sequence[Part]]:
+        """These blocks at the current version with their optimizer state, lent for as long as the parts are held."""
+        return self.held.copy_out(blocks)
+
+    def copy_in(self, version: int, frames: Sequence[CopyFrame], payload: Sequence[object]) -> None:
+        """Some of the blocks' values and state at `version`."""
+        self.held.copy_in(version, frames, payload)
+
+    def take(self, blocks: Collection[int]) -> list[Moved]:
+        """Give up these blocks, with everything, to another store of this process. No sum may be under way."""
+        taken = self.held.take(blocks)
+        self._became(self.held)
+        return taken
+
+    def put(self, version: int, taken: object) -> None:
+        """Hold what another store gave up, which is of `version`."""
+        self.held.put(version, cast(Sequence[Moved], taken))
+        self._became(self.held)
+
+    # ------------------------------------------------------------ readers
 
     def keep(self, version: int) -> None:
-        """Keep the current version readable."""
-        self._versions.keep(version)
+        """Keep the current version readable. Without blocks there is none."""
+        if self.held.blocks:
+            self.held.versions.keep(version)
 
     def release(self, version: int) -> None:
         """Give up a kept version."""
-        self._versions.release(version)
+        if self._held is not None:
+            self._held.versions.release(version)
 
     def read(
         self, version: int, have: int, blocks: Sequence[int] | None
     ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
         """Frames and parts of the blocks that changed after `have`."""
-        return self._versions.read(version, have, blocks)
+        return self.held.versions.read(version, have, blocks)

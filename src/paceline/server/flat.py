@@ -152,11 +152,13 @@ class FlatOptimizer(ABC):
         return [left]
 
     def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Put back what `state` gave."""
+        """Put back what `state` gave, or some of it."""
         place = self._chunk.places[piece]
         self._usual = None
-        if state:
-            self._ages[piece] = int(state.get("step", 1))
+        if "step" in state:
+            self._ages[piece] = int(state["step"])
+        elif state:
+            self._ages[piece] = max(1, self._ages[piece])
         for name, tensor in state.items():
             if name != "step":
                 self._state(name, _Run(place.start, place.end, 0, 0)).copy_(tensor)

@@ -86,9 +86,9 @@ class PieceOptimizer:
         return left
 
     def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Put back what `state` gave; the tensors belong to the optimizer from now on."""
+        """Put back what `state` gave, or some of it; the tensors belong to the optimizer from now on."""
         if state:
-            self._optimizer.state[self.params[piece]] = dict(state)
+            self._optimizer.state[self.params[piece]].update(state)
 
 
 def _as_tensor(value: Any) -> torch.Tensor:

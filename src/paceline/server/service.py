@@ -8,12 +8,14 @@ from typing import cast
 from paceline import tracing
 from paceline.checkpoint.manifest import folder_name
 from paceline.checkpoint.storage import Storage
+from paceline.clients.links import Links
 from paceline.clients.redial import is_coordinator
 from paceline.core.effects import Send
 from paceline.core.server import ServerCore
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import BeatAck, Message, Register, Shutdown, Welcome
 from paceline.server.chunks import Part
+from paceline.server.crew import Crew
 from paceline.server.dense import DenseStore
 from paceline.server.saving import Saver
 from paceline.server.updating import Frozen
@@ -25,28 +27,38 @@ class ServerService:
     """Feeds events to the core and sends what it returns. One per port; driven by `on_event` and `on_tick`.
 
     Coordinators come and go: a new one is told what this server has, and without one it keeps what it has. A version
-    that is to be saved is written in the background. `close` ends that.
+    that is to be saved is written in the background. `close` ends that. Other servers that have copies of its blocks
+    are kept in reach.
     """
 
     def __init__(self, port: Port, introduction: Register, *, storage: Storage | None = None, threads: int = 1) -> None:
         """Large updates are shared out to `threads`, of which one is the caller's."""
         self.port = port
         self.introduction = introduction
-        self.store = DenseStore(storage, memory=port.memory, threads=threads)
-        self.core = ServerCore(port.node, self.store)
+        self._crew = Crew(threads)
+        self.core = ServerCore(port.node, lambda: DenseStore(storage, memory=port.memory, crew=self._crew))
+        self.store = cast(DenseStore, self.core.store)
         self.coordinator: NodeId | None = None
         self.ended: str | None = None
         self._saver = Saver(storage, port.node)
         self._frozen: Frozen | None = None
+        self._links = Links(port)
+        self._epoch = (0, 0)
+        self._now = 0.0
 
     def on_event(self, event: Event, now: float) -> None:
         """One event of the port."""
+        self._now = now
         match event:
             case PeerUp(peer=peer, address=address):
+                self._links.note(event, now)
                 if address is not None and is_coordinator(peer):
                     self.coordinator = peer
                     self._introduce()
+                else:
+                    self._send(self.core.greet(peer, now))
             case PeerDown(peer=peer):
+                self._links.note(event, now)
                 self.core.forget(peer)
                 if peer == self.coordinator:
                     self.coordinator = None
@@ -60,25 +72,31 @@ class ServerService:
             case Received(message=Shutdown(reason=reason)):
                 self.ended = reason
             case Received(peer=peer, message=message, frames=frames):
-                self._send(self.core.handle(peer, message, frames, now))
+                sends = self.core.handle(peer, message, frames, now)
+                if self._epoch != (self.core.incarnation, self.core.epoch):
+                    self._epoch = self.core.incarnation, self.core.epoch
+                    self._links.need(self.core.peers, now)
+                self._send(sends)
                 self._look_after_saving()
                 if self.core.failed is not None:
                     self.ended = self.core.failed.reason
 
     def on_tick(self, now: float) -> None:
         """Time passes."""
+        self._now = now
         outcome = self._saver.poll()
         if outcome is not None:
             self.store.thaw()
             self._frozen = None
             self._send(self.core.saved(outcome.version, outcome.files, outcome.problem))
         self._look_after_saving()
+        self._links.tick(now)
         self._send(self.core.tick(now))
 
     def close(self) -> None:
         """End what runs in the background."""
         self._saver.close()
-        self.store.close()
+        self._crew.close()
 
     def _introduce(self) -> None:
         self._send([Send(COORDINATOR, self.core.introduce(self.introduction))])
@@ -104,7 +122,12 @@ class ServerService:
             try:
                 self.port.send(to, send.message)
             except (PeerUnknownError, PeerLostError):
-                self.core.forget(to)
+                self._miss(to)
+
+    def _miss(self, peer: NodeId) -> None:
+        """There is no session with `peer`: whatever it is to be told is said again when there is one."""
+        self.core.forget(peer)
+        self._links.lost(peer, self._now)
 
     def _reply(self, to: NodeId, message: Message, parts: Sequence[Part]) -> None:
         """Send blocks; they are not written to until the reader has let go of them."""
@@ -112,7 +135,7 @@ class ServerService:
             try:
                 delivery = self.port.send(to, message, [part.frame for part in parts])
             except (PeerUnknownError, PeerLostError):
-                self.core.forget(to)
+                self._miss(to)
                 return
             for buffer in {id(part.buffer): part.buffer for part in parts}.values():
                 buffer.lend(delivery)

@@ -6,10 +6,11 @@ update, which has everything in the cache anyway. Some are made early, on gradie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from paceline.messages import SumMeta
 from paceline.types import BlockSpec, Fence
 
 _SPARE = 2
@@ -147,6 +148,30 @@ class BlockSum:
         assert acc is not None
         return acc
 
+    def gather(self, rooms: Rooms) -> torch.Tensor:
+        """The whole sum in one of `rooms`, where it stays until it is closed; no slot may be added any more.
+
+        The bits are those of `into`. Frames of senders are not needed any longer.
+        """
+        if self._unsealed() < len(self.terms):
+            self._retract(-1)
+        self._waiting.clear()
+        if self._rooms is rooms:
+            self.fold(len(self.terms))
+        if self.wants(rooms):
+            room = rooms.take()
+            made = self.into(room)
+            if made is not room:
+                room.copy_(made)
+            self.close()
+            self._rooms, self.base = rooms, room
+        assert self.base is not None
+        return self.base
+
+    def wants(self, rooms: Rooms) -> bool:
+        """Whether `gather` takes one of `rooms`."""
+        return self._rooms is not rooms or self.base is None
+
     @property
     def empty(self) -> bool:
         """Nothing is sealed."""
@@ -157,6 +182,7 @@ class BlockSum:
         self._rooms.give(self.base)
         self._rooms.give(self._head if self._head is not self.base else None)
         self.base = self._head = None
+        self._folded = 0
         self.terms.clear()
 
     def _unsealed(self) -> int:
@@ -190,16 +216,17 @@ class Sum:
     """All blocks of one step.
 
     `touched` are those that some slot had, `full` those of which it had every tensor; `present` are the tensors that
-    some slot had of the others.
+    some slot had of the others. `shared` are copies of `buffers` that other servers read, with where they are from.
     """
 
-    __slots__ = ("blocks", "buffers", "full", "hinted", "present", "slots", "touched", "weight")
+    __slots__ = ("blocks", "buffers", "full", "hinted", "present", "shared", "slots", "touched", "weight")
 
     def __init__(self) -> None:
         self.weight = 0.0
         self.slots = 0
         self.blocks: dict[int, BlockSum] = {}
         self.buffers: dict[int, torch.Tensor] = {}
+        self.shared: dict[int, tuple[Rooms, torch.Tensor]] = {}
         self.present: set[int] = set()
         self.touched: set[int] = set()
         self.full: set[int] = set()
@@ -209,6 +236,8 @@ class Sum:
         """Nobody needs the sums any more."""
         for held in self.blocks.values():
             held.close()
+        for rooms, room in self.shared.values():
+            rooms.give(room)
 
     def note(self, block: BlockSpec, absent: frozenset[int]) -> None:
         """A slot has `block`, without the `absent` tensors."""
@@ -217,6 +246,25 @@ class Sum:
             self.full.add(block.index)
         else:
             self.present.update(p.tensor for p in block.pieces if p.tensor not in absent)
+
+    def meta(self, blocks: Sequence[BlockSpec]) -> SumMeta:
+        """What another server must know of the sum of these blocks."""
+        mine = {b.index for b in blocks}
+        tensors = {p.tensor for b in blocks for p in b.pieces}
+        return SumMeta(
+            self.weight,
+            self.slots,
+            tuple(sorted(mine & self.touched)),
+            tuple(sorted(mine & self.full)),
+            tuple(sorted(tensors & self.present)),
+        )
+
+    def learn(self, meta: SumMeta) -> None:
+        """The opposite of `meta`."""
+        self.weight, self.slots = meta.weight, meta.slots
+        self.touched.update(meta.touched)
+        self.full.update(meta.full)
+        self.present.update(meta.present)
 
     def has(self, block: int, tensor: int) -> bool:
         """Whether some slot had `tensor` in `block`."""

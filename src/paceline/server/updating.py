@@ -13,6 +13,7 @@ from paceline.server.crew import Scratch
 from paceline.server.flat import FlatOptimizer, fits, flat_optimizer
 from paceline.server.optimizers import PieceOptimizer, State
 from paceline.server.sums import Sum, mean
+from paceline.transport.base import Delivery
 from paceline.types import Commit, Hyper, ModelSpec
 
 
@@ -54,7 +55,7 @@ class ChunkOptimizer(Protocol):
         ...
 
     def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Put back what `state` gave."""
+        """Put back what `state` gave, or some of it, before the first update."""
         ...
 
 
@@ -88,9 +89,9 @@ class TorchOptimizer:
 class ChunkUpdate:
     """The optimizer of one chunk, and who still reads its state.
 
-    `_shared` are the frozen versions that hold the state as it is now; the next update goes on with a copy of it. That
-    copy is made in `_spare`, which frozen versions held before: `_readers`. `run` touches nothing but the chunk, so
-    that chunks can be updated by several threads.
+    `_shared` are the readers of the state as it is now (frozen versions, copies for other servers); the next update
+    goes on with a copy of it. That copy is made in `_spare`, which `_readers` read before. `run` touches nothing but
+    the chunk, so that chunks can be updated by several threads.
     """
 
     def __init__(self, spec: ModelSpec, chunk: Chunk) -> None:
@@ -103,9 +104,9 @@ class ChunkUpdate:
             self.optimizer = flat_optimizer(spec.optimizer.name, chunk, self._groups)
         else:
             self.optimizer = TorchOptimizer(spec, chunk, self._groups)
-        self._shared: list[Frozen] = []
+        self._shared: list[Delivery] = []
         self._spare: list[State] = []
-        self._readers: list[Frozen] = []
+        self._readers: list[Delivery] = []
 
     def presence(self, total: Sum) -> list[bool] | None:
         """Which pieces have a gradient; None when all have."""
@@ -158,9 +159,9 @@ class ChunkUpdate:
 
     # ------------------------------------------------------------ checkpoints
 
-    def freeze(self, frozen: Frozen) -> None:
-        """The state as it is now is `frozen`'s until that is done."""
-        self._shared.append(frozen)
+    def freeze(self, reader: Delivery) -> None:
+        """The state as it is now is `reader`'s until that is done."""
+        self._shared.append(reader)
 
     def _own(self) -> None:
         """Make sure that nobody reads the state which the next update writes."""

@@ -14,10 +14,12 @@ from paceline.core.effects import (
     IncarnationFact,
     LogRow,
     PhaseFact,
+    PlacementFact,
     Send,
     StopFact,
     Write,
 )
+from paceline.core.recovery import RESUMED
 from paceline.core.sampling import place
 from paceline.core.schedule import Schedule
 from paceline.core.server import ServerCore
@@ -27,7 +29,7 @@ from paceline.messages import Choose, Committed, EvalGrant, Grant, PhaseOver, Pu
 from paceline.sim.scenario import Scenario
 from paceline.sim.symbols import Part, Reads, SymbolStore, Value
 from paceline.sim.world import Violation
-from paceline.types import INIT_STEP, UNLIMITED, Commit, Fence, NodeId, Segment, SlotId
+from paceline.types import INIT_STEP, UNLIMITED, Commit, Fence, NodeId, Placement, Segment, SlotId
 
 
 @dataclass(slots=True)
@@ -62,7 +64,10 @@ class Checker:
         self.whole = not scenario.model.deterministic
         self.hold = scenario.cluster.held
         self.validators = scenario.validators
+        self.careful = scenario.careful
         self.incarnation = 0
+        self.placement: Placement | None = None
+        self.epochs: dict[Fence, int] = {}
         self.lines: dict[int, Line] = {0: Line()}
         self.schedule = Schedule()
         self.closing: Segment | None = None
@@ -74,6 +79,7 @@ class Checker:
         self.results: dict[tuple[int, str, int], EvaluationRow] = {}
         self.excused = -1
         self.slots_done = 0
+        self.copies = 0
 
     @property
     def line(self) -> Line:
@@ -103,10 +109,28 @@ class Checker:
                 self._chose(SlotId(sealed.step, sealed.slot), sealed.fence)
             case FactRow(fact=IncarnationFact() as fact):
                 self._rewound(fact)
+            case FactRow(fact=PlacementFact(placement=placement)):
+                self._placed(placement)
             case LogRow() | FactRow():
                 pass
 
+    def _placed(self, placement: Placement) -> None:
+        """Blocks change hands: what was leased and chosen before is void."""
+        old = self.placement
+        self.placement = placement
+        if old is not None and placement.epoch < old.epoch:
+            raise Violation(f"placement {placement.epoch} follows {old.epoch}")
+        if old is not None and placement.epoch == old.epoch:
+            if any(not set(old.copies(b)) <= set(placement.copies(b)) for b in range(len(old.owners))):
+                raise Violation(f"a copy left its set within placement {old.epoch}")
+            self.copies += 1
+            return
+        self.chosen.clear()
+
     def _rewound(self, fact: IncarnationFact) -> None:
+        if self.careful and fact.why != RESUMED:
+            raise Violation(f"the job went back ({fact.why}), though one server was lost at a time")
+        self.placement = None
         if fact.number != self.incarnation + 1:
             raise Violation(f"incarnation {fact.number} follows {self.incarnation}")
         position = fact.position
@@ -133,13 +157,8 @@ class Checker:
     def completed(self, effect: Complete) -> None:
         """A checkpoint is about to be completed: do the servers' hash chains agree with the log?"""
         at = effect.checkpoint.position
-        line = self.lines[at.incarnation]
         for block, claimed in enumerate(effect.chains):
-            chain = START
-            for commit in line.log[: at.version + 1]:
-                fences = next((f for blocks, f in commit.variants if block in blocks), commit.fences)
-                chain = extend(chain, commit.version, commit.step, fences)
-            if chain.hex() != claimed:
+            if self.chain(block, at.version, at.incarnation).hex() != claimed:
                 raise Violation(f"the hash chain of block {block} in {effect.checkpoint.folder} is not the log's")
 
     def _committed(self, commit: Commit) -> None:
@@ -157,6 +176,8 @@ class Checker:
             slot = SlotId(commit.step, index)
             if self.granted.get(fence, (None, ""))[0] != slot:
                 raise Violation(f"{fence} was not a lease of {slot}, but is committed for it")
+            if self.placement is None or self.epochs[fence] != self.placement.epoch:
+                raise Violation(f"{fence} was leased before the blocks changed hands, and is committed after it")
             if self._is_whole(commit.step) and fence in self.void and self.chosen.get(slot) != fence:
                 raise Violation(f"{fence} was void when it was committed for {slot}")
         if commit.step != INIT_STEP:
@@ -196,6 +217,7 @@ class Checker:
                 if self.granted.setdefault(grant.fence, (slot, effect.to)) != (slot, effect.to):
                     raise Violation(f"{grant.fence} names two leases")
                 self.by_worker.setdefault(effect.to, []).append(grant.fence)
+                self.epochs.setdefault(grant.fence, grant.epoch)
             case Choose() as choose:
                 if self.chosen.get(SlotId(choose.step, choose.slot)) != choose.fence:
                     raise Violation(f"{choose.fence} is chosen before that is written")
@@ -231,6 +253,8 @@ class Checker:
             raise Violation(f"{name} is added to the sum of {key}")
         if part.slot != len(before):
             raise Violation(f"{name} is added after {len(before)} slots")
+        if self.placement is None or store.node not in self.placement.holders:
+            return  # it does not know that it is out: nothing will come of it
         reads: Reads | None = None
         for block, gradient in part.gradients.items():
             if gradient[:4] != (part.step, part.slot, part.fence, block):
@@ -267,15 +291,33 @@ class Checker:
         self._agree(commit, tuple(p.weight for p in parts))
         for block in store.blocks:
             values = line.truth.setdefault(block, [])
-            if len(values) != commit.version:
+            if len(values) < commit.version:
                 raise Violation(f"block {block} applies version {commit.version} after {len(values) - 1}")
-            values.append(store.current[block])
+            if len(values) == commit.version:
+                values.append(store.current[block])
+            elif values[commit.version] != store.current[block]:
+                raise Violation(f"{store.node} has {store.current[block]}, another copy {values[commit.version]}")
 
     def loaded(self, store: SymbolStore, folder: str, version: int) -> None:
         """A server took its blocks from a checkpoint."""
         for block, value in store.current.items():
             if self.line.truth[block][version] != value:
                 raise Violation(f"{folder} has {value} as version {version} of block {block}")
+
+    def copied(self, store: SymbolStore, version: int, values: Sequence[Value]) -> None:
+        """A server was sent some blocks."""
+        for value in values:
+            known = (line.truth.get(value.block, [])[version : version + 1] for line in self.lines.values())
+            if [value] not in known:  # of which incarnation it is, the store does not know
+                raise Violation(f"{store.node} was sent {value} as version {version}")
+
+    def chain(self, block: int, version: int, incarnation: int) -> bytes:
+        """The hash chain of a block, as the log says it must be."""
+        chain = START
+        for commit in self.lines[incarnation].log[: version + 1]:
+            fences = next((f for blocks, f in commit.variants if block in blocks), commit.fences)
+            chain = extend(chain, commit.version, commit.step, fences)
+        return chain
 
     def _agree(self, commit: Commit, weights: tuple[float, ...]) -> None:
         """Every server applies slots of the same weight: where fences differ, attempts must not."""

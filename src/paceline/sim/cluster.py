@@ -29,12 +29,13 @@ from paceline.messages import (
 )
 from paceline.sim.checks import Checker
 from paceline.sim.disk import Disk
+from paceline.sim.fleet import Fleet
 from paceline.sim.network import Network
 from paceline.sim.scenario import Fault, Scenario
 from paceline.sim.symbols import SymbolStore
 from paceline.sim.worker import SimWorker
 from paceline.sim.world import Node, Process, Trace, World
-from paceline.types import COORDINATOR, NodeId
+from paceline.types import COORDINATOR, Commit, NodeId
 
 
 class SimCoordinator(Node):
@@ -100,6 +101,8 @@ class SimCoordinator(Node):
             if isinstance(effect, Write):
                 checker.wrote(effect)
                 self.cluster.disk.write(effect)
+                if isinstance(effect.row, Commit):
+                    self.cluster.fleet.check_commit(effect.row)
             elif isinstance(effect, Complete):
                 checker.completed(effect)
                 self.cluster.world.after(self.cluster.rng.uniform(0.0, 0.3), self, self._complete, effect)
@@ -115,12 +118,28 @@ class SimServer(Node):
         super().__init__(node)
         self.cluster = cluster
         self.introduction = Register(1, "server", name, 1, "here", f"sim://{node}")
-        self.store = SymbolStore(cluster.checker, cluster.disk)
         scenario = cluster.scenario
         self.core = ServerCore(
-            node, self.store, heartbeat_s=scenario.cluster.heartbeat_s, part_nbytes=scenario.part_nbytes
+            node,
+            lambda: SymbolStore(cluster.checker, cluster.disk, node),
+            heartbeat_s=scenario.cluster.heartbeat_s,
+            part_nbytes=scenario.part_nbytes,
+            reach_s=scenario.cluster.reach_s,
         )
+        self.retired = False
         self._welcome = False
+
+    @property
+    def store(self) -> SymbolStore:
+        """The blocks that it is the primary of."""
+        assert isinstance(self.core.store, SymbolStore)
+        return self.core.store
+
+    def stores(self, what: str) -> list[object]:
+        """What is in all its stores: `sums` or `kept` versions."""
+        copies = self.core.copies
+        groups = (self.core.own, *copies.followers.values(), *copies.joiners.values())
+        return [found for group in groups for found in getattr(group.store, what)]
 
     def start(self) -> None:
         """The process begins."""
@@ -184,7 +203,6 @@ class Cluster:
         self.generation = scenario.generation
         self.restarted_at = 0.0
         self.coordinator = SimCoordinator(self, self.generation)
-        self.servers = [SimServer(self, f"server-{i}", f"server-{i}") for i in range(scenario.cluster.servers)]
         self.workers: list[SimWorker] = []
         self.pids = 0
         self.faulty = scenario.heal_at_s > 0
@@ -193,6 +211,12 @@ class Cluster:
         self.stopped = False
         self.finished_workers = 0
         self._clock = Process("faults")
+        self.fleet = Fleet(self, lambda name, node: SimServer(self, name, node))
+
+    @property
+    def servers(self) -> list[SimServer]:
+        """One for each place, dead or alive."""
+        return self.fleet.servers
 
     def start(self) -> None:
         """Start every role, in an order of chance, and plan the faults."""
@@ -205,6 +229,7 @@ class Cluster:
         for fault in self.scenario.faults:
             self.world.after(fault.at_s, self._clock, self._inject, fault)
         self.world.after(self.scenario.heal_at_s, self._clock, self._heal)
+        self.fleet.start()
 
     def spawn(self, index: int, delay: float) -> SimWorker:
         """A new worker process in place `index`."""
@@ -259,7 +284,7 @@ class Cluster:
         """The coordinator's session with a worker ends about when its report arrives; the worker does not know."""
         self._count("cut-off")
         delay = self.rng.uniform(0.0, 3.0) * self.scenario.weather.mean_delay_s
-        self.world.after(delay, self._clock, self._lost, worker.node)
+        self.world.after(delay, self._clock, self.lost, worker.node)
 
     def stops(self, step: int) -> bool:
         """Whether the worker that has `step` in hand is the one to stop the job; True once."""
@@ -276,7 +301,7 @@ class Cluster:
     def _mourn(self, worker: SimWorker) -> None:
         delay, how = self.rng.uniform(0.0, 0.1), self.rng.random()
         if how < 0.3:
-            self.world.after(delay, self._clock, self._lost, worker.node)
+            self.world.after(delay, self._clock, self.lost, worker.node)
         elif how < 0.6:
             intro = worker.core.introduction
             self.network.send("engine", COORDINATOR, Exited(1, intro.name, intro.pid, -9))
@@ -303,9 +328,10 @@ class Cluster:
             case "cut":
                 ends = [COORDINATOR, *(s.node for s in self.servers)]
                 for end in ends if self.rng.random() < 0.3 else [self.rng.choice(ends)]:
-                    self.network.cut(worker.node, end, fault.lasts_s)
+                    pair = (worker.node, end) if self.rng.random() < 0.5 else (end, worker.node)
+                    self.network.cut(*pair, fault.lasts_s, self.rng.choice(("symmetric", "one-way", "flapping")))
             case "disconnect":
-                self.world.after(0.0, self._clock, self._lost, worker.node)
+                self.world.after(0.0, self._clock, self.lost, worker.node)
             case "join":
                 self.spawn(len(self.workers), 0.0)
             case "leave":
@@ -313,15 +339,10 @@ class Cluster:
             case "pause-coordinator":
                 self.coordinator.stopped = True
                 self.world.after(fault.lasts_s, self._clock, self.world.wake, self.coordinator)
-            case "pause-server":
-                server = self.rng.choice(self.servers)
-                server.stopped = True
-                self.world.after(fault.lasts_s, self._clock, self.world.wake, server)
             case "kill-coordinator":
                 self._kill_coordinator()
-            case "kill-server":
-                if self.scenario.cluster.rewinds:
-                    self._kill_server(self.rng.randrange(len(self.servers)))
+            case "kill-server" | "pause-server" | "cut-server" | "cut-servers" | "scale":
+                self.fleet.inject(fault)
             case "damage":
                 whole = [f for f in self.disk.folders.values() if f.checkpoint is not None]
                 if whole:
@@ -354,41 +375,17 @@ class Cluster:
             if role.alive and self.rng.random() < 0.8:
                 self.world.after(self.rng.uniform(0.0, 0.8), role, role.notice)
 
-    def _kill_server(self, index: int) -> None:
-        """It dies with its blocks; another one is started in its place."""
-        old = self.servers[index]
-        if not old.alive:
-            return
-        old.alive = False
-        how = self.rng.random()
-        if how < 0.3:
-            self.world.after(self.rng.uniform(0.0, 0.1), self._clock, self._lost, old.node)
-        elif how < 0.6:
-            self.network.send("engine", COORDINATOR, Exited(1, old.introduction.name, old.introduction.pid, -9))
-        self.world.after(self.rng.uniform(0.2, 2.0), self._clock, self._start_server, index)
-
-    def _lost(self, node: NodeId) -> None:
+    def lost(self, node: NodeId) -> None:
+        """The coordinator's session with `node` ends."""
         if self.coordinator.alive:
             self.coordinator.lost(node)
-
-    def _start_server(self, index: int) -> None:
-        if self.servers[index].alive:
-            return
-        self.pids += 1
-        name = self.servers[index].introduction.name
-        server = SimServer(self, name, f"{name}/{self.pids}")
-        self.servers[index] = server
-        self.network.add(server)
-        server.start()
 
     def _cut_power(self) -> None:
         """Everything dies at once, and is started again."""
         for worker in self._running():
             worker.kill()
             self.spawn(self.workers.index(worker) % self.scenario.cluster.workers, self.rng.uniform(0.2, 2.0))
-        for index in range(len(self.servers)):
-            self.servers[index].alive = False
-            self.world.after(self.rng.uniform(0.2, 2.0), self._clock, self._start_server, index)
+        self.fleet.cut_power()
         self._kill_coordinator()
 
     def _haunt(self, worker: SimWorker) -> None:

@@ -40,7 +40,7 @@ class Network:
         self.weather = weather
         self.rng = rng
         self.processes: dict[NodeId, Node] = {}
-        self.cuts: dict[frozenset[NodeId], float] = {}
+        self.cuts: dict[tuple[NodeId, NodeId], list[tuple[float, float]]] = {}
         self.dropped = 0
         self.duplicated = 0
         self._links: dict[tuple[NodeId, NodeId], _Link] = {}
@@ -54,9 +54,19 @@ class Network:
         self.weather = Weather(min_delay_s=self.weather.min_delay_s, mean_delay_s=self.weather.mean_delay_s)
         self.cuts.clear()
 
-    def cut(self, a: NodeId, b: NodeId, seconds: float) -> None:
-        """Nothing passes between the two for a while."""
-        self.cuts[frozenset((a, b))] = self.world.now + seconds
+    def cut(self, a: NodeId, b: NodeId, seconds: float, kind: str = "symmetric") -> None:
+        """Nothing passes between the two for a while; `one-way`: from the first to the second; `flapping`: by turns."""
+        now = self.world.now
+        spans = [(now, now + seconds)]
+        if kind == "flapping":
+            spans = [(now + n * seconds / 7, now + (n + 1) * seconds / 7) for n in (0, 2, 4, 6)]
+        for pair in ((a, b),) if kind == "one-way" else ((a, b), (b, a)):
+            self.cuts.setdefault(pair, []).extend(spans)
+
+    def is_cut(self, a: NodeId, b: NodeId) -> bool:
+        """Whether nothing passes from the first to the second now."""
+        spans = self.cuts.get((a, b))
+        return spans is not None and any(start <= self.world.now < end for start, end in spans)
 
     def send(self, sender: NodeId, to: NodeId, message: Message, payload: Sequence[object] = ()) -> None:
         """Hand over; what becomes of it is not known."""
@@ -84,10 +94,8 @@ class Network:
             self.world.after(delay, target, self._deliver, sender, target, message, payload)
 
     def _lost(self, sender: NodeId, to: NodeId, link: _Link) -> bool:
-        if self.cuts:
-            until = self.cuts.get(frozenset((sender, to)))
-            if until is not None and until > self.world.now:
-                return True
+        if self.cuts and self.is_cut(sender, to):
+            return True
         if not self.weather.drop or link.drops >= _MAX_DROPS_IN_A_ROW or self.rng.random() >= self.weather.drop:
             link.drops = 0
             return False

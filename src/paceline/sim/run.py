@@ -25,6 +25,9 @@ class Outcome:
     lost_workers: int
     wasted_slots: int
     fired: dict[str, int] = field(default_factory=dict)
+    failovers: int = 0
+    copies: int = 0
+    rewinds: int = 0
 
 
 def simulate(scenario: Scenario) -> Outcome:
@@ -60,7 +63,13 @@ def simulate(scenario: Scenario) -> Outcome:
         core.totals.lost_workers,
         core.totals.wasted_slots,
         cluster.fired,
+        core.failovers,
+        cluster.checker.copies,
+        core.rewinds,
     )
+
+
+_SUMMED = ("events", "commits", "slots", "lost_workers", "wasted_slots", "failovers", "copies", "rewinds")
 
 
 class Tally:
@@ -69,7 +78,7 @@ class Tally:
     def __init__(self) -> None:
         self.seeds = 0
         self.violations: dict[int, str] = {}
-        self.totals = dict.fromkeys(("events", "commits", "slots", "lost_workers", "wasted_slots"), 0)
+        self.totals = dict.fromkeys(_SUMMED, 0)
         self.fired: dict[str, int] = {}
         self._began = perf_counter()
 
@@ -106,7 +115,9 @@ class Tally:
         return (
             f"{self.seeds} schedules in {figures['seconds']} s: {bad}\n"
             f"{self.totals['events']:,} events ({figures['events_per_s']:,}/s), {self.totals['commits']:,} commits, "
-            f"{self.totals['slots']:,} slots, {self.totals['lost_workers']:,} workers lost\nfaults: {faults}"
+            f"{self.totals['slots']:,} slots, {self.totals['lost_workers']:,} workers lost, "
+            f"{self.totals['failovers']:,} failovers, {self.totals['copies']:,} copies made, "
+            f"{self.totals['rewinds']:,} rewinds\nfaults: {faults}"
         )
 
 
@@ -141,17 +152,7 @@ def _check_end(cluster: Cluster) -> None:
     """Nothing is missing, and nothing is left over."""
     checker, core = cluster.checker, cluster.coordinator.core
     last = len(checker.log) - 1
-    for server in cluster.servers:
-        if server.core.failed is not None:
-            raise Violation(f"{server.node} believes that the job failed: {server.core.failed.reason}")
-        if not server.core.blocks:
-            continue
-        if server.core.applied != last:
-            raise Violation(f"{server.node} ends at version {server.core.applied} of {last}")
-        if server.core.steps or server.store.sums:
-            raise Violation(f"{server.node} still holds {list(server.core.steps)}, {list(server.store.sums)}")
-        if set(server.store.kept) - {last}:  # the last one is readable anyway
-            raise Violation(f"{server.node} still keeps versions {list(server.store.kept)}")
+    cluster.fleet.check_end(last)
     _check_progress(cluster, last)
     if len(core.leases) or len(core.gate):
         raise Violation(f"{len(core.leases)} leases and {len(core.gate)} steps are left")

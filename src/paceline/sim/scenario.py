@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+import msgspec
+
 from paceline.config.dials import ClusterSpec
 from paceline.messages import JobArgs, ValidatorSpec
 from paceline.sim.network import Weather
@@ -61,6 +63,7 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     heal_at_s: float = 0.0
     stop: StopPlan | None = None
+    careful: bool = False  # servers are lost one at a time, and not before every block has all its copies again
     single_thread: bool = False  # a worker hears nothing while it computes, but its heart beats
     part_nbytes: int = 1 << 30  # answers to pulls come in parts of this size
     resend_s: float = 1.0
@@ -73,7 +76,8 @@ class Scenario:
         steps = "+".join(f"{p.data_len}/{p.batch_size}x{p.epochs}" for p in self.phases)
         return (
             f"seed {self.seed}: {self.job.mode} slots={self.job.slots} det={self.model.deterministic} "
-            f"w={self.cluster.workers} s={self.cluster.servers} hold={self.cluster.held} data={steps} "
+            f"w={self.cluster.workers} s={self.cluster.servers} r={self.cluster.replicas}"
+            f"{' careful' * self.careful} hold={self.cluster.held} data={steps} "
             f"stop={self.stop} validators={[v.every for v in self.validators]} evaluate={self.evaluate} "
             f"{self.weather} {[(round(f.at_s, 2), f.kind, round(f.lasts_s, 2)) for f in self.faults]}"
         )
@@ -98,26 +102,45 @@ FAULTS = (
     "damage",
     "ghost",
 )
+SERVER_FAULTS = ("kill-server", "kill-server", "pause-server", "cut-server", "cut-servers", "cut-servers", "scale")
+"""Besides, where blocks have copies."""
 
 
 def make_scenario(
-    seed: int, *, mode: str | None = None, workers: int | None = None, servers: int | None = None
+    seed: int,
+    *,
+    mode: str | None = None,
+    workers: int | None = None,
+    servers: int | None = None,
+    replicas: int | None = None,
 ) -> Scenario:
     """Everything that `seed` says; arguments that are given win over it."""
     rng = Random(f"scenario {seed}")
     mode_ = rng.choice(("bsp", "bsp", "bsp", "ssp:0", "ssp:1", "ssp:3", "asp"))
     workers_, servers_ = rng.randint(1, 6), rng.randint(1, 3)
     mode_, workers_, servers_ = mode or mode_, workers or workers_, servers or servers_
+    chance = Random(f"copies {seed}")
+    replicas_ = chance.choice((0, 1, 1, 2)) if replicas is None else replicas
+    if replicas_ and servers is None:
+        servers_ = max(servers_, replicas_ + chance.randint(1, 2))
+    replicas_ = min(replicas_, servers_ - 1)
+    careful = replicas_ > 0 and chance.random() < 0.5
     slots = rng.randint(1, 6) if mode_ == "bsp" else None
     if rng.random() < 0.1:
         slots = rng.randint(2, 3)  # a window with several slots a step
     phases = _phases(rng, slots or 1)
+    if replicas_ and chance.random() < 0.4:  # long enough for copies to be made, and lost again
+        phases = tuple(msgspec.structs.replace(p, epochs=4 * p.epochs) for p in phases)
     calm = rng.random() < 0.15
     mean_turn = rng.choice((0.02, 0.08, 0.3))
     speeds = tuple(rng.choice((1.0, 1.0, 1.0, 4.0)) * rng.uniform(0.7, 1.4) for _ in range(workers_))
     slots_in_all = sum(-(-p.data_len // p.batch_size) * p.epochs for p in phases)
     length = 0.5 + slots_in_all * mean_turn * 1.5 / workers_
     faults = [] if calm else [_fault(rng, length) for _ in range(rng.randint(0, 6))]
+    if careful:
+        faults = [f for f in faults if f.kind not in ("power-cut", "damage")]
+    if replicas_ or chance.random() < 0.3:
+        faults += [_fault(chance, length, SERVER_FAULTS) for _ in range(chance.randint(0, 5))]
     weather = Weather() if calm else _weather(rng)
     stop = None
     if rng.random() < 0.2:
@@ -149,6 +172,8 @@ def make_scenario(
             checkpoint_steps=rng.choice((0, 1, 2, 3, 5, 8)),
             checkpoint_s=rng.choice((0.0, 0.0, 1.0)),
             keep_checkpoints=rng.randint(1, 3),
+            replicas=replicas_,
+            reach_s=chance.choice((1.5, 3.0)),
         ),
         phases=phases,
         validators=validators,
@@ -159,10 +184,12 @@ def make_scenario(
         faults=tuple(sorted(faults, key=lambda f: f.at_s)),
         heal_at_s=length + 2.0,
         stop=stop,
+        careful=careful,
         single_thread=rng.random() < 0.6,
         part_nbytes=rng.choice((1, 1 << 30)),
         # One worker, the slowest, does everything that is left; before that, others fall silent and are evicted.
-        bound_s=60.0 + 1.5 * turns * (1.5 * mean_turn * max(speeds) + 12 * weather.mean_delay_s),
+        bound_s=60.0
+        + 1.5 * turns * (1.5 * mean_turn * max(speeds) + (12 + 12 * (replicas_ > 0)) * weather.mean_delay_s),
     )
 
 
@@ -225,8 +252,9 @@ def _habits(rng: Random, mean_turn_s: float, *, calm: bool) -> Habits:
     )
 
 
-def _fault(rng: Random, length: float) -> Fault:
-    kind = rng.choice(FAULTS)
+def _fault(rng: Random, length: float, kinds: tuple[str, ...] = FAULTS) -> Fault:
+    kind = rng.choice(kinds)
     lasts = {"pause": rng.choice((0.5, 3.0, 9.0)), "cut": rng.choice((0.5, 3.0, 8.0))}
+    lasts |= {"cut-server": rng.choice((0.5, 3.0, 8.0)), "cut-servers": rng.choice((0.5, 3.0, 8.0, 20.0))}
     lasts |= {"pause-coordinator": rng.choice((0.3, 6.0)), "pause-server": rng.choice((0.1, 1.5, 6.0))}
     return Fault(at_s=rng.uniform(0.0, length), kind=kind, lasts_s=lasts.get(kind, 0.0))

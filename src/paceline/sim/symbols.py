@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from paceline.core.store import SumKey
-from paceline.messages import BlockFrame
+from paceline.messages import BlockFrame, CopyFrame, SumMeta
 from paceline.sim.disk import Disk
-from paceline.types import INIT_STEP, BlockSpec, Commit, Fence, Kind, ModelSpec
+from paceline.types import INIT_STEP, BlockSpec, Commit, Fence, Kind, ModelSpec, NodeId
 
 _MARK = 1 << 61  # above every tensor number; below it 20 bits of step, 14 of slot, 4 and 23 of fence
 
@@ -86,19 +86,24 @@ class Observer(Protocol):
         """`store.current` came from a checkpoint."""
         ...
 
+    def copied(self, store: SymbolStore, version: int, values: Sequence[Value]) -> None:
+        """Blocks came from another server, as `version`."""
+        ...
+
 
 class SymbolStore:
     """`BlockStore` without arithmetic."""
 
-    def __init__(self, observer: Observer, disk: Disk) -> None:
+    def __init__(self, observer: Observer, disk: Disk, node: NodeId = "") -> None:
         self.observer = observer
+        self.node = node
         self.disk = disk
         self.frozen: tuple[int, dict[int, Value]] | None = None
         self.blocks: dict[int, BlockSpec] = {}
         self.current: dict[int, Value] = {}
         self.version = -1
         self.kept: dict[int, dict[int, Value]] = {}
-        self.sums: dict[SumKey, list[Part]] = {}
+        self.sums: dict[SumKey, Sequence[Part]] = {}
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
         """Make room."""
@@ -138,9 +143,9 @@ class SymbolStore:
         """One attempt more."""
         gradients = {b: p for b, p in payloads.items() if isinstance(p, Gradient)}
         part = Part(*unmark(absent), weight, gradients)
-        parts = self.sums.setdefault(key, [])
+        parts = self.sums.get(key, ())
         self.observer.added(self, key, part, parts)
-        parts.append(part)
+        self.sums[key] = (*parts, part)
 
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
         """None: norms are arithmetic."""
@@ -186,3 +191,48 @@ class SymbolStore:
         chosen = [values[b] for b in (self.blocks if blocks is None else blocks) if values[b].version > have]
         frames = tuple(BlockFrame(v.block, self.blocks[v.block].dtype, self.blocks[v.block].numel) for v in chosen)
         return frames, tuple(chosen)
+
+    # ------------------------------------------------------------ copies on other servers
+
+    def export(self, key: SumKey, blocks: Sequence[int]) -> tuple[SumMeta, tuple[BlockFrame, ...], Sequence[object]]:
+        """All parts of the sum, with the gradients of these blocks."""
+        parts = self.sums[key]
+        mine = tuple(p._replace(gradients={b: g for b, g in p.gradients.items() if b in blocks}) for p in parts)
+        return SumMeta(sum(p.weight for p in parts), len(parts)), (), (mine,)
+
+    def install(self, key: SumKey, meta: SumMeta, frames: Sequence[BlockFrame], payload: Sequence[object]) -> None:
+        """As it was exported."""
+        (parts,) = payload
+        assert isinstance(parts, tuple)
+        assert len(parts) == meta.slots
+        self.sums[key] = parts
+
+    def copy_out(self, blocks: Sequence[int]) -> tuple[tuple[CopyFrame, ...], Sequence[object]]:
+        """Values are never written to."""
+        frames = tuple(CopyFrame(b, -1, "", self.blocks[b].dtype, self.blocks[b].numel) for b in blocks)
+        return frames, tuple(self.current[b] for b in blocks)
+
+    def copy_in(self, version: int, frames: Sequence[CopyFrame], payload: Sequence[object]) -> None:
+        """Values of another store."""
+        values = [value for value in payload if isinstance(value, Value)]
+        self.current.update({value.block: value for value in values})
+        self.version = version
+        self.observer.copied(self, version, values)
+
+    def take(self, blocks: Sequence[int]) -> object:
+        """Blocks with all their versions."""
+        assert not self.sums, f"blocks are taken while there are sums of {list(self.sums)}"
+        specs = {b: self.blocks.pop(b) for b in blocks}
+        current = {b: self.current.pop(b) for b in blocks}
+        kept = {version: {b: values.pop(b) for b in blocks if b in values} for version, values in self.kept.items()}
+        return specs, current, kept
+
+    def put(self, version: int, taken: object) -> None:
+        """Blocks with all their versions."""
+        specs, current, kept = cast(tuple[dict[int, BlockSpec], dict[int, Value], dict[int, dict[int, Value]]], taken)
+        assert not self.blocks or self.version == version
+        self.version = version
+        self.blocks.update(specs)
+        self.current.update(current)
+        for number, values in kept.items():
+            self.kept.setdefault(number, {}).update(values)

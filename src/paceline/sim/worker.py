@@ -31,10 +31,12 @@ from paceline.messages import (
     Prepare,
     PullReply,
     Push,
+    Reachable,
     Refused,
     Register,
     Seal,
     Stop,
+    Unreachable,
     Welcome,
 )
 from paceline.sim.symbols import Buffer, Gradient, Reads, Value, mark
@@ -94,6 +96,7 @@ class SimWorker(Node):
         self._joining: Message | None = None
         self._evaluating = False
         self._noticed = False
+        self._cut_since: dict[NodeId, float] = {}
         self._inbox: deque[tuple[NodeId, Message, tuple[object, ...]]] = deque()
 
     # ------------------------------------------------------------ events
@@ -194,7 +197,22 @@ class SimWorker(Node):
             ask, message, _ = self._asked
             self._asked = (ask, message, world.now)
             self._send(Send(COORDINATOR, self._joining or message))
+        self._feel(world.now)
         world.after(self.scenario.tick_s, self, self._tick)
+
+    def _feel(self, now: float) -> None:
+        """What the transport knows: a session with a primary that has been dead for long, or has come up again."""
+        network, placement = self.cluster.network, self.core.placement
+        if placement is None or not (network.cuts or self._cut_since):
+            return
+        for server in self.core.mine:
+            if not network.is_cut(self.node, server) and not network.is_cut(server, self.node):
+                if self._cut_since.pop(server, None) is not None:
+                    self._send(Send(COORDINATOR, Reachable(server)))
+                continue
+            since = self._cut_since.setdefault(server, now)
+            if now - since >= self.scenario.cluster.reach_s:
+                self._send(Send(COORDINATOR, Unreachable(server, now - since, placement.epoch)))
 
     def _beat(self) -> None:
         if self.done:

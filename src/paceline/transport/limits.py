@@ -25,10 +25,15 @@ class LinkLimits:
     retry_min_s: float = 0.02
     retry_max_s: float = 0.15
     """Between two attempts to connect: the first pause, and the longest."""
+    ping_s: float = 1.0
+    quiet_s: float = 2.0
+    """Across a network, how often a connection on which nothing comes is tried, and how long the answer may take."""
 
     def __post_init__(self) -> None:
         """Refuse bounds that would let nothing through."""
         if min(self.queue_messages, self.queue_nbytes, self.max_unproven) < 1:
             raise ValueError(f"every link limit must be at least 1: {self}")
+        if min(self.ping_s, self.quiet_s) <= 0:
+            raise ValueError(f"ping_s and quiet_s must be above 0: {self}")
         if not 0 < self.retry_min_s <= self.retry_max_s or self.handshake_s <= 0 or not 0 <= self.linger_s <= 10:
             raise ValueError(f"retry_min_s <= retry_max_s, all above 0, linger_s at most 10: {self}")

@@ -32,6 +32,7 @@ from paceline.transport.zmq_parts import (
     monitor_events,
     open_monitor,
     read_parts,
+    set_pings,
 )
 from paceline.transport.zmq_sessions import Sessions
 from paceline.types import NodeId
@@ -104,7 +105,8 @@ class Dial:
         socket.setsockopt(zmq.CONNECT_TIMEOUT, round(limits.handshake_s * 1000))
         socket.setsockopt(zmq.RECONNECT_IVL, _NO_RECONNECT_MS)
         socket.setsockopt(zmq.IPV6, int("[" in self.address))
-        if self._encrypt:
+        if self._encrypt:  # it crosses a network, which may be cut without a word
+            set_pings(socket, limits)
             mine, secret = zmq.curve_keypair()
             socket.setsockopt(zmq.CURVE_PUBLICKEY, mine)
             socket.setsockopt(zmq.CURVE_SECRETKEY, secret)

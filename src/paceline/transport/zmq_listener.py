@@ -35,6 +35,7 @@ from paceline.transport.zmq_parts import (
     monitor_events,
     open_monitor,
     read_parts,
+    set_pings,
 )
 from paceline.transport.zmq_sessions import Sessions
 from paceline.types import NodeId
@@ -157,7 +158,8 @@ class Listener:
         router.setsockopt(zmq.MAXMSGSIZE, max(limits.wire.max_frame_nbytes, limits.wire.max_header_nbytes))
         router.setsockopt(zmq.HANDSHAKE_IVL, round(limits.handshake_s * 2000))  # ours ends first
         router.setsockopt(zmq.IPV6, int(ipv6))
-        if encrypt:
+        if encrypt:  # it crosses a network, which may be cut without a word
+            set_pings(router, limits)
             router.setsockopt(zmq.CURVE_SERVER, 1)
             router.setsockopt(zmq.CURVE_SECRETKEY, z85.encode(curve_secret(self.sessions.token)))
         else:

@@ -128,6 +128,12 @@ def frame_views(parts: Sequence[zmq.Frame]) -> tuple[Frame, ...]:
     return tuple(memoryview(bytearray(part.buffer)) if len(part) < ZERO_COPY_NBYTES else part.buffer for part in parts)
 
 
+def set_pings(socket: ZmqSocket, limits: LinkLimits) -> None:
+    """Connections of `socket` end when their other end does not answer. ZeroMQ asks, and answers, in its own thread."""
+    socket.setsockopt(zmq.HEARTBEAT_IVL, round(limits.ping_s * 1000))
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(limits.quiet_s * 1000))
+
+
 def open_monitor(context: ZmqContext, socket: ZmqSocket, events: int) -> ZmqSocket:
     """A socket that reports connection events of `socket`, in the order in which they happened.
 

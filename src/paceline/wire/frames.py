@@ -10,7 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.errors import RefusedFrameError
-from paceline.messages import Assign, BlockFrame, Message, Prepare, Pull, PullReply, Push
+from paceline.messages import (
+    Assign,
+    BlockFrame,
+    CopyFrame,
+    CopyPart,
+    Message,
+    Prepare,
+    Pull,
+    PullReply,
+    Push,
+    Replicate,
+)
 from paceline.types import INIT_STEP
 from paceline.wire.codec import MAX_HEADER_NBYTES
 
@@ -89,7 +100,7 @@ def item_nbytes(dtype: str) -> int:
 
 def message_blocks(message: Message) -> tuple[BlockFrame, ...]:
     """The raw frames that `message` declares; empty for messages that carry none."""
-    if isinstance(message, (Push, PullReply)):
+    if isinstance(message, (Push, PullReply, Replicate)):
         return message.blocks
     return ()
 
@@ -115,6 +126,28 @@ def check_frames(
         if declared.block in seen:
             raise RefusedFrameError("duplicate-block", f"block {declared.block} twice in one message")
         seen.add(declared.block)
+        total += nbytes
+    if total > limits.max_message_nbytes:
+        raise RefusedFrameError("message-cap", f"{total} bytes, at most {limits.max_message_nbytes}")
+
+
+def _check_copies(
+    copies: Sequence[CopyFrame], frames: Sequence[memoryview | bytes], limits: WireLimits = DEFAULT_LIMITS
+) -> None:
+    """As `check_frames`, for a copy: a block has several frames there, each under a name of its own."""
+    if len(frames) > limits.max_frames or len(copies) > limits.max_frames:
+        raise RefusedFrameError("frame-count", f"more than {limits.max_frames} frames")
+    if len(frames) != len(copies):
+        raise RefusedFrameError("frame-count", f"{len(copies)} declared, {len(frames)} came")
+    seen: set[tuple[int, int, str]] = set()
+    total = 0
+    for copy, frame in zip(copies, frames, strict=True):
+        nbytes = len(frame) if isinstance(frame, bytes) else frame.nbytes
+        _check_frame(BlockFrame(copy.block, copy.dtype, copy.numel), nbytes, limits)
+        name = copy.block, copy.piece, copy.name
+        if name in seen:
+            raise RefusedFrameError("duplicate-block", f"block {copy.block} {copy.name[:40]!r} twice in one message")
+        seen.add(name)
         total += nbytes
     if total > limits.max_message_nbytes:
         raise RefusedFrameError("message-cap", f"{total} bytes, at most {limits.max_message_nbytes}")
@@ -148,26 +181,32 @@ def check_message(message: Message, frames: Sequence[memoryview | bytes], limits
     """
     if isinstance(message, _CHECKED):
         _check_fields(message)
+    if isinstance(message, CopyPart):
+        _check_copies(message.frames, frames, limits)
+        return
     blocks = message_blocks(message)
     if blocks or frames:
         check_frames(blocks, frames, limits)
 
 
-_CHECKED = (Push, Pull, PullReply, Prepare, Assign)
+_CHECKED = (Push, Pull, PullReply, Prepare, Assign, Replicate, CopyPart)
 
 
-def _check_fields(message: Push | Pull | PullReply | Prepare | Assign) -> None:
+def _check_fields(message: Push | Pull | PullReply | Prepare | Assign | Replicate | CopyPart) -> None:
     if isinstance(message, (Prepare, Assign)):
         for tensor in message.spec.tensors:
             shape_numel(tensor.shape)
             item_nbytes(tensor.dtype)
         return
     _check_range("incarnation", message.incarnation, 0)
-    if isinstance(message, (Push, Pull)):
+    if isinstance(message, (Push, Pull, Replicate, CopyPart)):
         _check_range("epoch", message.epoch, 0)
-    if isinstance(message, Push):
+    if isinstance(message, (Push, Replicate)):
         _check_range("step", message.step, INIT_STEP)
+    if isinstance(message, Push):
         _check_range("slot", message.slot, 0)
+    if isinstance(message, CopyPart):
+        _check_range("part", message.part, 0)
 
 
 def _check_range(name: str, value: int, least: int) -> None:

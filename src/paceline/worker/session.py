@@ -30,6 +30,7 @@ from paceline.transport.base import Delivery, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId
 from paceline.wire.codec import decode, encode
 from paceline.worker.notice import Notice
+from paceline.worker.reach import Reach
 
 Reply = TypeVar("Reply", bound=Message)
 _POLL_S = 0.2
@@ -67,6 +68,7 @@ class Session:
         self._redial: Redial | None = None
         self._registered_at: NodeId | None = None
         self._servers: dict[NodeId, str] = {}
+        self._reach = Reach()
         self._refused: str | None = None
         self._next_tick = 0.0
         self._awaiting: int | None = None
@@ -188,6 +190,7 @@ class Session:
         event = self.port.recv(_POLL_S)
         now = time.monotonic()
         self._redial.note(event)
+        self._reach.note(event)
         match event:
             case Received(peer=peer, message=message, frames=frames):
                 self._received(peer, message, frames, now)
@@ -204,8 +207,15 @@ class Session:
             self._next_tick = now + _POLL_S
             self._redial.tick(now)
             self._send_all(self.core.tick(now))
+            self._report(now)
         if self.core.abort is not None:
             raise error_of(self.core.abort)
+
+    def _report(self, now: float) -> None:
+        """Tell the coordinator which servers this worker cannot reach: it decides who does without whom."""
+        if self.core.placement is not None:
+            epoch = self.core.placement.epoch
+            self._send_all([Send(COORDINATOR, m) for m in self._reach.tick(now, self.core.mine, epoch)])
 
     def _meet(self, peer: NodeId, now: float) -> None:
         """A session came up (again)."""

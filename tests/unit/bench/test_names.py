@@ -18,6 +18,7 @@ NAMES = {
     "straggler": {"bsp_over_ideal", "ssp_over_ideal", "asp_over_ideal", "ddp_over_ideal"},
     "memory": {"server_over_weights", "worker_over_plain"},
     "sync": {"shm_over_gloo", "tcp_over_gloo", "shm_over_memory_limit", "tcp_push_pull_gb_per_s"},
+    "replicas": {"replicas_over_none", "replicas_over_none_tcp"},
 }  # fmt: skip
 
 tables = load("tables")
@@ -45,9 +46,11 @@ def test_sync_has_ratios_by_size_against_two_workers_and_the_limit() -> None:
     assert ratios["tcp_push_pull_gb_per_s"] == pytest.approx(2.5)
 
 
-@pytest.mark.parametrize(("name", "arguments"), [("sync", ({2: [0.25], 4: [0.25]}, 1.0)), ("straggler", (1.0,))])
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("sync", ({2: [0.25], 4: [0.25]}, 1.0)), ("replicas", (1.0, 1.0)), ("straggler", (1.0,))]
+)
 def test_every_contender_has_a_name_of_its_own(name: str, arguments: tuple[Any, ...]) -> None:
-    assert len(load(name).contenders(*arguments)) == {"sync": 8, "straggler": 5}[name]
+    assert len(load(name).contenders(*arguments)) == {"sync": 8, "replicas": 4, "straggler": 5}[name]
 
 
 def test_memory_takes_off_the_idle_server() -> None:

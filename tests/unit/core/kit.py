@@ -22,6 +22,7 @@ from paceline.messages import (
     BlockFrame,
     Checkpoint,
     Committed,
+    CopyFrame,
     EvalGrant,
     Evaluated,
     Grant,
@@ -35,6 +36,7 @@ from paceline.messages import (
     Register,
     Seal,
     Sealed,
+    SumMeta,
     Turn,
 )
 from paceline.sim.disk import Disk
@@ -128,6 +130,8 @@ class Recorder:
         self.loaded: list[tuple[str, int]] = []
         self.saved: list[int] = []
         self.damaged = ""
+        self.installed: list[tuple[SumKey, tuple[object, ...]]] = []
+        self.copied: list[tuple[int, tuple[object, ...]]] = []
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
         self.blocks = [b.index for b in blocks]
@@ -181,6 +185,27 @@ class Recorder:
         chosen = self.blocks if blocks is None else list(blocks)
         return tuple(frame(b) for b in chosen), tuple(f"{b}@{version}" for b in chosen)
 
+    def export(self, key: SumKey, blocks: Sequence[int]) -> tuple[SumMeta, tuple[BlockFrame, ...], Sequence[object]]:
+        return SumMeta(1.0, 1), tuple(frame(b) for b in blocks), tuple(f"sum {key.step}:{b}" for b in blocks)
+
+    def install(self, key: SumKey, meta: SumMeta, frames: Sequence[BlockFrame], payload: Sequence[object]) -> None:
+        self.installed.append((key, tuple(payload)))
+
+    def copy_out(self, blocks: Sequence[int]) -> tuple[tuple[CopyFrame, ...], Sequence[object]]:
+        frames = tuple(CopyFrame(b, -1, "", BLOCKS[b].dtype, BLOCKS[b].numel) for b in blocks)
+        return frames, tuple(f"copy of {b}" for b in blocks)
+
+    def copy_in(self, version: int, frames: Sequence[CopyFrame], payload: Sequence[object]) -> None:
+        self.copied.append((version, tuple(payload)))
+
+    def take(self, blocks: Sequence[int]) -> object:
+        self.blocks = [b for b in self.blocks if b not in blocks]
+        return list(blocks)
+
+    def put(self, version: int, taken: object) -> None:
+        assert isinstance(taken, list)
+        self.blocks += taken
+
 
 def frame(block: int, rev: int = 0) -> BlockFrame:
     return BlockFrame(block, BLOCKS[block].dtype, BLOCKS[block].numel, rev)
@@ -191,7 +216,7 @@ class ServerKit:
 
     def __init__(self, *segments: Segment, whole: bool = False, hold: int = 0, initialised: bool = True) -> None:
         self.store = Recorder()
-        self.core = ServerCore("server-0", self.store)
+        self.core = ServerCore("server-0", lambda: self.store)
         self.requests = 0
         placement = Placement(1, ("server-0",) * len(BLOCKS), {"server-0": "here"})
         self.tell(Assign(1, 0, placement, model(), BLOCKS, whole, hold))

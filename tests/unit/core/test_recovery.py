@@ -643,7 +643,7 @@ def test_rule_a_worker_that_enters_an_incarnation_reads_everything_anew() -> Non
     new = Placement(2, owners, dict.fromkeys(owners, "at"))
     effects = core.handle("coordinator", Prepared(asked.req, 1, 1, new), (), 0.0)
     assert [(p.exact, p.have, p.incarnation) for p in sent(effects, Pull)] == [(4, -1, 1)] * 2
-    assert core.reconnected(0.0)[0].message.leases == (HeldLease(4, 0, fence(2)),)  # type: ignore[attr-defined]
+    assert core.reconnected(0.0)[0].message.leases == (HeldLease(4, 0, fence(2), None, 2),)  # type: ignore[attr-defined]
 
 
 def test_interchangeable_attempts_that_servers_used_otherwise_are_in_the_log() -> None:

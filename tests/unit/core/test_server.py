@@ -49,10 +49,9 @@ def test_what_is_wrong_with_a_push_is_named_and_counted() -> None:
 
 
 def test_before_there_are_blocks_pushes_wait_and_reads_are_parked() -> None:
-    core = ServerCore("server-0", Recorder())
     kit = ServerKit()
-    kit.core, kit.store = core, Recorder()
-    core.store = kit.store
+    kit.store = Recorder()
+    kit.core = ServerCore("server-0", lambda: kit.store)
     assert refusal(kit.push(INIT_STEP, 0, 5, base=-1)) == "plan"
     assert kit.say(Pull(1, 0, 1, 0)) == []
     placement = Placement(1, ("server-0",) * len(BLOCKS), {"server-0": "here"})
@@ -71,7 +70,8 @@ def test_an_assignment_is_taken_once() -> None:
 
 
 def test_a_server_opens_only_its_own_blocks() -> None:
-    core = ServerCore("s1", store := Recorder())
+    store = Recorder()
+    core = ServerCore("s1", lambda: store)
     core.handle(COORDINATOR, Assign(1, 0, Placement(1, ("s0", "s1"), {}), model(), BLOCKS, False), (), 0.0)
     assert store.blocks == [1]
 

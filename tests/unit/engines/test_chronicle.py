@@ -103,3 +103,9 @@ def test_ends(sheet: Sheet, chronicle: Chronicle) -> None:
     ]
     assert enough("server-0", 1, Stay(), 5) == "server-0 ended (exit code 1)"
     assert enough("server-0", -9, GiveUp(1), 0) == "server-0 ended (signal 9), and --max-restarts is 0"
+
+
+def test_failovers_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -> None:
+    for failovers in (3, 3, 4, 4):
+        chronicle.status({"failovers": failovers})
+    assert sheet.notes == ["warning: a server was lost: a backup took over, and no commit is lost"]

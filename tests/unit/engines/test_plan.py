@@ -40,6 +40,8 @@ def test_the_coordinator_is_told(script: Path, tmp_path: Path) -> None:
     assert (cluster.checkpoint_steps, cluster.checkpoint_s) == (20, 0.0)
     assert (cluster.keep_checkpoints, cluster.max_steps, cluster.resume) == (2, 9, "i0-v1")
     assert cluster.rewinds
+    assert cluster.replicas == 0
+    assert RunPlan(script=script, run=tmp_path, servers=3, replicas=2).cluster.replicas == 2
     assert RunPlan(script=script, run=tmp_path).cluster.checkpoint_s == 30.0
 
 
@@ -49,6 +51,8 @@ def test_the_coordinator_is_told(script: Path, tmp_path: Path) -> None:
         ({"keep": 0}, "--keep must be at least 1, not 0"),
         ({"max_restarts": -1}, "--max-restarts must not be negative"),
         ({"max_steps": -1}, "--max-steps must not be negative"),
+        ({"replicas": -1}, "--replicas must not be negative, not -1"),
+        ({"replicas": 1}, "--replicas 1 needs 2 servers, each copy on one of its own: --servers is 1"),
         ({"checkpoint_every": "soon"}, "--checkpoint-every 'soon' makes no sense"),
         ({"workers": 0}, "--workers"),
     ],

@@ -14,7 +14,7 @@ import pytest
 
 from paceline.sim.measure import measure
 from paceline.sim.run import Tally, simulate
-from paceline.sim.scenario import FAULTS, make_scenario
+from paceline.sim.scenario import FAULTS, SERVER_FAULTS, make_scenario
 from paceline.sim.world import Violation
 
 PER_TEST = 100
@@ -28,6 +28,28 @@ def test_seeds(start: int) -> None:
     assert tally.totals["slots"] > PER_TEST
     assert set(tally.fired) >= set(FAULTS), "a campaign that injects nothing proves nothing"
     assert tally.totals["lost_workers"] > 10
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("mode", ["bsp", "ssp:2", "asp"])
+def test_seeds_with_copies(mode: str, replicas: int) -> None:
+    tally = Tally()
+    for seed in range(60_000, 60_040):
+        tally.add(simulate(make_scenario(seed, mode=mode, replicas=replicas)))
+    assert set(tally.fired) >= set(SERVER_FAULTS), "a campaign that injects nothing proves nothing"
+    assert tally.totals["failovers"] > 5
+    assert tally.totals["copies"] > 10
+
+
+def test_servers_lost_one_at_a_time_never_take_the_job_back() -> None:
+    tally = Tally()
+    for seed in range(70_000, 70_150):
+        scenario = make_scenario(seed)
+        if scenario.careful:
+            outcome = simulate(scenario)
+            assert outcome.rewinds == 0
+            tally.add(outcome)
+    assert tally.totals["failovers"] > 10
 
 
 @pytest.mark.parametrize("mode", ["bsp", "ssp:0", "ssp:2", "asp"])

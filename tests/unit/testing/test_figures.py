@@ -127,3 +127,31 @@ def test_commits_that_were_shown_must_be_in_the_log() -> None:
     assert missing_commits({1: {4}, 2: {3}}, log, origins) == [(1, 4), (2, 3)]
     assert missing_commits({3: {0, 1}}, log, origins) == [(3, 1)], "what began from nothing has no other commits"
     assert origins_of([]) == {}
+
+
+def test_with_copies_there_is_no_going_back() -> None:
+    faults = {Fault(Kind.KILL, "server"): 2}
+    for replicas, failures in ((0, []), (1, ["1 rewinds, though every block had 1 copies"])):
+        it = figures(faults=faults, limits={}, replicas=replicas)
+        it.fired["kill server"], it.rewinds = 2, 1
+        it.judge()
+        assert it.failures == failures
+
+
+def test_a_cut_heals_in_time_and_moving_blocks_stops_nobody() -> None:
+    cut, add = Fault(Kind.CUT, "one-way"), Fault(Kind.ADD, "server")
+    it = figures(faults={cut: 1, add: 1}, limits={})
+    it.fired[str(cut)] = it.fired[str(add)] = 1
+    it.measured(str(cut), 0.2, 9.9)
+    it.paused(str(add), 0.9)
+    it.paused(str(cut), 7.0)  # a cut may stop everything
+    it.judge()
+    assert it.failures == []
+    assert it.as_dict()["pause_s"]["add server"]["max"] == 0.9
+    it.measured(str(cut), 0.2, 10.1)
+    it.paused(str(add), 1.2)
+    it.judge()
+    assert it.failures == [
+        "cut one-way: the run was whole 10.1 s after the end of the cut, and not within 10.0 s",
+        "add server: no commit for 1.20 s, above 1.0 s",
+    ]

@@ -33,6 +33,22 @@ def test_a_seed_is_a_plan() -> None:
     assert len({p.pause_s for p in plan}) == len(plan), "instants vary"
 
 
+def test_servers_come_and_go_in_turn() -> None:
+    faults = {Fault(Kind.ADD, "server"): 5, Fault(Kind.DRAIN, "server"): 3, Fault(Kind.KILL, "worker"): 9}
+    for seed in range(20):
+        plan = [planned.fault for planned in make_plan(faults, seed)]
+        assert Counter(plan) == faults
+        kinds = [fault.kind for fault in plan if fault.role == "server"]
+        assert kinds == [Kind.ADD, Kind.DRAIN] * 3 + [Kind.ADD] * 2
+
+
+def test_the_nodes_of_a_network(tmp_path: Path) -> None:
+    faults = {Fault(Kind.CUT, "one-way"): 2, Fault(Kind.ADD, "server"): 1}
+    spec = CampaignSpec(script=SCRIPT, faults=faults, limits={}, dir=tmp_path, workers=2, servers=2)
+    assert spec.cuts
+    assert spec.nodes == ["coordinator", "server-0", "server-1", "server-2", "worker-0", "worker-1"]
+
+
 def test_faults_are_read_and_add_up() -> None:
     found = parse_faults(Kind.KILL, ["worker=6", "server=2", "worker=1"])
     assert found == {Fault(Kind.KILL, "worker"): 7, Fault(Kind.KILL, "server"): 2}
@@ -50,6 +66,8 @@ def test_faults_are_read_and_add_up() -> None:
         (Kind.KILL, "worker=-1", "not 'worker=-1'"),
         (Kind.TERM, "server=1", "--term takes worker=N, not 'server=1'"),
         (Kind.SAVING, "worker=1", "--kill-saving takes server=N or coordinator=N"),
+        (Kind.CUT, "server=1", "--cut takes symmetric=N or one-way=N or flapping=N, not 'server=1'"),
+        (Kind.DRAIN, "worker=1", "--drain takes server=N"),
     ],
 )
 def test_faults_that_make_no_sense_are_refused(kind: Kind, text: str, named: str) -> None:
@@ -76,6 +94,8 @@ def test_limits_and_shapes() -> None:
         ({"workers": 0}, "--workers"),
         ({"lease_s": 0.3}, "--lease"),
         ({"per_round": -1}, "--per-round"),
+        ({"replicas": 2}, "--replicas 2 needs 3 servers, not 2"),
+        ({"replicas": -1}, "--replicas -1"),
         ({"plain_shape": (1, 1)}, "--plain-shape needs --slots"),
     ],
 )
@@ -103,3 +123,13 @@ def test_the_long_campaigns_are_what_was_asked_for() -> None:
     for mode in ("ssp", "asp"):
         kills = [word for word in words_of(mode) if "=" in word]
         assert sum(int(word.partition("=")[2]) for word in kills) == 50
+    planned = {name: sum(int(w.partition("=")[2]) for w in words_of(name) if "=" in w) for name in CAMPAIGNS}
+    assert {"server=100", "--replicas", "server=2"} <= words["failover"]
+    assert {"server=50", "ssp:3", "server=2"} <= words["failover-ssp"]
+    assert {"server=50", "asp", "server=2"} <= words["failover-asp"]
+    assert planned["roles"] == 200
+    assert {"symmetric=30", "one-way=30", "flapping=30"} <= words["cuts"]
+    assert words_of("servers").count("server=20") == 2
+    for name in ("failover", "failover-ssp", "failover-asp", "roles", "cuts", "servers"):
+        assert "--replicas 1" in CAMPAIGNS[name]
+        assert "-s 3" in CAMPAIGNS[name]

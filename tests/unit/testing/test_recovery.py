@@ -115,3 +115,56 @@ def test_a_history_that_begins_anew_begins_the_count_anew() -> None:
 def test_roles() -> None:
     assert BEFORE.of_role("worker")[1] == Process("worker-1", "worker", 31)
     assert [p.name for p in BEFORE.of_role("coordinator")] == ["coordinator"]
+
+
+HELD: dict[str, Any] = {"holders": frozenset({"server-0", "server-1"}), "epoch": 4}
+
+
+def failover(victim: str = "server-0") -> Recovery:
+    before = seen(at=100.0, version=5, **HELD)
+    return Recovery(Fault(Kind.KILL, "server"), 100.0, before, before.processes[victim], 3, 2, replicas=1)
+
+
+def test_a_failover_counts_from_the_new_placement() -> None:
+    it = failover()
+    assert not it.see(seen(100.1, 9, pids={"server-0": 0}, **HELD)), "what was ready without it was committed"
+    assert it.committed_s is None
+    assert "epoch 5 of the placement" in it.missing
+    after: dict[str, Any] = {**HELD, "epoch": 5, "short": 3, "holders": frozenset({"server-1"})}
+    assert not it.see(seen(100.3, 9, pids={"server-0": 0}, **after))
+    assert not it.see(seen(100.8, 10, pids={"server-0": 0}, **after))
+    assert it.committed_s == pytest.approx(0.8)
+    assert not it.see(seen(102.0, 30, pids={"server-0": 25}, **after))
+    assert it.missing == ["a copy of 3 blocks"]
+    assert it.see(seen(103.0, 40, pids={"server-0": 25}, **{**HELD, "epoch": 6}))
+    assert it.pause_s == pytest.approx(1.2), "from the tenth version to what was seen next"
+
+
+def test_a_server_that_holds_nothing_changes_no_placement() -> None:
+    it = failover()
+    it.before = seen(at=100.0, version=5, epoch=4, holders=frozenset({"server-1"}))
+    assert not it.see(seen(100.1, 5, epoch=4, pids={"server-0": 25}))
+    assert it.see(seen(100.2, 6, epoch=4, pids={"server-0": 25}))
+
+
+def test_a_new_server_must_get_blocks() -> None:
+    before = seen(at=100.0, version=5, **HELD)
+    it = Recovery(Fault(Kind.ADD, "server"), 100.0, before, None, 3, 3, new=True)
+    it.see(seen(100.1, 5, **HELD))
+    three: dict[str, Any] = {"pids": {"server-2": 22}, **HELD}
+    assert not it.see(seen(100.2, 6, **three))
+    assert it.missing == ["blocks on the new server"]
+    assert it.see(seen(100.3, 7, **{**three, "holders": HELD["holders"] | {"server-2"}}))
+
+
+def test_a_drained_server_must_end() -> None:
+    before = seen(at=100.0, version=5, **HELD)
+    it = Recovery(Fault(Kind.DRAIN, "server"), 100.0, before, None, 3, 1)
+    it.see(seen(100.1, 5, **HELD))
+    assert not it.see(seen(100.2, 6, **HELD))
+    assert it.missing == ["the end of one of 2 servers"]
+    emptied: dict[str, Any] = {"draining": frozenset({"server-1"}), "holders": frozenset({"server-0"})}
+    assert not it.see(seen(100.3, 7, pids={"server-1": 0}, **emptied))
+    assert it.missing == ["the end of server-1"]
+    assert it.see(seen(101.9, 8, pids={"server-1": 0}, holders=frozenset({"server-0"})))
+    assert it.pause_s == pytest.approx(1.6)

@@ -18,9 +18,11 @@ from paceline.messages import (
     Ok,
     Prepare,
     Prepared,
+    Reachable,
     Refused,
     Register,
     Turn,
+    Unreachable,
     ValidatorSpec,
     Welcome,
 )
@@ -28,6 +30,7 @@ from paceline.transport.base import PeerUp, Received
 from paceline.transport.inproc import InprocHub, InprocPort
 from paceline.types import ModelSpec, OptimizerSpec, Placement
 from paceline.worker.notice import Notice, Preempted
+from paceline.worker.reach import Reach
 from paceline.worker.session import Session, error_of
 
 Answer = Callable[[Message], Message | None]
@@ -257,3 +260,26 @@ def test_leaving_ends_without_a_coordinator_too(opened: Open, coordinators: Coor
 )
 def test_how_a_job_ends(kind: str, error: type[Exception]) -> None:
     assert type(error_of(Abort(1, kind, "why"))) is error
+
+
+def test_a_server_that_cannot_be_reached_is_reported_by_name_until_it_can(
+    hub: InprocHub, opened: Open, coordinators: Coordinators
+) -> None:
+    """The coordinator must know: it decides who does without whom. Nobody retries in silence."""
+    session = opened()
+    session._reach = Reach(0.3)
+    here = hub.port("server-1/1", listen="server-1")
+    addresses = {"server-0/1": "inproc://server-0", "server-1/1": "inproc://server-1"}
+    session.place(Prepared(1, 1, 0, Placement(3, tuple(addresses), addresses)))
+
+    def reports() -> list[Message]:
+        return [m for m in coordinators.messages if isinstance(m, Unreachable | Reachable)]
+
+    session._wait(lambda: bool(reports()), "a report")
+    (report,) = reports()
+    assert isinstance(report, Unreachable)
+    assert (report.peer, report.epoch) == ("server-0/1", 3)
+    late = hub.port("server-0/1", listen="server-0")
+    session._wait(lambda: reports()[-1] == Reachable("server-0/1"), "a report")
+    here.close()
+    late.close()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 
 from paceline.runtime.faults import read_counts
+from paceline.testing.chaos.cuts import COORDINATOR
 from paceline.testing.chaos.figures import Figures, RoundFigures
+from paceline.testing.chaos.network import Network
 from paceline.testing.chaos.plan import CampaignSpec, Planned, make_plan
 from paceline.testing.chaos.run import ChaosRun, Ended, Screen, Stuck
 from paceline.testing.chaos.strikes import Strikes
@@ -35,7 +38,11 @@ class Campaign:
             number = 0
             while number == 0 or self._plan:
                 number += 1
-                self._round(f"round-{number}")
+                with contextlib.ExitStack() as stack:
+                    network = stack.enter_context(Network(self.spec.nodes)) if self.spec.cuts else None
+                    if network is not None:
+                        stack.enter_context(network.inside(COORDINATOR))
+                    self._round(f"round-{number}", network)
         except Stuck as stuck:
             self.figures.failures.append(str(stuck))
         finally:
@@ -43,9 +50,9 @@ class Campaign:
         self.figures.judge()
         return self.figures
 
-    def _round(self, name: str) -> None:
+    def _round(self, name: str, network: Network | None) -> None:
         began = time.monotonic()
-        run = ChaosRun(self.spec, name, self.screen)
+        run = ChaosRun(self.spec, name, self.screen, network)
         figures = RoundFigures(str(run.dir.path))
         self.figures.rounds.append(figures)
         try:

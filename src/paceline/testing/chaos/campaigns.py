@@ -10,6 +10,7 @@ SCRIPT = Path(__file__).parent / "train.example"
 """A small model whose turns sleep some milliseconds: faults come in the middle of them, and restarts have the CPU."""
 
 _BSP = "-w 3 -s 2 --mode bsp --slots 4 --plain-shape 1x1"
+_COPIED = "-w 3 -s 3 --replicas 1 --mode bsp --slots 4 --plain-shape 1x1"
 
 CAMPAIGNS: Mapping[str, str] = {
     "kills": f"--kill worker=100 --kill coordinator=100 --per-round 25 {_BSP} --limit worker=1 --limit coordinator=3",
@@ -27,6 +28,14 @@ CAMPAIGNS: Mapping[str, str] = {
     "mixed": "--kill worker=20 --kill coordinator=10 --kill server=10 --stop worker=5 --stop coordinator=5 "
     f"--term worker=5 --join worker=5 --kill-all 3 --kill-saving server=3 --kill-saving coordinator=3 --per-round 23 "
     f"{_BSP}",
+    "failover": f"--kill server=100 --per-round 25 {_COPIED} --limit server=2",
+    "failover-ssp": "--kill server=50 --per-round 25 -w 3 -s 3 --replicas 1 --mode ssp:3 --limit server=2",
+    "failover-asp": "--kill server=50 --per-round 25 -w 3 -s 3 --replicas 1 --mode asp --limit server=2",
+    "roles": "--kill worker=50 --kill server=50 --kill coordinator=30 --stop worker=10 --stop server=10 "
+    "--stop coordinator=10 --term worker=10 --join worker=10 --add server=10 --drain server=10 --per-round 25 "
+    f"{_COPIED}",
+    "cuts": f"--cut symmetric=30 --cut one-way=30 --cut flapping=30 --per-round 30 {_COPIED}",
+    "servers": f"--add server=20 --drain server=20 --per-round 20 {_COPIED} {SCRIPT} --hidden 2048",
 }
 """What ``make chaos`` runs, one after the other. A campaign that names no script runs `SCRIPT`."""
 

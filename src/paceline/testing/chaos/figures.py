@@ -8,7 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.testing.chaos.cuts import KINDS
 from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind
+
+_HEAL_S = 10.0  # within which a run is whole after the end of a cut
+_PAUSE_S = 1.0  # without a commit, while blocks move
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -54,6 +58,7 @@ class Figures:
     fired: Counter[str] = field(default_factory=Counter)
     recovery_s: dict[str, list[float]] = field(default_factory=dict)
     restored_s: dict[str, list[float]] = field(default_factory=dict)
+    pause_s: dict[str, list[float]] = field(default_factory=dict)
     gone_s: list[float] = field(default_factory=list)
     rounds: list[RoundFigures] = field(default_factory=list)
     lost_slots: int = 0
@@ -83,6 +88,10 @@ class Figures:
             self.recovery_s.setdefault(name, []).append(recovery_s)
         self.restored_s.setdefault(name, []).append(restored_s)
 
+    def paused(self, name: str, pause_s: float) -> None:
+        """The longest time without a commit during a fault."""
+        self.pause_s.setdefault(name, []).append(pause_s)
+
     def judge(self) -> None:
         """Add to `failures` what the figures say against the campaign. Called once, at the end."""
         fail = self.failures.append
@@ -103,9 +112,22 @@ class Figures:
                 fail(f"{number} {what}")
         if self.spec.lock_step and self.digest_equal is not True:
             fail("no round was compared with a run without faults" if self.digest_equal is None else "digests differ")
-        servers = sum(self.fired[str(Fault(kind, "server"))] for kind in (Kind.KILL, Kind.STOP, Kind.SAVING))
+        took = [Fault(kind, "server") for kind in (Kind.KILL, Kind.STOP, Kind.SAVING)]
+        servers = sum(self.fired[str(fault)] for fault in (*took, *(Fault(Kind.CUT, how) for how in KINDS)))
         if self.rewinds > servers:
             fail(f"{self.rewinds} rewinds, but only {servers} faults took a server")
+        elif self.rewinds and self.spec.replicas:
+            fail(f"{self.rewinds} rewinds, though every block had {self.spec.replicas} copies")
+        self._judge_times()
+
+    def _judge_times(self) -> None:
+        fail = self.failures.append
+        for name in (str(Fault(Kind.CUT, kind)) for kind in KINDS):
+            if (healed_s := max(self.restored_s.get(name, [0.0]))) > _HEAL_S:
+                fail(f"{name}: the run was whole {healed_s:.1f} s after the end of the cut, and not within {_HEAL_S} s")
+        for name in (str(Fault(kind, "server")) for kind in (Kind.ADD, Kind.DRAIN)):
+            if (pause_s := max(self.pause_s.get(name, [0.0]))) > _PAUSE_S:
+                fail(f"{name}: no commit for {pause_s:.2f} s, above {_PAUSE_S} s")
         for name, limit_s in self.spec.limits.items():
             samples = self.recovery_s.get(name, [])
             if not samples:
@@ -124,6 +146,7 @@ class Figures:
             "mode": spec.mode,
             "workers": spec.workers,
             "servers": spec.servers,
+            "replicas": spec.replicas,
             "lease_s": spec.lease_s,
             "planned": {str(fault): number for fault, number in sorted(spec.faults.items())},
             "fired": dict(sorted(self.fired.items())),
@@ -135,6 +158,7 @@ class Figures:
             "digest_equal": self.digest_equal,
             "recovery_s": _spreads(self.recovery_s),
             "restored_s": _spreads(self.restored_s),
+            "pause_s": _spreads(self.pause_s),
             "gone_s": spread(self.gone_s) if self.gone_s else None,
             "evictions": self.evictions,
             "needless_evictions": self.needless_evictions,

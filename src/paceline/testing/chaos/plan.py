@@ -11,6 +11,7 @@ from pathlib import Path
 
 from paceline.config.dials import parse_mode
 from paceline.errors import UsageError
+from paceline.testing.chaos.cuts import KINDS
 
 _MAX_PAUSE_S = 0.5  # spreads faults over the instants of a step and of the writing of a checkpoint
 
@@ -25,6 +26,9 @@ class Kind(StrEnum):
     SAVING = "kill-saving"
     ALL = "kill-all"
     LAUNCHER = "kill-launcher"
+    CUT = "cut"
+    ADD = "add"
+    DRAIN = "drain"
 
 
 ROLES: Mapping[Kind, tuple[str, ...]] = {
@@ -35,8 +39,11 @@ ROLES: Mapping[Kind, tuple[str, ...]] = {
     Kind.SAVING: ("server", "coordinator"),
     Kind.ALL: ("run",),
     Kind.LAUNCHER: ("launcher",),
+    Kind.CUT: KINDS,
+    Kind.ADD: ("server",),
+    Kind.DRAIN: ("server",),
 }
-"""To whom it can be done."""
+"""To whom it can be done; of a cut, how."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -92,6 +99,8 @@ class CampaignSpec:
     The run without faults gets `plain_arguments` too, and runs in `plain_shape` if that is given: neither may change
     what is computed.
 
+    With `replicas`, a lost server is no reason to go back: a campaign that rewinds fails.
+
     A round ends after `per_round` faults (0: all of them). `limits` are p95s of the recovery in seconds, by what is
     measured; a campaign that exceeds one fails.
     """
@@ -105,6 +114,7 @@ class CampaignSpec:
     seed: int = 0
     workers: int = 3
     servers: int = 2
+    replicas: int = 0
     mode: str = "bsp"
     slots: int | None = None
     lease_s: float = 2.0
@@ -122,6 +132,8 @@ class CampaignSpec:
         for name in ("workers", "servers"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.replicas < self.servers:
+            raise UsageError(f"--replicas {self.replicas} needs {self.replicas + 1} servers, not {self.servers}")
         if self.lease_s <= 0.5:
             raise UsageError(f"--lease must exceed the heartbeat of 0.5 s, not {self.lease_s}")
         if self.plain_shape is not None and self.slots is None:
@@ -130,6 +142,19 @@ class CampaignSpec:
             raise UsageError(f"--per-round must not be negative, not {self.per_round}")
         if not sum(self.faults.values()) and not self.messages.kinds:
             raise UsageError("nothing to inject: give at least one fault, such as --kill worker=3")
+
+    @property
+    def cuts(self) -> bool:
+        """Whether the network is cut, so that every role needs a namespace of its own."""
+        return any(fault.kind == Kind.CUT for fault in self.faults)
+
+    @property
+    def nodes(self) -> list[str]:
+        """Names of the processes that the run can have; those that join from outside are with the coordinator."""
+        servers = self.servers + self.faults.get(Fault(Kind.ADD, "server"), 0)
+        shapes = [(self.workers, servers), *self.shapes]
+        workers, servers = max(w for w, _ in shapes), max(s for _, s in shapes)
+        return ["coordinator", *(f"server-{i}" for i in range(servers)), *(f"worker-{i}" for i in range(workers))]
 
     @property
     def lock_step(self) -> bool:
@@ -186,4 +211,16 @@ def make_plan(faults: Mapping[Fault, int], seed: int) -> list[Planned]:
     rng = random.Random(f"chaos {seed}")
     order = [fault for fault in sorted(faults) for _ in range(faults[fault])]
     rng.shuffle(order)
+    _alternate(order)
     return [Planned(fault, rng.uniform(0.0, _MAX_PAUSE_S), rng.random(), rng.random()) for fault in order]
+
+
+def _alternate(order: list[Fault]) -> None:
+    """Servers come and go in turn, at the places where either does: there are never many more or fewer of them."""
+    places = [i for i, fault in enumerate(order) if fault.kind in (Kind.ADD, Kind.DRAIN)]
+    come = [order[i] for i in places if order[i].kind == Kind.ADD]
+    go = [order[i] for i in places if order[i].kind == Kind.DRAIN]
+    turns = [fault for pair in zip(come, go, strict=False) for fault in pair]
+    turns += come[len(go) :] + go[len(come) :]
+    for i, fault in zip(places, turns, strict=True):
+        order[i] = fault

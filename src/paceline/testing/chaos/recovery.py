@@ -13,8 +13,10 @@ class Recovery:
     """Fed with every status after a fault at `at`; `before` is the last one before it.
 
     `victim` is whom it hit, None where that is nobody or the whole run. `returns` says that a killed one is started
-    again, under its name. `workers` and `servers` are how many there must be in the end. `committed_s` is the time to
-    the next commit, None until there is one; `missing` says what the run lacks, or lacked last.
+    again, under its name. `workers` and `servers` are how many there must be in the end, and `new` is whether one of
+    the servers is to be one that held nothing before. With `replicas`, the loss of a server is a failover: the next
+    commit counts once the blocks are placed anew. `committed_s` is the time to the next commit, None until there is
+    one; `pause_s` is the longest time without one; `missing` says what the run lacks, or lacked last.
     """
 
     fault: Fault
@@ -24,18 +26,25 @@ class Recovery:
     workers: int
     servers: int
     returns: bool = True
+    replicas: int = 0
+    new: bool = False
     committed_s: float | None = None
+    pause_s: float = 0.0
     missing: list[str] = field(default_factory=lambda: ["a coordinator that answers"])
     _history: tuple[int, int] | None = None
     _base: int = -1
+    _last: tuple[int, float] | None = None
 
     def see(self, seen: Seen) -> bool:
         """Whether this status shows that the run is whole again."""
+        self._pause(seen)
         missing = []
         if seen.generation < self._min_generation:
             missing.append(f"generation {self._min_generation} of the coordinator")
         if seen.incarnation < self._min_incarnation:
             missing.append(f"incarnation {self._min_incarnation}")
+        if seen.epoch < self._min_epoch:
+            missing.append(f"epoch {self._min_epoch} of the placement")
         if not missing:
             self._count(seen)
         if self.committed_s is None:
@@ -51,7 +60,18 @@ class Recovery:
 
     @property
     def _min_incarnation(self) -> int:
-        return self.before.incarnation + (self._dead("server") or self._all_dead)
+        return self.before.incarnation + ((self._dead("server") and not self.replicas) or self._all_dead)
+
+    @property
+    def _min_epoch(self) -> int:
+        held = self.victim is not None and self.victim.name in self.before.holders
+        return self.before.epoch + 1 if self.replicas and held and self._dead("server") else 0
+
+    def _pause(self, seen: Seen) -> None:
+        """How long there has been no commit. What counts is what was shown: a status takes its time, too."""
+        version, at = self._last or (self.before.version, self.at)
+        self.pause_s = max(self.pause_s, seen.at - at)
+        self._last = (seen.version, seen.at) if seen.version > version else (version, at)
 
     def _dead(self, role: str) -> bool:
         return self.fault.role == role and self.fault.kind in (Kind.KILL, Kind.SAVING)
@@ -86,4 +106,12 @@ class Recovery:
             absent.append(f"{self.workers} workers (there are {seen.workers_alive})")
         if len(seen.of_role("server")) < self.servers:
             absent.append(f"{self.servers} servers (there are {len(seen.of_role('server'))})")
+        if self.fault.kind == Kind.DRAIN and len(seen.of_role("server")) > self.servers:
+            absent.append(f"the end of one of {len(seen.of_role('server'))} servers")
+        if self.new and not (seen.holders & set(seen.processes)) - self.before.holders:
+            absent.append("blocks on the new server")
+        if seen.draining:
+            absent.append(f"the end of {', '.join(sorted(seen.draining))}")
+        if seen.short:
+            absent.append(f"a copy of {seen.short} blocks")
         return absent

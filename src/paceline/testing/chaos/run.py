@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 import psutil
 
-from paceline.config.load import FAULTS, HEARTBEAT_TIMEOUT_S
+from paceline.config.load import FAULTS, HEARTBEAT_TIMEOUT_S, HOST, LANE, VIA
 from paceline.errors import TransportError
 from paceline.runtime.faults import plan_for_workers
 from paceline.runtime.rundir import RunDir
 from paceline.testing.chaos.launch import Footprint, Launched, kill, segments, started_by
+from paceline.testing.chaos.network import Network
 from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind
 from paceline.testing.chaos.recovery import Recovery
 from paceline.testing.chaos.watch import Seen, Watch
@@ -46,11 +47,15 @@ class Screen(Protocol):
 
 
 class ChaosRun:
-    """A run directory and the processes on it. `workers` and `servers` are how many there should be now."""
+    """A run directory and the processes on it. `workers` and `servers` are how many there should be now.
 
-    def __init__(self, spec: CampaignSpec, name: str, screen: Screen) -> None:
+    With a `network`, every role runs on a node of it, and this process on the coordinator's.
+    """
+
+    def __init__(self, spec: CampaignSpec, name: str, screen: Screen, network: Network | None = None) -> None:
         self.spec = spec
         self.screen = screen
+        self.network = network
         self.dir = RunDir(spec.dir / name)
         self.watch = Watch(self.dir)
         self.workers, self.servers = spec.workers, spec.servers
@@ -67,7 +72,7 @@ class ChaosRun:
     def start(self) -> None:
         """Start the run."""
         spec = self.spec
-        mode = ["--mode", spec.mode, *(["--slots", spec.slots] if spec.slots else [])]
+        mode = ["--replicas", spec.replicas, "--mode", spec.mode, *(["--slots", spec.slots] if spec.slots else [])]
         self._launch("--dir", self.dir.path, *mode, script=(spec.script, *spec.arguments))
 
     def resume(self) -> None:
@@ -88,6 +93,8 @@ class ChaosRun:
     def env(self) -> dict[str, str]:
         """What every process of the run finds in its environment."""
         env = {HEARTBEAT_TIMEOUT_S: str(self.spec.lease_s)}
+        if self.network is not None:  # processes on different nodes must not find each other's memory
+            env |= {HOST: self.network.range, VIA: self.network.via, LANE: "tcp"}
         faults = self.spec.messages
         if faults.kinds:
             env[FAULTS] = plan_for_workers(
@@ -99,7 +106,7 @@ class ChaosRun:
         """One more worker, from another terminal as it were."""
         words = ["join", self.dir.path, self.spec.script, *self.spec.arguments]
         out = self._out.with_name(f"{self.dir.path.name}.join-{len(self.joiners)}.out")
-        self.joiners.append(Launched(words, out, self.env))
+        self.joiners.append(Launched(words, out, self.env | {VIA: ""}))
 
     def family(self) -> list[psutil.Process]:
         """Every process of the run, the launcher first."""
@@ -171,7 +178,7 @@ class ChaosRun:
         return self.until(recovery.see, lambda: f"{', '.join(recovery.missing)} after {recovery.fault}")
 
     def until_whole(self) -> Seen:
-        """Look until as many workers and servers as wanted are there, and a commit has been made."""
+        """Look until as many workers, servers and copies as wanted are there, and a commit has been made."""
         seen = self.until(lambda seen: seen.version >= 0, "the first version")
         return self.until_recovered(
             Recovery(Fault(Kind.JOIN, "worker"), seen.at, seen, None, self.workers, self.servers)

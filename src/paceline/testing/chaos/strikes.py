@@ -10,6 +10,8 @@ import psutil
 
 from paceline.checkpoint.manifest import MARKER, newest
 from paceline.checkpoint.storage import open_storage
+from paceline.errors import TransportError
+from paceline.testing.chaos.cuts import Cut, choose
 from paceline.testing.chaos.figures import Figures
 from paceline.testing.chaos.launch import lives
 from paceline.testing.chaos.plan import Fault, Kind, Planned
@@ -23,6 +25,7 @@ _SAVE_SPAN_S = 0.01  # how far into the writing of a checkpoint a kill may come
 _MAX_MISSES = 4  # kills in a row that came too late for the checkpoint they were meant for
 _AGAIN = 0.25  # share of the lost servers that may be lost again before anything was saved
 _SLOW_S = 5.0  # after which it is worth knowing what a recovery waited for
+_LOOK_S = 0.02  # between two looks while something lasts
 _SETTLE_S = 0.3  # in which a coordinator that woke up would take others for lost
 _WHOLE = 0.2  # share of the killed launchers after which the run is awaited whole; the others' successors die starting
 
@@ -60,7 +63,8 @@ class Strikes:
     def _advance(self, planned: Planned) -> None:
         """A fault that sends the run back mostly waits for a checkpoint since the last one that did: no standstill."""
         fault = planned.fault
-        if fault.kind in (Kind.SAVING, Kind.ALL, Kind.LAUNCHER) or (fault.role == "server" and planned.span > _AGAIN):
+        rewinds = fault.role == "server" and not self.run.spec.replicas and planned.span > _AGAIN
+        if fault.kind in (Kind.SAVING, Kind.ALL, Kind.LAUNCHER) or rewinds:
             seen = self.run.until(lambda seen: seen.checkpoint not in (None, self._from), "a new complete checkpoint")
             self._from = seen.checkpoint
 
@@ -78,6 +82,10 @@ class Strikes:
                 self._join(planned)
             case Kind.ALL | Kind.LAUNCHER:
                 self._kill_launcher(planned)
+            case Kind.CUT:
+                self._cut(planned)
+            case Kind.ADD | Kind.DRAIN:
+                self._scale(planned)
         return True
 
     # ------------------------------------------------------------ kinds
@@ -90,7 +98,7 @@ class Strikes:
     def _killed(self, fault: Fault, at: float, before: Seen, victim: Process, *, returns: bool = True) -> None:
         self.figures.fired[str(fault)] += 1
         workers = self.run.workers - (not returns)
-        self._await(Recovery(fault, at, before, victim, workers, self.run.servers, returns))
+        self._await(Recovery(fault, at, before, victim, workers, self.run.servers, returns, self.run.spec.replicas))
         if not returns:
             self._replace()
 
@@ -132,7 +140,7 @@ class Strikes:
         self.figures.fired[str(fault)] += 1
         wake = at + run.spec.lease_s * (1.25 + 0.75 * planned.span)
         others = Recovery(fault, at, before, victim, 0, 0)
-        if fault.role == "worker" and run.workers > 1:
+        if (fault.role == "worker" and run.workers > 1) or (fault.role == "server" and run.spec.replicas):
             self._others_go_on(others, victim.name, wake)
         else:
             time.sleep(max(0.0, wake - time.monotonic()))
@@ -192,6 +200,54 @@ class Strikes:
             raise Stuck(f"`paceline join` does not end by Ctrl-C; see {joiner.out}")
         self.figures.fired["leave worker"] += 1
         self.run.until_whole()
+
+    def _scale(self, planned: Planned) -> None:
+        """One server more, or one fewer: blocks move while the run goes on."""
+        adds = planned.fault.kind == Kind.ADD
+        before = self.run.until(lambda seen: True, "a status")
+        self.run.servers += 1 if adds else -1
+        at = time.monotonic()
+        try:
+            self.run.watch.scale(self.run.servers)
+        except TransportError as error:
+            raise Stuck(f"the run does not take {self.run.servers} servers: {error}") from None
+        self.figures.fired[str(planned.fault)] += 1
+        recovery = Recovery(planned.fault, at, before, None, self.run.workers, self.run.servers, new=adds)
+        self._await(recovery)
+        self.figures.paused(str(planned.fault), recovery.pause_s)
+
+    def _cut(self, planned: Planned) -> None:
+        """Cut the network for a while; how long the run takes to be whole counts from the end of the cut."""
+        network = self.run.network
+        assert network is not None
+        before = self.run.until(lambda seen: True, "a status")
+        cut = self._choose_cut(planned, before)
+        self.run.screen.note(f"{cut} at version {before.version}")
+        self.figures.fired[str(planned.fault)] += 1
+        at = time.monotonic()
+        during = Recovery(planned.fault, at, before, None, 0, 0)
+        try:
+            for lasts_s, ways in cut.phases:
+                network.close_ways(ways)
+                at += lasts_s
+                self._watch_until(at, during)
+        finally:
+            network.close_ways(())
+        self.figures.paused(str(planned.fault), during.pause_s)
+        seen = self.run.until(lambda seen: True, "a status")
+        after = Recovery(planned.fault, time.monotonic(), seen, None, self.run.workers, self.run.servers)
+        self._await(after)
+
+    def _watch_until(self, at: float, recovery: Recovery) -> None:
+        while time.monotonic() < at:
+            if (seen := self.run.look()) is not None:
+                recovery.see(seen)
+            time.sleep(_LOOK_S)
+
+    def _choose_cut(self, planned: Planned, seen: Seen) -> Cut:
+        servers = [p.name for p in seen.of_role("server")]
+        workers = [p.name for p in seen.of_role("worker") if not p.name.startswith("worker-j")]
+        return choose(planned.fault.role, planned.draw, planned.span, servers, workers)
 
     def _replace(self) -> None:
         """A worker left for good: another one joins from outside."""

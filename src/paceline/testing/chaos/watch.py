@@ -26,7 +26,11 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a status said. `at` is when it arrived."""
+    """What a status said. `at` is when it arrived.
+
+    `epoch` is that of the placement; `short` blocks lack a copy, `building` are being copied, `holders` are the servers
+    that hold any.
+    """
 
     at: float
     generation: int
@@ -41,6 +45,11 @@ class Seen:
     processes: Mapping[str, Process]
     failure: str | None = None
     checkpoint: str | None = None
+    epoch: int = 0
+    short: int = 0
+    building: int = 0
+    holders: frozenset[str] = frozenset()
+    draining: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, status: Mapping[str, Any], at: float) -> Seen:
@@ -62,6 +71,11 @@ class Seen:
             processes=processes,
             failure=None if failure is None else f"{failure['kind']}: {failure['reason']}",
             checkpoint=None if checkpoint is None else checkpoint["folder"],
+            epoch=status["placement"]["epoch"],
+            short=status["placement"]["short"],
+            building=status["placement"]["building"],
+            holders=frozenset(name for name, held in status["placement"]["servers"].items() if any(held)),
+            draining=frozenset(status["draining"]),
         )
 
     def of_role(self, role: str) -> list[Process]:
@@ -117,6 +131,14 @@ class Watch:
             TransportError: no coordinator took it.
         """
         self._connected().stop(step, reason)
+
+    def scale(self, servers: int) -> None:
+        """Ask for another number of servers.
+
+        Raises:
+            TransportError: no coordinator took it.
+        """
+        self._connected().scale(servers=servers)
 
     def _connected(self) -> Observer:
         if self._observer is None:

@@ -1,0 +1,220 @@
+"""Blocks change hands while the job goes on: failover, copies that leave and join, servers that come and go.
+
+Any change is a new placement epoch and a barrier at the last committed version: it is durable first, and what was not
+committed under the old one is void. Rule 5 of the design; what should be where is decided in `planning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from paceline.core.books import Books
+from paceline.core.effects import Effect, PlacementFact, Send
+from paceline.core.gate import Gate
+from paceline.core.keeping import Keeping
+from paceline.core.membership import Member
+from paceline.core.planning import Backups, Fleet, Joining, Owners, joins, normal, promote, settle
+from paceline.core.reach import Reach
+from paceline.messages import Copied, CopyOver, Reachable, Revoke, Unreachable
+from paceline.types import NodeId, Placement
+
+_PATIENCE_S = 3.0  # for a lost server to be replaced, before its copies are made elsewhere
+_AGAIN_S = 0.25
+
+
+class Placing:
+    """Makes placements out of the one there is; the roster makes the first of an incarnation."""
+
+    def __init__(self, books: Books, keeping: Keeping) -> None:
+        """`lose` is told whom nobody can reach, `gone` who is not waited for any longer; the roster sets both."""
+        self.lose: Callable[[Member, str], list[Effect]] = lambda member, why: []
+        self.gone: Callable[[NodeId], list[Effect]] = lambda node: []
+        self.reach = Reach()
+        self._job = books
+        self._keeping = keeping
+        self._look_at: float | None = None
+
+    # ------------------------------------------------------------ one placement follows another
+
+    def _change(
+        self, owners: Owners, backups: Backups, joining: Joining = (), *, why: str, failover: bool = False
+    ) -> list[Effect]:
+        """A new epoch: durable, then what is not committed is void, then everyone is told."""
+        job = self._job
+        assert job.placement is not None
+        job.epoch += 1
+        placement = Placement(job.epoch, owners, {}, backups, joining)
+        known = job.placement.addresses | {m.node: m.address or "" for m in job.members.by_role("server")}
+        addresses = {node: known.get(node, "") for node in placement.holders}
+        placement = msgspec.structs.replace(placement, addresses=addresses)
+        job.failovers += failover
+        effects: list[Effect] = [job.fact(PlacementFact(placement, why, failover))]
+        effects += self._void()
+        job.place(placement)
+        for server in job.members.by_role("server"):
+            effects += [Send(server.node, job.assignment()), Send(server.node, job.plan())]
+        self._note_cut_off()
+        for node in sorted(job.awaited.difference(job.holders)):
+            effects += self.gone(node)
+        return effects + job.serve()
+
+    def _void(self) -> list[Effect]:
+        """Receipts, readiness, seals and leases of the old placement count no more: those slots are leased again."""
+        job = self._job
+        effects = self._keeping.void()
+        job.gate = Gate()
+        job.suspects.clear()
+        held, sealed = job.leases.restart(job.watermark.low, initialised=job.version >= 0)
+        job.totals.wasted_slots += sealed
+        # Whoever waits to read what it was to compute on asks again; whoever computes is refused by the servers.
+        effects += [Send(lease.worker, Revoke(job.generation, lease.fence)) for lease in held]
+        effects += [Send(node, Revoke(job.generation, fence)) for node, fence in job.evaluations.held()]
+        return effects
+
+    def _alive(self) -> frozenset[NodeId]:
+        return frozenset(m.node for m in self._job.members.by_role("server"))
+
+    def lost(self, member: Member, why: str) -> list[Effect] | None:
+        """A server that had copies is gone: others are promoted, sets shrink. None if blocks are lost with it."""
+        job = self._job
+        self.reach.forget(member.node)
+        if job.placement is None or member.node not in job.holders:
+            return []
+        found = promote(job.blocks, job.placement, member.node, self._alive())
+        if found is None:
+            return None
+        self.look(_PATIENCE_S if len(self._alive()) < job.wanted_servers else 0.0)
+        failover = member.node in job.placement.owners
+        return self._change(*found, why=f"{member.name} is lost ({why})", failover=failover)
+
+    # ------------------------------------------------------------ copies
+
+    def copied(self, sender: NodeId, message: Copied) -> list[Effect]:
+        """A server has caught up: it is a member of these in-sync sets, durably, before it is told so."""
+        job = self._job
+        if not job.is_current(message.incarnation, message.epoch) or job.placement is None:
+            return []
+        over = Send(sender, CopyOver(job.generation, message.incarnation, message.epoch, message.source))
+        old = job.placement
+        backups = list(old.backups or [()] * len(old.owners))
+        left: list[tuple[NodeId, tuple[int, ...]]] = []
+        for server, blocks in old.joining:
+            done = [b for b in blocks if server == sender and old.owners[b] == message.source]
+            for block in done:
+                backups[block] = (*backups[block], sender)
+            rest = tuple(b for b in blocks if b not in done)
+            if rest:
+                left.append((server, rest))
+        joining = tuple(left)
+        if joining == old.joining:
+            return [over]
+        job.place(msgspec.structs.replace(old, backups=normal(backups), joining=joining))
+        assert job.placement is not None
+        effects: list[Effect] = [job.fact(PlacementFact(job.placement, "copied")), over]
+        self.look(0.0)
+        return effects
+
+    # ------------------------------------------------------------ who cannot be reached
+
+    def unreachable(self, sender: NodeId, message: Unreachable) -> list[Effect]:
+        """`sender` gets no answer from a server: that one leaves its sets, or gets no more work from this worker."""
+        job, peer = self._job, message.peer
+        reporter, member = job.members.members.get(sender), job.members.members.get(peer)
+        if job.placement is None or reporter is None or member is None or message.epoch != job.placement.epoch:
+            return []
+        self.reach.report(sender, peer, job.now)
+        if reporter.role == "server":
+            return self._part(reporter, member)
+        if peer not in job.owners:
+            return []
+        cuts = self.reach.cuts(job.now)
+        without = sum((m.node, peer) in cuts for m in job.members.by_role("worker") if not m.left)
+        if 2 * without > job.members.num_workers and self._can_spare(peer):
+            return self.lose(member, f"{without} of {job.members.num_workers} workers cannot reach it")
+        self._note_cut_off()
+        return []
+
+    def reachable(self, sender: NodeId, message: Reachable) -> list[Effect]:
+        """It does get an answer."""
+        self.reach.restore(sender, message.peer, self._job.now)
+        self._note_cut_off()
+        self.look(0.0)
+        return self._job.serve()
+
+    def _can_spare(self, server: NodeId) -> bool:
+        job = self._job
+        assert job.placement is not None
+        return promote(job.blocks, job.placement, server, self._alive()) is not None
+
+    def _part(self, primary: Member, member: Member) -> list[Effect]:
+        """A primary cannot reach one of its copies: the set shrinks before anything is committed without it."""
+        old = self._job.placement
+        assert old is not None
+        backups = [
+            tuple(m for m in members if old.owners[b] != primary.node or m != member.node)
+            for b, members in enumerate(old.backups)
+        ]
+        joining = tuple(j for j in old.joining if j[0] != member.node)
+        if normal(backups) == old.backups and joining == old.joining:
+            return []
+        self.look(_AGAIN_S)
+        return self._change(old.owners, normal(backups), why=f"{primary.name} cannot reach {member.name}")
+
+    def _note_cut_off(self) -> None:
+        """Workers that cannot reach some primary get no leases."""
+        job = self._job
+        job.cut_off = {node for node, peer in self.reach.cuts(job.now) if peer in job.owners}
+
+    # ------------------------------------------------------------ what should be elsewhere
+
+    def look(self, after_s: float) -> None:
+        """Something has changed: see after a while whether blocks should be elsewhere."""
+        at = self._job.now + after_s
+        self._look_at = at if self._look_at is None else min(at, self._look_at)
+
+    def tick(self) -> list[Effect]:
+        """Plan, if there is reason to and nothing else is under way."""
+        job = self._job
+        effects: list[Effect] = []
+        if job.cut_off:
+            before = set(job.cut_off)
+            self._note_cut_off()
+            effects += job.serve() if job.cut_off != before else []
+        if self._look_at is None or job.now < self._look_at:
+            return effects
+        placement = job.placement
+        if placement is None or job.awaited or job.version < 0 or job.failure is not None or placement.joining:
+            self._look_at = job.now + _AGAIN_S
+            return effects
+        if job.pins.older(job.version):  # a new copy would not have what is to be read
+            self._look_at = job.now + _AGAIN_S
+            return effects
+        self._look_at = self.reach.next_end(job.now)
+        return effects + self._plan(placement)
+
+    def _plan(self, placement: Placement) -> list[Effect]:
+        job = self._job
+        fleet = self._fleet()
+        owners, backups = settle(job.blocks, placement, fleet)
+        settled = msgspec.structs.replace(placement, owners=owners, backups=backups)
+        joining = joins(job.blocks, settled, fleet)
+        if (owners, backups) == (placement.owners, placement.backups) and not joining:
+            return []
+        why = "copies are made" if joining else "blocks are balanced"
+        return self._change(owners, backups, joining, why=why)
+
+    def _fleet(self) -> Fleet:
+        job = self._job
+        leaving = job.draining
+        servers = [m.node for m in job.members.by_role("server")]
+        workers = {m.node for m in job.members.by_role("worker")}
+        cuts = self.reach.cuts(job.now)
+        return Fleet(
+            staying=tuple(s for s in servers if s not in leaving),
+            leaving=leaving,
+            replicas=job.spec.replicas,
+            barred=frozenset(pair for pair in cuts if pair[0] not in workers),
+            unfit=frozenset(peer for node, peer in cuts if node in workers),
+        )

@@ -1,0 +1,210 @@
+"""Where copies of blocks should be: shortage first, then those that leave, then balance by bytes. Pure.
+
+Two questions are asked of one placement: what can be made of the copies that are there (`settle`: roles change, what
+is too much goes), and which copies should be made next (`joins`). Asked again and again, both end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.types import BlockSpec, NodeId, Placement
+
+BATCH_NBYTES = 256 << 20
+"""Of copies that are made at once."""
+
+_UNEVEN = 0.2  # of the mean: what is less uneven than this is left as it is
+
+Owners = tuple[NodeId, ...]
+Backups = tuple[tuple[NodeId, ...], ...]
+Joining = tuple[tuple[NodeId, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """The servers there are: `staying` ones, in order, and those that leave.
+
+    Pairs in `barred` cannot reach each other, `unfit` ones cannot be reached by some worker.
+    """
+
+    staying: tuple[NodeId, ...]
+    leaving: frozenset[NodeId] = frozenset()
+    replicas: int = 0
+    barred: frozenset[tuple[NodeId, NodeId]] = frozenset()
+    unfit: frozenset[NodeId] = frozenset()
+
+    @property
+    def copies(self) -> int:
+        """Of each block, as many as can be."""
+        return min(self.replicas + 1, len(self.staying))
+
+    def reach(self, a: NodeId, b: NodeId) -> bool:
+        """Whether the two can reach each other, as far as is known."""
+        return (a, b) not in self.barred and (b, a) not in self.barred
+
+
+def spread(blocks: Sequence[BlockSpec], owners: Owners, servers: Sequence[NodeId], replicas: int) -> Backups:
+    """Backups for a new placement, balanced by bytes; () without replicas."""
+    if not replicas:
+        return ()
+    load = dict.fromkeys(servers, 0)
+    for block in blocks:
+        load[owners[block.index]] += block.nbytes
+    found: list[tuple[NodeId, ...]] = [()] * len(blocks)
+    for block in sorted(blocks, key=lambda b: (-b.nbytes, b.index)):
+        others = sorted((s for s in servers if s != owners[block.index]), key=lambda s: load[s])[:replicas]
+        for server in others:
+            load[server] += block.nbytes
+        found[block.index] = tuple(others)
+    return tuple(found)
+
+
+def promote(
+    blocks: Sequence[BlockSpec], placement: Placement, lost: NodeId, alive: frozenset[NodeId]
+) -> tuple[Owners, Backups] | None:
+    """The placement without `lost`: of each in-sync set the living member with the least bytes to serve takes over.
+
+    None if a block has no other living member: nobody else may be promoted.
+    """
+    load = dict.fromkeys(alive, 0)
+    for block in blocks:
+        owner = placement.owners[block.index]
+        if owner != lost and owner in load:
+            load[owner] += block.nbytes
+    owners = list(placement.owners)
+    backups: list[tuple[NodeId, ...]] = []
+    for block in blocks:
+        members = [m for m in placement.copies(block.index) if m != lost and m in alive]
+        if not members:
+            return None
+        if owners[block.index] not in members:
+            heir = min(members, key=lambda m: load[m])
+            owners[block.index] = heir
+            load[heir] += block.nbytes
+        backups.append(tuple(m for m in members if m != owners[block.index]))
+    return tuple(owners), normal(backups)
+
+
+def normal(backups: Sequence[tuple[NodeId, ...]]) -> Backups:
+    """Nothing at all where no block has a backup."""
+    return tuple(backups) if any(backups) else ()
+
+
+def settle(blocks: Sequence[BlockSpec], placement: Placement, fleet: Fleet) -> tuple[Owners, Backups]:
+    """The best that can be made of the copies there are: nothing is moved, nobody is added."""
+    load = _loads(blocks, placement, fleet)
+    sets: list[list[NodeId]] = []
+    for block in blocks:
+        members = list(placement.copies(block.index))
+        staying = sum(m in load for m in members)
+        while len(members) > fleet.copies and staying:
+            leaving = [m for m in members if m not in load]
+            if leaving:
+                members.remove(leaving[-1])
+                continue
+            surplus = max(members, key=lambda m: (load[m], m != placement.owners[block.index]))
+            load[surplus] -= block.nbytes
+            members.remove(surplus)
+        sets.append(members)
+    owners = _roles(blocks, placement.owners, sets, fleet)
+    return owners, normal([tuple(m for m in sets[b.index] if m != owners[b.index]) for b in blocks])
+
+
+def _roles(blocks: Sequence[BlockSpec], before: Owners, sets: Sequence[Sequence[NodeId]], fleet: Fleet) -> Owners:
+    """Who of each set is the primary: whoever was, unless it leaves, or others have much less to serve."""
+    owners = list(before)
+    serving = {s: 0 for s in fleet.staying if s not in fleet.unfit}
+    for block in blocks:
+        if owners[block.index] in serving and owners[block.index] in sets[block.index]:
+            serving[owners[block.index]] += block.nbytes
+    for block in blocks:
+        members = sets[block.index]
+        if owners[block.index] in serving and owners[block.index] in members:
+            continue
+        heirs = [m for m in members if m in serving] or [m for m in members if m in fleet.staying]
+        if not heirs and owners[block.index] in members:
+            continue
+        owners[block.index] = min(heirs or members, key=lambda m: serving.get(m, 0))
+        if owners[block.index] in serving:
+            serving[owners[block.index]] += block.nbytes
+    if len(serving) < 2:
+        return tuple(owners)
+    mean = sum(serving.values()) / len(serving)
+    for _ in range(len(serving) ** 2):
+        most, least = max(serving, key=lambda s: serving[s]), min(serving, key=lambda s: serving[s])
+        if serving[most] - serving[least] <= _UNEVEN * mean:
+            break
+        for block in blocks:
+            gap = serving[most] - serving[least]
+            members = sets[block.index]
+            if owners[block.index] != most or least not in members or block.nbytes >= gap:
+                continue
+            if all(fleet.reach(least, m) for m in members if m != least):
+                owners[block.index] = least
+                serving[most] -= block.nbytes
+                serving[least] += block.nbytes
+    return tuple(owners)
+
+
+def joins(blocks: Sequence[BlockSpec], placement: Placement, fleet: Fleet, limit: int = BATCH_NBYTES) -> Joining:
+    """The copies to be made next, at most about `limit` bytes: where one is lacking, else where it is uneven."""
+    load = _loads(blocks, placement, fleet)
+    wanted: dict[NodeId, list[int]] = {}
+    budget = limit
+    for block in blocks:
+        members = placement.copies(block.index)
+        lacking = fleet.copies - sum(m in load for m in members)
+        others = [s for s in fleet.staying if s not in members and fleet.reach(placement.owners[block.index], s)]
+        for server in sorted(others, key=lambda s: load[s])[: max(0, lacking)]:
+            if budget < block.nbytes and wanted:
+                break
+            budget -= block.nbytes
+            load[server] += block.nbytes
+            wanted.setdefault(server, []).append(block.index)
+    if not wanted:
+        wanted = _even_out(blocks, placement, fleet, load, limit)
+    return tuple((server, tuple(sorted(mine))) for server, mine in sorted(wanted.items()))
+
+
+def _even_out(
+    blocks: Sequence[BlockSpec], placement: Placement, fleet: Fleet, load: dict[NodeId, int], limit: int
+) -> dict[NodeId, list[int]]:
+    wanted: dict[NodeId, list[int]] = {}
+    budget = limit
+    mean = sum(load.values()) / max(1, len(load))
+    taken: set[int] = set()
+    for _ in range(len(load) ** 2):
+        most, least = max(load, key=lambda s: load[s]), min(load, key=lambda s: load[s])
+        if load[most] - load[least] <= _UNEVEN * mean:
+            break
+        for block in blocks:
+            members = placement.copies(block.index)
+            if most not in members or least in members or block.index in taken:
+                continue
+            stays = placement.owners[block.index] if placement.owners[block.index] != most else least
+            if block.nbytes >= load[most] - load[least] or not fleet.reach(stays, least) or budget < block.nbytes:
+                continue
+            if not fleet.reach(placement.owners[block.index], least):
+                continue
+            budget -= block.nbytes
+            taken.add(block.index)
+            load[most] -= block.nbytes
+            load[least] += block.nbytes
+            wanted.setdefault(least, []).append(block.index)
+    return wanted
+
+
+def _loads(blocks: Sequence[BlockSpec], placement: Placement, fleet: Fleet) -> dict[NodeId, int]:
+    """Bytes of all copies on each server that stays."""
+    load = dict.fromkeys(fleet.staying, 0)
+    for block in blocks:
+        for member in placement.copies(block.index):
+            if member in load:
+                load[member] += block.nbytes
+    return load
+
+
+def short(blocks: Sequence[BlockSpec], placement: Placement, replicas: int, alive: Mapping[NodeId, object]) -> int:
+    """How many blocks have fewer living copies than they should."""
+    return sum(sum(m in alive for m in placement.copies(b.index)) <= replicas for b in blocks)

@@ -1,0 +1,46 @@
+"""The servers of a run: how many are wanted, who serves, who has been emptied. Names only, no processes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+
+class Fleet:
+    """`target` servers are wanted; `active` are those that serve or will be started again, in order of hiring.
+
+    Which of them leave when fewer are wanted is the coordinator's choice: it moves their blocks away first. `leaving`
+    have none any more, and have been told to end.
+    """
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.active: list[str] = []
+        self.leaving: set[str] = set()
+        self._draining: frozenset[str] = frozenset()
+        self._hired = 0
+
+    def hire(self) -> str:
+        """A new server's name; names are never used twice by two servers."""
+        name = f"server-{self._hired}"
+        self._hired += 1
+        self.active.append(name)
+        return name
+
+    def adjust(self, wanted: int, draining: Collection[str], drained: Collection[str]) -> tuple[int, list[str]]:
+        """What the coordinator says of them: how many must be started, and whom to end."""
+        self.target, self._draining = wanted, frozenset(draining)
+        ending = [name for name in self.active if name in drained]
+        self.active = [name for name in self.active if name not in drained]
+        self.leaving.update(ending)
+        staying = [name for name in self.active if name not in self._draining]
+        return max(0, wanted - len(staying)), ending
+
+    def ended(self, name: str) -> bool:
+        """A server has ended; whether that was wanted, so that it is not started again."""
+        if name in self.leaving:
+            self.leaving.discard(name)
+            return True
+        if name in self._draining and name in self.active:
+            self.active.remove(name)
+            return True
+        return False

@@ -1,0 +1,31 @@
+"""The address at which the roles of this host are reached."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from paceline.config import load
+from paceline.errors import UsageError
+
+
+def own_address(where: str | None = None) -> str:
+    """`where` if it is an address, else the one that this host has in that network; by default as the environment says.
+
+    Raises:
+        UsageError: this host has none in it.
+    """
+    where = load.host() if where is None else where
+    network = ipaddress.ip_network(where)
+    if network.num_addresses == 1:
+        return str(network.network_address)
+    # Nothing is sent: the system only says from which address it would be.
+    with socket.socket(socket.AF_INET if network.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(network[1]), 9))
+            own: str = probe.getsockname()[0]
+        except OSError:
+            own = ""
+    if not own or ipaddress.ip_address(own) not in network:
+        raise UsageError(f"{load.HOST}={where}: this host has no address in that network")
+    return own

@@ -1,0 +1,199 @@
+"""The servers of one simulated job: how they die, come back, are cut off, added and drained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from paceline.core.following import Follower
+from paceline.messages import Exited, Scale
+from paceline.sim.scenario import Fault
+from paceline.sim.world import Process, Violation
+from paceline.types import COORDINATOR, Commit, NodeId, Placement
+
+if TYPE_CHECKING:
+    from paceline.sim.cluster import Cluster, SimServer
+
+_CUTS = ("symmetric", "one-way", "flapping")
+
+
+class Fleet:
+    """Servers by their place; a place keeps its name, whoever is in it."""
+
+    def __init__(self, cluster: Cluster, make: Callable[[str, NodeId], SimServer]) -> None:
+        self._cluster = cluster
+        self._make = make
+        self._rng = Random(f"servers {cluster.scenario.seed}")
+        self._clock = Process("fleet")
+        self._trouble_until = 0.0
+        self._wanted = cluster.scenario.cluster.servers
+        self.servers = [make(f"server-{i}", f"server-{i}") for i in range(self._wanted)]
+
+    def start(self) -> None:
+        """The launcher begins to look after them."""
+        self._cluster.world.after(0.5, self._clock, self._look_after)
+
+    def find(self, node: NodeId) -> SimServer | None:
+        """The process `node`, if it lives."""
+        return next((s for s in self.servers if s.node == node and s.alive), None)
+
+    # ------------------------------------------------------------ faults
+
+    def inject(self, fault: Fault) -> None:
+        """Something happens to servers, unless one at a time would be too many."""
+        if fault.kind == "scale":
+            self._scale()
+            return
+        if not self._may(fault):
+            return
+        cluster, rng = self._cluster, self._rng
+        if fault.kind == "kill-server":
+            if cluster.scenario.cluster.rewinds:
+                self.kill(rng.randrange(len(self.servers)))
+            return
+        server = rng.choice(self.servers)
+        match fault.kind:
+            case "pause-server":
+                server.stopped = True
+                cluster.world.after(fault.lasts_s, self._clock, cluster.world.wake, server)
+            case "cut-server":
+                ends = [COORDINATOR, server.node]
+                rng.shuffle(ends)
+                cluster.network.cut(ends[0], ends[1], fault.lasts_s, rng.choice(_CUTS))
+            case "cut-servers":
+                other = rng.choice(self.servers)
+                if other is not server:
+                    cluster.network.cut(server.node, other.node, fault.lasts_s, rng.choice(_CUTS))
+
+    def _may(self, fault: Fault) -> bool:
+        """Where care is taken: every block has all its copies, on servers of which none is in trouble."""
+        cluster = self._cluster
+        if not cluster.scenario.careful or fault.kind == "cut-servers":
+            return True
+        now = cluster.world.now
+        if now < self._trouble_until or not self._redundant() or not cluster.faulty:
+            return False
+        self._trouble_until = now + fault.lasts_s + 1.0
+        return True
+
+    def _redundant(self) -> bool:
+        placement, cluster = self._placement(), self._cluster
+        if placement is None or cluster.coordinator.core.awaited or placement.joining:
+            return False
+        healthy = {s.node for s in self.servers if s.alive and not s.stopped}
+        healthy &= cluster.coordinator.core.members.members.keys()
+        copies = [placement.copies(b) for b in range(len(placement.owners))]
+        replicas = cluster.scenario.cluster.replicas
+        return all(len(members) > replicas and healthy.issuperset(members) for members in copies)
+
+    def _placement(self) -> Placement | None:
+        cluster = self._cluster
+        return cluster.coordinator.core.placement if cluster.coordinator.alive else None
+
+    def kill(self, index: int) -> None:
+        """It dies with its blocks; another one is started in its place."""
+        cluster, rng, old = self._cluster, self._rng, self.servers[index]
+        if not old.alive:
+            return
+        old.alive = False
+        how = rng.random()
+        if how < 0.3:
+            cluster.world.after(rng.uniform(0.0, 0.1), self._clock, cluster.lost, old.node)
+        elif how < 0.6:
+            cluster.network.send("engine", COORDINATOR, Exited(1, old.introduction.name, old.introduction.pid, -9))
+        cluster.world.after(rng.uniform(0.2, 2.0), self._clock, self.revive, index)
+
+    def cut_power(self) -> None:
+        """All of them die, and are started again."""
+        for index, server in enumerate(self.servers):
+            server.alive = False
+            self._cluster.world.after(self._rng.uniform(0.2, 2.0), self._clock, self.revive, index)
+
+    def revive(self, index: int) -> None:
+        """Start a server in that place, if it is still wanted."""
+        old = self.servers[index]
+        if old.alive or index >= self._wanted:
+            return
+        self._cluster.pids += 1
+        name = old.introduction.name
+        self.servers[index] = server = self._make(name, f"{name}/{self._cluster.pids}")
+        self._cluster.network.add(server)
+        server.start()
+
+    # ------------------------------------------------------------ more or fewer
+
+    def _scale(self) -> None:
+        replicas = self._cluster.scenario.cluster.replicas
+        number = self._rng.randint(replicas + 1, max(replicas + 2, self._wanted + 1))
+        self._cluster.network.send("engine", COORDINATOR, Scale(self._rng.randrange(1 << 30), 0, number))
+
+    def _look_after(self) -> None:
+        """What the launcher does: start those that are wanted, end those that hold nothing and are to leave."""
+        cluster = self._cluster
+        cluster.world.after(0.5, self._clock, self._look_after)
+        if not cluster.coordinator.alive:
+            return
+        core = cluster.coordinator.core
+        self._wanted = core.wanted_servers
+        for index in range(self._wanted):
+            if index >= len(self.servers):
+                self.servers.append(self._make(f"server-{index}", f"server-{index}/new{cluster.pids}"))
+                cluster.network.add(self.servers[index])
+                self.servers[index].start()
+            elif not self.servers[index].alive and self.servers[index].retired:
+                self.revive(index)
+        if core.placement is None or core.awaited:
+            return
+        for server in self.servers:
+            if server.alive and server.node in core.draining and server.node not in core.holders:
+                server.alive, server.retired = False, True
+                exited = Exited(1, server.introduction.name, server.introduction.pid, 0)
+                cluster.network.send("engine", COORDINATOR, exited)
+
+    # ------------------------------------------------------------ what must hold
+
+    def check_commit(self, commit: Commit) -> None:
+        """A commit is written: every living member of every in-sync set has the sum, under this placement."""
+        placement = self._placement()
+        assert placement is not None
+        groups: dict[tuple[NodeId, NodeId], set[int]] = {}
+        for block in range(len(placement.owners)):
+            for node in placement.copies(block):
+                groups.setdefault((node, placement.owners[block]), set()).add(block)
+        for (node, primary), blocks in groups.items():
+            server = self.find(node)
+            if server is None:
+                continue
+            if (server.core.incarnation, server.core.epoch) != (commit.incarnation, placement.epoch):
+                raise Violation(f"version {commit.version} is committed, {node} is not in placement {placement.epoch}")
+            if node == primary:
+                if any(s.step == commit.step for s in server.store.sums):
+                    continue
+                raise Violation(f"version {commit.version} is committed without its primary {node}")
+            found: list[Follower] = [
+                g for g in (server.core.copies.followers.get(primary), server.core.copies.joiners.get(primary)) if g
+            ]
+            having = {b for g in found if commit.step in g.sums for b in g.blocks}
+            if not blocks <= having:
+                raise Violation(f"version {commit.version} is committed, {node} has no copy of it from {primary}")
+
+    def check_end(self, last: int) -> None:
+        """Nothing is missing on any copy, and nothing is left over."""
+        placement, checker = self._placement(), self._cluster.checker
+        for server in self.servers:
+            if server.core.failed is not None:
+                raise Violation(f"{server.node} believes that the job failed: {server.core.failed.reason}")
+            if placement is None or not server.alive or server.node not in placement.holders:
+                continue
+            core = server.core
+            if core.applied != last:
+                raise Violation(f"{server.node} ends at version {core.applied} of {last}")
+            if core.steps or server.stores("sums"):
+                raise Violation(f"{server.node} still holds {list(core.steps)}, {server.stores('sums')}")
+            if set(server.stores("kept")) - {last}:  # the last one is readable anyway
+                raise Violation(f"{server.node} still keeps versions {server.stores('kept')}")
+            for group in (core.own, *core.copies.followers.values()):
+                for block, chain in group.chains.items():
+                    if chain != checker.chain(block, last, checker.incarnation):
+                        raise Violation(f"the hash chain of block {block} on {server.node} is not the log's")

@@ -1,0 +1,194 @@
+"""Hosts that are none: network namespaces on this machine, and cuts between them.
+
+Every node of a campaign has a namespace with one address, and all of them hang on a switch, which is a bridge in one
+more namespace. Nothing of the machine's own network is touched, and no packet filter is needed: the neighbours of a
+node are written down in its namespace, and what it sends to a node that it is cut off from goes to a hardware address
+that nobody has. So a cut has a direction, takes effect at once, is silent, and leaves connections as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from paceline.errors import UsageError
+from paceline.testing.chaos.cuts import Way
+
+_PREFIX = "paceline-chaos-"
+_FOLDER = Path("/run/netns")
+_NETWORK = "10.93.0"
+_NOWHERE = "02:93:ff:ff:ff:ff"
+_MAX_NODES = 250
+_CLONE_NEWNET = 0x40000000
+
+
+def problem() -> str | None:
+    """Why this process cannot make namespaces, None if it can."""
+    if os.name != "posix" or not Path("/proc/self/ns/net").exists():
+        return "network namespaces are a thing of Linux"
+    if shutil.which("ip") is None:
+        return "there is no `ip`: install the package iproute2"
+    if os.geteuid() != 0:
+        return "network namespaces take root"
+    name = f"{_own_prefix()}probe"
+    try:
+        _ip("netns", "add", name)
+        _ip("-n", name, "link", "add", "v0", "type", "veth", "peer", "name", "v1")
+        _ip("-n", name, "link", "add", "sw", "type", "bridge")
+    except UsageError as error:
+        return f"this machine makes no network namespaces: {error}"
+    finally:
+        with contextlib.suppress(UsageError):
+            _ip("netns", "del", name)
+    return None
+
+
+class Network:
+    """Namespaces for `nodes`, all connected. A context manager: nothing is left of it, nor of a killed campaign's."""
+
+    def __init__(self, nodes: Sequence[str]) -> None:
+        """Only names; `__enter__` makes them.
+
+        Raises:
+            UsageError: there are too many nodes, or they cannot be made here.
+        """
+        if len(nodes) > _MAX_NODES:
+            raise UsageError(f"{len(nodes)} nodes are too many for one switch: {_MAX_NODES} at most")
+        if (why := problem()) is not None:
+            raise UsageError(why)
+        self._numbers = {node: number for number, node in enumerate(nodes, 1)}
+        self._prefix = _own_prefix()
+        self._closed: set[Way] = set()
+
+    @property
+    def range(self) -> str:
+        """The network in which every node has its address."""
+        return f"{_NETWORK}.0/24"
+
+    @property
+    def via(self) -> str:
+        """The command that starts a process in the namespace of ``{name}``."""
+        return f"ip netns exec {self._prefix}{{name}}"
+
+    def __enter__(self) -> Network:
+        remove_leftovers()
+        try:
+            switch = self._prefix + "switch"
+            _ip("netns", "add", switch)
+            _ip("-n", switch, "link", "add", "sw", "type", "bridge")
+            _ip("-n", switch, "link", "set", "sw", "up")
+            for node, number in self._numbers.items():
+                self._attach(switch, node, number)
+            for node in self._numbers:
+                self._batch(node, [self._neighbour(other, True) for other in self._numbers if other != node])
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove all of it."""
+        _remove(name for name in _namespaces() if name.startswith(self._prefix))
+
+    def _attach(self, switch: str, node: str, number: int) -> None:
+        """A namespace for `node`, with a cable to the switch."""
+        name = self._prefix + node
+        _ip("netns", "add", name)
+        here, there = ["link", "add", f"v{number}", "type", "veth"], ["peer", "name", "eth0", "address", _mac(number)]
+        _ip("-n", switch, *here, *there, "netns", name)
+        _ip("-n", switch, "link", "set", f"v{number}", "master", "sw", "up")
+        address = f"addr add {_NETWORK}.{number}/24 dev eth0"
+        self._batch(node, ["link set lo up", "link set eth0 up", address])
+
+    def _neighbour(self, node: str, reached: bool) -> str:
+        number = self._numbers[node]
+        mac = _mac(number) if reached else _NOWHERE
+        return f"neigh replace {_NETWORK}.{number} lladdr {mac} nud permanent dev eth0"
+
+    def _batch(self, node: str, lines: Sequence[str]) -> None:
+        _ip("-n", self._prefix + node, "-batch", "-", text="\n".join(lines) + "\n")
+
+    # ------------------------------------------------------------ cuts
+
+    def close_ways(self, ways: Collection[Way]) -> None:
+        """From now on nothing goes these ways, and everything goes all others."""
+        wanted = set(ways)
+        for node in sorted({a for a, _ in wanted ^ self._closed}):
+            changed = [b for a, b in wanted ^ self._closed if a == node]
+            self._batch(node, [self._neighbour(other, (node, other) not in wanted) for other in sorted(changed)])
+        self._closed = wanted
+
+    # ------------------------------------------------------------ this process
+
+    @contextmanager
+    def inside(self, node: str) -> Iterator[None]:
+        """This thread, and all that it starts, is in the namespace of `node`."""
+        with open("/proc/thread-self/ns/net") as before:
+            with (_FOLDER / (self._prefix + node)).open() as there:
+                _enter(there.fileno())
+            try:
+                yield
+            finally:
+                _enter(before.fileno())
+
+
+def remove_leftovers() -> None:
+    """Remove what campaigns that were killed have left."""
+    _remove(name for name in _namespaces() if name.startswith(_PREFIX) and not _is_owned(name))
+
+
+def _own_prefix() -> str:
+    """Names the process that made a namespace, such that nobody else is taken for it."""
+    return f"{_PREFIX}{os.getpid()}.{int(psutil.Process().create_time())}-"
+
+
+def _is_owned(name: str) -> bool:
+    """Whether the process that made it lives."""
+    pid, _, began = name.removeprefix(_PREFIX).split("-")[0].partition(".")
+    try:
+        return int(psutil.Process(int(pid)).create_time()) == int(began)
+    except (psutil.NoSuchProcess, ValueError):
+        return False
+
+
+def _namespaces() -> list[str]:
+    return sorted(path.name for path in _FOLDER.iterdir()) if _FOLDER.is_dir() else []
+
+
+def _remove(names: Iterable[str]) -> None:
+    for name in names:
+        with contextlib.suppress(UsageError):
+            _ip("netns", "del", name)
+
+
+def _mac(number: int) -> str:
+    return f"02:93:00:00:00:{number:02x}"
+
+
+def _enter(descriptor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"cannot enter a network namespace: {os.strerror(error)}")
+
+
+def _ip(*words: str, text: str = "") -> None:
+    """Run ``ip``.
+
+    Raises:
+        UsageError: it does not do it, and says why.
+    """
+    done = subprocess.run(["ip", *words], input=text, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise UsageError(f"`ip {' '.join(words)}` failed: {done.stderr.strip() or done.returncode}")

@@ -1,0 +1,30 @@
+"""What the environment says of hosts and of how roles are started."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.config.load import HOST, VIA, host, via
+from paceline.errors import UsageError
+from paceline.runtime.host import own_address
+
+
+def test_roles_listen_on_this_machine_only_unless_told() -> None:
+    assert host({}) == "127.0.0.1"
+    assert host({HOST: "10.1.0.0/16"}) == "10.1.0.0/16"
+    for wrong in ("here", "10.1.0.3/16"):
+        with pytest.raises(UsageError, match="PACELINE_HOST must be an IP address or a network"):
+            host({HOST: wrong})
+
+
+def test_an_address_in_a_network() -> None:
+    assert own_address("127.0.0.1") == "127.0.0.1"
+    assert own_address("::1") == "::1"
+    assert own_address("127.0.0.0/8") == "127.0.0.1"
+    with pytest.raises(UsageError, match=r"PACELINE_HOST=203\.0\.113\.0/24: this host has no address in that network"):
+        own_address("203.0.113.0/24")
+
+
+def test_a_role_may_be_started_by_another_command() -> None:
+    assert via("server-0", {}) == []
+    assert via("server-0", {VIA: "ip netns exec 'a b-{name}'"}) == ["ip", "netns", "exec", "a b-server-0"]

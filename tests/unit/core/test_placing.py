@@ -1,0 +1,395 @@
+"""The coordinator's side of copies: failover, sets that shrink and grow, servers that come and go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.core.kit import HYPER, Desk, fence, segment, sent, written
+
+from paceline.core.effects import ChoiceFact, Effect, IncarnationFact, PlacementFact, Send, Write
+from paceline.core.worker import WorkerCore
+from paceline.messages import (
+    Assign,
+    Beat,
+    Choose,
+    Committed,
+    Copied,
+    CopyOver,
+    Exited,
+    Grant,
+    HeldLease,
+    JobArgs,
+    Ok,
+    Prepared,
+    Reachable,
+    Ready,
+    Receipt,
+    Refused,
+    Register,
+    Revoke,
+    Scale,
+    Seal,
+    Sealed,
+    Turn,
+    Unreachable,
+)
+from paceline.types import UNLIMITED, Commit, Kind, NodeId, Placement, TensorSpec
+
+TENSORS = (
+    TensorSpec("weight", (160_000,), "float32", Kind.PARAMETER, 0),
+    TensorSpec("bias", (100,), "float32", Kind.PARAMETER, 0),
+)
+
+
+def desk(*, servers: int = 3, replicas: int = 1, **changes: Any) -> Desk:
+    spec = {"replicas": replicas, "rewinds": True, "heartbeat_timeout_s": 100.0} | changes
+    return Desk(servers=servers, tensors=TENSORS, **spec).start().initialise()
+
+
+def placed(job: Desk) -> Placement:
+    assert job.core.placement is not None
+    return job.core.placement
+
+
+def epoch(job: Desk) -> int:
+    return placed(job).epoch
+
+
+def ready(job: Desk, step: int, grants: list[Grant], *, at: int | None = None) -> list[Effect]:
+    """Every primary says that it is ready, under placement `at`."""
+    effects: list[Effect] = []
+    for server in job.core.owners:
+        fences = tuple(g.fence for g in grants)
+        effects += job.say(server, Ready(0, epoch(job) if at is None else at, step, fences, 0, 0, ()))
+    return effects
+
+
+def kill(job: Desk, server: NodeId) -> list[Effect]:
+    return job.say("engine", Exited(job.req(), server, 1, -9))
+
+
+def compute(job: Desk, step: int) -> list[Grant]:
+    """Both slots of a step are leased and sealed."""
+    grants = [job.lease(worker) for worker in job.workers]
+    for worker, grant in zip(job.workers, grants, strict=True):
+        assert grant.step == step
+        job.seal(worker, grant)
+    return grants
+
+
+# ---------------------------------------------------------------- failover
+
+
+def test_every_block_has_its_copies_on_other_servers() -> None:
+    where = placed(desk(replicas=2))
+    assert all(len({*where.copies(b)}) == 3 for b in range(len(where.owners)))
+
+
+def test_rule_5_of_a_lost_server_in_sync_members_take_over_and_no_one_else() -> None:
+    job = desk()
+    before = placed(job)
+    effects = kill(job, "server-0")
+    after = placed(job)
+    assert written(effects, IncarnationFact) == []
+    (fact,) = written(effects, PlacementFact)
+    assert (fact.placement, fact.failover) == (after, True)
+    for block, owner in enumerate(after.owners):
+        assert owner in before.copies(block), "only a member is promoted"
+        assert set(after.copies(block)) == set(before.copies(block)) - {"server-0"}
+    assert job.core.failovers == 1
+    assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Assign)} == {"server-1", "server-2"}
+
+
+def test_rule_5_where_no_member_is_left_the_job_goes_back() -> None:
+    job = desk()
+    kill(job, "server-0")
+    effects = kill(job, "server-1")
+    assert len(written(effects, IncarnationFact)) == 1, "server-2 lives, but was never sent all blocks"
+
+
+def test_rule_5_the_new_placement_is_durable_before_anyone_hears_of_it() -> None:
+    effects = kill(desk(), "server-0")
+    first = effects[1] if isinstance(effects[0], Send) and isinstance(effects[0].message, Ok) else effects[0]
+    assert isinstance(first, Write)
+
+
+def test_rule_5_what_was_said_under_an_older_placement_does_not_count() -> None:
+    job = desk()
+    old = epoch(job)
+    kill(job, "server-2")
+    grants = compute(job, 0)
+    assert written(ready(job, 0, grants, at=old), Commit) == []
+    (commit,) = written(ready(job, 0, grants), Commit)
+    assert commit.version == 1
+
+
+def test_rule_5_a_failover_voids_what_was_received_and_leases_it_again() -> None:
+    job = desk()
+    grants = compute(job, 0)
+    ahead = [job.core.leases.find(g.fence) for g in grants]
+    assert all(ahead)
+    effects = kill(job, "server-0")
+    assert not any(g.fence in job.core.leases for g in grants)
+    again = [job.lease(worker) for worker in job.workers]
+    assert {(g.step, g.slot) for g in again} == {(0, 0), (0, 1)}
+    assert all(g.epoch == epoch(job) for g in again)
+    assert written(ready(job, 0, grants), Commit) == [], "its slots were sealed, but for the old placement"
+    for worker, grant in zip(job.workers, grants, strict=True):
+        report = Sealed(grant.step, grant.slot, grant.fence, 1.0, HYPER, {}, 0.1)
+        effects = job.say(worker, Turn(job.req(), 0, 0, report))
+        assert written(effects, Commit) == []
+
+
+def test_who_waits_to_read_what_is_void_is_told() -> None:
+    job = desk()
+    grant = job.lease("worker-0")
+    assert [r.fence for r in sent(kill(job, "server-0"), Revoke, "worker-0")] == [grant.fence]
+
+
+def test_rule_5_a_choice_is_void_after_a_failover_for_the_next_coordinator_too() -> None:
+    job = desk(deterministic=False)
+    grants = compute(job, 0)
+    effects: list[Effect] = []
+    for server in job.core.owners:
+        effects += job.say(server, Receipt(0, epoch(job), 0, 0, grants[0].fence))
+    assert len(written(effects, ChoiceFact)) == 1
+    kill(job, "server-0")
+    assert job.core.gate.chosen(0, 0) is None
+    job.restart()
+    assert job.core.gate.chosen(0, 0) is None
+    heard: list[Effect] = []
+    for server in job.core.holders:
+        message = Register(job.req(), "server", server, 1, "here", "at", incarnation=0, epoch=epoch(job), applied=0)
+        heard += job.say(server, message)
+    assert sent(heard, Choose) == []
+
+
+def test_rule_5_a_lease_of_an_older_placement_is_not_taken_up_by_the_next_coordinator() -> None:
+    job = desk()
+    grant, old = job.lease("worker-0"), epoch(job)
+    kill(job, "server-0")
+    job.restart()
+    held = HeldLease(grant.step, grant.slot, grant.fence, None, old)
+    job.say("worker-0", Register(job.req(), "worker", "worker-0", 1, "here", None, job.job, leases=(held,)))
+    assert grant.fence not in job.core.leases
+
+
+def test_a_coordinator_that_starts_goes_on_with_the_newest_placement() -> None:
+    job = desk()
+    kill(job, "server-0")
+    where = placed(job)
+    job.restart()
+    assert placed(job) == where
+    assert job.core.failovers == 1
+    assert job.core.awaited == {"server-1", "server-2"}
+
+
+def test_a_server_lost_while_a_new_coordinator_listens_is_replaced_by_its_copies() -> None:
+    job = desk()
+    job.restart()
+    where = epoch(job)
+    for server in ("server-0", "server-1"):
+        job.say(server, Register(job.req(), "server", server, 1, "here", "at", epoch=where, applied=0))
+    effects = job.say("server-2/9", Register(job.req(), "server", "server-2", 2, "here", "at"))
+    assert written(effects, IncarnationFact) == []
+    assert not job.core.awaited
+    assert "server-2" not in placed(job).holders
+    assert "server-2/9" not in placed(job).holders, "a server that comes back starts empty"
+
+
+def test_a_server_that_is_heard_but_does_not_hear_is_lost_in_the_end() -> None:
+    job = desk(heartbeat_timeout_s=10.0)
+    grants = compute(job, 0)
+    ready(job, 0, grants)
+    where = epoch(job)
+    for job.now in range(1, 30):
+        for server in ("server-0", "server-1", "server-2"):
+            applied = 0 if server == "server-1" else 1
+            job.say(server, Beat(server, 0, epoch(job) if server != "server-1" else where, applied, 1))
+        for worker in job.workers:
+            job.say(worker, Beat(worker))
+    assert "server-1" not in placed(job).holders
+    assert job.core.incarnation == 0
+
+
+# ---------------------------------------------------------------- whom one cannot reach
+
+
+def test_rule_5_a_copy_that_its_primary_cannot_reach_leaves_the_set_before_anything_is_committed_without_it() -> None:
+    job = desk()
+    before, primary = placed(job), placed(job).owners[0]
+    backup = before.backups[0][0]
+    assert job.say(primary, Unreachable(backup, 3.0, epoch(job) - 1)) == []
+    effects = job.say(primary, Unreachable(backup, 3.0, epoch(job)))
+    (fact,) = written(effects, PlacementFact)
+    for block, owner in enumerate(before.owners):
+        without = {backup} if owner == primary else set()
+        assert set(fact.placement.copies(block)) == set(before.copies(block)) - without
+    assert fact.placement.epoch == before.epoch + 1
+    for job.now in (0.5, 1.0):
+        job.wrote(job.core.tick(job.now))
+    assert all(server != backup or before.owners[b] != primary for server, bs in placed(job).joining for b in bs)
+
+
+def test_rule_5_a_worker_that_cannot_reach_a_primary_gets_no_leases_until_it_can() -> None:
+    job = desk(workers=3)
+    peer = placed(job).owners[0]
+    job.say("worker-0", Unreachable(peer, 3.0, epoch(job)))
+    assert sent(job.turn("worker-0"), Grant) == []
+    assert len(sent(job.turn("worker-1"), Grant, "worker-1")) == 1, "others are not held up"
+    assert len(sent(job.say("worker-0", Reachable(peer)), Grant, "worker-0")) == 1
+
+
+def test_a_primary_that_most_workers_cannot_reach_is_lost() -> None:
+    job = desk(workers=3)
+    peer = placed(job).owners[0]
+    job.say("worker-0", Unreachable(peer, 3.0, epoch(job)))
+    assert peer in job.core.owners
+    job.say("worker-1", Unreachable(peer, 3.0, epoch(job)))
+    assert peer not in placed(job).holders
+    assert job.core.incarnation == 0
+
+
+# ---------------------------------------------------------------- a worker
+
+
+def worker_at(versions: tuple[int, int]) -> WorkerCore:
+    """A worker that has block 0 of server-0 and block 1 of server-1 at these versions."""
+    core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "asp", 1, 1)))
+    core.place(Prepared(0, 1, 0, Placement(1, ("server-0", "server-1"), {"server-0": "", "server-1": ""})))
+    core.held = {"server-0": versions[0], "server-1": versions[1]}
+    return core
+
+
+def test_a_worker_keeps_what_it_has_read_when_blocks_change_hands() -> None:
+    moved = Prepared(0, 1, 0, Placement(2, ("server-1", "server-1"), {"server-1": ""}))
+    core = worker_at((4, 4))
+    core.place(moved)
+    assert core.held == {"server-1": 4}
+    core = worker_at((4, 5))
+    core.place(moved)
+    assert core.held == {"server-1": -1}, "blocks of several versions are read anew"
+
+
+def test_a_worker_does_not_wait_for_a_step_that_is_void_nor_for_an_answer_of_a_server_that_is_gone() -> None:
+    core = worker_at((4, 4))
+    core.ask(0.0, 0)
+    grant = Grant(core._req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20, window=UNLIMITED), True)
+    core.handle("coordinator", grant, (), 0.0)
+    core.push(0.0, {s: ((), (), Seal(1.0, (), ())) for s in ("server-0", "server-1")})
+    core.sealed(0.0, 1.0, HYPER, {}, 0.1)
+    assert (core.last_step, len(core.unacked)) == (4, 2)
+    core.place(Prepared(0, 1, 0, Placement(2, ("server-1", "server-1"), {"server-1": ""})))
+    assert (core.last_step, len(core.unacked)) == (-2, 1)
+    assert core.reconnected(0.0)[0].message.leases == ()  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------- copies are made
+
+
+def returns(job: Desk, name: str) -> NodeId:
+    """A server comes back under its name."""
+    node = f"{name}/new"
+    job.say(node, Register(job.req(), "server", name, 2, "here", f"at {node}"))
+    return node
+
+
+def tick(job: Desk, seconds: float = 1.0) -> list[Effect]:
+    job.now += seconds
+    return job.wrote(job.core.tick(job.now))
+
+
+def settle(job: Desk, rounds: int = 30) -> None:
+    """Every copy that is asked for is made."""
+    for _ in range(rounds):
+        tick(job, 0.3)
+        for server, blocks in placed(job).joining:
+            for source in sorted({placed(job).owners[b] for b in blocks}):
+                job.say(server, Copied(0, epoch(job), source))
+
+
+def test_a_server_that_comes_back_is_sent_copies_and_is_a_member_only_when_it_has_them() -> None:
+    job = desk()
+    kill(job, "server-0")
+    node = returns(job, "server-0")
+    tick(job)
+    (server, blocks), *more = placed(job).joining
+    assert (server, more) == (node, [])
+    assert all(node not in placed(job).copies(b) for b in range(len(placed(job).owners)))
+    old = epoch(job)
+    source = placed(job).owners[blocks[0]]
+    assert job.say(node, Copied(0, old - 1, source)) == []
+    effects = job.say(node, Copied(0, old, source))
+    assert isinstance(effects[0], Write)
+    assert len(sent(effects, CopyOver, node)) == 1
+    assert node in placed(job).copies(blocks[0])
+    assert epoch(job) == old, "nothing changes for anyone else"
+    job.restart()
+    assert node in placed(job).copies(blocks[0])
+
+
+def test_redundancy_and_balance_are_restored() -> None:
+    job = desk()
+    kill(job, "server-0")
+    node = returns(job, "server-0")
+    settle(job)
+    where = placed(job)
+    sets = [where.copies(b) for b in range(len(where.owners))]
+    assert all(len(copies) == 2 for copies in sets)
+    assert not where.joining
+    assert set(where.owners) == {node, "server-1", "server-2"}
+    at = epoch(job)
+    settle(job, 5)
+    assert epoch(job) == at, "then it is left in peace"
+
+
+def test_a_member_lost_while_a_copy_is_made_ends_it_and_only_members_go_on() -> None:
+    job = desk(replicas=2)
+    kill(job, "server-0")
+    node = returns(job, "server-0")
+    tick(job)
+    effects = kill(job, "server-1")
+    assert written(effects, IncarnationFact) == [], "server-2 has all"
+    assert set(placed(job).owners) == {"server-2"}
+    assert node not in placed(job).holders
+
+
+def test_copies_wait_while_an_older_version_must_be_readable() -> None:
+    job = desk()
+    kill(job, "server-0")
+    returns(job, "server-0")
+    job.core.pins.add(-1, "somebody reads it")
+    tick(job)
+    assert not placed(job).joining
+    job.core.pins.discard(-1, "somebody reads it")
+    tick(job)
+    assert placed(job).joining
+
+
+def test_servers_are_added_and_drained() -> None:
+    job = desk(servers=2, replicas=0)
+    job.say("engine", Scale(job.req(), 0, 3))
+    node = returns(job, "server-2")
+    settle(job)
+    assert set(placed(job).owners) == {"server-0", "server-1", node}
+    assert job.core.wanted_workers == 2
+    job.say("engine", Scale(job.req(), 0, 1))
+    assert job.core.draining == {"server-1", node}
+    settle(job)
+    assert placed(job).holders == ("server-0",)
+    assert job.core.incarnation == 0
+    job.restart()
+    assert job.core.wanted_servers == 1
+
+
+def test_there_cannot_be_fewer_servers_than_copies() -> None:
+    job = desk()
+    (refused,) = sent(job.say("engine", Scale(job.req(), 0, 1)), Refused)
+    assert refused.rule == "replicas"
+    assert job.core.wanted_servers == 3
+
+
+def test_commits_go_to_every_copy() -> None:
+    job = desk()
+    effects = ready(job, 0, compute(job, 0))
+    assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Committed)} == set(job.core.holders)

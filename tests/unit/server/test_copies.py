@@ -1,0 +1,412 @@
+"""Copies of blocks on other servers: bit by bit what their primary has, whenever and however they came to be."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from tests.unit.server.kit import BLOCKS, TENSORS, commit, contents, model
+from tests.unit.server.test_saving import EXACT, bits
+
+from paceline.blocks import bytes_of, piece_of, tensor_of
+from paceline.core.layout import cut
+from paceline.core.replicating import Lane, Replicator
+from paceline.core.store import SumKey
+from paceline.messages import BlockFrame, CopyFrame, CopyPart, CopyPartAck, SumMeta
+from paceline.server.chunks import Part
+from paceline.server.dense import DenseStore
+from paceline.server.sharing import Room
+from paceline.server.sums import BlockSum, Rooms
+from paceline.server.updating import Frozen
+from paceline.transport.base import Frame
+from paceline.transport.inproc import _lend
+from paceline.transport.memory import Arena
+from paceline.types import INIT_STEP, Commit, Fence, Kind, ModelSpec, TensorSpec
+from paceline.wire.frames import check_message
+
+EVERYTHING = [b.index for b in BLOCKS]
+Sent = tuple[SumMeta, tuple[BlockFrame, ...], tuple[Frame, ...]]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def lent(parts: Sequence[object]) -> tuple[Frame, ...]:
+    """What the other side sees, for as long as it wants to."""
+    assert all(isinstance(part, Part) for part in parts)
+    mine = [part for part in parts if isinstance(part, Part)]
+    views, delivery = _lend([part.frame for part in mine])
+    for part in mine:
+        part.buffer.lend(delivery)
+    return views
+
+
+def content(dice: random.Random, index: int) -> memoryview:
+    block = BLOCKS[index]
+    values = torch.randn(block.numel, generator=torch.Generator().manual_seed(dice.randrange(1 << 30)))
+    return bytes_of((values * 3).to(getattr(torch, block.dtype)))
+
+
+class Slot:
+    """What one worker pushes for one slot: it may lack tensors, and weigh less or nothing."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.weight = dice.choice([1.0, 1.0, 1.0, 0.25, 0.3])
+        gone = {n for n, t in enumerate(TENSORS) if t.kind != Kind.FROZEN and dice.random() < 0.25}
+        empty = dice.random() < 0.05
+        self.weight = 0.0 if empty else self.weight
+        self.absent = frozenset(gone)
+        self.frames = {
+            b.index: content(dice, b.index)
+            for b in BLOCKS
+            if b.kind != Kind.FROZEN and not empty and not all(p.tensor in gone for p in b.pieces)
+        }
+
+
+class Primary:
+    """A server that trains, and what it tells of it."""
+
+    def __init__(self, dice: random.Random, spec: ModelSpec) -> None:
+        self.dice, self.spec = dice, spec
+        self.memory = Arena(share=False)
+        self.store = DenseStore(memory=self.memory, threads=dice.choice([1, 2]))
+        self.store.open(spec, BLOCKS)
+        self.version = -1
+
+    def sum(self) -> SumKey:
+        """The complete sum of the next step."""
+        dice, step = self.dice, self.version if self.version >= 0 else INIT_STEP
+        if step == INIT_STEP:
+            self.store.add(SumKey(step, None), 1.0, frozenset(), {i: content(dice, i) for i in EVERYTHING})
+            return SumKey(step, None)
+        slots = [Slot(dice) for _ in range(dice.randrange(1, 5))]
+        key = SumKey(step, Fence(1, step) if len(slots) == 1 and dice.random() < 0.5 else None)
+        for number, slot in enumerate(slots):
+            fence, revs = Fence(1, number), dict.fromkeys(slot.frames, 0)
+            if key.fence is None and dice.random() < 0.4:
+                early = {i: (0, frame) for i, frame in slot.frames.items() if dice.random() < 0.7}
+                self.store.anticipate(key, number, fence, slot.weight, early)
+            self.store.add(key, slot.weight, slot.absent, slot.frames, slot=number, fence=fence, revs=revs)
+        self.store.partials(key)
+        return key
+
+    def send(self, key: SumKey, blocks: Sequence[int]) -> Sent:
+        meta, frames, parts = self.store.export(key, blocks)
+        coded = msgspec.msgpack.decode(msgspec.msgpack.encode(meta), type=SumMeta)
+        return coded, frames, lent(parts)
+
+    def apply(self, key: SumKey, stores: Sequence[DenseStore]) -> None:
+        self.version += 1
+        for store in stores:
+            store.apply(key, self.row(key, self.version))
+
+    def row(self, key: SumKey, version: int) -> Commit:
+        scale = 0.7 if self.spec.clip_norm is not None and version else 1.0
+        return msgspec.structs.replace(commit(self.spec, version, key.step), scale=scale)
+
+
+def same(copy: DenseStore, blocks: Sequence[int], primary: DenseStore) -> bool:
+    """Whether a copy of these blocks has the bits of the primary, and nothing else."""
+    wanted = {f"{i}" for i in blocks}
+    theirs = {name: b for name, b in contents([(primary, [])]).items() if name.split("/")[0] in wanted}
+    return contents([(copy, [])]) == theirs
+
+
+def some(dice: random.Random) -> list[int]:
+    return sorted(dice.sample(EVERYTHING, dice.randrange(1, len(EVERYTHING) + 1)))
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0], ids=["free", "clipped"])
+@pytest.mark.parametrize(("name", "numbers"), EXACT, ids=lambda v: v if isinstance(v, str) else ",".join(v))
+@pytest.mark.parametrize("seed", range(4))
+def test_a_backup_and_a_joiner_stay_where_their_primary_is(
+    name: str, numbers: dict[str, Any], clip_norm: float | None, seed: int
+) -> None:
+    """The backup is there from the beginning, and may be some steps late; the joiner is given a copy later."""
+    dice = random.Random(f"{name} {sorted(numbers)} {clip_norm} {seed}")
+    spec = msgspec.structs.replace(model(name, numbers), clip_norm=clip_norm)
+    primary, backup, joiner = Primary(dice, spec), DenseStore(), DenseStore()
+    backed, joined = some(dice), some(dice)
+    backup.open(spec, [BLOCKS[i] for i in backed])
+    join_at = dice.randrange(0, 5)
+    behind: list[tuple[SumKey, Sent, int]] = []
+    copying: tuple[list[CopyFrame], list[object], int] | None = None
+    pending: list[tuple[SumKey, Sent, int]] = []
+    frozen: Frozen | None = None
+    for step in range(10):
+        key = primary.sum()
+        if dice.random() < 0.2 and primary.version >= 0:
+            primary.store.save(primary.version)
+            frozen = primary.store.frozen
+        sent = primary.send(key, backed)
+        if copying is not None:
+            pending.append((key, primary.send(key, joined), primary.version + 1))
+        behind.append((key, sent, primary.version + 1))
+        before = None if frozen is None else bits(frozen)
+        primary.apply(key, [primary.store])
+        del sent
+        if frozen is not None:
+            assert bits(frozen) == before, "a checkpoint that is being written does not change"
+            if dice.random() < 0.3:
+                frozen.done, frozen = True, None
+                primary.store.thaw()
+        if step == join_at:
+            frames, parts = primary.store.copy_out(joined)
+            assert [f.block for f in frames] == sorted(f.block for f in frames)
+            joiner.open(spec, [BLOCKS[i] for i in joined])
+            copying = list(frames), list(parts), primary.version
+            del parts
+        while behind and (len(behind) > 3 or dice.random() < 0.6):
+            catch_up(primary, backup, behind.pop(0))
+        if not behind:
+            assert same(backup, backed, primary.store), f"the backup at version {primary.version}"
+            assert frames_of(backup, primary.version) == frames_of(primary.store, primary.version, backed)
+        if copying is not None and copying[0] and (step == 9 or dice.random() < 0.5):
+            pieces = dice.randrange(1, len(copying[0]) + 1) if step < 9 else len(copying[0])
+            joiner.copy_in(copying[2], copying[0][:pieces], lent(copying[1][:pieces]))
+            del copying[0][:pieces], copying[1][:pieces]
+        if copying is not None and not copying[0]:
+            while pending:
+                catch_up(primary, joiner, pending.pop(0))
+            assert same(joiner, joined, primary.store), f"the joiner at version {primary.version}"
+    assert same(joiner, joined, primary.store)
+
+
+def catch_up(primary: Primary, copy: DenseStore, one: tuple[SumKey, Sent, int]) -> None:
+    key, (meta, frames, views), version = one
+    copy.install(key, meta, frames, views)
+    copy.apply(key, primary.row(key, version))
+
+
+def frames_of(store: DenseStore, version: int, blocks: Sequence[int] | None = None) -> list[list[int]]:
+    return [[f.block for f in store.read(version, have, blocks)[0]] for have in range(-1, version + 1)]
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
+def test_what_is_lent_does_not_change_and_its_memory_is_used_again(name: str) -> None:
+    """Sums that a backup has not applied yet, and a copy on its way, keep their bits while the primary goes on."""
+    dice = random.Random(name)
+    primary = Primary(dice, model(name, {"lr": 0.1}))
+    seen: list[tuple[tuple[Frame, ...], list[bytes]]] = []
+    in_use: list[int] = []
+    parts: Sequence[Part] = ()
+    state: list[bytes] = []
+    for step in range(40):
+        key = primary.sum()
+        _, _, views = primary.send(key, EVERYTHING)
+        seen.append((views, [bytes(view) for view in views]))
+        del views
+        if len(seen) > 3:
+            seen.pop(0)
+        primary.apply(key, [primary.store])
+        if step == 10:
+            _, parts = primary.store.copy_out(EVERYTHING)
+            state = [bytes(part.frame) for part in parts]
+        if step == 20:
+            parts = ()
+        for views, before in seen:
+            assert [bytes(view) for view in views] == before, f"step {step} wrote under a backup"
+        del views
+        assert [bytes(part.frame) for part in parts] == state[: len(parts)]
+        in_use.append(primary.memory.stats.in_use)
+    total = sum(block.nbytes for block in BLOCKS)
+    assert max(in_use[25:]) <= 7 * total, "two versions, three sums that are read, and two to take turns"
+
+
+def test_a_backup_lets_go_of_a_sum_with_the_update() -> None:
+    dice = random.Random(1)
+    primary = Primary(dice, model())
+    backup = DenseStore()
+    backup.open(primary.spec, BLOCKS)
+    for _ in range(4):
+        key = primary.sum()
+        meta, frames, parts = primary.store.export(key, EVERYTHING)
+        rooms = [part.buffer for part in parts if isinstance(part.buffer, Room)]
+        views = lent(parts)
+        backup.install(key, meta, frames, views)
+        del views, parts
+        assert rooms
+        assert not any(room.idle for room in rooms), "it is used where it lies"
+        primary.apply(key, [primary.store, backup])
+        assert all(room.idle for room in rooms)
+    key = primary.sum()
+    meta, frames, parts = primary.store.export(key, EVERYTHING)
+    rooms = [part.buffer for part in parts if isinstance(part.buffer, Room)]
+    backup.install(key, meta, frames, lent(parts))
+    backup.drop(key)
+    assert all(room.idle for room in rooms)
+
+
+def test_a_sum_can_be_sent_to_several_and_again() -> None:
+    dice = random.Random(2)
+    primary = Primary(dice, model("Adam", {"lr": 0.1}))
+    copies = [DenseStore() for _ in range(3)]
+    for copy in copies:
+        copy.open(primary.spec, BLOCKS)
+    for _ in range(4):
+        key = primary.sum()
+        exported = [primary.store.export(key, EVERYTHING) for _ in copies]
+        for copy, (meta, frames, parts) in zip(copies, exported, strict=True):
+            copy.install(key, meta, frames, lent(parts))
+            copy.install(key, meta, frames, lent(parts))
+        primary.apply(key, [primary.store, *copies])
+        assert all(same(copy, EVERYTHING, primary.store) for copy in copies)
+
+
+@pytest.mark.parametrize(("name", "numbers"), EXACT, ids=lambda v: v if isinstance(v, str) else ",".join(v))
+@pytest.mark.parametrize("seed", range(4))
+def test_blocks_that_change_stores_stay_what_they_were(name: str, numbers: dict[str, Any], seed: int) -> None:
+    """Groups of one server are put together anew again and again; kept versions and a frozen one go with them."""
+    dice = random.Random(f"{name} {sorted(numbers)} {seed}")
+    spec = model(name, numbers)
+    primary = Primary(dice, spec)
+    memory = Arena(share=False)
+    homes: dict[int, int] = {i: dice.randrange(3) for i in EVERYTHING}
+    stores = [DenseStore(memory=memory) for _ in range(3)]
+    for number, store in enumerate(stores):
+        store.open(spec, [BLOCKS[i] for i in EVERYTHING if homes[i] == number])
+    kept: dict[int, dict[int, list[bytes]]] = {}
+    frozen: list[tuple[Frozen, dict[str, bytes]]] = []
+    for _ in range(10):
+        key = primary.sum()
+        for number, store in enumerate(stores):
+            meta, frames, parts = primary.store.export(key, [i for i in EVERYTHING if homes[i] == number])
+            store.install(key, meta, frames, lent(parts))
+            del parts
+        primary.apply(key, [primary.store, *stores])
+        version = primary.version
+        if dice.random() < 0.3:
+            for store in (primary.store, *stores):
+                store.keep(version)
+            kept[version] = read(primary.store, version)
+        if kept and dice.random() < 0.3:
+            released = dice.choice(sorted(kept))
+            for store in (primary.store, *stores):
+                store.release(released)
+            del kept[released]
+        if dice.random() < 0.2:
+            saved = dice.choice(stores)
+            saved.save(version)
+            assert saved.frozen is not None
+            frozen.append((saved.frozen, bits(saved.frozen)))
+        for _ in range(dice.randrange(3)):
+            source, target = dice.sample(range(3), 2)
+            leaving = [i for i in EVERYTHING if homes[i] == source and dice.random() < 0.6]
+            if dice.random() < 0.3:  # a store that was opened for the blocks before they come
+                there = stores[target].take([i for i in EVERYTHING if homes[i] == target])
+                stores[target] = DenseStore(memory=memory)
+                stores[target].open(spec, [BLOCKS[i] for i in EVERYTHING if homes[i] == target])
+                stores[target].put(version, there)
+            stores[target].put(version, stores[source].take(leaving))
+            homes.update(dict.fromkeys(leaving, target))
+        for store, held in ((s, [i for i in EVERYTHING if homes[i] == n]) for n, s in enumerate(stores)):
+            assert same(store, held, primary.store)
+            assert store.version == version or not held
+            for old, expected in kept.items() if held else ():
+                assert read(store, old) == {i: expected[i] for i in held}
+        assert all(bits(one) == before for one, before in frozen)
+
+
+def read(store: DenseStore, version: int) -> dict[int, list[bytes]]:
+    """What a reader is given of each block, but for the padding."""
+    frames, parts = store.read(version, -1, None)
+    assert [f.block for f in frames] == sorted(f.block for f in frames)
+    found = {}
+    for frame, part in zip(frames, parts, strict=True):
+        assert isinstance(part, Part)
+        flat = tensor_of(part.frame, frame.dtype)
+        found[frame.block] = [bytes(bytes_of(piece_of(flat, p))) for p in BLOCKS[frame.block].pieces]
+    return found
+
+
+def test_whole_chunks_change_stores_without_a_copy() -> None:
+    spec = model("Adam", {"lr": 0.1})
+    primary = Primary(random.Random(3), spec)
+    for _ in range(3):
+        primary.apply(primary.sum(), [primary.store])
+    other = DenseStore()
+    other.open(spec, ())
+    before = {i: s.value.data_ptr() for i, s in primary.store.snapshot().items()}
+    other.put(primary.version, primary.store.take(EVERYTHING))
+    assert {i: s.value.data_ptr() for i, s in other.snapshot().items()} == before
+    assert primary.store.snapshot() == {}
+
+
+def test_a_copy_of_many_small_tensors_is_sent_in_messages_that_are_not_refused() -> None:
+    tensors = tuple(TensorSpec(f"p{n}", (2,), "float32", Kind.PARAMETER, 0) for n in range(3000))
+    spec = msgspec.structs.replace(model("Adam", {"lr": 0.1}), tensors=tensors)
+    blocks = cut(tensors)
+    store = DenseStore()
+    store.open(spec, blocks)
+    for version, step in enumerate((INIT_STEP, 0)):
+        store.add(SumKey(step, None), 1.0, frozenset(), {b.index: bytes_of(torch.ones(b.numel)) for b in blocks})
+        store.apply(SumKey(step, None), commit(spec, version, step))
+    primary = Replicator(store)
+    primary.restart([Lane("server-1/1", tuple(b.index for b in blocks), joining=True)], 0, 1)
+    chains = {b.index: b"" for b in blocks}
+    waiting, frames = primary.begin(1, chains, 0.0), 0
+    while waiting:
+        sent = waiting.pop()
+        assert isinstance(sent.message, CopyPart)
+        check_message(sent.message, [part.frame for part in sent.payload if isinstance(part, Part)])
+        frames += len(sent.payload)
+        ack = CopyPartAck(sent.message.req, 0, 1, sent.message.part)
+        waiting += primary.answered("server-1/1", ack, 0.0)[0]
+    assert frames == len(blocks) + 3 * len(tensors)
+
+
+def test_threads_that_finish_sums_do_not_ask_the_port_for_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory, and who still reads it, belong to the port's own thread."""
+    monkeypatch.setattr("paceline.server.crew.WORTH_NBYTES", 0)
+    own = threading.get_ident()
+    others: set[int] = set()
+
+    class Reader:
+        gone = False
+
+        @property
+        def done(self) -> bool:
+            assert threading.get_ident() == own
+            return self.gone
+
+    class Guarded(Arena):
+        def room(self, nbytes: int) -> Frame:
+            assert threading.get_ident() == own
+            return super().room(nbytes)
+
+    plain_gather = BlockSum.gather
+
+    def gather(self: BlockSum, rooms: Rooms) -> torch.Tensor:
+        others.add(threading.get_ident())
+        time.sleep(0.005)  # the others get their turn
+        return plain_gather(self, rooms)
+
+    monkeypatch.setattr(BlockSum, "gather", gather)
+    dice = random.Random(4)
+    primary, copy = Primary(dice, model()), DenseStore()
+    primary.store = DenseStore(memory=Guarded(share=False), threads=2)
+    for store in (primary.store, copy):
+        store.open(primary.spec, BLOCKS)
+    for _ in range(12):
+        key = primary.sum()
+        meta, frames, parts = primary.store.export(key, EVERYTHING)
+        reader = Reader()
+        for part in parts:
+            part.buffer.lend(reader)
+        copy.install(key, meta, frames, [part.frame for part in parts])
+        primary.apply(key, [primary.store, copy])
+        reader.gone = True
+        assert same(copy, EVERYTHING, primary.store)
+    primary.store.close()
+    assert len(others) == 2

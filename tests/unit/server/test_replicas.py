@@ -1,0 +1,248 @@
+"""Servers that keep copies for each other: sums, promotion and whole copies over real ports, bit by bit."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+from tests.unit.clients.desk import TOKEN
+from tests.unit.server.kit import BLOCKS, bits_of, commit, model
+from tests.unit.server.test_copies import Slot, content
+
+from paceline.checkpoint.storage import LocalStorage
+from paceline.messages import (
+    Assign,
+    Beat,
+    BlockFrame,
+    Committed,
+    Copied,
+    CopyOver,
+    Message,
+    Plan,
+    Push,
+    PushAck,
+    Ready,
+    Register,
+    Saved,
+    Seal,
+    Unreachable,
+)
+from paceline.runtime.loop import pump
+from paceline.server.dense import DenseStore
+from paceline.server.service import ServerService
+from paceline.transport.base import PeerUp, Port, Received
+from paceline.transport.inproc import InprocHub
+from paceline.transport.zmq import ZmqPort
+from paceline.types import INIT_STEP, Fence, NodeId, Placement, Segment
+
+M = TypeVar("M", bound=Message)
+SPEC = model("Adam", {"lr": 0.01})
+PLAN = Segment(0, 0, 0, 0, 100, 1, 100, 1, 1, False, False, 0, "bsp")
+PATIENCE_S = 20.0
+
+
+class Cluster:
+    """Some real servers; the test is the coordinator, and the only worker."""
+
+    def __init__(self, make: Callable[[str], Port], count: int, folder: Path) -> None:
+        self.front = make("coordinator/1")
+        self.ports = [make(f"server-{n}/{n}") for n in range(count)]
+        self.nodes = [port.node for port in self.ports]
+        self.services: dict[NodeId, ServerService] = {}
+        self.heard: list[tuple[NodeId, Message]] = []
+        self.version, self.epoch, self.req = -1, 0, 0
+        self.placement = Placement(0, (), {})
+        self.dice = random.Random(count)
+        for port in self.ports:
+            intro = Register(1, "server", port.node.split("/")[0], 1, "here", port.address)
+            self.services[port.node] = ServerService(port, intro, storage=LocalStorage(folder))
+            assert self.front.address is not None
+            port.connect(self.front.address)
+        self.wait(lambda: {n for n, m in self.heard if isinstance(m, Register)} == set(self.nodes))
+
+    def close(self) -> None:
+        for service in self.services.values():
+            service.close()
+        for port in (self.front, *self.ports):
+            port.close()
+
+    def turn(self) -> None:
+        for node, service in self.services.items():
+            pump(service, service.port)
+            service.on_tick(time.monotonic())
+            assert service.ended is None, node
+        while (event := self.front.recv(0)) is not None:
+            match event:
+                case Received(peer=peer, message=message):
+                    self.heard.append((peer, message))
+                case PeerUp():
+                    pass
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < deadline, self.heard[-30:]
+            self.turn()
+            time.sleep(0.001)
+
+    def until(self, kind: type[M], senders: Sequence[NodeId], fits: Callable[[M], bool] = lambda _: True) -> list[M]:
+        """Wait for one such message from each."""
+
+        def found() -> dict[NodeId, M]:
+            return {n: m for n, m in self.heard if n in senders and isinstance(m, kind) and fits(m)}
+
+        self.wait(lambda: found().keys() == set(senders))
+        return list(found().values())
+
+    # ------------------------------------------------------------ the coordinator
+
+    def place(
+        self,
+        owners: Sequence[int],
+        backups: Sequence[Sequence[int]],
+        joining: Sequence[tuple[int, tuple[int, ...]]] = (),
+    ) -> None:
+        """A new epoch, for servers given by number."""
+        self.epoch += 1
+        self.heard.clear()
+        self.placement = Placement(
+            self.epoch,
+            tuple(self.nodes[o] for o in owners),
+            {port.node: str(port.address) for port in self.ports},
+            tuple(tuple(self.nodes[b] for b in row) for row in backups),
+            tuple((self.nodes[to], blocks) for to, blocks in joining),
+        )
+        begun = (max(0, self.version), ())
+        message = Assign(1, 0, self.placement, SPEC, BLOCKS, True, at=self.version, begun=begun)
+        for node in self.services:
+            self.front.send(node, message)
+            self.front.send(node, Plan(1, (PLAN,)))
+        alive = [n for n in self.placement.holders if n in self.services]
+        self.until(Beat, alive, lambda beat: beat.epoch == self.epoch)
+
+    def step(self, *, save: bool = False) -> None:
+        """One slot of one worker, from its push to its commit."""
+        step = self.version if self.version >= 0 else INIT_STEP
+        fence = Fence(1, self.version + 2)
+        slot = Slot(self.dice)
+        frames = {b.index: content(self.dice, b.index) for b in BLOCKS} if step == INIT_STEP else slot.frames
+        absent = () if step == INIT_STEP else tuple(sorted(slot.absent))
+        owners = sorted(set(self.placement.owners))
+        self.heard.clear()
+        for owner in owners:
+            mine = [i for i, o in enumerate(self.placement.owners) if o == owner and i in frames]
+            described = tuple(BlockFrame(i, BLOCKS[i].dtype, BLOCKS[i].numel) for i in mine)
+            seal = Seal(1.0 if step == INIT_STEP else slot.weight, absent, tuple((i, 0) for i in mine))
+            self.req += 1
+            message = Push(self.req, 0, self.epoch, step, 0, fence, self.version, described, seal)
+            self.front.send(owner, message, [frames[i] for i in mine])
+        self.until(Ready, owners, lambda ready: ready.step == step)
+        self.version += 1
+        row = msgspec.structs.replace(commit(SPEC, self.version, step), fences=(fence,))
+        for node in self.services:
+            self.front.send(node, Committed(1, row, save=save))
+        alive = [n for n in self.placement.holders if n in self.services]
+        self.wait(lambda: all(self.services[n].core.applied == self.version for n in alive))
+
+    def copies(self, block: int) -> dict[NodeId, dict[str, bytes]]:
+        """What every server has of a block."""
+        found = {}
+        for node, service in self.services.items():
+            groups = [service.core.own, *service.core.copies.followers.values()]
+            for store in (g.store for g in groups if block in g.blocks):
+                assert isinstance(store, DenseStore)
+                bits = bits_of(store.snapshot())
+                found[node] = {name: value for name, value in bits.items() if name.split("/")[0] == str(block)}
+        return found
+
+    def check(self) -> None:
+        """All copies of every block are where they should be, and the same."""
+        for block in range(len(BLOCKS)):
+            found = self.copies(block)
+            assert set(self.placement.copies(block)) <= found.keys()
+            assert len({tuple(sorted(bits.items())) for bits in found.values()}) == 1, f"block {block}"
+
+
+@pytest.fixture(params=["inproc", "local", "tcp"])
+def make(request: pytest.FixtureRequest) -> Callable[[str], Port]:
+    if request.param == "inproc":
+        hub = InprocHub(strict=True)
+        return lambda node: hub.port(node, listen=node.replace("/", "-"))
+    return lambda node: ZmqPort(node, TOKEN, listen="127.0.0.1", local=request.param == "local")
+
+
+@pytest.fixture
+def cluster(make: Callable[[str], Port], tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(make, 3, tmp_path)
+    yield made
+    made.close()
+
+
+MIXED = [n % 3 for n in range(len(BLOCKS))]
+NEXT = [[(n + 1) % 3] for n in MIXED]
+
+
+def test_copies_follow_their_primary_and_one_of_them_goes_on(cluster: Cluster) -> None:
+    cluster.place(MIXED, NEXT)
+    for _ in range(4):
+        cluster.step()
+        cluster.check()
+    gone = cluster.nodes[0]
+    service = cluster.services.pop(gone)
+    service.close()
+    service.port.close()
+    cluster.place([1 if o == 0 else o for o in MIXED], [[2] if o == 1 else [] for o in MIXED])
+    for _ in range(4):
+        cluster.step()
+        cluster.check()
+
+
+def test_nothing_is_ready_before_every_copy_has_it(cluster: Cluster) -> None:
+    cluster.place(MIXED, NEXT)
+    cluster.step()
+    cluster.services[cluster.nodes[0]].core.replicator.reach_s = 0.6
+    still = cluster.services.pop(cluster.nodes[1])  # it does not run, and nobody knows
+    cluster.heard.clear()
+    fence, frames = Fence(1, 2), {i: content(cluster.dice, i) for i, o in enumerate(MIXED) if o == 0}
+    described = tuple(BlockFrame(i, BLOCKS[i].dtype, BLOCKS[i].numel) for i in frames)
+    seal = Seal(1.0, (), tuple((i, 0) for i in frames))
+    push = Push(9, 0, cluster.epoch, 0, 0, fence, 0, described, seal)
+    cluster.front.send(cluster.nodes[0], push, list(frames.values()))
+    cluster.until(PushAck, [cluster.nodes[0]])
+    (report,) = cluster.until(Unreachable, [cluster.nodes[0]])
+    assert report.peer == cluster.nodes[1]
+    assert not [m for _, m in cluster.heard if isinstance(m, Ready)]
+    cluster.services[cluster.nodes[1]] = still
+    cluster.until(Ready, [cluster.nodes[0]])
+
+
+def test_a_server_that_had_nothing_is_sent_a_copy_while_training_goes_on(cluster: Cluster) -> None:
+    everything = tuple(range(len(BLOCKS)))
+    cluster.place([0] * len(BLOCKS), [[1]] * len(BLOCKS))
+    for _ in range(3):
+        cluster.step()
+    cluster.place([0] * len(BLOCKS), [[1]] * len(BLOCKS), [(2, everything)])
+    cluster.step()
+    cluster.until(Copied, [cluster.nodes[2]])
+    cluster.front.send(cluster.nodes[2], CopyOver(1, 0, cluster.epoch, cluster.nodes[0]))
+    cluster.step()
+    cluster.place([2] * len(BLOCKS), [[0]] * len(BLOCKS))  # it takes over, and another server is not needed
+    for _ in range(3):
+        cluster.step()
+        cluster.check()
+    assert cluster.nodes[1] not in cluster.copies(0)
+
+
+def test_only_primaries_write_checkpoints(cluster: Cluster) -> None:
+    cluster.place([0 if n % 2 else 1 for n in range(len(BLOCKS))], [[2]] * len(BLOCKS))
+    cluster.step()
+    cluster.step(save=True)
+    saved = cluster.until(Saved, cluster.nodes[:2], lambda m: m.version == 1)
+    assert all(not one.problem for one in saved)
+    assert sorted(b for one in saved for file in one.files for b in file.blocks) == list(range(len(BLOCKS)))
+    assert not [n for n, m in cluster.heard if isinstance(m, Saved) and n == cluster.nodes[2]]

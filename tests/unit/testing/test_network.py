@@ -1,0 +1,112 @@
+"""Namespaces and what goes between them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.cli.chaos import command
+from paceline.errors import UsageError
+from paceline.runtime.host import own_address
+from paceline.testing.chaos import network as network_module
+from paceline.testing.chaos.campaigns import CAMPAIGNS, SCRIPT
+from paceline.testing.chaos.network import Network, problem
+
+NODES = ["coordinator", "server-0", "server-1"]
+_why = problem()
+as_root = pytest.mark.skipif(_why is not None, reason=str(_why))
+
+
+def test_who_cannot_make_one_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert problem() == "network namespaces take root" or "iproute2" in str(problem())
+    with pytest.raises(UsageError):
+        Network(NODES)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert problem() == "there is no `ip`: install the package iproute2"
+
+
+def test_a_campaign_that_cannot_cut_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(network_module, "problem", lambda: "network namespaces take root")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(command, ["--cut", "one-way=3", "--json", "figures.json", str(SCRIPT)])
+    assert done.exit_code == 0
+    assert done.output == "chaos: skipped, nothing was cut: network namespaces take root\n"
+    assert json.loads(Path("figures.json").read_text())["skipped"]
+    assert not Path("runs").exists()
+    monkeypatch.setitem(cast(dict[str, str], CAMPAIGNS), "one", "--cut one-way=1")
+    named = CliRunner().invoke(command, ["--campaign", "one"])
+    assert named.exit_code == 0, named.output
+    assert "one: skipped, nothing was cut" in named.output
+
+
+@pytest.fixture
+def net() -> Iterator[Network]:
+    with Network(NODES) as made:
+        yield made
+
+
+def reaches(net: Network, one: str, other: str, wait_s: float = 0.3) -> bool:
+    """Whether a datagram goes from one node to another."""
+    with net.inside(other):
+        there = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        there.bind((own_address(net.range), 0))
+    with net.inside(one):
+        here = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with there, here:
+        there.settimeout(wait_s)
+        here.sendto(b"hello", there.getsockname())
+        try:
+            return there.recv(100) == b"hello"
+        except TimeoutError:
+            return False
+
+
+@as_root
+def test_a_cut_has_a_direction(net: Network) -> None:
+    assert reaches(net, "server-0", "server-1")
+    net.close_ways({("server-0", "server-1")})
+    assert not reaches(net, "server-0", "server-1")
+    assert reaches(net, "server-1", "server-0")
+    assert reaches(net, "server-0", "coordinator")
+    net.close_ways({("server-1", "server-0")})
+    assert reaches(net, "server-0", "server-1"), "what is not closed any more is open"
+    assert not reaches(net, "server-1", "server-0")
+    net.close_ways(())
+    assert reaches(net, "server-1", "server-0")
+
+
+@as_root
+def test_processes_are_started_in_it(net: Network) -> None:
+    words = [word.replace("{name}", "server-1") for word in net.via.split()]
+    code = f"from paceline.runtime.host import own_address; print(own_address({net.range!r}))"
+    done = subprocess.run([*words, sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    with net.inside("server-1"):
+        assert done.stdout.strip() == own_address(net.range)
+    with pytest.raises(UsageError, match="no address in that network"):
+        own_address(net.range)  # not of this machine
+
+
+@as_root
+def test_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyError), Network(NODES):
+        raise KeyError
+    assert not [name for name in network_module._namespaces() if name.startswith(network_module._own_prefix())]
+    # one that was made by a process that is no more: its number may be somebody else's by now
+    monkeypatch.setattr(network_module, "_own_prefix", lambda: f"{network_module._PREFIX}1.12345-")
+    killed = Network(["server-0"])
+    killed.__enter__()
+    assert "paceline-chaos-1.12345-server-0" in network_module._namespaces()
+    monkeypatch.undo()
+    with Network(NODES) as other:
+        assert not [name for name in network_module._namespaces() if "-1.12345-" in name]
+        network_module.remove_leftovers()
+        assert Path("/run/netns", f"{other._prefix}switch").exists(), "those of the living stay"
