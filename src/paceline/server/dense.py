@@ -15,6 +15,7 @@ from paceline.checkpoint.storage import Storage
 from paceline.core.store import SumKey
 from paceline.errors import CheckpointError
 from paceline.messages import BlockFrame
+from paceline.server.ahead import Ahead
 from paceline.server.chunks import Buffer, Chunk, in_chunks
 from paceline.server.crew import Crew, Scratch
 from paceline.server.sums import BlockSum, Rooms, Sum, Term
@@ -54,6 +55,8 @@ class DenseStore:
         self._sums: dict[SumKey, Sum] = {}
         self._rooms: dict[int, Rooms] = {}
         self._expected = 1
+        self._complete: SumKey | None = None
+        self._ahead = Ahead(self._versions, self._crew)
         self.frozen: Frozen | None = None
 
     @property
@@ -68,6 +71,7 @@ class DenseStore:
         self._blocks = {b.index: b for b in blocks}
         chunks = in_chunks(blocks)
         self._versions = Versions(chunks, blocks, self._memory)
+        self._ahead = Ahead(self._versions, self._crew)
         self._homes = {index: number for number, chunk in enumerate(chunks) for index in chunk.blocks}
         self._updates = [(n, ChunkUpdate(spec, c)) for n, c in enumerate(chunks) if c.kind == Kind.PARAMETER]
         self._means = [b.index for b in blocks if b.kind == Kind.MEAN]
@@ -106,6 +110,23 @@ class DenseStore:
                 if block.kind == Kind.PARAMETER:
                     term = Term(slot, fence, rev, weight, tensor_of(cast(memoryview, payload), block.dtype))
                     self._held(total, index).expect(term, total.slots)
+        if self._can_go_ahead(key):
+            homes = {self._homes[index] for index in payloads}
+            with tracing.span("ahead", step=key.step, slot=slot):
+                self._ahead.make(total, self._expected, [u for u in self._updates if u[0] in homes])
+
+    def work_ahead(self) -> None:
+        """Make the next weights of a step that was ready a moment ago. Changes nothing but the time of its commit."""
+        key, self._complete = self._complete, None
+        if key is not None and key in self._sums and self._can_go_ahead(key):
+            total = self._sums[key]
+            with tracing.span("ahead", step=key.step):
+                self._ahead.make(total, total.slots, self._updates)
+
+    def _can_go_ahead(self, key: SumKey) -> bool:
+        """Only where the next version follows from the sum, and not while a checkpoint needs the memory."""
+        clips = self._spec is None or self._spec.clip_norm is not None
+        return key.fence is None and key.step != INIT_STEP and self.frozen is None and not clips
 
     def add(
         self,
@@ -181,6 +202,7 @@ class DenseStore:
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
         """Squared norm of the mean gradient of each parameter block, in double precision."""
         total = self._sums[key]
+        self._complete = key
         if self._spec is None or self._spec.clip_norm is None or key.step == INIT_STEP or not total.weight:
             return ()
         out = []
@@ -194,6 +216,7 @@ class DenseStore:
         """Forget a sum."""
         total = self._sums.pop(key, None)
         if total is not None:
+            self._ahead.drop()
             total.close()
 
     # ------------------------------------------------------------ versions
@@ -222,7 +245,10 @@ class DenseStore:
         nbytes = 0
         for number, update in self._updates:
             present = update.presence(total)
-            if present is None or any(present):
+            made = self._ahead.take(number, update, total, commit) if present is None else None
+            if made is not None:
+                self._versions.switch(number, made, update.chunk.blocks)
+            elif present is None or any(present):
                 jobs.append((update, present, self._versions.current[number], self._versions.fresh(number)))
                 numbers.append(number)
                 nbytes += update.chunk.nbytes
@@ -237,6 +263,7 @@ class DenseStore:
             if present is not None:
                 changed = tuple({p.block for p, here in zip(update.chunk.places, present, strict=True) if here})
             self._versions.switch(number, new, changed)
+        self._ahead.applied(commit.hyper)
 
     def _write_buffer(self, index: int, total: Sum) -> None:
         """A buffer that no slot changed keeps its bits: the rounded mean of equal values need not be that value."""

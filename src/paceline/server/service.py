@@ -61,6 +61,7 @@ class ServerService:
                 self.ended = reason
             case Received(peer=peer, message=message, frames=frames):
                 self._send(self.core.handle(peer, message, frames, now))
+                self.store.work_ahead()
                 self._look_after_saving()
                 if self.core.failed is not None:
                     self.ended = self.core.failed.reason
