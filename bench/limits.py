@@ -149,8 +149,8 @@ def main() -> int:
     results.notes.append(
         "`floor_shm_ms` is two copies at once (gradients out), the pass on two cores and two copies at once "
         "(weights in); `floor_tcp_ms` has the bytes of both workers cross loopback both ways besides, which takes both "
-        "cores; push + pull is of one worker. Copies and the pass are not hidden behind the network there: it needs the "
-        "same cores."
+        "cores; push + pull is of one worker. Copies and the pass are not hidden behind the network there: it needs "
+        "the same cores."
     )
     run_rounds(results, select(contenders(NBYTES // 10 if args.quick else NBYTES), args.only), args.rounds)
     return tables.finish(results.document(), args.plot)
