@@ -31,8 +31,8 @@ _Job = tuple[ChunkUpdate, list[bool] | None, Buffer, Buffer]
 class DenseStore:
     """`BlockStore` over torch tensors. Checkpoints are read from `storage`; `frozen` is what waits to be written.
 
-    Memory, in multiples of the weights: the current version and the next one (2), the optimizer's state (1 for SGD with
-    momentum), and one sum if slots are added before the step is complete (two where more than two slots are added
+    Memory, in multiples of the weights: the current version and the next one (2), the optimizer's state and the next
+    one (2 for SGD with momentum), and one sum if slots are added before the step is complete (two where more than two slots are added
     early). A version that is kept, or still read while the next but one is written, is one more; so is a checkpoint
     that is being written, with its optimizer state. Gradients are not copied: they are borrowed from their senders, at
     most `hold` of each block, and count here only if they came over a network.
