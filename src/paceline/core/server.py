@@ -217,7 +217,7 @@ class ServerCore(Holding):
         if attempt.whole:
             return [Send(sender, PushAck(push.req, "duplicate"))]
         fresh = attempt.take(push, payload)
-        if push.seal is None and fresh and step.num_slots > 1 and not self._is_whole(push.step):
+        if push.seal is None and fresh and not self._is_whole(push.step):
             self.store.anticipate(SumKey(push.step, None), push.slot, push.fence, push.weight, fresh)
         # What the step waits for goes out first; the worker needs its answer only to reuse memory.
         out: list[Send] = []

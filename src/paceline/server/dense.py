@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -15,6 +15,7 @@ from paceline.checkpoint.storage import Storage
 from paceline.core.store import SumKey
 from paceline.errors import CheckpointError
 from paceline.messages import BlockFrame, CopyFrame, SumMeta
+from paceline.server.ahead import Ahead
 from paceline.server.chunks import Buffer, Part
 from paceline.server.crew import Crew, Scratch
 from paceline.server.holdings import Holdings, Moved
@@ -31,12 +32,12 @@ _Job = tuple[ChunkUpdate, list[bool] | None, Buffer, Buffer]
 class DenseStore:
     """`BlockStore` over torch tensors. Checkpoints are read from `storage`; `frozen` is what waits to be written.
 
-    Memory, in multiples of the weights: the current version and the next one (2), the optimizer's state (1 for SGD with
-    momentum), and one sum if slots are added before the step is complete (two where more than two slots are added
-    early). A version that is kept, or still read while the next but one is written, is one more; so is a checkpoint
-    that is being written, with its optimizer state. Gradients are not copied: they are borrowed from their senders, at
-    most `hold` of each block, and count here only if they came over a network. Where other servers have copies, each
-    sum is made in memory that they can read: it is one more, and two while they are a step behind.
+    Memory, in multiples of the weights: the current version and the next one (2), the optimizer's state and the next
+    one (2 for SGD with momentum), and one sum if slots are added before the step is complete (two where more than two
+    slots are added early). A version that is kept, or still read while the next but one is written, is one more; so is
+    a checkpoint that is being written, with its optimizer state. Gradients are not copied: they are borrowed from their
+    senders, at most `hold` of each block, and count here only if they came over a network. Where other servers have
+    copies, each sum is made in memory that they can read: it is one more, and two while they are a step behind.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class DenseStore:
         self._sums: dict[SumKey, Sum] = {}
         self._rooms: dict[int, Rooms] = {}
         self._expected = 1
+        self._complete: SumKey | None = None
+        self._ahead: Ahead | None = None
         self.frozen: Frozen | None = None
 
     @property
@@ -70,6 +73,7 @@ class DenseStore:
         """Make room for `blocks`, and for nothing else."""
         self._forget()
         self._held = Holdings(spec, blocks, self._memory)
+        self._ahead = Ahead(self._held.versions, self._crew)
         self._became(self._held)
 
     def _became(self, held: Holdings) -> None:
@@ -110,6 +114,24 @@ class DenseStore:
                 if block.kind == Kind.PARAMETER:
                     term = Term(slot, fence, rev, weight, tensor_of(cast(memoryview, payload), block.dtype))
                     self._sum(total, index).expect(term, total.slots)
+        with tracing.span("ahead", step=key.step, slot=slot):
+            self._go_ahead(key, total, self._expected, payloads)
+
+    def work_ahead(self) -> None:
+        """Make the next weights of a step that was ready a moment ago. Changes nothing but the time of its commit."""
+        key, self._complete = self._complete, None
+        total = None if key is None else self._sums.get(key)
+        if key is not None and total is not None:
+            with tracing.span("ahead", step=key.step):
+                self._go_ahead(key, total, total.slots, total.blocks)
+
+    def _go_ahead(self, key: SumKey, total: Sum, slots: int, blocks: Iterable[int]) -> None:
+        """Only where the next version follows from the sum, and not while a checkpoint needs the memory."""
+        held, ahead = self.held, self._ahead
+        follows = key.fence is None and key.step != INIT_STEP and held.spec.clip_norm is None
+        if ahead is not None and follows and self.frozen is None:
+            numbers = sorted({held.versions.home[index] for index in blocks})
+            ahead.make(total, slots, [(n, held.updates[n]) for n in numbers if n in held.updates])
 
     def add(
         self,
@@ -185,6 +207,7 @@ class DenseStore:
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
         """Squared norm of the mean gradient of each parameter block, in double precision."""
         total = self._sums[key]
+        self._complete = key
         if self.held.spec.clip_norm is None or key.step == INIT_STEP or not total.weight:
             return ()
         out = []
@@ -198,7 +221,12 @@ class DenseStore:
         """Forget a sum."""
         total = self._sums.pop(key, None)
         if total is not None:
+            self._discard_ahead()
             total.close()
+
+    def _discard_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.drop()
 
     # ------------------------------------------------------------ sums of others, and for others
 
@@ -279,13 +307,17 @@ class DenseStore:
         total.close()
 
     def _update(self, total: Sum, commit: Commit) -> None:
-        versions = self.held.versions
+        versions, ahead = self.held.versions, self._ahead
+        assert ahead is not None
         jobs: list[_Job] = []
         numbers: list[int] = []
         nbytes = 0
         for number, update in self.held.updates.items():
             present = update.presence(total)
-            if present is None or any(present):
+            made = ahead.take(number, update, total, commit) if present is None else None
+            if made is not None:
+                versions.switch(number, made, update.chunk.blocks)
+            elif present is None or any(present):
                 jobs.append((update, present, versions.current[number], versions.fresh(number)))
                 numbers.append(number)
                 nbytes += update.chunk.nbytes
@@ -300,6 +332,7 @@ class DenseStore:
             if present is not None:
                 changed = tuple({p.block for p, here in zip(update.chunk.places, present, strict=True) if here})
             versions.switch(number, new, changed)
+        ahead.applied(commit.hyper)
 
     def _write_buffer(self, index: int, total: Sum) -> None:
         """A buffer that no slot changed keeps its bits: the rounded mean of equal values need not be that value."""
@@ -363,12 +396,14 @@ class DenseStore:
 
     def take(self, blocks: Collection[int]) -> list[Moved]:
         """Give up these blocks, with everything, to another store of this process. No sum may be under way."""
+        self._discard_ahead()
         taken = self.held.take(blocks)
         self._became(self.held)
         return taken
 
     def put(self, version: int, taken: object) -> None:
         """Hold what another store gave up, which is of `version`."""
+        self._discard_ahead()
         self.held.put(version, cast(Sequence[Moved], taken))
         self._became(self.held)
 

@@ -67,6 +67,9 @@ class FlatOptimizer(ABC):
         self._joint = elements_agree(chunk.dtype)
         self._ages = [0] * len(groups)
         self._flats: dict[str, torch.Tensor] = {}
+        self._beside: dict[str, torch.Tensor] = {}
+        self._written: set[str] | None = None
+        self._aheads: set[str] = set()
         self._usual: list[_Run] | None = None
 
     @abstractmethod
@@ -90,6 +93,41 @@ class FlatOptimizer(ABC):
     ) -> None:
         """Write to `new` what `grad` makes of `old`; pieces that are not `present` (None: all are) stay as they are."""
         runs = self._usual if present is None and self._usual is not None else self._runs(present)
+        self._go_over(runs, hyper, old, new, grad, scratch)
+        self._grow_older(hyper, runs, present)
+
+    def ahead(self, hyper: Hyper, old: torch.Tensor, new: torch.Tensor, grad: torch.Tensor, scratch: Scratch) -> bool:
+        """As `step` with all pieces, but the state is written beside the one in use; `accept` makes it count.
+
+        False if that cannot be: only some of the pieces would have new state.
+        """
+        if self._usual is None:
+            self._usual = self._runs(None)
+        if len({bool(hyper[run.group].get("momentum", True)) for run in self._usual}) > 1:
+            return False
+        self._written = set()
+        self._go_over(self._usual, hyper, old, new, grad, scratch)
+        self._aheads, self._written = self._written, None
+        return True
+
+    def accept(self, hyper: Hyper, *, reuse: bool) -> None:
+        """What `ahead` has made counts. With `reuse`, nobody else reads the state that it replaces."""
+        assert self._usual is not None
+        for name in self._aheads:
+            left, self._flats[name] = self._state_of(name), self._beside.pop(name)
+            if reuse:
+                self._beside[name] = left
+        self._grow_older(hyper, self._usual, None)
+
+    def _go_over(
+        self,
+        runs: Sequence[_Run],
+        hyper: Hyper,
+        old: torch.Tensor,
+        new: torch.Tensor,
+        grad: torch.Tensor,
+        scratch: Scratch,
+    ) -> None:
         whole, dtype = self._chunk.numel, self._chunk.dtype
         for run in runs:
             length = run.end - run.start
@@ -98,7 +136,6 @@ class FlatOptimizer(ABC):
                 n.copy_(o)
             else:
                 self._update(hyper[run.group], o, n, g, run, scratch.take("work", dtype, length))
-        self._grow_older(hyper, runs, present)
 
     def _runs(self, present: Sequence[bool] | None) -> list[_Run]:
         """Pieces in a row with the same numbers make one run; the padding behind a piece goes with it."""
@@ -132,10 +169,26 @@ class FlatOptimizer(ABC):
 
     # ------------------------------------------------------------ state
 
-    def _state(self, name: str, run: _Run) -> torch.Tensor:
+    def _state_of(self, name: str) -> torch.Tensor:
         flat = self._flats.get(name)
         if flat is None:
             flat = self._flats[name] = torch.zeros(self._chunk.numel, dtype=self._chunk.dtype)
+        return flat
+
+    def _state(self, name: str, run: _Run) -> torch.Tensor:
+        return self._part(self._state_of(name), run)
+
+    def _next(self, name: str, run: _Run) -> torch.Tensor:
+        """Where the next state is written: over the one in use, or beside it."""
+        if self._written is None:
+            return self._state(name, run)
+        self._written.add(name)
+        flat = self._beside.get(name)
+        if flat is None:
+            flat = self._beside[name] = torch.zeros(self._chunk.numel, dtype=self._chunk.dtype)
+        return self._part(flat, run)
+
+    def _part(self, flat: torch.Tensor, run: _Run) -> torch.Tensor:
         return flat if run.end - run.start == self._chunk.numel else flat[run.start : run.end]
 
     def state(self, piece: int) -> dict[str, torch.Tensor]:
@@ -154,7 +207,7 @@ class FlatOptimizer(ABC):
     def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
         """Put back what `state` gave, or some of it."""
         place = self._chunk.places[piece]
-        self._usual = None
+        self._usual, self._beside = None, {}
         if "step" in state:
             self._ages[piece] = int(state["step"])
         elif state:
@@ -179,9 +232,9 @@ class FlatSgd(FlatOptimizer):
         if numbers["weight_decay"] != 0:
             grad = torch.add(grad, old, alpha=numbers["weight_decay"], out=work)
         if momentum != 0:
-            buffer = self._state("momentum_buffer", run)
+            buffer, held = self._next("momentum_buffer", run), self._state("momentum_buffer", run)
             if run.age:
-                buffer.mul_(momentum).add_(grad, alpha=1 - numbers["dampening"])
+                torch.mul(held, momentum, out=buffer).add_(grad, alpha=1 - numbers["dampening"])
             else:
                 buffer.copy_(grad)
             grad = torch.add(grad, buffer, alpha=momentum, out=work) if numbers["nesterov"] else buffer
@@ -210,9 +263,9 @@ class FlatAdam(FlatOptimizer):
                 old = torch.mul(old, 1 - rate * decay, out=new)
             else:
                 grad = torch.add(grad, old, alpha=decay, out=work)
-        first, second = self._state("exp_avg", run), self._state("exp_avg_sq", run)
-        first.lerp_(grad, 1 - beta1)
-        second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        first, second = self._next("exp_avg", run), self._next("exp_avg_sq", run)
+        torch.lerp(self._state("exp_avg", run), grad, 1 - beta1, out=first)
+        torch.mul(self._state("exp_avg_sq", run), beta2, out=second).addcmul_(grad, grad, value=1 - beta2)
         step = float(run.age + 1)
         torch.sqrt(second, out=work).div_((1 - beta2**step) ** 0.5).add_(numbers["eps"])
         torch.addcdiv(old, first, work, value=-(rate / (1 - beta1**step)), out=new)

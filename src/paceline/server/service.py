@@ -77,6 +77,7 @@ class ServerService:
                     self._epoch = self.core.incarnation, self.core.epoch
                     self._links.need(self.core.peers, now)
                 self._send(sends)
+                self.store.work_ahead()
                 self._look_after_saving()
                 if self.core.failed is not None:
                     self.ended = self.core.failed.reason

@@ -72,9 +72,11 @@ class BlockSum:
     `_head` is base plus the first `_folded` of the terms, in memory of its own. Once these are all sealed it becomes
     the base, and their frames are dropped; if one of them is not sealed as it was, it is made again. Terms that are
     not sealed come after all that are. `_waiting` has those that may not be added yet: a slot before them is missing.
+    `stamp` is another number whenever the sum, counting what is not sealed, is of other gradients; `slots` is how many
+    it has.
     """
 
-    __slots__ = ("_folded", "_head", "_rooms", "_waiting", "base", "terms")
+    __slots__ = ("_folded", "_head", "_rooms", "_waiting", "base", "slots", "stamp", "terms")
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
@@ -83,6 +85,7 @@ class BlockSum:
         self._head: torch.Tensor | None = None
         self._folded = 0
         self._waiting: dict[int, Term] = {}
+        self.stamp = self.slots = 0
 
     def seal(self, term: Term) -> None:
         """Count one slot's sealed gradient, which must be that of the next slot."""
@@ -95,7 +98,12 @@ class BlockSum:
                 self._settle()
                 return
             self._retract(term.slot)
+        self._append(term)
+
+    def _append(self, term: Term) -> None:
         self.terms.append(term)
+        self.slots += 1
+        self.stamp += 1
 
     def skip(self, slot: int) -> None:
         """The next slot, `slot`, was sealed without this block."""
@@ -114,7 +122,7 @@ class BlockSum:
             self._retract(term.slot)
         self._waiting[term.slot] = term
         while (following := self._waiting.pop(next_slot + len(self.terms) - self._unsealed(), None)) is not None:
-            self.terms.append(following)
+            self._append(following)
         self.fold(len(self.terms))
 
     def fold(self, count: int) -> None:
@@ -203,6 +211,8 @@ class BlockSum:
     def _retract(self, slot: int) -> None:
         """What is not sealed is not in the sum any more, and that of `slot` is forgotten."""
         at = self._unsealed()
+        self.slots -= len(self.terms) - at
+        self.stamp += 1
         for term in self.terms[at:]:
             if term.slot != slot:
                 self._waiting[term.slot] = term

@@ -124,13 +124,48 @@ class ChunkUpdate:
         scratch: Scratch,
     ) -> None:
         """Write the chunk's next version to `new`."""
-        grad = self._gradient(total, commit.scale, scratch)
+        grad = self._gradient(total, total.weight, commit.scale, scratch)
         if commit.hyper != self._hyper:
             self._change(commit.hyper)
         self._own()
         self.optimizer.step(commit.hyper, old, new, grad, present, scratch)
 
-    def _gradient(self, total: Sum, scale: float, scratch: Scratch) -> torch.Tensor:
+    # ------------------------------------------------------------ before the commit
+
+    def is_complete(self, total: Sum, slots: int) -> bool:
+        """Whether all blocks have a gradient of all `slots`, sealed or not."""
+        held = total.blocks
+        return all((mine := held.get(index)) is not None and mine.slots == slots for index in self.chunk.blocks)
+
+    def stamps(self, total: Sum) -> tuple[int, ...]:
+        """Of which gradients the sum of a complete chunk is."""
+        return tuple([total.blocks[index].stamp for index in self.chunk.blocks])
+
+    def expected_weight(self, total: Sum) -> float:
+        """What a complete chunk will weigh once all of it is sealed."""
+        weight = total.weight
+        for term in total.blocks[self.chunk.blocks[0]].terms:
+            if not term.sealed:
+                weight += term.weight
+        return weight
+
+    def ahead(
+        self, total: Sum, weight: float, hyper: Hyper, old: torch.Tensor, new: torch.Tensor, scratch: Scratch
+    ) -> bool:
+        """As `run` without clipping, but nothing changes until `accept`. False if this optimizer cannot do that."""
+        if not isinstance(self.optimizer, FlatOptimizer) or hyper != self._hyper or not weight:
+            return False
+        return self.optimizer.ahead(hyper, old, new, self._gradient(total, weight, 1.0, scratch), scratch)
+
+    def accept(self, hyper: Hyper) -> None:
+        """What `ahead` made counts. State that a checkpoint reads is left to it."""
+        assert isinstance(self.optimizer, FlatOptimizer)
+        self.optimizer.accept(hyper, reuse=all(f.done for f in self._shared))
+        self._shared = []
+
+    # ------------------------------------------------------------ inside
+
+    def _gradient(self, total: Sum, weight: float, scale: float, scratch: Scratch) -> torch.Tensor:
         """The mean of the slots, in `scratch` or, untouched, where the only slot left it."""
         chunk, blocks = self.chunk, total.blocks
         out = scratch.take("grad", chunk.dtype, chunk.numel)
@@ -140,11 +175,11 @@ class ChunkUpdate:
             grad = out
             for index, part in scratch.parts(out, chunk).items():
                 held = blocks.get(index)
-                if held is not None and not held.empty:
+                if held is not None and held.slots:
                     made = held.into(part)
                     if made is not part:
                         part.copy_(made)
-        grad = mean(grad, total.weight, out)
+        grad = mean(grad, weight, out)
         return torch.mul(grad, scale, out=out) if scale < 1.0 else grad
 
     def _change(self, hyper: Hyper) -> None:

@@ -69,6 +69,10 @@ class Versions:
         self._spare[chunk] = [b for b in spare if b not in idle]
         return idle[0]
 
+    def put_back(self, chunk: int, buffer: Buffer) -> None:
+        """`buffer`, which `fresh` gave, is not needed after all."""
+        self._spare[chunk].append(buffer)
+
     def switch(self, chunk: int, buffer: Buffer, changed: Iterable[int]) -> None:
         """`buffer` is the current version from now on, and `changed` are the blocks in it that are not as before."""
         old = self._now.buffers[chunk]

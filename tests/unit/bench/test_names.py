@@ -53,6 +53,17 @@ def test_every_contender_has_a_name_of_its_own(name: str, arguments: tuple[Any, 
     assert len(load(name).contenders(*arguments)) == {"sync": 8, "replicas": 4, "straggler": 5}[name]
 
 
+def test_the_floors_are_made_of_what_was_measured() -> None:
+    limits = load("limits")
+    assert set(limits.ratios({}).values()) == {None}
+    values = {"copy_alone": [10.0], "copy_two": [15.0], "pass_alone": [40.0], "pass_two": [20.0], "loopback": [30.0]}
+    found = limits.ratios(values)
+    assert found["floor_shm_ms"] == pytest.approx(50.0)
+    assert found["floor_tcp_ms"] == pytest.approx(170.0)
+    assert found["floor_tcp_push_pull_gb_per_s"] == pytest.approx(2.0)
+    assert found["two_copies_over_one"] == pytest.approx(1.5)
+
+
 def test_memory_takes_off_the_idle_server() -> None:
     memory = load("memory")
     weights = memory.WEIGHTS_MB

@@ -82,6 +82,9 @@ def test_the_bits_do_not_depend_on_what_was_anticipated(seed: int) -> None:
                 for store in (told, plain):
                     store.add(key, sealed.weight, sealed.absent, frames, slot=done, fence=sealed.fence, revs=revs)
                 done += 1
+        if dice.random() < 0.5:
+            told.partials(key)
+            told.work_ahead()
         for store in (told, plain):
             store.apply(key, commit(spec, step + 1, step))
         assert contents([(told, [])]) == contents([(plain, [])]), f"step {step}"
