@@ -97,8 +97,8 @@ def test_the_errors() -> None:
 
 
 FLAGS = {
-    "run": "-w/--workers -s/--servers --replicas --mode --slots --seed --threads --checkpoint-every --keep --checkpoints "
-    "--max-restarts --max-steps --resume --dir --summary --trace script arguments",
+    "run": "-w/--workers -s/--servers --replicas --mode --slots --seed --threads --checkpoint-every --keep "
+    "--checkpoints --max-restarts --max-steps --resume --dir --summary --trace script arguments",
     "join": "run script arguments",
     "scale": "run -w/--workers -s/--servers",
     "demo": "--epochs --dir",
