@@ -149,12 +149,15 @@ class Placing:
         return promote(job.blocks, job.placement, server, self._alive()) is not None
 
     def _part(self, primary: Member, member: Member) -> list[Effect]:
-        """A primary cannot reach one of its copies: the set shrinks before anything is committed without it."""
+        """A primary cannot reach one of its copies: the set shrinks before anything is committed without it.
+
+        An answer needs both directions, so the other one could not be a primary of this one's copies either.
+        """
         old = self._job.placement
         assert old is not None
+        apart = {primary.node, member.node}
         backups = [
-            tuple(m for m in members if old.owners[b] != primary.node or m != member.node)
-            for b, members in enumerate(old.backups)
+            tuple(m for m in members if not {old.owners[b], m} <= apart) for b, members in enumerate(old.backups)
         ]
         joining = tuple(j for j in old.joining if j[0] != member.node)
         if normal(backups) == old.backups and joining == old.joining:

@@ -39,6 +39,11 @@ class Fleet:
         """Of each block, as many as can be."""
         return min(self.replicas + 1, len(self.staying))
 
+    @property
+    def suspects(self) -> frozenset[NodeId]:
+        """Servers that some other one cannot reach: the last to be given copies."""
+        return frozenset(peer for _, peer in self.barred)
+
     def reach(self, a: NodeId, b: NodeId) -> bool:
         """Whether the two can reach each other, as far as is known."""
         return (a, b) not in self.barred and (b, a) not in self.barred
@@ -156,7 +161,7 @@ def joins(blocks: Sequence[BlockSpec], placement: Placement, fleet: Fleet, limit
         members = placement.copies(block.index)
         lacking = fleet.copies - sum(m in load for m in members)
         others = [s for s in fleet.staying if s not in members and fleet.reach(placement.owners[block.index], s)]
-        for server in sorted(others, key=lambda s: load[s])[: max(0, lacking)]:
+        for server in sorted(others, key=lambda s: (s in fleet.suspects, load[s]))[: max(0, lacking)]:
             if budget < block.nbytes and wanted:
                 break
             budget -= block.nbytes

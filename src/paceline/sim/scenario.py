@@ -129,7 +129,7 @@ def make_scenario(
     if rng.random() < 0.1:
         slots = rng.randint(2, 3)  # a window with several slots a step
     phases = _phases(rng, slots or 1)
-    if replicas_ and chance.random() < 0.4:  # long enough for copies to be made, and lost again
+    if replicas_ and chance.random() < 0.15:  # long enough for copies to be made, and lost again
         phases = tuple(msgspec.structs.replace(p, epochs=4 * p.epochs) for p in phases)
     calm = rng.random() < 0.15
     mean_turn = rng.choice((0.02, 0.08, 0.3))

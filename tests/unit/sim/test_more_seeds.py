@@ -1,0 +1,11 @@
+"""More of what `test_sim` plays."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.sim.playing import PER_TEST, play
+
+
+@pytest.mark.parametrize("start", range(2_200, 4_600, PER_TEST))
+def test_seeds(start: int) -> None:
+    play(start)
