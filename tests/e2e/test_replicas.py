@@ -13,7 +13,7 @@ from tests.e2e.cluster import PACELINE, Live, live, run
 
 from paceline.testing.chaos.campaigns import SCRIPT
 
-EPOCHS = 4
+EPOCHS = 3
 SHAPE = ["--seed", "7", "-w", "2", "-s", "3", "--replicas", "1"]
 
 
@@ -60,10 +60,3 @@ def test_servers_that_die_cost_no_step_and_no_bit_over_tcp(tmp_path: Path) -> No
     struck = train(tmp_path / "struck", "bsp", EPOCHS, 2, PACELINE_LANE="tcp")
     assert struck["digest"] == plain["digest"]
     assert struck["steps"] == plain["steps"]
-
-
-@pytest.mark.timeout(200)
-def test_with_a_window_nothing_is_lost_either(tmp_path: Path) -> None:
-    summary = train(tmp_path / "struck", "ssp:3", 6, 2)
-    assert summary["steps"] == 6 * 128
-    assert summary["max_staleness"] <= 3

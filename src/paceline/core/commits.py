@@ -36,9 +36,7 @@ class Commits:
             return []
         chosen = self._job.gate.chosen(message.step, message.slot)
         if chosen is not None:
-            return [
-                Send(sender, Choose(self._job.generation, self._job.incarnation, message.step, message.slot, chosen))
-            ]
+            return [Send(sender, self._choose(message.step, message.slot, chosen))]
         self._job.gate.receipt(sender, message)
         return self.progress(message.step, message.slot, message.fence)
 
@@ -71,7 +69,7 @@ class Commits:
             if self._job.gate.choose(step, slot, fence, servers, self._job.leases):
                 # Durable before a server adds it: a sum cannot be undone, whoever speaks for the job next.
                 effects.append(self._job.fact(ChoiceFact(self._job.gate.report(step, fence))))
-                choose = Choose(self._job.generation, self._job.incarnation, step, slot, fence)
+                choose = self._choose(step, slot, fence)
                 effects += [Send(s, choose) for s in servers]
             return effects
         if step != INIT_STEP and self._job.schedule.window(step) == 0 and step != self._job.watermark.low:
@@ -81,12 +79,11 @@ class Commits:
 
     def choices(self) -> list[Choose]:
         """The attempts that were chosen on steps that are not committed."""
-        job = self._job
-        return [
-            Choose(job.generation, job.incarnation, step, slot, fence)
-            for step in job.gate.steps()
-            for slot, fence in job.gate.choices(step)
-        ]
+        gate = self._job.gate
+        return [self._choose(step, slot, fence) for step in gate.steps() for slot, fence in gate.choices(step)]
+
+    def _choose(self, step: int, slot: int, fence: Fence) -> Choose:
+        return Choose(self._job.generation, self._job.incarnation, self._job.epoch, step, slot, fence)
 
     def _commit(self, passed: Passed) -> list[Effect]:
         seals, ready, step = passed.seals, passed.ready, passed.step

@@ -151,13 +151,13 @@ class Placing:
     def _part(self, primary: Member, member: Member) -> list[Effect]:
         """A primary cannot reach one of its copies: the set shrinks before anything is committed without it.
 
-        An answer needs both directions, so the other one could not be a primary of this one's copies either.
+        The other one's sets are left as they are: it may be the one that is lost, and then this one takes over.
         """
         old = self._job.placement
         assert old is not None
-        apart = {primary.node, member.node}
         backups = [
-            tuple(m for m in members if not {old.owners[b], m} <= apart) for b, members in enumerate(old.backups)
+            tuple(m for m in members if old.owners[b] != primary.node or m != member.node)
+            for b, members in enumerate(old.backups)
         ]
         joining = tuple(j for j in old.joining if j[0] != member.node)
         if normal(backups) == old.backups and joining == old.joining:

@@ -242,7 +242,8 @@ class ServerCore(Holding):
 
     def _choose(self, message: Choose, now: float) -> list[Send]:
         step = self.steps.get(message.step)
-        if message.incarnation != self.incarnation or step is None or message.slot in step.chosen:
+        current = (message.incarnation, message.epoch) == (self.incarnation, self.epoch)
+        if not current or step is None or message.slot in step.chosen:
             return []
         step.chosen[message.slot] = message.fence
         for slot, fence in [k for k in step.receipts if k[0] == message.slot]:

@@ -65,10 +65,11 @@ class Receipt(Message, frozen=True):
 
 
 class Choose(Message, frozen=True):
-    """Of the attempts of a slot, this one counts."""
+    """Of the attempts of a slot, this one counts; unless the blocks have changed hands since, which voids it."""
 
     generation: int
     incarnation: int
+    epoch: int
     step: int
     slot: int
     fence: Fence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -9,6 +10,7 @@ from paceline.sim.cluster import Cluster
 from paceline.sim.scenario import Scenario
 from paceline.sim.world import Trace, Violation
 
+_LOOK_EVERY = 8  # events, before it is asked again whether all is done
 _SETTLE_S = 3.0  # after the last worker's goodbye: what is still on its way arrives, books are closed
 
 
@@ -38,6 +40,8 @@ def simulate(scenario: Scenario) -> Outcome:
     """
     trace = Trace()
     cluster = Cluster(scenario, trace)
+    collecting = gc.isenabled()
+    gc.disable()  # a schedule makes little garbage, and looking for it took a sixth of the time
     try:
         _play(cluster)
         _check_end(cluster)
@@ -52,6 +56,9 @@ def simulate(scenario: Scenario) -> Outcome:
             event=cluster.world.events,
             lines=trace.lines(),
         ) from error
+    finally:
+        if collecting:
+            gc.enable()
     core = cluster.coordinator.core
     return Outcome(
         scenario.seed,
@@ -130,7 +137,11 @@ def _play(cluster: Cluster) -> None:
             raise Violation(f"the job failed: {cluster.coordinator.core.failure.reason}")
         if world.now > limit:
             raise Violation(f"no end {scenario.bound_s} s after the faults ended: {_stuck(cluster)}")
-        if not cluster.faulty and all(w.done or not w.alive for w in cluster.workers):
+        if (
+            world.events % _LOOK_EVERY == 0
+            and not cluster.faulty
+            and all(w.done or not w.alive for w in cluster.workers)
+        ):
             if cluster.is_complete():
                 break
             if cluster.coordinator.alive and not cluster.coordinator.core.rewinding:

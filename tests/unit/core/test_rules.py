@@ -80,7 +80,7 @@ def test_rule_slots_are_summed_in_slot_order(whole: bool) -> None:
         server.push(0, slot, 5 + slot)
     if whole:
         for slot in (2, 0, 1):
-            server.tell(Choose(1, 0, 0, slot, fence(5 + slot)))
+            server.tell(Choose(1, 0, 1, 0, slot, fence(5 + slot)))
     assert server.slots_added(0) == ["5", "6", "7"]
 
 
@@ -182,7 +182,7 @@ def test_rule_a_server_waits_for_the_choice_where_attempts_differ() -> None:
     assert [(r.slot, r.fence) for r in sent(out, Receipt)] == [(0, fence(5))]
     server.push(0, 0, 6)
     assert server.slots_added(0) == []
-    server.tell(Choose(1, 0, 0, 0, fence(6)))
+    server.tell(Choose(1, 0, 1, 0, 0, fence(6)))
     assert server.slots_added(0) == ["6"]
 
 

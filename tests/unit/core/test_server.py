@@ -113,10 +113,10 @@ def test_what_was_not_answered_is_said_again_with_the_beat() -> None:
     out = server.core.tick(10.0)
     assert [type(s.message) for s in out] == [Beat, Receipt]
     assert server.core.tick(10.1) == []
-    server.tell(Choose(1, 0, 0, 0, fence(5)))
+    server.tell(Choose(1, 0, 1, 0, 0, fence(5)))
     assert [type(s.message) for s in server.core.tick(11.0)] == [Beat]
     server.push(0, 1, 6)
-    server.tell(Choose(1, 0, 0, 1, fence(6)))
+    server.tell(Choose(1, 0, 1, 0, 1, fence(6)))
     assert [type(s.message) for s in server.core.tick(12.0)] == [Beat, Ready]
     server.commit(1, 0, 5, 6)
     assert [type(s.message) for s in server.core.tick(13.0)] == [Beat]
@@ -124,12 +124,13 @@ def test_what_was_not_answered_is_said_again_with_the_beat() -> None:
 
 def test_a_choice_is_made_once_and_only_for_what_is_here() -> None:
     server = ServerKit(whole=True)
-    assert server.tell(Choose(1, 0, 0, 0, fence(5))) == []
+    assert server.tell(Choose(1, 0, 1, 0, 0, fence(5))) == []
     server.push(0, 0, 5)
     server.push(0, 0, 6)
-    server.tell(Choose(1, 7, 0, 0, fence(5)))
-    server.tell(Choose(1, 0, 0, 0, fence(6)))
-    server.tell(Choose(1, 0, 0, 0, fence(5)))
+    server.tell(Choose(1, 7, 1, 0, 0, fence(5)))
+    server.tell(Choose(1, 0, 0, 0, 0, fence(5)))  # the blocks have changed hands since
+    server.tell(Choose(1, 0, 1, 0, 0, fence(6)))
+    server.tell(Choose(1, 0, 1, 0, 0, fence(5)))
     assert server.slots_added(0) == ["6"]
 
 

@@ -1,4 +1,4 @@
-"""Plays many seeds. In two test files, so that two processes can share them: with those of the modes, 5,000 in all."""
+"""Plays many seeds. In two test files, so that two processes can share them."""
 
 from __future__ import annotations
 
