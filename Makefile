@@ -49,7 +49,7 @@ test: setup ## check format, lint, types and layers, and run every test
 	@echo "[test 2/5] lint: ruff check" && $(BIN)/ruff check -q .
 	@echo "[test 3/5] types: mypy --strict" && $(BIN)/mypy
 	@echo "[test 4/5] layers: lint-imports" && $(BIN)/lint-imports
-	@echo "[test 5/5] tests: pytest -n 2" && $(BIN)/pytest -n 2 --dist loadfile
+	@echo "[test 5/5] tests: pytest -n 2" && $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 ROUNDS ?= 5
 
