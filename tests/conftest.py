@@ -194,3 +194,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("this user may not mount")
     yield path
     subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch computes in one thread, as it does in a server."""
+    import torch  # tests of roles without torch start without it
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -33,7 +33,7 @@ import msgspec
 from paceline.errors import AuthenticationError, RefusedFrameError
 from paceline.types import NodeId
 
-VERSION = 2
+VERSION = 3
 """Raised whenever two builds could misread each other. Different versions refuse each other by name."""
 
 TOKEN_NBYTES = 32

@@ -27,6 +27,8 @@ from paceline.transport.inproc import InprocHub, InprocPort
 from paceline.worker.job import Job
 from paceline.worker.session import Session
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ARGS = JobArgs(3, "bsp", None, 1)
 
 
@@ -134,14 +136,6 @@ class Cluster:
     def close(self) -> None:
         for name in list(self._services):
             self.stop(name)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -30,16 +30,10 @@ from paceline.transport.memory import Arena
 from paceline.types import INIT_STEP, Commit, Fence, Kind, ModelSpec, TensorSpec
 from paceline.wire.frames import check_message
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 EVERYTHING = [b.index for b in BLOCKS]
 Sent = tuple[SumMeta, tuple[BlockFrame, ...], tuple[Frame, ...]]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def lent(parts: Sequence[object]) -> tuple[Frame, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,15 +18,9 @@ from paceline.server.flat import fits
 from paceline.server.optimizers import optimizer_class
 from paceline.types import INIT_STEP, BlockSpec, Commit, Hyper, Kind, ModelSpec, OptimizerSpec, TensorSpec
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DTYPES = ("float32", "float32", "float64", "bfloat16")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def numbers_of(name: str, dice: random.Random) -> dict[str, Any]:

@@ -25,16 +25,10 @@ from paceline.server.saving import Saver
 from paceline.server.updating import Frozen
 from paceline.types import ModelSpec
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # torch's fused SGD with momentum reads beyond a half-precision tensor: its own result depends on what lies there.
 EXACT = [(name, numbers) for name, numbers in NUMBERS if not (name == "SGD" and "fused" in numbers)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=["local", "memory"])
