@@ -81,9 +81,7 @@ def roles(launcher: int) -> dict[str, int]:
     for child in psutil.Process(launcher).children():
         try:
             words = child.cmdline()
-            role = words[words.index("paceline.runtime.process") + 2]
-            name = words[words.index("paceline.runtime.process") + 4] if role == "server" else role
-            found[child.environ()["PACELINE_NAME"] if role == "worker" else name] = child.pid
-        except (psutil.Error, ValueError, KeyError, IndexError):
+            found[words[words.index("paceline.runtime.process") + 3]] = child.pid
+        except (psutil.Error, ValueError, IndexError):
             continue  # between fork and exec, or it has just ended
     return found

@@ -122,6 +122,7 @@ def test_the_environment() -> None:
     assert names == {
         "PACELINE_CACHE",
         "PACELINE_FAULTS",
+        "PACELINE_FORK",
         "PACELINE_HEARTBEAT_TIMEOUT_S",
         "PACELINE_HOST",
         "PACELINE_LANE",

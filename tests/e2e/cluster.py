@@ -171,9 +171,7 @@ class Live:
                 words = child.cmdline()
                 if "paceline.runtime.process" not in words:
                     continue  # between fork and exec
-                role = words[words.index("paceline.runtime.process") + 2]
-                name = {"coordinator": "coordinator", "server": words[-2]}.get(role)
-                found[name or child.environ()["PACELINE_NAME"]] = child
+                found[words[words.index("paceline.runtime.process") + 3]] = child
             except psutil.Error:
                 continue  # it has just ended
         return found

@@ -76,8 +76,9 @@ def test_a_worker_may_join_late(tmp_path: Path) -> None:
     arguments = ["toggled", "--meet", str(tmp_path / "met")]
     with live(tmp_path, ["-w", "1"], TRAIN_CASE, *arguments) as running:
         running.until_version(3)  # the first of three loops is over
+        role = [str(os.getpid()), "worker", "worker-late", str(TRAIN_CASE), *arguments]
         late = subprocess.Popen(
-            [sys.executable, "-m", "paceline.runtime.process", str(os.getpid()), "worker", str(TRAIN_CASE), *arguments],
+            [sys.executable, "-m", "paceline.runtime.process", *role],
             env=environment(PACELINE_RUN=str(running.dir), PACELINE_NAME="worker-late"),
             stdout=subprocess.PIPE,
             text=True,

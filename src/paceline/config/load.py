@@ -28,6 +28,7 @@ TRACE = "PACELINE_TRACE"
 LANE = "PACELINE_LANE"
 HOST = "PACELINE_HOST"
 VIA = "PACELINE_VIA"
+FORK = "PACELINE_FORK"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +150,11 @@ def via(name: str, env: Mapping[str, str] | None = None) -> list[str]:
     """The command that starts the process of role `name`, before its own: ``{name}`` in it is that name."""
     env = os.environ if env is None else env
     return [word.replace("{name}", name) for word in shlex.split(env.get(VIA) or "")]
+
+
+def forking(env: Mapping[str, str] | None = None) -> bool:
+    """Whether roles may be forked from a process that has loaded torch: 0 forbids it."""
+    return _switch(os.environ if env is None else env, FORK) is not False
 
 
 def cache_dir(env: Mapping[str, str] | None = None) -> Path:

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from paceline.config.load import child_env, via
+from paceline.config.load import child_env, forking, via
+from paceline.engines.births import Nursery
 
 _MAX_WAITING = 2000
+_DYING_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +44,11 @@ class Child:
     """One process. `watcher` is the only one who waits for it."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    pid: int
+    """Its number, and that of its process group."""
+
     ended: threading.Event = field(default_factory=threading.Event)
     watcher: threading.Thread | None = None
-
-    @property
-    def pid(self) -> int:
-        """Its number, and that of its process group."""
-        return self.process.pid
 
     @property
     def alive(self) -> bool:
@@ -76,11 +75,17 @@ class Children:
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
+        self._nursery = Nursery()
         # Bounded: a role that prints faster than the screen shows waits for it, as at any pipe.
         self.events: queue.Queue[Line | Exit] = queue.Queue(maxsize=_MAX_WAITING)
         self._ending = threading.Event()
         self.children: dict[str, Child] = {}
         self._watchers: list[threading.Thread] = []
+
+    def warm(self) -> None:
+        """There will be several children that need torch: have it loaded once for all of them."""
+        if forking():
+            self._nursery.open()
 
     def start(
         self,
@@ -90,31 +95,30 @@ class Children:
         *,
         cwd: Path | None = None,
         defaults: Mapping[str, str] | None = None,
+        light: bool = False,
     ) -> Child:
         """Start ``python -m paceline.runtime.process`` with this process as the parent it must not outlive.
 
         `env` goes over this process's environment, and that over `defaults`. A name is free again after its `Exit`.
-        Where the environment says so (`load.via`), another command starts it, and becomes it.
+        Where the environment says so (`load.via`), another command starts it, and becomes it. One that is `light` does
+        without torch, and is not forked.
         """
-        command = [*via(name), sys.executable, "-m", "paceline.runtime.process", str(os.getpid()), *arguments]
+        env = child_env({"PYTHONUNBUFFERED": "1", **env}, defaults)
+        before = via(name)
         log = (self.logs / f"{name}.log").open("ab", buffering=0)
+        reading, writing = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=child_env({"PYTHONUNBUFFERED": "1", **env}, defaults),
-                cwd=cwd,
-                start_new_session=True,
-            )
+            with writing:
+                pid = None if light or before else self._nursery.bear(arguments, env, cwd, writing)
+                if pid is None:
+                    command = [*before, sys.executable, "-m", "paceline.runtime.process", str(os.getpid()), *arguments]
+                    pid = _spawn(command, env, cwd, writing)
         except BaseException:
             log.close()
+            reading.close()
             raise
-        child = Child(name, process)
-        self.children[name] = child
-        assert process.stdout is not None
-        child.watcher = threading.Thread(target=self._watch, args=(child, process.stdout, log), daemon=True)
+        child = self.children[name] = Child(name, pid)
+        child.watcher = threading.Thread(target=self._watch, args=(child, reading, log), daemon=True)
         self._watchers = [w for w in self._watchers if w.is_alive()] + [child.watcher]
         child.watcher.start()
         return child
@@ -127,7 +131,8 @@ class Children:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.ended.set()
-        code = child.process.wait()
+        code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+        _bury(child.pid)
         reader.join(timeout=0.5)  # a process that fled from the session may hold the pipe open
         self._put(Exit(child.name, child.pid, code))
 
@@ -156,6 +161,7 @@ class Children:
         Those whose name starts with `at_once` are not asked.
         """
         self._ending.set()
+        self._nursery.close()
         for child in self.alive():
             if at_once is not None and child.name.startswith(at_once):
                 child.signal(signal.SIGKILL, group=True)
@@ -168,3 +174,26 @@ class Children:
             child.signal(signal.SIGKILL, group=True)
         for watcher in self._watchers:
             watcher.join(timeout=2.0)
+
+
+def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path | None, output: IO[bytes]) -> int:
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+    )
+    process.returncode = 0  # it is waited for by its number
+    return process.pid
+
+
+def _bury(group: int) -> None:
+    """Wait for those who were killed in a child's session: this process inherits them while it has a nursery."""
+    deadline = time.monotonic() + _DYING_S
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            if os.waitpid(-group, os.WNOHANG)[0] == 0:
+                time.sleep(0.001)

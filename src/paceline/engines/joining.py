@@ -100,7 +100,7 @@ class JoinedWorker:
 
     def _start(self) -> None:
         plan = self.plan
-        arguments = ["worker", str(plan.script.absolute()), *plan.arguments]
+        arguments = ["worker", self.name, str(plan.script.absolute()), *plan.arguments]
         child = self._children.start(self.name, arguments, plan.worker_env(self.name), cwd=plan.cwd, defaults=plan.env)
         self._policy.started(self.name, child.pid, time.monotonic())
 

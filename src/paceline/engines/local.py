@@ -94,6 +94,7 @@ class LocalRun:
             self.dir.coordinator_file.unlink(missing_ok=True)  # nobody is there any more
         self.dir.logs.mkdir(exist_ok=True)
         self.plan.save()
+        self.children.warm()
         self._start("coordinator")
         for _ in range(self.plan.servers):
             self._start(self._fleet.hire())
@@ -107,11 +108,11 @@ class LocalRun:
         if role == "coordinator":
             # A restarted one goes on where the log ends. Until it has answered, it may not have gone back there yet.
             spec = msgspec.json.encode(replace(plan.cluster, resume=self._resume)).decode()
-            child = self.children.start(name, ["coordinator", run, spec], quiet)
+            child = self.children.start(name, ["coordinator", name, run, spec], quiet, light=True)
         elif role == "server":
-            child = self.children.start(name, ["server", run, name, str(plan.server_threads)], quiet)
+            child = self.children.start(name, ["server", name, run, str(plan.server_threads)], plan.role_env(name))
         else:
-            arguments = ["worker", str(plan.script.absolute()), *plan.arguments]
+            arguments = ["worker", name, str(plan.script.absolute()), *plan.arguments]
             child = self.children.start(name, arguments, plan.worker_env(name), cwd=plan.cwd, defaults=plan.env)
         self._policy.started(name, child.pid, time.monotonic())
 

@@ -101,15 +101,15 @@ def _flush(port: ZmqPort) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Entry point of every role's process. `argv` is: parent pid, role, then the role's own arguments."""
-    parent, role, *rest = argv
+    """Entry point of every role's process. `argv` is: parent pid, role, name, then the role's own arguments."""
+    parent, role, name, *rest = argv
     die_with_parent(int(parent))
     if (folder := load.trace_dir()) is not None:
         tracing.start(load.role_name(), folder)
     if role == "coordinator":
         return run_coordinator(RunDir(Path(rest[0])), msgspec.json.decode(rest[1], type=ClusterSpec))
     if role == "server":
-        return run_server(RunDir(Path(rest[0])), rest[1], int(rest[2]))
+        return run_server(RunDir(Path(rest[0])), name, int(rest[1]))
     return run_worker(rest[0], rest[1:])
 
 

@@ -13,15 +13,18 @@ import pytest
 from paceline.engines.children import Child, Children, Exit, Line
 
 
-@pytest.fixture
-def children(tmp_path: Path) -> Children:
-    return Children(tmp_path)
+@pytest.fixture(params=["started", "forked"])
+def children(request: pytest.FixtureRequest, tmp_path: Path) -> Children:
+    found = Children(tmp_path)
+    if request.param == "forked":
+        found.warm()
+    return found
 
 
 def start(children: Children, tmp_path: Path, source: str, name: str = "worker-0") -> Child:
     script = tmp_path / f"{name}.py"
     script.write_text(source)
-    return children.start(name, ["worker", str(script)], {}, cwd=tmp_path)
+    return children.start(name, ["worker", name, str(script)], {}, cwd=tmp_path)
 
 
 def events(children: Children, until: type[Line | Exit] = Exit) -> list[Line | Exit]:
@@ -97,7 +100,7 @@ def test_defaults_go_under_the_environment(children: Children, tmp_path: Path, m
         "import os; print(os.environ['PACELINE_TIMEOUT_S'], os.environ['PACELINE_CACHE'], os.environ['X'])"
     )
     defaults = {"PACELINE_TIMEOUT_S": "7", "PACELINE_CACHE": "/c"}
-    children.start("worker-0", ["worker", str(script)], {"X": "x"}, defaults=defaults)
+    children.start("worker-0", ["worker", "worker-0", str(script)], {"X": "x"}, defaults=defaults)
     assert events(children, Line) == [Line("worker-0", "5 /c x")]
     events(children)
     children.end()

@@ -28,7 +28,7 @@ finally:
 def start(tmp_path: Path, source: str, **env: str) -> subprocess.Popen[str]:
     script = tmp_path / "script.py"
     script.write_text(source)
-    command = [sys.executable, "-m", "paceline.runtime.process", str(os.getpid()), "worker", str(script)]
+    command = [sys.executable, "-m", "paceline.runtime.process", str(os.getpid()), "worker", "worker-0", str(script)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **env}
     )

@@ -1,0 +1,138 @@
+"""A process that has loaded torch once and forks roles from itself, for which an engine asks it.
+
+Loading torch takes more than a second of a core; a fork takes milliseconds. A role forked here is an ordinary process:
+it is a child of the engine (not of this process), leads a session of its own, and has the command line that it would
+have had. This process itself runs nothing but the imports: it has no port, no thread of ours, and no state of a run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import socket
+import struct
+import sys
+import time
+
+import msgspec
+
+from paceline.orphans import die_with_parent
+
+ROOM = 2048
+"""Bytes that this process's command line is padded with, for those of the roles."""
+
+_LENGTH = struct.Struct("<I")
+
+
+class Birth(msgspec.Struct, frozen=True):
+    """What a role is started with. Its output goes to the file that is sent along."""
+
+    parent: int
+    arguments: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    title: str
+
+
+def ask(sock: socket.socket, birth: Birth, output: int) -> int:
+    """The engine's side: have a role forked; returns its process number.
+
+    Raises:
+        OSError: there is nobody any more who could.
+    """
+    body = msgspec.msgpack.encode(birth)
+    socket.send_fds(sock, [_LENGTH.pack(len(body))], [output])
+    sock.sendall(body)
+    return int(_LENGTH.unpack(_exactly(sock, _LENGTH.size))[0])
+
+
+def _exactly(sock: socket.socket, nbytes: int) -> bytes:
+    found = b""
+    while len(found) < nbytes:
+        more = sock.recv(nbytes - len(found))
+        if not more:
+            raise ConnectionResetError("the other side is gone")
+        found += more
+    return found
+
+
+def _heard(sock: socket.socket) -> tuple[Birth, int] | None:
+    header, files, _, _ = socket.recv_fds(sock, _LENGTH.size, 1)
+    if not header:
+        return None
+    header += _exactly(sock, _LENGTH.size - len(header))
+    body = _exactly(sock, _LENGTH.unpack(header)[0])
+    return msgspec.msgpack.decode(body, type=Birth), files[0]
+
+
+def _born(sock: socket.socket) -> Birth | None:
+    """Fork whatever is asked for. Returns in each new role with what it is; in this process None, at the end."""
+    while (asked := _heard(sock)) is not None:
+        birth, output = asked
+        between = os.fork()
+        if between == 0:
+            between = os.getpid()
+            if os.fork() != 0:
+                os._exit(0)
+            return _become(sock, birth, output, between)
+        os.close(output)
+        os.waitpid(between, 0)
+    return None
+
+
+def _become(sock: socket.socket, birth: Birth, output: int, between: int) -> Birth:
+    """Its parent gone, the new process falls to the engine, which has said that it takes such children."""
+    os.setsid()
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    while os.getppid() == between:
+        time.sleep(0.0005)
+    if os.getppid() != birth.parent:
+        os._exit(1)
+    os.chdir(birth.cwd)
+    os.environ.clear()
+    os.environ.update(birth.env)
+    sys.path[0] = birth.cwd
+    _entitle(birth.title)
+    _reseed()
+    with sock:
+        sock.sendall(_LENGTH.pack(os.getpid()))
+    return birth
+
+
+def _entitle(title: str) -> None:
+    """Have lists of processes show `title` as the command line of this one, as setproctitle(3) does it."""
+    with open("/proc/self/stat", encoding="utf-8") as file:
+        fields = file.read().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5), counted from the third field
+    # What the kernel shows ends at the first zero if the last byte is not one.
+    shown = os.fsencode(title)[: end - start - 2].ljust(end - start - 1, b"\0") + b"."
+    ctypes.memmove(start, shown, end - start)
+
+
+def _reseed() -> None:
+    """What drew its seed from the system at its import must not be equal in two processes; `random` sees to itself."""
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
+def main(argv: list[str]) -> int:
+    """Entry point. `argv` is: parent pid, number of the inherited socket, padding."""
+    die_with_parent(int(argv[0]))
+    import torch  # noqa: F401
+
+    import paceline.server.service
+    import paceline.worker.job  # noqa: F401
+    from paceline.runtime import process, script  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # or the first collection of every role would copy all that was imported
+    with socket.socket(fileno=int(argv[1])) as sock:
+        birth = _born(sock)
+    return 0 if birth is None else process.main(list(birth.arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""Roles that are forked from a process which has loaded torch: they are as those that were started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.e2e.cluster import python
+
+from paceline.engines.children import Children, Exit, Line
+
+ABOUT = """
+import json, os, sys
+warm = "torch" in sys.modules
+import random, numpy, psutil
+me = psutil.Process()
+print(json.dumps({
+    "warm": warm, "parent": os.getppid(), "session": os.getsid(0), "group": os.getpgid(0), "pid": os.getpid(),
+    "words": me.cmdline(), "cwd": os.getcwd(), "argv": sys.argv, "said": os.environ.get("SAID"), "env": len(os.environ),
+    "draws": [random.random(), numpy.random.random()], "frozen": open("/proc/self/fd/0").read(),
+    "files": len(os.listdir("/proc/self/fd")),
+}))
+"""
+
+
+@pytest.fixture
+def children(tmp_path: Path) -> Iterator[Children]:
+    children = Children(tmp_path)
+    yield children
+    children.end()
+
+
+def born(children: Children, tmp_path: Path, name: str = "worker-0", **env: str) -> dict[str, Any]:
+    """Start a role, forked if that is how it comes, and return what it says of itself."""
+    script = tmp_path / "about.py"
+    script.write_text(ABOUT)
+    child = children.start(name, ["worker", name, str(script), "--more", "arguments"], env, cwd=tmp_path)
+    line = children.events.get(timeout=30.0)
+    while not isinstance(children.events.get(timeout=30.0), Exit):
+        pass
+    assert isinstance(line, Line)
+    said: dict[str, Any] = json.loads(line.text)
+    assert said["pid"] == child.pid
+    return said
+
+
+def nursery() -> psutil.Process:
+    (found,) = (p for p in psutil.Process().children() if "paceline.runtime.nursery" in p.cmdline())
+    return found
+
+
+def test_a_forked_role_is_as_one_that_was_started(children: Children, tmp_path: Path) -> None:
+    started = born(children, tmp_path, SAID="something")
+    children.warm()
+    forked = born(children, tmp_path, SAID="something")
+    assert (started["warm"], forked["warm"]) == (False, True)
+    for said in (started, forked):
+        assert said["parent"] == os.getpid()
+        assert said["session"] == said["group"] == said["pid"]
+    for what in ("words", "cwd", "argv", "said", "env", "frozen"):
+        assert forked[what] == started[what], what
+    assert forked["files"] <= started["files"], "files of the nursery came along"
+
+
+def test_forked_roles_do_not_draw_the_same_numbers(children: Children, tmp_path: Path) -> None:
+    children.warm()
+    one, other = (born(children, tmp_path)["draws"] for _ in range(2))
+    assert one[0] != other[0]
+    assert one[1] != other[1]
+
+
+def test_variables_that_libraries_read_when_they_are_loaded_are_heeded(children: Children, tmp_path: Path) -> None:
+    children.warm()
+    assert not born(children, tmp_path, OMP_NUM_THREADS="1")["warm"]
+    assert born(children, tmp_path, PACELINE_SEED="1")["warm"]
+
+
+def test_forking_can_be_forbidden(children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_FORK", "0")
+    children.warm()
+    assert not born(children, tmp_path)["warm"]
+
+
+def test_without_its_nursery_a_role_is_started(children: Children, tmp_path: Path) -> None:
+    children.warm()
+    born(children, tmp_path)
+    nursery().kill()
+    assert not born(children, tmp_path)["warm"]
+
+
+def test_roles_outlive_the_nursery(children: Children, tmp_path: Path) -> None:
+    children.warm()
+    script = tmp_path / "waits.py"
+    script.write_text("print('up', flush=True)\nimport time\ntime.sleep(1000)\n")
+    child = children.start("worker-0", ["worker", "worker-0", str(script)], {})
+    assert children.events.get(timeout=30.0) == Line("worker-0", "up")
+    nursery().kill()
+    time.sleep(0.2)
+    assert child.alive
+    child.signal(signal.SIGKILL)
+    assert children.events.get(timeout=10.0) == Exit("worker-0", child.pid, -9)
+
+
+def test_nobody_outlives_an_engine_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text("import os, time\nprint('up', flush=True)\ntime.sleep(1000)\n")
+    engine = (
+        "import os, pathlib, signal\n"
+        "import psutil\n"
+        "from paceline.engines.children import Children\n"
+        f"children = Children(pathlib.Path({str(tmp_path)!r}))\n"
+        "children.warm()\n"
+        f"children.start('worker-0', ['worker', 'worker-0', {str(script)!r}], {{}})\n"
+        "assert children.events.get(timeout=30).text == 'up'\n"
+        "print(*(p.pid for p in psutil.Process().children()), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = python("-c", engine, cwd=tmp_path, timeout_s=60)
+    assert ended.code == -signal.SIGKILL
+    pids = [int(word) for word in ended.out.split()]
+    assert len(pids) == 2, "a nursery and a role"
+    deadline = time.monotonic() + 5.0
+    while (left := [p for p in pids if psutil.pid_exists(p)]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left
