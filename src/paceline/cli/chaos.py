@@ -143,12 +143,16 @@ def _play(folder: Path | None, *, fraction: float = 1.0, **given: Any) -> dict[s
     from paceline.runtime.rundir import next_run
     from paceline.testing.chaos.campaign import Campaign
 
-    if given["cut"]:
+    spec = _spec(given, fraction)  # refuses before a directory is made
+    if spec.cuts:
         from paceline.testing.chaos.network import problem
 
         if (why := problem()) is not None:
-            return {"ok": True, "skipped": f"nothing was cut: {why}"}
-    spec = _spec(given, fraction)  # refuses before a directory is made
+            rest = {fault: number for fault, number in spec.faults.items() if fault.kind != "cut"}
+            if not rest:
+                return {"ok": True, "skipped": f"nothing was cut: {why}"}
+            click.echo(f"nothing is cut: {why}", err=True)
+            spec = replace(spec, faults=rest)
     spec = replace(spec, dir=folder if folder is not None else next_run(Path("runs"), "chaos"))
     console = make_console()
     with contextlib.ExitStack() as stack:

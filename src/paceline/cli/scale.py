@@ -44,7 +44,7 @@ def command(run: Path | None, workers: int | None, servers: int | None) -> None:
     if workers is not None:
         click.echo(f"{path}: {_change('worker', workers, before['wanted_workers'])}")
     if servers is not None:
-        click.echo(f"{path}: {_change('server', servers, before['wanted_servers'])}")
+        click.echo(f"{path}: {_change('server', servers, before['wanted_servers'], len(before['draining']))}")
 
 
 def _check_replicas(servers: int, status: Mapping[str, Any]) -> None:
@@ -67,9 +67,11 @@ _GOES = {
 }
 
 
-def _change(role: str, number: int, before: int) -> str:
-    """What follows from another number."""
+def _change(role: str, number: int, before: int, leaving: int = 0) -> str:
+    """What follows from another number. Of those that are there already, `leaving` were about to go."""
     text = f"{number} {role}{'s' * (number != 1)}"
     if number == before:
         return f"{text}, as before"
+    if before < number <= before + leaving:
+        return f"{text} instead of {before}; those that were being emptied stay"
     return f"{text} instead of {before}; {(_COMES if number > before else _GOES)[role]}"

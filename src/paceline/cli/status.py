@@ -26,6 +26,9 @@ def command(run: Path | None, as_json: bool) -> None:
     if where.summary_file.exists():
         summary = json.loads(where.summary_file.read_text())
         click.echo(json.dumps(summary, indent=2) if as_json else f"{path}: done after {summary['steps']} steps")
+        if not as_json:
+            for line in _lived_through(summary):
+                click.echo(line)
         return
     if where.coordinator() is None:
         click.echo(f"{path}: not started")
@@ -54,29 +57,55 @@ def command(run: Path | None, as_json: bool) -> None:
 
 def _copies(status: Mapping[str, Any]) -> Iterator[str]:
     """Which servers hold what, and whether every block has its copies."""
-    from paceline.coordinator.copies import told
-
     placement, wanted = status["placement"], status["wanted_servers"]
+    pids = {process["name"]: process["pid"] for process in status["processes"]}
     for name in sorted({*status["servers"], *placement["servers"]}):
         primary, backup = placement["servers"].get(name, (0, 0))
-        holds = f"primary of {primary} blocks" + f", backup of {backup}" * bool(status["replicas"] or backup)
-        yield f"{name}: {holds}" + ", being emptied" * (name in status["draining"])
+        holds = f"primary of {counted(primary, 'block')}" + f", backup of {backup}" * bool(status["replicas"] or backup)
+        who = f"{name} (pid {pids[name]})" if name in pids else f"{name} (away)"
+        yield f"{who}: {holds}" + ", being emptied" * (name in status["draining"])
     if len(status["servers"]) != wanted:
-        yield f"{wanted} servers are wanted"
+        yield f"{counted(wanted, 'server')} {'is' if wanted == 1 else 'are'} wanted"
     if status["replicas"] or placement["building"]:
-        yield told(placement, status["replicas"])
+        yield copies_in_words(placement, status["replicas"])
+    if status.get("changes"):
+        change = status["changes"][-1]
+        yield f"{change['age_s']:.0f} s ago: {change['why']}"
+
+
+def copies_in_words(figures: Mapping[str, Any], replicas: int) -> str:
+    """A line about the copies of the blocks."""
+    text = f"{counted(replicas, 'copy', 'copies')} of each of {counted(figures['blocks'], 'block')}"
+    if figures["short"]:
+        text += f"; {counted(figures['short'], 'block')} with fewer"
+    elif replicas:
+        text += ", all in sync"
+    if figures["building"]:
+        text += f"; {figures['building']} being made"
+    return text
+
+
+def counted(number: int, one: str, more: str = "") -> str:
+    """A number with its noun."""
+    return f"{number} {one if number == 1 else more or one + 's'}"
 
 
 def _recovered(status: Mapping[str, Any]) -> Iterator[str]:
     """What the run has lived through, and what it could go back to."""
-    if status.get("lost_workers"):
-        yield f"{status['lost_workers']} workers were lost"
-    if status.get("generation", 1) > 1:
-        yield f"the coordinator was started {status['generation']} times"
-    if status.get("failovers"):
-        number, pause_s = status["failovers"], status["failover_s"]
-        yield f"a backup took over {number} time{'s' * (number != 1)}; the longest pause of commits was {pause_s:.1f} s"
-    if status.get("rewinds"):
-        yield f"rewound {status['rewinds']} times: {status['recomputed_steps']} steps computed again"
+    yield from _lived_through(status)
     checkpoint = status.get("checkpoint")
     yield f"checkpoint: {checkpoint['folder']}, step {checkpoint['step']}" if checkpoint else "no checkpoint yet"
+
+
+def _lived_through(status: Mapping[str, Any]) -> Iterator[str]:
+    """Losses, by a state or a summary."""
+    if lost := status.get("lost_workers"):
+        yield f"{counted(lost, 'worker')} {'was' if lost == 1 else 'were'} lost"
+    if (starts := status.get("generation") or status.get("generations") or 1) > 1:
+        yield f"the coordinator was started {starts} times"
+    if status.get("failovers"):
+        times, pause_s = counted(status["failovers"], "time"), status["failover_s"]
+        yield f"a backup took over {times}; the longest pause of commits was {pause_s:.1f} s"
+    if status.get("rewinds"):
+        times, steps = counted(status["rewinds"], "time"), counted(status["recomputed_steps"], "step")
+        yield f"rewound {times}: {steps} computed again"

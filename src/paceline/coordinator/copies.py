@@ -43,15 +43,3 @@ def drained(placement: Placement | None, draining: Collection[NodeId]) -> list[s
     """Names of the servers that are to leave and hold nothing any more."""
     holders = () if placement is None else placement.holders
     return sorted(name_of(node) for node in draining if node not in holders)
-
-
-def told(figures: dict[str, Any], replicas: int) -> str:
-    """A line about the copies of the blocks."""
-    text = f"{replicas} cop{'y' if replicas == 1 else 'ies'} of each of {figures['blocks']} blocks"
-    if figures["short"]:
-        text += f"; {figures['short']} blocks lack one"
-    elif replicas:
-        text += ", all in sync"
-    if figures["building"]:
-        text += f"; {figures['building']} being made"
-    return text

@@ -6,6 +6,18 @@ from dataclasses import dataclass, field
 
 _LATELY = 25  # notes, each at least `_APART_S` after the one before it
 _APART_S = 0.2
+_CHANGES = 8
+_QUIET_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Blocks have changed hands, or the job went back: what was done, and why. `number` counts them from 1."""
+
+    number: int
+    kind: str
+    why: str
+    at: float
 
 
 @dataclass(slots=True)
@@ -13,7 +25,7 @@ class Course:
     """When the run began under this coordinator and when its last commit was; `earlier_s` was spent before.
 
     `reached` is the highest version there ever was: while the job is below it, it has work to do again. `failover_s`
-    is the longest time between two commits in which a backup took over.
+    is the longest time between two commits in which a backup took over. `changes` are the latest of their kind.
     """
 
     earlier_s: float = 0.0
@@ -24,6 +36,7 @@ class Course:
     failover_s: float = 0.0
     over_since: float | None = None
     lately: list[tuple[float, float]] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -48,10 +61,15 @@ class Course:
         if self.over_since is None:
             self.over_since = now if self.last is None else self.last
 
-    @property
-    def rate(self) -> float | None:
-        """Samples a second of late; None while there is too little to tell."""
+    def changed(self, kind: str, why: str, now: float) -> None:
+        """Blocks have changed hands, or the job went back."""
+        number = self.changes[-1].number + 1 if self.changes else 1
+        self.changes.append(Change(number, kind, why, now))
+        del self.changes[:-_CHANGES]
+
+    def rate(self, now: float) -> float | None:
+        """Samples a second of late; None while there is too little to tell. A time without a commit counts as well."""
         if len(self.lately) < 2:
             return None
         (first, low), (last, high) = self.lately[0], self.lately[-1]
-        return (high - low) / (last - first)
+        return (high - low) / (max(last, now - _QUIET_S) - first)

@@ -77,10 +77,10 @@ def describe(status: Mapping[str, Any]) -> str:
     return " · ".join(parts + warning)
 
 
-def _rate(core: CoordinatorCore, course: Course) -> float:
+def _rate(core: CoordinatorCore, course: Course, now: float) -> float:
     """Samples per second: of late while the run goes on, else from version 0 to the last commit."""
-    if core.phases.open is not None and course.rate is not None:
-        return course.rate
+    if core.phases.open is not None and (rate := course.rate(now)) is not None:
+        return rate
     return core.totals.samples / course.seconds if course.seconds else 0.0
 
 
@@ -142,7 +142,7 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str) -> di
         "epoch": epoch,
         "end_epoch": segment.end_epoch if segment else None,
         "samples": round(core.totals.samples),
-        "samples_per_s": _rate(core, course),
+        "samples_per_s": _rate(core, course, now),
         "slowest": _slowest(core),
         "unfinished": unfinished(core, course),
         "logs": plain(core.logs),
@@ -159,6 +159,10 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str) -> di
         "drained": drained(core.placement, draining),
         "failovers": core.failovers,
         "failover_s": round(course.failover_s, 3),
+        "changes": [
+            {"number": c.number, "kind": c.kind, "why": c.why, "age_s": round(core.now - c.at, 3)}
+            for c in course.changes
+        ],
         "processes": _processes(core),
         "pid": os.getpid(),
         "max_staleness": core.totals.max_staleness,

@@ -18,7 +18,7 @@ from paceline.coordinator.keeping import Keeper, complete_checkpoints
 from paceline.coordinator.report import status_of, summary_of, unfinished
 from paceline.coordinator.store import LogReader, LogStore
 from paceline.core.coordinator import CoordinatorCore
-from paceline.core.effects import Complete, Effect, Send, Write
+from paceline.core.effects import Complete, Effect, FactRow, IncarnationFact, PlacementFact, Send, Write
 from paceline.core.membership import RunningTime
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Finish, Message, PullReply, Saved, Shutdown, StatusReply, StatusRequest, Summary
@@ -162,12 +162,23 @@ class CoordinatorService:
             # All rows of one event in one transaction: each is durable before any send behind it.
             with tracing.span("sqlite", rows=len(rows)):
                 self.log.write(rows)
+            self._note_changes(rows)
         for effect in effects:
             match effect:
                 case Send(to=to, message=message):
                     self._reply(to, message)
                 case Complete():
                     self._keeper.complete(effect)
+
+    def _note_changes(self, rows: Sequence[Write]) -> None:
+        """Blocks that changed hands, and rewinds, are told with their reasons."""
+        for fact in (write.row.fact for write in rows if isinstance(write.row, FactRow)):
+            match fact:
+                case PlacementFact(why=why) if why:
+                    kind = "failover" if fact.failover else "planned" if fact.planned else "shrink"
+                    self.course.changed(kind, why, self.core.now)
+                case IncarnationFact(why=why):
+                    self.course.changed("rewind", why, self.core.now)
 
     def _reply(self, to: NodeId, message: Message) -> None:
         try:

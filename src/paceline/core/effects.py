@@ -61,12 +61,14 @@ class ModelFact(Fact, frozen=True):
 class PlacementFact(Fact, frozen=True):
     """A placement epoch begins, or one goes on with more members.
 
-    With `failover`, a server that was lost was the primary of some blocks, and others were promoted.
+    With `failover`, a server that was lost was the primary of some blocks, and others were promoted. What is `planned`
+    makes or moves copies; otherwise some were lost.
     """
 
     placement: Placement
     why: str = ""
     failover: bool = False
+    planned: bool = False
 
 
 class PhaseFact(Fact, frozen=True):

@@ -39,7 +39,14 @@ class Placing:
     # ------------------------------------------------------------ one placement follows another
 
     def _change(
-        self, owners: Owners, backups: Backups, joining: Joining = (), *, why: str, failover: bool = False
+        self,
+        owners: Owners,
+        backups: Backups,
+        joining: Joining = (),
+        *,
+        why: str,
+        failover: bool = False,
+        planned: bool = False,
     ) -> list[Effect]:
         """A new epoch: durable, then what is not committed is void, then everyone is told."""
         job = self._job
@@ -50,7 +57,7 @@ class Placing:
         addresses = {node: known.get(node, "") for node in placement.holders}
         placement = msgspec.structs.replace(placement, addresses=addresses)
         job.failovers += failover
-        effects: list[Effect] = [job.fact(PlacementFact(placement, why, failover))]
+        effects: list[Effect] = [job.fact(PlacementFact(placement, why, failover, planned))]
         effects += self._void()
         job.place(placement)
         for server in job.members.by_role("server"):
@@ -112,7 +119,7 @@ class Placing:
             return [over]
         job.place(msgspec.structs.replace(old, backups=normal(backups), joining=joining))
         assert job.placement is not None
-        effects: list[Effect] = [job.fact(PlacementFact(job.placement, "copied")), over]
+        effects: list[Effect] = [job.fact(PlacementFact(job.placement, "copied", planned=True)), over]
         self.look(0.0)
         return effects
 
@@ -206,7 +213,7 @@ class Placing:
         if (owners, backups) == (placement.owners, placement.backups) and not joining:
             return []
         why = "copies are made" if joining else "blocks are balanced"
-        return self._change(owners, backups, joining, why=why)
+        return self._change(owners, backups, joining, why=why, planned=True)
 
     def _fleet(self) -> Fleet:
         job = self._job

@@ -21,7 +21,8 @@ class Chronicle:
         self._screen = screen
         self._rewinds: int | None = None
         self._recomputed = 0
-        self._failovers: int | None = None
+        self._changes: tuple[int, int] | None = None  # generation and number of the last one that was told
+        self._short = False
         self._warning = ""
         self._lines: dict[str, list[str]] = {}
 
@@ -48,17 +49,31 @@ class Chronicle:
             where = f"goes back to version {status['version']}" if status["version"] >= 0 else "begins anew"
             steps = recomputed - self._recomputed
             again = f"computes {steps} step{'s' * (steps != 1)} again"
-            self._screen.note(f"a server was lost: the job {where} and {again}", warning=True)
+            why = next((c["why"] for c in status.get("changes", ())[::-1] if c["kind"] == "rewind"), "a server is lost")
+            self._screen.note(f"{why}: the job {where} and {again}", warning=True)
         self._rewinds, self._recomputed = rewinds, recomputed
-        failovers = status.get("failovers", 0)
-        if self._failovers is not None and failovers > self._failovers:
-            self._screen.note("a server was lost: a backup took over, and no commit is lost", warning=True)
-        self._failovers = failovers
+        self._moved(status)
         warning = status.get("warning") or ""
         if warning and warning != self._warning:
             self._screen.note(warning, warning=True)
         self._warning = warning
         self._screen.status(status)
+
+    def _moved(self, status: Mapping[str, Any]) -> None:
+        """Backups that took over, sets that shrank, and that every block has its copies again."""
+        generation, changes = status.get("generation", 0), status.get("changes", ())
+        told, self._changes = self._changes, (generation, changes[-1]["number"] if changes else 0)
+        for change in changes:
+            if told is None or (generation, change["number"]) <= told:
+                continue
+            if change["kind"] == "failover":
+                self._screen.note(f"{change['why']}: a backup took over, and no commit is lost", warning=True)
+            elif change["kind"] == "shrink":
+                self._screen.note(f"{change['why']}: those copies are made again", warning=True)
+        short = (status.get("placement") or {}).get("short", 0) > 0
+        if self._short and not short and not status.get("rewinding"):
+            self._screen.note("every block has its copies again")
+        self._short = short
 
     def restarts(self, name: str, code: int, decision: Again) -> None:
         """A role has ended, and is started again."""

@@ -35,12 +35,12 @@ class Fleet:
         staying = [name for name in self.active if name not in self._draining]
         return max(0, wanted - len(staying)), ending
 
-    def ended(self, name: str) -> bool:
-        """A server has ended; whether that was wanted, so that it is not started again."""
+    def ended(self, name: str) -> str:
+        """A server has ended: why it is not started again, "" if it is."""
         if name in self.leaving:
             self.leaving.discard(name)
-            return True
+            return "holds no blocks any more, and has ended"
         if name in self._draining and name in self.active:
             self.active.remove(name)
-            return True
-        return False
+            return "ended while it was being emptied"
+        return ""

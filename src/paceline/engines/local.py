@@ -211,6 +211,10 @@ class LocalRun:
             return
         if servers != self._fleet.target:
             self.screen.note(f"{servers} server{'s' * (servers != 1)} wanted instead of {self._fleet.target}")
+        if (wanted, servers) != (self._crew.target, self._fleet.target):
+            replace(
+                self.plan, workers=wanted, servers=servers
+            ).save()  # cut off, a run goes on with what was wanted last
         missing, emptied = self._fleet.adjust(servers, status.get("draining", ()), status.get("drained", ()))
         for _ in range(missing):
             self._start(self._fleet.hire())
@@ -247,8 +251,8 @@ class LocalRun:
         if role != "coordinator":
             self._liaison.report(name, event.pid, code)
             self._liaison.pump()
-        if role == "server" and self._fleet.ended(name):
-            self.screen.note(f"{name} holds no blocks any more, and has ended")
+        if role == "server" and (why := self._fleet.ended(name)):
+            self.screen.note(f"{name} {why}", warning=code != EXIT_DONE)
             return None
         if (role == "server" and code == EXIT_DONE) or code == EXIT_SCRIPT or (role == "worker" and self._crew.done):
             self._look()  # the job may have failed, or be complete

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.coordinator.copies import drained, placed, told
+from paceline.coordinator.copies import drained, placed
 from paceline.coordinator.course import Course
 from paceline.types import Placement
 
@@ -28,8 +28,6 @@ def test_what_is_lacking_and_what_is_being_made() -> None:
     short = Placement(5, (A, A, A), ADDRESSES, ((), (C,), ()), ((B, (0, 2)),))
     figures = placed(short, 1)
     assert (figures["short"], figures["building"]) == (2, 2)
-    assert told(figures, 1) == "1 copy of each of 3 blocks; 2 blocks lack one; 2 being made"
-    assert told(placed(PLACED, 1), 1) == "1 copy of each of 3 blocks, all in sync"
     assert placed(Placement(1, (A, B, A), ADDRESSES), 0)["short"] == 0
     assert placed(Placement(1, (A, B, A), ADDRESSES), 1)["short"] == 3
 

@@ -336,11 +336,12 @@ def test_a_full_disk_is_a_warning_and_training_goes_on(start: Callable[..., Clus
 
 def test_the_course_counts_what_is_left_of_a_rewind() -> None:
     course = Course(earlier_s=10.0)
-    assert (course.seconds, course.rate) == (10.0, None)
+    assert (course.seconds, course.rate(0.0)) == (10.0, None)
     for second in range(5):
         course.committed(second, 100.0 * second, float(second))
-    assert (course.seconds, course.rate, course.reached) == (14.0, 100.0, 4)
+    assert (course.seconds, course.rate(4.0), course.reached) == (14.0, 100.0, 4)
+    assert course.rate(9.0) == 50.0, "a time without a commit counts"
     course.committed(2, 200.0, 5.0)
-    assert (course.rate, course.reached) == (None, 4)
+    assert (course.rate(5.0), course.reached) == (None, 4)
     course.committed(3, 300.0, 6.0)
-    assert (course.rate, course.seconds) == (100.0, 16.0)
+    assert (course.rate(6.0), course.seconds) == (100.0, 16.0)

@@ -63,10 +63,11 @@ def test_rewinds_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -> 
     assert sheet.notes == [], "those of an earlier life of the run are old news"
     for _ in range(2):
         chronicle.status({"rewinds": 4, "recomputed_steps": 47, "version": 6})
-    chronicle.status({"rewinds": 5, "recomputed_steps": 48, "version": -1})
+    changes = [{"number": 1, "kind": "rewind", "why": "server-0 is lost (killed)", "age_s": 0.1}]
+    chronicle.status({"rewinds": 5, "recomputed_steps": 48, "version": -1, "changes": changes})
     assert sheet.notes == [
-        "warning: a server was lost: the job goes back to version 6 and computes 7 steps again",
-        "warning: a server was lost: the job begins anew and computes 1 step again",
+        "warning: a server is lost: the job goes back to version 6 and computes 7 steps again",
+        "warning: server-0 is lost (killed): the job begins anew and computes 1 step again",
     ]
 
 
@@ -106,6 +107,27 @@ def test_ends(sheet: Sheet, chronicle: Chronicle) -> None:
 
 
 def test_failovers_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -> None:
-    for failovers in (3, 3, 4, 4):
-        chronicle.status({"failovers": failovers})
-    assert sheet.notes == ["warning: a server was lost: a backup took over, and no commit is lost"]
+    def change(number: int, kind: str, why: str) -> dict[str, Any]:
+        return {"number": number, "kind": kind, "why": why, "age_s": 0.1}
+
+    old = change(1, "failover", "server-0 is lost (killed)")
+    lost, planned = change(2, "failover", "server-1 is lost (killed)"), change(3, "planned", "copies are made")
+    cut = change(1, "shrink", "server-0 cannot reach server-1")
+    whole, short = {"short": 0}, {"short": 2}
+    for generation, changes, placement in (
+        (1, [old], whole),  # old news
+        (1, [old, lost], short),
+        (1, [old, lost], short),
+        (1, [old, lost, planned], short),
+        (1, [old, lost, planned], whole),
+        (2, [], whole),
+        (2, [cut], short),
+        (2, [cut], whole),
+    ):
+        chronicle.status({"generation": generation, "changes": changes, "placement": placement})
+    assert sheet.notes == [
+        "warning: server-1 is lost (killed): a backup took over, and no commit is lost",
+        "every block has its copies again",
+        "warning: server-0 cannot reach server-1: those copies are made again",
+        "every block has its copies again",
+    ]

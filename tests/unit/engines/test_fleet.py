@@ -26,7 +26,7 @@ def test_a_server_ends_only_when_it_holds_nothing() -> None:
     assert fleet.adjust(2, ["server-2"], ["server-2"]) == (0, ["server-2"])
     assert fleet.adjust(2, ["server-2"], ["server-2"]) == (0, []), "it is told once"
     assert fleet.active == ["server-0", "server-1"]
-    assert fleet.ended("server-2")
+    assert fleet.ended("server-2") == "holds no blocks any more, and has ended"
     assert fleet.adjust(3, [], []) == (1, [])
     assert fleet.hire() == "server-3", "a name is not used again"
 
@@ -42,7 +42,7 @@ def test_who_dies_is_started_again_unless_it_was_to_leave() -> None:
     assert not fleet.ended("server-1")
     assert fleet.active == ["server-0", "server-1", "server-2"]
     fleet.adjust(2, ["server-2"], [])
-    assert fleet.ended("server-2"), "it was being emptied: nobody waits for it"
+    assert fleet.ended("server-2") == "ended while it was being emptied", "nobody waits for it"
     assert fleet.adjust(2, [], []) == (0, [])
     assert fleet.active == ["server-0", "server-1"]
 

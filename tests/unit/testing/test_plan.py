@@ -80,6 +80,8 @@ def test_limits_and_shapes() -> None:
     assert parse_shape("3x1") == (3, 1)
     with pytest.raises(UsageError, match="--limit"):
         parse_limits(["worker"])
+    with pytest.raises(UsageError, match=r"nothing is measured as 'sever'; known are .* server"):
+        parse_limits(["sever=2"])
     for wrong in ("3", "0x1", "3x", "axb"):
         with pytest.raises(UsageError, match="a shape is WORKERSxSERVERS"):
             parse_shape(wrong)
@@ -95,7 +97,9 @@ def test_limits_and_shapes() -> None:
         ({"lease_s": 0.3}, "--lease"),
         ({"per_round": -1}, "--per-round"),
         ({"replicas": 2}, "--replicas 2 needs 3 servers, not 2"),
-        ({"replicas": -1}, "--replicas -1"),
+        ({"replicas": -1}, "--replicas must not be negative"),
+        ({"faults": {Fault(Kind.DRAIN, "server"): 2}}, "--drain would leave 0 of 2 servers"),
+        ({"faults": {Fault(Kind.DRAIN, "server"): 1}, "replicas": 1}, "--drain would leave 1 of 2 .* needs 2"),
         ({"plain_shape": (1, 1)}, "--plain-shape needs --slots"),
     ],
 )

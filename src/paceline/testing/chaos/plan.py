@@ -132,8 +132,15 @@ class CampaignSpec:
         for name in ("workers", "servers"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.replicas < self.servers:
+        if self.replicas < 0:
+            raise UsageError(f"--replicas must not be negative, not {self.replicas}")
+        if self.replicas >= self.servers:
             raise UsageError(f"--replicas {self.replicas} needs {self.replicas + 1} servers, not {self.servers}")
+        if self._fewest_servers <= self.replicas:
+            raise UsageError(
+                f"--drain would leave {self._fewest_servers} of {self.servers} servers, and --replicas {self.replicas} "
+                f"needs {self.replicas + 1}: raise --servers, or --add as many"
+            )
         if self.lease_s <= 0.5:
             raise UsageError(f"--lease must exceed the heartbeat of 0.5 s, not {self.lease_s}")
         if self.plain_shape is not None and self.slots is None:
@@ -142,6 +149,12 @@ class CampaignSpec:
             raise UsageError(f"--per-round must not be negative, not {self.per_round}")
         if not sum(self.faults.values()) and not self.messages.kinds:
             raise UsageError("nothing to inject: give at least one fault, such as --kill worker=3")
+
+    @property
+    def _fewest_servers(self) -> int:
+        """How few there can be: they come and go in turn, but a round may begin with one that goes."""
+        adds, drains = (self.faults.get(Fault(kind, "server"), 0) for kind in (Kind.ADD, Kind.DRAIN))
+        return self.servers - max(drains - adds, min(drains, 1) if self.per_round else 0)
 
     @property
     def cuts(self) -> bool:
@@ -184,13 +197,16 @@ def parse_limits(texts: Iterable[str]) -> dict[str, float]:
     Raises:
         UsageError: not a name and a number.
     """
+    known = {Fault(kind, role).measured_as for kind, roles in ROLES.items() for role in roles}
     limits = {}
     for text in texts:
         name, _, number = text.partition("=")
         try:
             limits[name] = float(number)
         except ValueError:
-            raise UsageError(f"--limit takes worker=SECONDS or coordinator=SECONDS, not {text!r}") from None
+            raise UsageError(f"--limit takes server=SECONDS and the like, not {text!r}") from None
+        if name not in known:
+            raise UsageError(f"--limit: nothing is measured as {name!r}; known are {', '.join(sorted(known))}")
     return limits
 
 
