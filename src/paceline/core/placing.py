@@ -187,7 +187,7 @@ class Placing:
     def tick(self) -> list[Effect]:
         """Plan, if there is reason to and nothing else is under way."""
         job = self._job
-        effects: list[Effect] = []
+        effects = self._lose_silent()
         if job.cut_off:
             before = set(job.cut_off)
             self._note_cut_off()
@@ -203,6 +203,18 @@ class Placing:
             return effects
         self._look_at = self.reach.next_end(job.now)
         return effects + self._plan(placement)
+
+    def _lose_silent(self) -> list[Effect]:
+        """A server that others can stand in for is waited for no longer than one that somebody cannot reach."""
+        job = self._job
+        if job.placement is None or not job.placement.backups or job.failure is not None:
+            return []
+        for member in job.members.by_role("server"):
+            silent_s = job.now - member.seen
+            holds = member.node in job.holders and member.node not in job.awaited
+            if holds and silent_s > job.spec.reach_s and self._can_spare(member.node):
+                return self.lose(member, f"silent for {silent_s:.1f} s")
+        return []
 
     def _plan(self, placement: Placement) -> list[Effect]:
         job = self._job

@@ -42,7 +42,7 @@ TENSORS = (
 
 
 def desk(*, servers: int = 3, replicas: int = 1, **changes: Any) -> Desk:
-    spec = {"replicas": replicas, "rewinds": True, "heartbeat_timeout_s": 100.0} | changes
+    spec = {"replicas": replicas, "rewinds": True, "heartbeat_timeout_s": 100.0, "reach_s": 100.0} | changes
     return Desk(servers=servers, tensors=TENSORS, **spec).start().initialise()
 
 
@@ -394,3 +394,42 @@ def test_commits_go_to_every_copy() -> None:
     job = desk()
     effects = ready(job, 0, compute(job, 0))
     assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Committed)} == set(job.core.holders)
+
+
+def beats(job: Desk, seconds: float, *silent: NodeId) -> list[Effect]:
+    """Time passes; everyone but the `silent` gives signs of life."""
+    effects: list[Effect] = []
+    for _ in range(round(2 * seconds)):
+        for server in (s for s in job.servers if s not in silent):
+            effects += job.say(server, Beat(server, 0, epoch(job), job.core.version, 1))
+        effects += tick(job, 0.5)
+    return effects
+
+
+def test_a_silent_server_that_others_can_stand_in_for_is_not_waited_for_long() -> None:
+    job = desk(reach_s=3.0)
+    first = placed(job).owners[0]
+    assert written(beats(job, 3.0, first), PlacementFact) == []
+    (fact,) = written(beats(job, 1.0, first), PlacementFact)
+    assert fact.failover
+    assert first not in fact.placement.holders
+    assert "silent for 3.5 s" in fact.why
+
+
+def test_a_silent_server_that_nobody_can_stand_in_for_is_waited_for() -> None:
+    job = desk(reach_s=3.0, servers=2)
+    first, second = job.servers
+    kill(job, second)
+    job.servers.remove(second)
+    assert set(placed(job).owners) == {first}
+    assert written(beats(job, 50.0, first), PlacementFact) == []
+    assert job.core.rewinds == 0
+    assert written(beats(job, 51.0, first), IncarnationFact), "but not for ever"
+
+
+def test_two_that_fall_silent_do_not_take_their_blocks_along() -> None:
+    job = desk(reach_s=3.0)
+    first, second, _ = job.servers
+    beats(job, 60.0, first, second)
+    assert job.core.rewinds == 0
+    assert set(placed(job).owners) & {second}, "the second was all that some block had when the first was gone"
