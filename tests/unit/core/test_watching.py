@@ -41,6 +41,7 @@ def test_a_session_that_comes_back_in_time_is_not_worth_a_word() -> None:
     assert told(watching, 2.9, 3.0) == []
     watching.down("a")
     assert told(watching, 3.0, 5.5) == [], "the time before does not count"
+    assert names(told(watching, 5.5, 6.5)) == [(6, "a")], "this time it does not come back"
 
 
 def test_whoever_is_reached_again_is_told_of_once() -> None:

@@ -281,5 +281,6 @@ def test_a_server_that_cannot_be_reached_is_reported_by_name_until_it_can(
     assert (report.peer, report.epoch) == ("server-0/1", 3)
     late = hub.port("server-0/1", listen="server-0")
     session._wait(lambda: reports()[-1] == Reachable("server-0/1"), "a report")
-    here.close()
     late.close()
+    session._wait(lambda: isinstance(reports()[-1], Unreachable), "another report")
+    here.close()
