@@ -311,7 +311,7 @@ for version in range(log.history().version + 1, 10**9):
 
 def _start_writer(path: Path) -> subprocess.Popen[str]:
     root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(root / "src"), str(root)))}
     command = [sys.executable, "-c", WRITER, str(path)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=root)
 
