@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import paceline
-from paceline.coordinator.store import LogReader
+from paceline.coordinator.reader import LogReader
 from paceline.errors import LoopError, UsageError
 
 

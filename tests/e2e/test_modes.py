@@ -12,7 +12,7 @@ from tests.e2e.cases import COUNTED
 from tests.e2e.cluster import Trained, train
 from tests.e2e.reference import expected
 
-from paceline.coordinator.store import LogReader
+from paceline.coordinator.reader import LogReader
 from paceline.types import Commit
 
 SLOTS_AN_EPOCH = COUNTED // 8

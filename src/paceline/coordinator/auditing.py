@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.checkpoint.manifest import Listed, list_checkpoints
 from paceline.checkpoint.storage import Storage
-from paceline.coordinator.store import LogReader
+from paceline.coordinator.reader import LogReader
 from paceline.core.audit import audit
 from paceline.core.findings import Claim, Report
 from paceline.errors import StateError

@@ -18,7 +18,8 @@ from paceline.checkpoint.manifest import (
     write_manifest,
 )
 from paceline.checkpoint.storage import Storage
-from paceline.coordinator.store import LogReader, sync_log
+from paceline.coordinator.reader import LogReader
+from paceline.coordinator.store import sync_log
 from paceline.core.effects import Complete
 from paceline.errors import CheckpointError, DeposedError
 from paceline.messages import Checkpoint

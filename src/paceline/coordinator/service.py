@@ -15,8 +15,9 @@ from paceline.config.dials import ClusterSpec
 from paceline.coordinator.course import Course
 from paceline.coordinator.digest import DigestReader
 from paceline.coordinator.keeping import Keeper, complete_checkpoints
+from paceline.coordinator.reader import LogReader
 from paceline.coordinator.report import status_of, summary_of, unfinished
-from paceline.coordinator.store import LogReader, LogStore
+from paceline.coordinator.store import LogStore
 from paceline.core.coordinator import CoordinatorCore
 from paceline.core.effects import Complete, Effect, FactRow, IncarnationFact, PlacementFact, Send, Write
 from paceline.core.membership import RunningTime

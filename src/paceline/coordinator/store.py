@@ -3,59 +3,24 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from importlib.metadata import version as version_of
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 
+from paceline.coordinator.history import read_history
 from paceline.coordinator.numbers import plain
-from paceline.core.effects import (
-    AnyFact,
-    ChoiceFact,
-    EvaluationRow,
-    FactRow,
-    History,
-    IncarnationFact,
-    LogRow,
-    Write,
-)
-from paceline.core.lineage import committed_steps, start_of
+from paceline.coordinator.rows import SCHEMA, TABLES, check_schema, decode_fact, is_empty
+from paceline.core.effects import AnyFact, ChoiceFact, EvaluationRow, FactRow, History, IncarnationFact, LogRow, Write
 from paceline.errors import DeposedError, StateError
-from paceline.types import Commit, Fence, Hyper
+from paceline.types import Commit
 
-SCHEMA = 2
-TAIL = 4096
-"""Newest commits that a restarted coordinator gets back whole."""
-
-_TABLES = (
-    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE hypers (id INTEGER PRIMARY KEY, value BLOB NOT NULL UNIQUE)",
-    "CREATE TABLE names (id INTEGER PRIMARY KEY, value BLOB NOT NULL UNIQUE)",
-    "CREATE TABLE commits (incarnation INTEGER NOT NULL, version INTEGER NOT NULL, step INTEGER NOT NULL,"
-    " fences BLOB NOT NULL, hyper INTEGER NOT NULL, scale REAL NOT NULL, pin INTEGER NOT NULL,"
-    " staleness INTEGER NOT NULL, lag INTEGER NOT NULL, samples REAL NOT NULL, empty INTEGER NOT NULL, variants BLOB,"
-    " generation INTEGER NOT NULL, PRIMARY KEY (incarnation, version)) WITHOUT ROWID",
-    "CREATE TABLE logs (incarnation INTEGER NOT NULL, version INTEGER NOT NULL, step INTEGER NOT NULL,"
-    " names INTEGER NOT NULL, row TEXT NOT NULL)",
-    "CREATE TABLE evaluations (incarnation INTEGER NOT NULL, version INTEGER NOT NULL, step INTEGER NOT NULL,"
-    " name TEXT NOT NULL, row TEXT NOT NULL, validator INTEGER NOT NULL)",
-    "CREATE TABLE facts (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, incarnation INTEGER NOT NULL,"
-    " version INTEGER NOT NULL, generation INTEGER NOT NULL, row BLOB NOT NULL)",
-)
-_COMMIT = "incarnation, version, step, fences, hyper, scale, pin, staleness, lag, samples, empty, variants"
 _CHOICE = ChoiceFact.__name__
 
 _pack = msgspec.msgpack.encode
-_fences = msgspec.msgpack.Decoder(tuple[Fence, ...])
-_variants = msgspec.msgpack.Decoder(tuple[tuple[tuple[int, ...], tuple[Fence, ...]], ...])
-_hyper = msgspec.msgpack.Decoder(Hyper)
-_fact: msgspec.msgpack.Decoder[AnyFact] = msgspec.msgpack.Decoder(AnyFact)
-_values = msgspec.json.Decoder(dict[str, float], strict=False)  # `plain` writes nan and inf as text
 
 
 def sync_log(path: Path) -> None:
@@ -109,13 +74,13 @@ class LogStore:
             raise
 
     def _open(self) -> None:
-        if not _is_empty(self._db):
-            _check_schema(self._db, self.path)
+        if not is_empty(self._db):
+            check_schema(self._db, self.path)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.execute("BEGIN IMMEDIATE")
-        if _is_empty(self._db):
-            for statement in _TABLES:
+        if is_empty(self._db):
+            for statement in TABLES:
                 self._db.execute(statement)
             self._set("schema", str(SCHEMA))
         self._set("written_by", version_of("paceline"))
@@ -227,7 +192,7 @@ class LogStore:
         """Choices of attempts, by step: there may be many, and they are of no use once their step is committed."""
         self._choices.clear()
         for seq, raw in self._db.execute("SELECT seq, row FROM facts WHERE kind = ?", (_CHOICE,)):
-            fact = _fact.decode(raw)
+            fact = decode_fact(raw)
             assert isinstance(fact, ChoiceFact)
             self._choices.setdefault(fact.sealed.step, []).append(seq)
 
@@ -244,211 +209,8 @@ class LogStore:
 
     def history(self) -> History:
         """What the runs of this job so far have left, for a coordinator that starts."""
-        facts = tuple(_read_facts(self._db))
-        begun = max((f.fact for f in facts if isinstance(f.fact, IncarnationFact)), key=_number, default=None)
-        number = begun.number if begun is not None else 0
-        position = begun.position if begun is not None else None
-        last, steps, highest, samples, empty, staleness, lag = self._db.execute(
-            "SELECT MAX(version), TOTAL(step >= 0), MAX(step), TOTAL(samples), TOTAL(empty), MAX(staleness), MAX(lag)"
-            " FROM commits WHERE incarnation = ?",
-            (number,),
-        ).fetchone()
-        low, above = (position.watermark, position.above) if position is not None else (0, ())
-        low, above = committed_steps(low, above, int(steps), self._steps_down(number, highest))
-        tail = _read_commits(self._db, "WHERE incarnation = ? ORDER BY version DESC LIMIT ?", (number, TAIL))
-        return History(
-            facts=facts,
-            incarnation=number,
-            version=start_of(begun) if last is None else last,
-            watermark=low,
-            above=above,
-            tail=tuple(reversed(list(tail))),
-            samples=samples,
-            empty=int(empty),
-            max_staleness=staleness or 0,
-            max_lag=lag or 0,
-            logs=self._newest_logs(number),
-            evaluations=tuple(e for e in _read_evaluations(self._db) if e.incarnation == number),
-        )
-
-    def _steps_down(self, incarnation: int, highest: int | None) -> Iterator[int]:
-        """Committed steps, highest first. There is no index of steps: each range of them is one scan."""
-        if highest is None or highest < 0:
-            return
-        yield highest
-        top, size = highest - 1, 4096
-        while top >= 0:
-            rows = self._db.execute(
-                "SELECT step FROM commits WHERE incarnation = ? AND step BETWEEN ? AND ?",
-                (incarnation, max(0, top - size + 1), top),
-            ).fetchall()
-            yield from sorted((step for (step,) in rows), reverse=True)
-            top, size = top - size, 16 * size
-
-    def _newest_logs(self, incarnation: int) -> dict[str, float]:
-        """Going back, until every set of names that was ever logged has been met."""
-        missing = {number for (number,) in self._db.execute("SELECT id FROM names")}
-        found: dict[str, float] = {}
-        rows = self._db.execute("SELECT rowid, incarnation, names FROM logs ORDER BY rowid DESC")
-        for rowid, of, names in rows:
-            if of != incarnation or not missing:
-                break
-            if names in missing:
-                missing.discard(names)
-                text = self._db.execute("SELECT row FROM logs WHERE rowid = ?", (rowid,)).fetchone()[0]
-                found = _values.decode(text) | found
-        return found
+        return read_history(self._db)
 
     def close(self) -> None:
         """Close the file; the WAL is folded in."""
         self._db.close()
-
-
-class LogReader:
-    """Reads a run's log without disturbing it, whether it is being written, was left by a kill, or cannot be written.
-
-    A context manager; `close` it otherwise.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Open the log.
-
-        Raises:
-            StateError: there is none, or it is of another version of Paceline.
-        """
-        self._copy: TemporaryDirectory[str] | None = None
-        if not path.is_file():
-            raise StateError(f"there is no log at {path}: no coordinator has run there")
-        try:
-            self._db = _connect(path)
-        except sqlite3.Error as error:
-            if os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-                raise StateError(f"cannot read the log {path}: {error}") from error
-            # A log with a WAL needs a shared index beside it, which cannot be made in a read-only directory.
-            self._copy = TemporaryDirectory(prefix="paceline-log-")
-            self._db = _connect_copy(path, self._copy)
-        try:
-            _check_schema(self._db, path)
-        except StateError:
-            self.close()
-            raise
-
-    def __enter__(self) -> LogReader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Everything that is read in the block is of one moment, though the run goes on."""
-        self._db.execute("BEGIN")
-        try:
-            yield
-        finally:
-            self._db.execute("ROLLBACK")
-
-    def commits(self) -> list[Commit]:
-        """All commits, by incarnation and version."""
-        return list(self.each_commit())
-
-    def each_commit(self) -> Iterator[Commit]:
-        """The same one by one: a long log need not fit into memory."""
-        return _read_commits(self._db, "ORDER BY incarnation, version", ())
-
-    def facts(self) -> list[FactRow]:
-        """All facts, in the order in which they were written, but choices of attempts whose step is committed."""
-        return list(_read_facts(self._db))
-
-    def evaluations(self) -> list[EvaluationRow]:
-        """All results of validations, in the order in which they were written."""
-        return list(_read_evaluations(self._db))
-
-    def get(self, key: str) -> str | None:
-        """Something about the run."""
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return None if row is None else str(row[0])
-
-    def close(self) -> None:
-        """Close the file. Calling it again does nothing."""
-        self._db.close()
-        if self._copy is not None:
-            self._copy.cleanup()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5.0)
-    try:
-        _is_empty(db)
-    except sqlite3.Error:
-        db.close()
-        raise
-    return db
-
-
-def _connect_copy(path: Path, copy: TemporaryDirectory[str]) -> sqlite3.Connection:
-    try:
-        for name in (path.name, f"{path.name}-wal"):
-            if (path.parent / name).exists():
-                shutil.copyfile(path.parent / name, Path(copy.name, name))
-        return _connect(Path(copy.name, path.name))
-    except (OSError, sqlite3.Error) as error:
-        copy.cleanup()
-        raise StateError(f"cannot read the log {path}: {error}") from error
-
-
-def _is_empty(db: sqlite3.Connection) -> bool:
-    return db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
-
-
-def _check_schema(db: sqlite3.Connection, path: Path) -> None:
-    if _is_empty(db):
-        raise StateError(f"{path} is empty: no coordinator has begun there")
-    try:
-        meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('schema', 'written_by')").fetchall())
-    except sqlite3.Error as error:
-        raise StateError(f"{path} is not the log of a run: {error}") from error
-    if meta.get("schema") != str(SCHEMA):
-        raise StateError(
-            f"{path} was written by Paceline {meta.get('written_by', '0.1.0 or older')} (schema "
-            f"{meta.get('schema', 1)}); this is Paceline {version_of('paceline')} (schema {SCHEMA}): use that version, "
-            "or start a new run"
-        )
-
-
-class _Hypers(dict[int, Hyper]):
-    """Hyper-parameters by number, each decoded once."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        super().__init__()
-        self._db = db
-
-    def __missing__(self, number: int) -> Hyper:
-        row = self._db.execute("SELECT value FROM hypers WHERE id = ?", (number,)).fetchone()
-        found = self[number] = _hyper.decode(row[0])
-        return found
-
-
-def _read_commits(db: sqlite3.Connection, rest: str, parameters: tuple[int, ...]) -> Iterator[Commit]:
-    hypers, fences, variants = _Hypers(db), _fences.decode, _variants.decode
-    for row in db.execute(f"SELECT {_COMMIT} FROM commits {rest}", parameters):
-        incarnation, version, step, raw, hyper, scale, pin, stale, lag, samples, empty, other = row
-        used, by_servers = fences(raw), () if other is None else variants(other)
-        yield Commit(
-            incarnation, version, step, used, hypers[hyper], scale, pin != 0, stale, lag, samples, empty, by_servers
-        )
-
-
-def _read_facts(db: sqlite3.Connection) -> Iterator[FactRow]:
-    for incarnation, version, raw in db.execute("SELECT incarnation, version, row FROM facts ORDER BY seq"):
-        yield FactRow(incarnation, version, _fact.decode(raw))
-
-
-def _read_evaluations(db: sqlite3.Connection) -> Iterator[EvaluationRow]:
-    rows = db.execute("SELECT incarnation, version, step, name, row, validator FROM evaluations ORDER BY rowid")
-    for incarnation, version, step, name, text, validator in rows:
-        yield EvaluationRow(incarnation, version, step, name, _values.decode(text), validator)
-
-
-def _number(fact: IncarnationFact) -> int:
-    return fact.number

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
 
+from paceline.core.asking import Asking
 from paceline.core.effects import Send
-from paceline.core.parts import Arrivals
 from paceline.core.placement import owned
-from paceline.core.window import needed_watermark
+from paceline.core.reading import Want, wanted
+from paceline.core.reports import Reports
 from paceline.messages import (
     Abort,
     BlockFrame,
     EvalGrant,
     EvalOver,
     Evaluated,
-    GiveBack,
     Grant,
     HeldLease,
     Message,
@@ -39,10 +38,9 @@ from paceline.messages import (
     Turn,
     Welcome,
 )
-from paceline.types import COORDINATOR, INIT_STEP, UNLIMITED, Fence, Hyper, NodeId, Placement
+from paceline.types import COORDINATOR, INIT_STEP, Fence, Hyper, NodeId, Placement
 
 _PLAN_RETRY_S = 0.02  # the plan is on its way to the server; the push waits for it here
-_REMEMBERED = 4  # sealed slots whose report a new coordinator is told again
 
 
 class WorkerState(StrEnum):
@@ -55,14 +53,6 @@ class WorkerState(StrEnum):
     COMPUTING = "computing"
     OVER = "over"
     ABORTED = "aborted"
-
-
-@dataclass(slots=True)
-class _Unacked:
-    server: NodeId
-    message: Push
-    payload: Sequence[object]
-    sent: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +84,6 @@ class WorkerCore:
 
     def __init__(self, introduction: Register, *, resend_s: float = 2.0) -> None:
         self.introduction = introduction
-        self.resend_s = resend_s
         self.state = WorkerState.IDLE
         self.generation = 0
         self.incarnation = 0
@@ -103,32 +92,20 @@ class WorkerCore:
         self.held: dict[NodeId, int] = {}
         self.task: Grant | EvalGrant | PhaseOver | EvalOver | None = None
         self.abort: Abort | None = None
-        self.last_step = -2
         self.phase = -1
         self.progress = -1
         self.declared = 0
         self.lead = False
-        self._req = introduction.req
-        self._turn: Turn | None = None
-        self._answered = False
-        self._turn_sent = 0.0
+        self._asking = Asking(introduction.req, resend_s)
+        self._reports = Reports()
         self._evaluation = -1
-        self._pulls: dict[NodeId, tuple[Pull, float]] = {}
-        self._arrivals = Arrivals()
-        self._unacked: dict[int, _Unacked] = {}
-        self._given_back: dict[int, tuple[GiveBack, float]] = {}
-        self._void: Fence | None = None
-        self._rejoining: tuple[Register, float] | None = None
         self._void_all = False
-        self._placing: tuple[PlacementRequest, float] | None = None
-        self._reports: deque[Sealed] = deque(maxlen=_REMEMBERED)
 
     # ------------------------------------------------------------ the host's calls
 
     def next_req(self) -> int:
         """A number for the next request."""
-        self._req += 1
-        return self._req
+        return self._asking.next_req()
 
     def place(self, prepared: Prepared) -> None:
         """The coordinator said where the blocks are. What an older one said, or said earlier, is ignored."""
@@ -150,10 +127,8 @@ class WorkerCore:
 
     def _replace(self, placement: Placement) -> None:
         """Blocks have changed hands: what is not committed is void, and nobody answers where no server is any more."""
-        self.last_step = -2
         self._reports.clear()
-        for req in [req for req, entry in self._unacked.items() if entry.server not in placement.addresses]:
-            del self._unacked[req]
+        self._asking.forget_gone(placement.addresses)
 
     def _enter(self, incarnation: int) -> None:
         """The job went back to a checkpoint: what was read, pushed and sealed since belongs to another history."""
@@ -161,9 +136,8 @@ class WorkerCore:
             return
         self.incarnation = incarnation
         self.held = dict.fromkeys(self.held, -1)
-        self.last_step = -2
-        self._unacked.clear()
-        self._given_back.clear()
+        self._asking.pushes.clear()
+        self._asking.given_back.clear()
         self._reports.clear()
 
     def ask(
@@ -180,11 +154,9 @@ class WorkerCore:
         self.state, self.task, self.phase = WorkerState.ASKING, None, phase
         self.progress = max(self.progress, 2 * phase)
         self._evaluation = evaluation
-        self._forget_pulls()
-        self._placing = None
-        self._turn = Turn(self.next_req(), phase, self.incarnation, sealed, evaluated, abandoned, evaluation)
-        self._answered, self._turn_sent = False, now
-        return [Send(COORDINATOR, self._turn)]
+        req = self._asking.next_req()
+        turn = Turn(req, phase, self.incarnation, sealed, evaluated, abandoned, evaluation)
+        return [self._asking.ask(turn, now)]
 
     def push(
         self,
@@ -198,7 +170,7 @@ class WorkerCore:
         out = []
         for server, (frames, payload, seal) in parts.items():
             message = Push(
-                self.next_req(),
+                self._asking.next_req(),
                 task.incarnation,
                 task.epoch,
                 task.step,
@@ -209,33 +181,44 @@ class WorkerCore:
                 seal,
                 weight,
             )
-            self._unacked[message.req] = _Unacked(server, message, payload, now)
-            out.append(Send(server, message, payload))
+            out.append(self._asking.push(server, message, payload, now))
         return out
 
     def sealed(self, now: float, weight: float, hyper: Hyper, logs: dict[str, float], seconds: float) -> list[Send]:
         """The slot is sealed (its sealing pushes are out): report it and ask for the next one."""
         task = self.task
         assert isinstance(task, Grant)
-        current = self.placement is None or task.epoch == self.placement.epoch
-        if task.step != INIT_STEP and task.fence != self._void and current:
-            # With several slots a step, waiting for one's own would be waiting for the others'.
-            self.last_step = task.step if task.slots == 1 else -2
         report = Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds)
-        if task.incarnation == self.incarnation and task.fence != self._void and current:
-            self._reports.append(report)
+        epoch = None if self.placement is None else self.placement.epoch
+        self._reports.add(task, report, self.incarnation, epoch)
         return self.ask(now, self.phase, sealed=report, evaluation=self._evaluation)
+
+    @property
+    def resend_s(self) -> float:
+        """After how long it says again what nobody answered."""
+        return self._asking.resend_s
 
     @property
     def unacked(self) -> Collection[int]:
         """Requests of pushes that no server has answered yet; their payloads must not change."""
-        return self._unacked.keys()
+        return self._asking.pushes.keys()
+
+    @property
+    def turn(self) -> Turn | None:
+        """What it last asked the coordinator for."""
+        asked = self._asking.turn
+        return None if asked is None else asked.message
+
+    @property
+    def last_step(self) -> int:
+        """Its own last step, which an asynchronous worker waits to read; -2 if there is none to wait for."""
+        return self._reports.last_step
 
     def introduce(self) -> Register:
         """A registration that tells how far this worker is."""
         return msgspec.structs.replace(
             self.introduction,
-            req=self.next_req(),
+            req=self._asking.next_req(),
             incarnation=self.incarnation,
             progress=self.progress,
             declared=self.declared,
@@ -244,27 +227,17 @@ class WorkerCore:
     def reconnected(self, now: float) -> list[Send]:
         """Another coordinator speaks for the job: tell it who this is and what it holds, then ask again."""
         epoch = 0 if self.placement is None else self.placement.epoch
-        leases = [HeldLease(r.step, r.slot, r.fence, r, epoch) for r in self._reports]
-        self.last_step = -2  # whether that will count is not known now, so nobody waits to read it
+        leases = self._reports.leases(epoch)
+        self._reports.doubt()
         task = self.task
         if isinstance(task, Grant) and self.state != WorkerState.ASKING and task.incarnation == self.incarnation:
             leases.append(HeldLease(task.step, task.slot, task.fence, None, task.epoch))
         introduction = msgspec.structs.replace(self.introduce(), leases=tuple(leases))
-        self._rejoining = (introduction, now)
-        return [Send(COORDINATOR, introduction)]
+        return [self._asking.rejoin(introduction, now)]
 
     def greet(self, server: NodeId, now: float) -> list[Send]:
         """The session with `server` came up (again): say at once what it has not answered."""
-        out = []
-        asked = self._pulls.get(server)
-        if asked is not None:
-            self._pulls[server] = (asked[0], now)
-            out.append(Send(server, asked[0]))
-        for entry in self._unacked.values():
-            if entry.server == server:
-                entry.sent = now
-                out.append(Send(server, entry.message, entry.payload))
-        return out
+        return self._asking.greet(server, now)
 
     # ------------------------------------------------------------ events
 
@@ -272,7 +245,7 @@ class WorkerCore:
         """One message. The host carries out what is returned, in order."""
         match message:
             case PushAck(req=req):
-                self._unacked.pop(req, None)
+                self._asking.pushes.pop(req, None)
             case PullReply():
                 return self._filled(sender, message, payload, now)
             case Refused():
@@ -285,12 +258,13 @@ class WorkerCore:
             case Prepared():
                 return self._placed(message, now)
             case Ok(req=req):
-                self._given_back.pop(req, None)
+                self._asking.given_back.pop(req, None)
             case Welcome(req=req) if message.generation >= self.generation:
                 self.generation = message.generation
-                if self._rejoining is None or self._rejoining[0].req != req:
+                rejoining = self._asking.rejoining
+                if rejoining is None or rejoining.message.req != req:
                     return []
-                self._rejoining = None
+                self._asking.rejoining = None
                 return list(self._ask_again(now))
         return []
 
@@ -299,18 +273,14 @@ class WorkerCore:
         if self._void_all:
             self._void_all = False
             return self.ask(now, self.phase, evaluation=self._evaluation)
-        out = []
-        for req, (give_back, _) in list(self._given_back.items()):
-            self._given_back[req] = (give_back, now)
-            out.append(Send(COORDINATOR, give_back))
-        if any(pull.after >= 0 for pull, _ in self._pulls.values()):
+        asking = self._asking
+        out = [asked.again(now) for asked in asking.given_back.values()]
+        if any(asked.message.after >= 0 for asked in asking.pulls.values()):
             return out + self._abandon(now)
-        if self._placing is not None:
-            self._placing = (self._placing[0], now)
-            out.append(Send(COORDINATOR, self._placing[0]))
-        if self._turn is not None and not self._answered:
-            self._turn_sent = now
-            out.append(Send(COORDINATOR, self._turn))
+        if asking.placing is not None:
+            out.append(asking.placing.again(now))
+        if asking.turn is not None and not asking.answered:
+            out.append(asking.turn.again(now))
         return out
 
     def _placed(self, message: Prepared, now: float) -> list[Effect]:
@@ -319,8 +289,8 @@ class WorkerCore:
         if self.placement is before or self.placement is None:
             return []
         out: list[Effect] = [Connect(dict(self.placement.addresses))]
-        if self._placing is not None and self.task is not None:
-            self._placing = None
+        if self._asking.placing is not None and self.task is not None:
+            self._asking.placing = None
             out += self._begin(self.task, now)
         return out
 
@@ -335,7 +305,7 @@ class WorkerCore:
             case _:
                 if not self._expects(message):
                     return []
-                self._answered = True
+                self._asking.answered = True
                 self.task = message
                 if not isinstance(message, EvalOver):
                     self.lead = message.lead
@@ -347,9 +317,9 @@ class WorkerCore:
 
     def _expects(self, message: Grant | EvalGrant | PhaseOver | EvalOver) -> bool:
         """Whether this answers the turn: the first answer does, and a later one if the first lease became void."""
-        if self._turn is None or message.req != self._turn.req:
+        if not self._asking.is_turn(message.req):
             return False
-        if not self._answered:
+        if not self._asking.answered:
             return True
         task = self.task
         if isinstance(task, EvalOver) or task is None or isinstance(message, EvalOver):
@@ -360,49 +330,31 @@ class WorkerCore:
             return False
         return not isinstance(message, Grant | EvalGrant) or message.fence > task.fence
 
-    def _forget_pulls(self) -> None:
-        self._pulls.clear()
-        self._arrivals.clear()
-
     def _begin(self, task: Grant | EvalGrant | PhaseOver | EvalOver, now: float) -> list[Send]:
-        self._forget_pulls()
+        self._asking.forget_pulls()
         if not isinstance(task, EvalOver) and (self.placement is None or self.placement.epoch < task.epoch):
             # The blocks have moved: learn where they are before reading them.
             self.state = WorkerState.PULLING
-            request = PlacementRequest(self.next_req(), 0 if self.placement is None else self.placement.epoch)
-            self._placing = (request, now)
-            return [Send(COORDINATOR, request)]
-        match task:
-            case Grant(step=step) if step == INIT_STEP:
-                self.state = WorkerState.INITIALISING
-                return []
-            case Grant(segment=segment) if segment is not None:
-                if segment.window == 0:
-                    return self._read(now, exact=task.step)
-                watermark = needed_watermark(segment.window, task.step)
-                # Its own last step, unless that is what it is given again.
-                own = segment.window == UNLIMITED and self.last_step != task.step
-                after = self.last_step if own else -2
-                return self._read(now, exact=-1, watermark=watermark, after=after)
-            case EvalGrant(version=version):
-                return self._read(now, exact=version)
-            case PhaseOver(version=version) if version >= 0:
-                return self._read(now, exact=version)
-            case _:
-                self.state = WorkerState.OVER
-                return []
+            return [self._asking.place(0 if self.placement is None else self.placement.epoch, now)]
+        if isinstance(task, Grant) and task.step == INIT_STEP:
+            self.state = WorkerState.INITIALISING
+            return []
+        want = wanted(task, self._reports.last_step)
+        if want is None:
+            self.state = WorkerState.OVER
+            return []
+        return self._read(want, now)
 
-    def _read(self, now: float, *, exact: int, watermark: int = 0, after: int = -2) -> list[Send]:
-        assert self.task is not None
+    def _read(self, want: Want, now: float) -> list[Send]:
         assert self.placement is not None
         out = []
         for server, blocks in self.mine.items():
-            if exact >= 0 and self.held[server] == exact:
+            held = self.held[server]
+            if want.exact >= 0 and held == want.exact:
                 continue
-            have = self.held[server] if exact < 0 or self.held[server] <= exact else -1
-            pull = Pull(self.next_req(), self.incarnation, self.placement.epoch, exact, watermark, after, have, blocks)
-            self._pulls[server] = (pull, now)
-            out.append(Send(server, pull))
+            have = held if want.exact < 0 or held <= want.exact else -1
+            pull = Pull(self._asking.next_req(), self.incarnation, self.placement.epoch, *want, have, blocks)
+            out.append(self._asking.pull(server, pull, now))
         self.state = WorkerState.PULLING
         if not out:
             self._arrived()
@@ -413,65 +365,60 @@ class WorkerCore:
         self.state = WorkerState.OVER if over else WorkerState.COMPUTING
 
     def _filled(self, sender: NodeId, message: PullReply, payload: Sequence[object], now: float) -> list[Effect]:
-        asked = self._pulls.get(sender)
-        if asked is None or asked[0].req != message.req or message.incarnation != self.incarnation:
+        asking = self._asking
+        asked = asking.pulls.get(sender)
+        if asked is None or asked.message.req != message.req or message.incarnation != self.incarnation:
             return []
-        if self._arrivals.is_outdated(sender, message):
+        if asking.arrivals.is_outdated(sender, message):
             return []
-        if not self._arrivals.complete(sender, message):
+        if not asking.arrivals.complete(sender, message):
             self.held[sender] = -1
             return [Fill(sender, message.blocks, payload)]
-        del self._pulls[sender]
+        del asking.pulls[sender]
         self.held[sender] = message.version
-        if not self._pulls:
+        if not asking.pulls:
             self._arrived()
         return [Fill(sender, message.blocks, payload)]
 
     def _refused(self, sender: NodeId, message: Refused, now: float) -> list[Effect]:
         if message.rule == "unknown":
             return list(self._rejoin(message, now))
-        unacked = self._unacked.get(message.req)
-        pulling = any(pull.req == message.req for pull, _ in self._pulls.values())
-        if message.rule == "plan" and unacked is not None:
-            unacked.sent = now - self.resend_s + _PLAN_RETRY_S
+        pushed = self._asking.pushes.get(message.req)
+        pulling = self._asking.is_pull(message.req)
+        if message.rule == "plan" and pushed is not None:
+            self._asking.hurry(pushed, now, _PLAN_RETRY_S)
             return []
         out: list[Effect] = []
-        if message.rule == "epoch" and (pulling or unacked is not None):
+        if message.rule == "epoch" and (pulling or pushed is not None):
             assert self.placement is not None
-            out.append(Send(COORDINATOR, PlacementRequest(self.next_req(), self.placement.epoch)))
+            out.append(Send(COORDINATOR, PlacementRequest(self._asking.next_req(), self.placement.epoch)))
         if pulling:
             return out + self._abandon(now)
-        if unacked is not None:
-            del self._unacked[message.req]
-            out += self._give_back(unacked.message, now)
+        if pushed is not None:
+            del self._asking.pushes[message.req]
+            out += self._give_back(pushed.message, now)
         return out
 
     def _rejoin(self, message: Refused, now: float) -> list[Send]:
         """The coordinator took this worker for lost: whatever it had is void. Register again, then ask again."""
         waiting = self.state in (WorkerState.ASKING, WorkerState.PULLING)
-        if self._rejoining is not None or not waiting or self._turn is None or self._turn.req != message.req:
+        asking = self._asking
+        if asking.rejoining is not None or not waiting or not asking.is_turn(message.req):
             return []
-        self.state, self.task, self._turn, self.last_step = WorkerState.ASKING, None, None, -2
+        self.state, self.task = WorkerState.ASKING, None
         self._void_all = True
-        self._forget_pulls()
-        self._given_back.clear()
+        asking.turn = None
+        asking.forget_pulls()
+        asking.given_back.clear()
         self._reports.clear()
-        introduction = self.introduce()
-        self._rejoining = (introduction, now)
-        return [Send(COORDINATOR, introduction)]
+        return [asking.rejoin(self.introduce(), now)]
 
     def _give_back(self, push: Push, now: float) -> list[Send]:
         """A push was refused: the attempt will never count, so its slot must go to somebody, once."""
-        if self._void == push.fence:
+        if not self._reports.take_back(push):
             return []
-        self._void = push.fence
-        self._reports = deque((r for r in self._reports if r.fence != push.fence), _REMEMBERED)
-        if self.last_step == push.step:
-            self.last_step = -2
-        give_back = GiveBack(self.next_req(), push.fence)
-        self._given_back[give_back.req] = (give_back, now)
-        out = [Send(COORDINATOR, give_back)]
-        if any(pull.after == push.step for pull, _ in self._pulls.values()):
+        out = [self._asking.give_back(push.fence, now)]
+        if any(asked.message.after == push.step for asked in self._asking.pulls.values()):
             out += self._abandon(now)  # it waits to read its own step, which now waits for somebody to compute it
         return out
 
@@ -482,28 +429,4 @@ class WorkerCore:
 
     def tick(self, now: float) -> list[Send]:
         """Say again what nobody answered. Receivers recognise repetitions."""
-        out = []
-        if self._rejoining is not None and now - self._rejoining[1] >= self.resend_s:
-            self._rejoining = (self._rejoining[0], now)
-            out.append(Send(COORDINATOR, self._rejoining[0]))
-        if self._placing is not None and now - self._placing[1] >= self.resend_s:
-            self._placing = (self._placing[0], now)
-            out.append(Send(COORDINATOR, self._placing[0]))
-        # A turn that was answered is said again as well while its holder can only wait: the lease may be void by now.
-        waiting = not self._answered or self.state == WorkerState.PULLING
-        if self._turn is not None and waiting and now - self._turn_sent >= self.resend_s:
-            self._turn_sent = now
-            out.append(Send(COORDINATOR, self._turn))
-        for server, (pull, sent) in list(self._pulls.items()):
-            if now - sent >= self.resend_s:
-                self._pulls[server] = (pull, now)
-                out.append(Send(server, pull))
-        for entry in self._unacked.values():
-            if now - entry.sent >= self.resend_s:
-                entry.sent = now
-                out.append(Send(entry.server, entry.message, entry.payload))
-        for req, (give_back, sent) in list(self._given_back.items()):
-            if now - sent >= self.resend_s:
-                self._given_back[req] = (give_back, now)
-                out.append(Send(COORDINATOR, give_back))
-        return out
+        return self._asking.repeat(now, waiting=self.state == WorkerState.PULLING)

@@ -11,6 +11,7 @@ import msgspec
 
 from paceline.clients.redial import Find, Redial, is_coordinator
 from paceline.core.effects import Send
+from paceline.core.watching import Watching
 from paceline.core.worker import Connect, Effect, Fill, WorkerCore, WorkerState
 from paceline.errors import (
     ClusterLostError,
@@ -30,7 +31,6 @@ from paceline.transport.base import Delivery, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId
 from paceline.wire.codec import decode, encode
 from paceline.worker.notice import Notice
-from paceline.worker.reach import Reach
 
 Reply = TypeVar("Reply", bound=Message)
 _POLL_S = 0.2
@@ -68,7 +68,7 @@ class Session:
         self._redial: Redial | None = None
         self._registered_at: NodeId | None = None
         self._servers: dict[NodeId, str] = {}
-        self._reach = Reach()
+        self._watching = Watching()
         self._refused: str | None = None
         self._next_tick = 0.0
         self._awaiting: int | None = None
@@ -190,13 +190,14 @@ class Session:
         event = self.port.recv(_POLL_S)
         now = time.monotonic()
         self._redial.note(event)
-        self._reach.note(event)
         match event:
             case Received(peer=peer, message=message, frames=frames):
                 self._received(peer, message, frames, now)
             case PeerUp(peer=peer):
+                self._watching.up(peer)
                 self._meet(peer, now)
             case PeerDown(peer=peer, reason=reason):
+                self._watching.down(peer)
                 self._refused = f"{peer}: {reason}"
             case None:
                 silent = self.silent_s()
@@ -215,7 +216,7 @@ class Session:
         """Tell the coordinator which servers this worker cannot reach: it decides who does without whom."""
         if self.core.placement is not None:
             epoch = self.core.placement.epoch
-            self._send_all([Send(COORDINATOR, m) for m in self._reach.tick(now, self.core.mine, epoch)])
+            self._send_all([Send(COORDINATOR, m) for m in self._watching.tick(now, self.core.mine, epoch)])
 
     def _meet(self, peer: NodeId, now: float) -> None:
         """A session came up (again)."""

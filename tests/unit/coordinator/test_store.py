@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.coordinator.store import TAIL, LogReader, LogStore, sync_log
+from paceline.coordinator.history import TAIL
+from paceline.coordinator.reader import LogReader
+from paceline.coordinator.store import LogStore, sync_log
 from paceline.core.effects import (
     AnyFact,
     ChoiceFact,
@@ -309,7 +311,7 @@ for version in range(log.history().version + 1, 10**9):
 
 def _start_writer(path: Path) -> subprocess.Popen[str]:
     root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(root / "src"), str(root)))}
     command = [sys.executable, "-c", WRITER, str(path)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=root)
 
@@ -357,7 +359,7 @@ def test_a_log_is_read_while_it_is_written(path: Path) -> None:
 READ = """
 import os, sys, urllib.parse
 from pathlib import Path
-from paceline.coordinator.store import LogReader
+from paceline.coordinator.reader import LogReader
 
 if os.geteuid() == 0:
     os.seteuid(65534)  # nothing is read-only to root

@@ -99,6 +99,12 @@ def state_of(core: WorkerCore) -> WorkerState:
     return core.state
 
 
+def turn_of(core: WorkerCore) -> Turn:
+    """What the worker has asked for."""
+    assert core.turn is not None
+    return core.turn
+
+
 def sent(effects: Sequence[Effect | Send | Fill | Connect], kind: type[M], to: NodeId | None = None) -> list[M]:
     """The messages of one kind among `effects`."""
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.core.kit import HYPER, Desk, fence, segment, sent, written
+from tests.unit.core.kit import HYPER, Desk, fence, segment, sent, turn_of, written
 
 from paceline.core.effects import ChoiceFact, Effect, IncarnationFact, PlacementFact, Send, Write
 from paceline.core.worker import WorkerCore
@@ -275,7 +275,7 @@ def test_a_worker_keeps_what_it_has_read_when_blocks_change_hands() -> None:
 def test_a_worker_does_not_wait_for_a_step_that_is_void_nor_for_an_answer_of_a_server_that_is_gone() -> None:
     core = worker_at((4, 4))
     core.ask(0.0, 0)
-    grant = Grant(core._req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20, window=UNLIMITED), True)
+    grant = Grant(turn_of(core).req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20, window=UNLIMITED), True)
     core.handle("coordinator", grant, (), 0.0)
     core.push(0.0, {s: ((), (), Seal(1.0, (), ())) for s in ("server-0", "server-1")})
     core.sealed(0.0, 1.0, HYPER, {}, 0.1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, model, segment, sent, written
+from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, model, segment, sent, turn_of, written
 
 from paceline.core.effects import ChoiceFact, Complete, Effect, IncarnationFact, PlacementFact
 from paceline.core.pace import Pace
@@ -630,14 +630,14 @@ def test_rule_a_worker_that_enters_an_incarnation_reads_everything_anew() -> Non
     owners = ("server-0", "server-1")
     core.place(Prepared(0, 1, 0, Placement(1, owners, dict.fromkeys(owners, "at"))))
     core.ask(0.0, 0)
-    grant = Grant(core._req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20), True)
+    grant = Grant(turn_of(core).req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20), True)
     pulls = sent(core.handle("coordinator", grant, (), 0.0), Pull)
     for server, pull in zip(owners, pulls, strict=True):
         core.handle(server, PullReply(pull.req, 0, 4, 4, ()), (), 0.0)
     core.push(0.0, {s: ((), (), Seal(1.0, (), ())) for s in owners})
     core.sealed(0.0, 1.0, HYPER, {}, 0.1)
     assert len(core.unacked) == 2
-    again = Grant(core._req, 1, 1, 2, 4, 0, 1, fence(2), segment(slots=1, end_step=20), True)
+    again = Grant(turn_of(core).req, 1, 1, 2, 4, 0, 1, fence(2), segment(slots=1, end_step=20), True)
     (asked,) = sent(core.handle("coordinator", again, (), 0.0), PlacementRequest)
     assert len(core.unacked) == 0, "pushes of the other history are forgotten"
     new = Placement(2, owners, dict.fromkeys(owners, "at"))
@@ -684,7 +684,7 @@ def test_rule_an_attempt_that_was_given_back_is_not_reported_as_sealed() -> None
     core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "bsp", 1, 1)))
     core.place(Prepared(0, 1, 0, Placement(1, ("server-0",), {"server-0": "at"})))
     core.ask(0.0, 0)
-    grant = Grant(core._req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20), True)
+    grant = Grant(turn_of(core).req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20), True)
     (pull,) = sent(core.handle("coordinator", grant, (), 0.0), Pull)
     core.handle("server-0", PullReply(pull.req, 0, 4, 4, ()), (), 0.0)
     (push,) = core.push(0.0, {"server-0": ((), (), None)})

@@ -6,7 +6,7 @@ The simulator breaks them too, by chance; here each has a name and the shortest 
 from __future__ import annotations
 
 import pytest
-from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, model, segment, sent, state_of, written
+from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, model, segment, sent, state_of, turn_of, written
 
 from paceline.core.effects import Send, Write
 from paceline.core.store import SumKey
@@ -394,4 +394,4 @@ def worker_core() -> WorkerCore:
 
 
 def grant(core: WorkerCore, *, generation: int = 1, step: int = 0, counter: int = 5) -> Grant:
-    return Grant(core._req, generation, 0, 1, step, 0, 2, fence(counter), segment(), False)
+    return Grant(turn_of(core).req, generation, 0, 1, step, 0, 2, fence(counter), segment(), False)

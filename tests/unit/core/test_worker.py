@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.core.kit import BLOCKS, HYPER, fence, frame, segment, sent, state_of
+from tests.unit.core.kit import BLOCKS, HYPER, fence, frame, segment, sent, state_of, turn_of
 
 from paceline.core.effects import Send
 from paceline.core.worker import Connect, Fill, WorkerCore, WorkerState
@@ -55,15 +55,11 @@ class WorkerKit:
         self, step: int, counter: int = 5, *, of: Segment | None = None, slots: int = 2, req: int | None = None
     ) -> list[Send | Fill | Connect]:
         """The coordinator answers the turn under way."""
-        turn = self.core._turn
-        assert turn is not None
         seg = None if step == INIT_STEP else of or segment()
-        return self.hear(Grant(req or turn.req, 1, 0, 1, step, 0, slots, fence(counter), seg, False))
+        return self.hear(Grant(req or turn_of(self.core).req, 1, 0, 1, step, 0, slots, fence(counter), seg, False))
 
     def over(self, version: int, *, finished: bool = False) -> list[Send | Fill | Connect]:
-        turn = self.core._turn
-        assert turn is not None
-        return self.hear(PhaseOver(turn.req, 1, 0, 1, 0, version, version, finished, True, {}))
+        return self.hear(PhaseOver(turn_of(self.core).req, 1, 0, 1, 0, version, version, finished, True, {}))
 
     def fill(self, out: list[Send | Fill | Connect], version: int) -> None:
         """The servers answer the reads in `out`."""
@@ -239,7 +235,7 @@ def test_rule_a_turn_is_said_again_while_its_lease_can_only_wait() -> None:
     kit.core.ask(0.0, 0)
     kit.grant(4)
     again = sent(kit.core.tick(3.0), Turn)
-    assert [t.req for t in again] == [kit.core._turn.req if kit.core._turn else None]
+    assert [t.req for t in again] == [turn_of(kit.core).req]
 
 
 def test_rule_a_payload_is_not_released_before_its_push_is_answered() -> None:
@@ -317,7 +313,7 @@ def test_the_report_of_a_seal_survives_a_refused_placement() -> None:
     turn = kit.seal()
     out = kit.hear(Refused(push.req, "epoch", ""), "s0")
     assert len(sent(out, GiveBack)) == 1
-    assert kit.core._turn == turn
+    assert kit.core.turn == turn
 
 
 def test_rule_an_evicted_worker_registers_again_and_asks_again() -> None:

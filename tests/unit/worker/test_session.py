@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from paceline.core.watching import Watching
 from paceline.core.worker import WorkerState
 from paceline.errors import ClusterLostError, DeadlineError, JobRewoundError, JobStoppedError
 from paceline.messages import (
@@ -30,7 +31,6 @@ from paceline.transport.base import PeerUp, Received
 from paceline.transport.inproc import InprocHub, InprocPort
 from paceline.types import ModelSpec, OptimizerSpec, Placement
 from paceline.worker.notice import Notice, Preempted
-from paceline.worker.reach import Reach
 from paceline.worker.session import Session, error_of
 
 Answer = Callable[[Message], Message | None]
@@ -267,7 +267,7 @@ def test_a_server_that_cannot_be_reached_is_reported_by_name_until_it_can(
 ) -> None:
     """The coordinator must know: it decides who does without whom. Nobody retries in silence."""
     session = opened()
-    session._reach = Reach(0.3)
+    session._watching = Watching(0.3)
     here = hub.port("server-1/1", listen="server-1")
     addresses = {"server-0/1": "inproc://server-0", "server-1/1": "inproc://server-1"}
     session.place(Prepared(1, 1, 0, Placement(3, tuple(addresses), addresses)))
@@ -281,5 +281,6 @@ def test_a_server_that_cannot_be_reached_is_reported_by_name_until_it_can(
     assert (report.peer, report.epoch) == ("server-0/1", 3)
     late = hub.port("server-0/1", listen="server-0")
     session._wait(lambda: reports()[-1] == Reachable("server-0/1"), "a report")
-    here.close()
     late.close()
+    session._wait(lambda: isinstance(reports()[-1], Unreachable), "another report")
+    here.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from paceline.coordinator.store import LogReader
+from paceline.coordinator.reader import LogReader
 from paceline.core.effects import IncarnationFact
 from paceline.core.recovery import RESUMED
 from paceline.runtime.rundir import RunDir

@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 from paceline.core.membership import RunningTime
 from paceline.messages import Message, Reachable, Unreachable
-from paceline.transport.base import Event, PeerDown, PeerUp
 from paceline.types import NodeId
 
 REACH_S = 3.0
@@ -14,8 +13,8 @@ _AGAIN_S = 1.0
 _MAX_GAP_S = 0.5  # a worker that computes does not try to connect, so that time does not count
 
 
-class Reach:
-    """Notes the sessions of one port. A server without one for `reach_s`, while it was tried, is reported by name."""
+class Watching:
+    """The sessions of one port. A server without one for `reach_s`, while it was tried, is reported by name."""
 
     def __init__(self, reach_s: float = REACH_S) -> None:
         self._reach_s = reach_s
@@ -24,13 +23,13 @@ class Reach:
         self._missing: dict[NodeId, float] = {}
         self._told: dict[NodeId, float] = {}
 
-    def note(self, event: Event | None) -> None:
-        """An event of the port."""
-        match event:
-            case PeerUp(peer=peer):
-                self._up.add(peer)
-            case PeerDown(peer=peer):
-                self._up.discard(peer)
+    def up(self, peer: NodeId) -> None:
+        """A session came up."""
+        self._up.add(peer)
+
+    def down(self, peer: NodeId) -> None:
+        """A session ended."""
+        self._up.discard(peer)
 
     def tick(self, now: float, servers: Collection[NodeId], epoch: int) -> list[Message]:
         """What to tell the coordinator about the `servers` that this worker must reach, who hold blocks by `epoch`."""

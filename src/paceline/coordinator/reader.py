@@ -1,0 +1,109 @@
+"""Reads the log of a run from outside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from paceline.coordinator.rows import check_schema, is_empty, read_commits, read_evaluations, read_facts
+from paceline.core.effects import EvaluationRow, FactRow
+from paceline.errors import StateError
+from paceline.types import Commit
+
+
+class LogReader:
+    """Reads a run's log without disturbing it, whether it is being written, was left by a kill, or cannot be written.
+
+    A context manager; `close` it otherwise.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the log.
+
+        Raises:
+            StateError: there is none, or it is of another version of Paceline.
+        """
+        self._copy: TemporaryDirectory[str] | None = None
+        if not path.is_file():
+            raise StateError(f"there is no log at {path}: no coordinator has run there")
+        try:
+            self._db = _connect(path)
+        except sqlite3.Error as error:
+            if os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+                raise StateError(f"cannot read the log {path}: {error}") from error
+            # A log with a WAL needs a shared index beside it, which cannot be made in a read-only directory.
+            self._copy = TemporaryDirectory(prefix="paceline-log-")
+            self._db = _connect_copy(path, self._copy)
+        try:
+            check_schema(self._db, path)
+        except StateError:
+            self.close()
+            raise
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything that is read in the block is of one moment, though the run goes on."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
+    def commits(self) -> list[Commit]:
+        """All commits, by incarnation and version."""
+        return list(self.each_commit())
+
+    def each_commit(self) -> Iterator[Commit]:
+        """The same one by one: a long log need not fit into memory."""
+        return read_commits(self._db, "ORDER BY incarnation, version", ())
+
+    def facts(self) -> list[FactRow]:
+        """All facts, in the order in which they were written, but choices of attempts whose step is committed."""
+        return list(read_facts(self._db))
+
+    def evaluations(self) -> list[EvaluationRow]:
+        """All results of validations, in the order in which they were written."""
+        return list(read_evaluations(self._db))
+
+    def get(self, key: str) -> str | None:
+        """Something about the run."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def close(self) -> None:
+        """Close the file. Calling it again does nothing."""
+        self._db.close()
+        if self._copy is not None:
+            self._copy.cleanup()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=5.0)
+    try:
+        is_empty(db)
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
+
+
+def _connect_copy(path: Path, copy: TemporaryDirectory[str]) -> sqlite3.Connection:
+    try:
+        for name in (path.name, f"{path.name}-wal"):
+            if (path.parent / name).exists():
+                shutil.copyfile(path.parent / name, Path(copy.name, name))
+        return _connect(Path(copy.name, path.name))
+    except (OSError, sqlite3.Error) as error:
+        copy.cleanup()
+        raise StateError(f"cannot read the log {path}: {error}") from error

@@ -1,0 +1,101 @@
+"""The tables of a log, and their rows as values."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+import msgspec
+
+from paceline.core.effects import AnyFact, EvaluationRow, FactRow
+from paceline.errors import StateError
+from paceline.types import Commit, Fence, Hyper
+
+SCHEMA = 2
+TABLES = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE hypers (id INTEGER PRIMARY KEY, value BLOB NOT NULL UNIQUE)",
+    "CREATE TABLE names (id INTEGER PRIMARY KEY, value BLOB NOT NULL UNIQUE)",
+    "CREATE TABLE commits (incarnation INTEGER NOT NULL, version INTEGER NOT NULL, step INTEGER NOT NULL,"
+    " fences BLOB NOT NULL, hyper INTEGER NOT NULL, scale REAL NOT NULL, pin INTEGER NOT NULL,"
+    " staleness INTEGER NOT NULL, lag INTEGER NOT NULL, samples REAL NOT NULL, empty INTEGER NOT NULL, variants BLOB,"
+    " generation INTEGER NOT NULL, PRIMARY KEY (incarnation, version)) WITHOUT ROWID",
+    "CREATE TABLE logs (incarnation INTEGER NOT NULL, version INTEGER NOT NULL, step INTEGER NOT NULL,"
+    " names INTEGER NOT NULL, row TEXT NOT NULL)",
+    "CREATE TABLE evaluations (incarnation INTEGER NOT NULL, version INTEGER NOT NULL, step INTEGER NOT NULL,"
+    " name TEXT NOT NULL, row TEXT NOT NULL, validator INTEGER NOT NULL)",
+    "CREATE TABLE facts (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, incarnation INTEGER NOT NULL,"
+    " version INTEGER NOT NULL, generation INTEGER NOT NULL, row BLOB NOT NULL)",
+)
+_COMMIT = "incarnation, version, step, fences, hyper, scale, pin, staleness, lag, samples, empty, variants"
+
+_fences = msgspec.msgpack.Decoder(tuple[Fence, ...])
+_variants = msgspec.msgpack.Decoder(tuple[tuple[tuple[int, ...], tuple[Fence, ...]], ...])
+_hyper = msgspec.msgpack.Decoder(Hyper)
+_fact: msgspec.msgpack.Decoder[AnyFact] = msgspec.msgpack.Decoder(AnyFact)
+_values = msgspec.json.Decoder(dict[str, float], strict=False)  # `plain` writes nan and inf as text
+decode_fact, decode_values = _fact.decode, _values.decode
+
+
+def is_empty(db: sqlite3.Connection) -> bool:
+    """Whether there are no tables yet."""
+    return db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+
+
+def check_schema(db: sqlite3.Connection, path: Path) -> None:
+    """Make sure that these are the tables of a log, as this version of Paceline has them.
+
+    Raises:
+        StateError: they are not.
+    """
+    if is_empty(db):
+        raise StateError(f"{path} is empty: no coordinator has begun there")
+    try:
+        meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('schema', 'written_by')").fetchall())
+    except sqlite3.Error as error:
+        raise StateError(f"{path} is not the log of a run: {error}") from error
+    if meta.get("schema") != str(SCHEMA):
+        raise StateError(
+            f"{path} was written by Paceline {meta.get('written_by', '0.1.0 or older')} (schema "
+            f"{meta.get('schema', 1)}); this is Paceline {version_of('paceline')} (schema {SCHEMA}): use that version, "
+            "or start a new run"
+        )
+
+
+class _Hypers(dict[int, Hyper]):
+    """Hyper-parameters by number, each decoded once."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        super().__init__()
+        self._db = db
+
+    def __missing__(self, number: int) -> Hyper:
+        row = self._db.execute("SELECT value FROM hypers WHERE id = ?", (number,)).fetchone()
+        found = self[number] = _hyper.decode(row[0])
+        return found
+
+
+def read_commits(db: sqlite3.Connection, rest: str, parameters: tuple[int, ...]) -> Iterator[Commit]:
+    """Commits, one by one; `rest` of the query says which and in what order."""
+    hypers, fences, variants = _Hypers(db), _fences.decode, _variants.decode
+    for row in db.execute(f"SELECT {_COMMIT} FROM commits {rest}", parameters):
+        incarnation, version, step, raw, hyper, scale, pin, stale, lag, samples, empty, other = row
+        used, by_servers = fences(raw), () if other is None else variants(other)
+        yield Commit(
+            incarnation, version, step, used, hypers[hyper], scale, pin != 0, stale, lag, samples, empty, by_servers
+        )
+
+
+def read_facts(db: sqlite3.Connection) -> Iterator[FactRow]:
+    """Facts, in the order in which they were written."""
+    for incarnation, version, raw in db.execute("SELECT incarnation, version, row FROM facts ORDER BY seq"):
+        yield FactRow(incarnation, version, decode_fact(raw))
+
+
+def read_evaluations(db: sqlite3.Connection) -> Iterator[EvaluationRow]:
+    """Results of validations, in the order in which they were written."""
+    rows = db.execute("SELECT incarnation, version, step, name, row, validator FROM evaluations ORDER BY rowid")
+    for incarnation, version, step, name, text, validator in rows:
+        yield EvaluationRow(incarnation, version, step, name, decode_values(text), validator)
