@@ -14,6 +14,12 @@ import msgspec
 NodeId = str
 """A process, unique per start, such as ``worker-0/5f2c81``."""
 
+
+def name_of(node: NodeId) -> str:
+    """The name of a process in its run."""
+    return node.split("/")[0]
+
+
 COORDINATOR: NodeId = "coordinator"
 """The address by which every role speaks to the coordinator, whichever process that is now."""
 

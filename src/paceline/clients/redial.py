@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.transport.base import Event, PeerDown, PeerUp, Port
-from paceline.types import COORDINATOR, NodeId
+from paceline.types import COORDINATOR, NodeId, name_of
 
 _LOOK_S = 0.2
 
@@ -15,7 +15,7 @@ Find = Callable[[], str | None]
 
 def is_coordinator(peer: NodeId) -> bool:
     """Whether a proven peer is one: the port of a dead coordinator may be given to another role of the job."""
-    return peer.split("/")[0] == COORDINATOR
+    return name_of(peer) == COORDINATOR
 
 
 class Redial:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from paceline.types import NodeId, Placement
-
-
-def name_of(node: NodeId) -> str:
-    """The name of a process in its run."""
-    return node.split("/")[0]
+from paceline.types import NodeId, Placement, name_of
 
 
 def placed(placement: Placement | None, replicas: int) -> dict[str, Any]:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.coordinator.copies import drained, name_of, placed
+from paceline.coordinator.copies import drained, placed
 from paceline.coordinator.course import Course
 from paceline.coordinator.numbers import plain, shown
 from paceline.core.coordinator import CoordinatorCore
-from paceline.types import UNLIMITED
+from paceline.types import UNLIMITED, name_of
 
 _LATE_S = 5.0  # after which the progress line names whom a step waits for
 
@@ -72,6 +72,7 @@ def describe(status: Mapping[str, Any]) -> str:
         parts.append(f"{lacking} block{'s' * (lacking != 1)} short of a copy")
     if status.get("draining"):
         parts.append(f"{', '.join(status['draining'])} being emptied")
+    parts += status.get("cuts", ())[:3]
     if status.get("mode") != "bsp":
         parts.append(f"staleness ≤ {status['max_staleness']}")
     return " · ".join(parts + warning)
@@ -159,6 +160,7 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str) -> di
         "drained": drained(core.placement, draining),
         "failovers": core.failovers,
         "failover_s": round(course.failover_s, 3),
+        "cuts": [f"{name_of(node)} cannot reach {name_of(peer)}" for node, peer in core.cuts],
         "changes": [
             {"number": c.number, "kind": c.kind, "why": c.why, "age_s": round(core.now - c.at, 3)}
             for c in course.changes

@@ -198,6 +198,11 @@ class CoordinatorCore(Books):
         return effects
 
     @property
+    def cuts(self) -> list[tuple[NodeId, NodeId]]:
+        """Pairs of which the first cannot reach the second, as far as that is known."""
+        return sorted(self._placing.reach.cuts(self.now))
+
+    @property
     def settled(self) -> bool:
         """Whether no checkpoint is under way."""
         return self._keeping.settled

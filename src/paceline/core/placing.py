@@ -18,10 +18,11 @@ from paceline.core.membership import Member
 from paceline.core.planning import Backups, Fleet, Joining, Owners, joins, normal, promote, settle
 from paceline.core.reach import Reach
 from paceline.messages import Copied, CopyOver, Reachable, Revoke, Unreachable
-from paceline.types import NodeId, Placement
+from paceline.types import NodeId, Placement, name_of
 
 _PATIENCE_S = 3.0  # for a lost server to be replaced, before its copies are made elsewhere
 _AGAIN_S = 0.25
+_GIVE_UP_S = 300.0  # in which no worker reaches a server whose blocks nobody else has
 
 
 class Placing:
@@ -35,6 +36,7 @@ class Placing:
         self._job = books
         self._keeping = keeping
         self._look_at: float | None = None
+        self._stuck_since: float | None = None
 
     # ------------------------------------------------------------ one placement follows another
 
@@ -138,7 +140,7 @@ class Placing:
             return []
         cuts = self.reach.cuts(job.now)
         without = sum((m.node, peer) in cuts for m in job.members.by_role("worker") if not m.left)
-        if 2 * without > job.members.num_workers and self._can_spare(peer):
+        if 2 * without > job.members.num_workers and self.can_spare(peer):
             return self.lose(member, f"{without} of {job.members.num_workers} workers cannot reach it")
         self._note_cut_off()
         return []
@@ -150,7 +152,8 @@ class Placing:
         self.look(0.0)
         return self._job.serve()
 
-    def _can_spare(self, server: NodeId) -> bool:
+    def can_spare(self, server: NodeId) -> bool:
+        """Whether others have every block of `server`."""
         job = self._job
         assert job.placement is not None
         return promote(job.blocks, job.placement, server, self._alive()) is not None
@@ -192,6 +195,7 @@ class Placing:
             before = set(job.cut_off)
             self._note_cut_off()
             effects += job.serve() if job.cut_off != before else []
+        effects += self._stuck()
         if self._look_at is None or job.now < self._look_at:
             return effects
         placement = job.placement
@@ -204,6 +208,22 @@ class Placing:
         self._look_at = self.reach.next_end(job.now)
         return effects + self._plan(placement)
 
+    def _stuck(self) -> list[Effect]:
+        """Nobody can compute anything, since no worker reaches some server that cannot be spared: not for ever."""
+        job = self._job
+        if not job.cut_off:
+            self._stuck_since = None
+            return []
+        workers = {m.node for m in job.members.by_role("worker") if not m.left}
+        if not workers or not workers <= job.cut_off or job.failure is not None:
+            self._stuck_since = None
+            return []
+        self._stuck_since = job.now if self._stuck_since is None else self._stuck_since
+        if job.now - self._stuck_since < _GIVE_UP_S:
+            return []
+        away = sorted({name_of(peer) for node, peer in self.reach.cuts(job.now) if node in workers})
+        return job.fail("lost", f"no worker has reached {' and '.join(away)} for {_GIVE_UP_S:.0f} s", "")
+
     def _lose_silent(self) -> list[Effect]:
         """A server that others can stand in for is waited for no longer than one that somebody cannot reach."""
         job = self._job
@@ -212,7 +232,7 @@ class Placing:
         for member in job.members.by_role("server"):
             silent_s = job.now - member.seen
             holds = member.node in job.holders and member.node not in job.awaited
-            if holds and silent_s > job.spec.reach_s and self._can_spare(member.node):
+            if holds and silent_s > job.spec.reach_s and self.can_spare(member.node):
                 return self.lose(member, f"silent for {silent_s:.1f} s")
         return []
 

@@ -36,7 +36,7 @@ from paceline.core.pins import PinBook
 from paceline.core.schedule import Schedule
 from paceline.core.window import Watermark
 from paceline.messages import Abort, Checkpoint, NotLoaded, Position, Register, SaveOver
-from paceline.types import INIT_STEP, NodeId, SlotId
+from paceline.types import INIT_STEP, NodeId, SlotId, name_of
 
 RESUMED = "resumed"
 """Why an incarnation began, where nobody was lost while the job ran."""
@@ -168,7 +168,7 @@ class Recovery:
             return
         job.awaited = set(job.holders)
         for node, address in job.placement.addresses.items():
-            name = node.split("/")[0]
+            name = name_of(node)
             job.members.add(Member(node, "server", name, 0, "", address, job.now, job.now))
 
     def heard(self, server: NodeId, message: Register) -> list[Effect]:

@@ -38,6 +38,7 @@ from paceline.types import (
 )
 
 _MAX_REPEATED_COMMITS = 1024
+_PATIENCE = 3  # times the usual silence, with a server whose blocks nobody else has
 
 
 class Roster:
@@ -200,11 +201,11 @@ class Roster:
         return [Send(server, self._job.announcement(c)) for c in missing]
 
     def _late(self, server: NodeId, beat: Beat) -> list[Effect]:
-        """A server that is heard but does not hear, for too long, is as good as lost, if others have its blocks."""
+        """A server that is heard but does not hear, for too long, is as good as lost: sooner if it can be spared."""
         job = self._job
         assert job.placement is not None
         at = beat.incarnation, beat.epoch, beat.applied
-        if server not in job.holders or not job.spec.replicas:
+        if server not in job.holders:
             return []
         if at >= (job.incarnation, job.placement.epoch, job.version):
             self._behind.pop(server, None)
@@ -212,7 +213,7 @@ class Roster:
         since = self._behind.setdefault(server, (at, job.now))
         if since[0] != at:
             self._behind[server] = at, job.now
-        elif job.now - since[1] > job.spec.heartbeat_timeout_s:
+        elif job.now - since[1] > job.spec.heartbeat_timeout_s * (1 if self._placing.can_spare(server) else _PATIENCE):
             return self.lose(job.members.members[server], "it does not hear what it is told")
         return []
 

@@ -433,3 +433,45 @@ def test_two_that_fall_silent_do_not_take_their_blocks_along() -> None:
     beats(job, 60.0, first, second)
     assert job.core.rewinds == 0
     assert set(placed(job).owners) & {second}, "the second was all that some block had when the first was gone"
+
+
+def cut_off(job: Desk, seconds: int, server: NodeId, *workers: NodeId) -> list[Effect]:
+    """These `workers` say all the time that they cannot reach `server`."""
+    effects: list[Effect] = []
+    for _ in range(seconds):
+        for worker in workers:
+            effects += job.say(worker, Unreachable(server, 5.0, epoch(job)))
+        effects += tick(job)
+    return effects
+
+
+def test_a_job_whose_workers_reach_no_server_ends_with_a_named_error() -> None:
+    job = desk(servers=1, replicas=0, heartbeat_timeout_s=10_000.0)
+    cut_off(job, 290, "server-0", *job.workers)
+    assert job.core.failure is None
+    assert [peer for _, peer in job.core.cuts] == ["server-0", "server-0"]
+    tick(job, 100.0)  # they do, for a while
+    cut_off(job, 290, "server-0", *job.workers)
+    cut_off(job, 100, "server-0", job.workers[0])  # one of them does
+    assert job.core.failure is None
+    cut_off(job, 305, "server-0", *job.workers)
+    assert job.core.failure is not None
+    assert job.core.failure.reason == "no worker has reached server-0 for 300 s"
+
+
+def test_a_server_that_does_not_hear_is_lost_later_when_nobody_can_stand_in_for_it() -> None:
+    for replicas, seconds in ((1, 10.0), (0, 30.0)):
+        job = desk(servers=2, replicas=replicas, heartbeat_timeout_s=10.0)
+        ready(job, 0, [job.lease(w) for w in job.workers])
+        lags = job.servers[0]
+        for _ in range(100):
+            for worker in job.workers:
+                job.say(worker, Beat(worker))
+            for server in job.servers:
+                at = epoch(job) if server != lags else 0
+                job.say(server, Beat(server, 0, at, job.core.version, 1))
+            tick(job, 0.5)
+            if lags not in job.core.members.members:
+                break
+        assert seconds < job.now <= seconds + 1.0
+        assert (job.core.failovers, job.core.rewinds) == ((1, 0) if replicas else (0, 1))
