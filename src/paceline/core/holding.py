@@ -41,12 +41,15 @@ class Holding:
         part_nbytes: int = PART_NBYTES,
         reach_s: float = 3.0,
     ) -> None:
-        """`make` gives an empty store: one at once, and one for each primary that this server has copies of."""
+        """`make` gives an empty store: one at once, and one for each primary that this server has copies of.
+
+        Large messages are sent in parts of about `part_nbytes`.
+        """
         self.node = node
         self.store = make()
         self.own = Group(self.store)
         self.copies = Copies(node, make)
-        self.replicator = Replicator(self.store, reach_s)
+        self.replicator = Replicator(self.store, reach_s, part_nbytes)
         self.part_nbytes = part_nbytes
         self.heartbeat_s = heartbeat_s
         self.generation = 0
@@ -68,7 +71,7 @@ class Holding:
         self._assigned = False
         self._anchored = False
         self._waiting: Assign | None = None
-        self._early: list[tuple[NodeId, Replicate | CopyPart, Sequence[object]]] = []
+        self._early: dict[tuple[NodeId, int], tuple[Replicate | CopyPart, Sequence[object]]] = {}
         self._addresses: Mapping[NodeId, str] = {}
         self._running = RunningTime()
         self._marks: dict[int, int] = {}

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.core.kit import BLOCKS, HYPER, Recorder, fence, frame, model, segment, sent
 
 from paceline.core.effects import Send
+from paceline.core.parts import PART_NBYTES
 from paceline.core.server import ServerCore
 from paceline.core.store import SumKey
 from paceline.messages import (
@@ -51,9 +52,9 @@ def placement(
 class Server:
     """A server in a placement, and everyone's voice."""
 
-    def __init__(self, node: NodeId, where: Placement, **assign: object) -> None:
+    def __init__(self, node: NodeId, where: Placement, *, part_nbytes: int = PART_NBYTES, **assign: object) -> None:
         self.stores: list[Recorder] = []
-        self.core = ServerCore(node, self._make)
+        self.core = ServerCore(node, self._make, part_nbytes=part_nbytes)
         self.now = 0.0
         self.tell(self.assign(where, **assign))
         self.tell(Plan(1, (segment(slots=1, end_step=20),)))
@@ -150,6 +151,61 @@ def test_a_copy_that_does_not_answer_is_reported_until_it_does() -> None:
     assert {r.peer for r in reports} == {"s1"}
     assert min(r.silent_s for r in reports) >= 3.0
     assert [r.peer for r in sent(server.say("s1", Replicated(first.req, 0, 1)), Reachable)] == ["s1"]
+
+
+def test_how_long_a_copy_has_not_answered_is_not_forgotten_by_a_placement_in_which_it_is_sent_to_again() -> None:
+    server = Server("s0", placement(1, ("s0", "s1", "s2")))
+    first, second = sent(server.push(INIT_STEP, 1), Replicate)
+    server.say("s2", Replicated(second.req, 0, 1))
+
+    def reports(until_s: float) -> list[tuple[float, NodeId]]:
+        found = []
+        while server.now < until_s - 0.05:
+            server.now += 0.1
+            found += [(server.now, r.peer) for r in sent(server.core.tick(server.now), Unreachable)]
+        return found
+
+    assert reports(2.9) == []
+    server.tell(server.assign(placement(2, ("s0", "s1", "s2"))))
+    assert reports(5.0) == [], "nothing was asked, so nobody owes an answer"
+    server.tell(server.assign(placement(3, ("s0", "s1", "s2"))))
+    first, second = sent(server.push(INIT_STEP, 2, epoch=3), Replicate)
+    at, peer = reports(8.0)[0]
+    assert peer == "s1"
+    assert 5.25 <= at <= 5.8, "it is asked once more, but not for as long again"
+    server.say("s1", Replicated(first.req, 0, 3))
+    server.tell(server.assign(placement(4, ("s0", "s1"))))
+    server.push(INIT_STEP, 3, epoch=4)
+    assert reports(10.9) == [], "it had answered"
+    assert reports(11.6) != []
+
+
+def test_a_copy_that_answers_late_has_answered() -> None:
+    server = Server("s0", placement(1, ("s0", "s1")))
+    (late,) = sent(server.push(INIT_STEP, 1), Replicate)
+    for half in range(1, 6):
+        server.now = half / 2
+        server.core.tick(server.now)
+    server.tell(server.assign(placement(2, ("s0", "s1"))))
+    server.push(INIT_STEP, 2, epoch=2)
+    server.say("s1", Replicated(late.req, 0, 1))
+    for half in range(6, 11):
+        server.now = half / 2
+        assert sent(server.core.tick(server.now), Unreachable) == []
+
+
+def test_a_copy_that_left_the_sets_is_waited_for_anew_when_it_is_to_have_one_again() -> None:
+    server = Server("s0", placement(1, ("s0", "s1")))
+    server.push(INIT_STEP, 1)
+    for half in range(1, 8):
+        server.now = half / 2
+        server.core.tick(server.now)
+    for epoch, sets in ((2, ("s0",)), (3, ("s0", "s1"))):
+        server.tell(server.assign(placement(epoch, sets)))
+    server.push(INIT_STEP, 2, epoch=3)
+    for half in range(8, 13):
+        server.now = half / 2
+        assert sent(server.core.tick(server.now), Unreachable) == []
 
 
 def test_time_in_which_the_primary_was_stopped_is_nobody_elses_silence() -> None:
