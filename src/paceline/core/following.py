@@ -78,7 +78,7 @@ class Joiner(Follower):
     def __init__(self, store: BlockStore, source: NodeId, version: int) -> None:
         super().__init__(store)
         self.source = source
-        self.version = version
+        self.begun = self.version = version
         self.noted = False
         self._parts: set[int] = set()
         self._complete = False

@@ -181,7 +181,9 @@ class Holding:
         self._drop_sums()
         if keep and self.applied >= 0:
             assert self.applied == message.at, f"version {self.applied} is here, {message.at} was the last"
-            self.copies.regroup(message, self.own)
+            oldest = self.copies.regroup(message, self.own)
+            for version in [v for v in self._kept if v < oldest]:
+                self._release(version)  # nobody waits for it, or there would be no copies since
             self._stand(self.applied, self.watermark)
             if self.applied in self._kept:
                 self._keep(self.applied)  # blocks that came from elsewhere are not kept yet
@@ -219,6 +221,11 @@ class Holding:
         if self.own.blocks:
             self.store.keep(version)
         self.copies.keep(version)
+
+    def _release(self, version: int) -> None:
+        self._kept.discard(version)
+        self.store.release(version)
+        self.copies.release(version)
 
     def _drop(self, number: int, *, apart: bool) -> None:
         """Nothing more will come of a step: forget its attempts and the sums that were not applied."""

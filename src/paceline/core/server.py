@@ -137,9 +137,7 @@ class ServerCore(Holding):
                     self._finish()
             case Unpin(incarnation=incarnation, version=version):
                 if incarnation == self.incarnation:
-                    self._kept.discard(version)
-                    self.store.release(version)
-                    self.copies.release(version)
+                    self._release(version)
             case CopyOver(incarnation=incarnation, epoch=epoch, source=source):
                 if (incarnation, epoch) == (self.incarnation, self.epoch):
                     self.copies.noted(source)

@@ -21,6 +21,7 @@ from paceline.messages import (
     CopyPart,
     CopyPartAck,
     Message,
+    NotLoaded,
     Plan,
     Pull,
     PullReply,
@@ -350,6 +351,14 @@ def test_a_copy_is_complete_when_it_has_caught_up() -> None:
     assert joiner.core.chains == primary.core.chains
 
 
+def test_a_copy_is_said_to_be_complete_at_once() -> None:
+    _, joiner, out = joined()
+    (part,) = [s for s in out if isinstance(s.message, CopyPart)]
+    assert [c.source for c in sent(joiner.say("s0", part.message, part.payload), Copied)] == ["s0"]
+    assert sent(joiner.say("s0", part.message, part.payload), Copied) == [], "and again with the next beat"
+    assert len(sent(joiner.core.tick(1.0), Copied)) == 1
+
+
 def test_rule_1_a_primary_waits_for_those_who_join_as_well() -> None:
     server = Server("s0", placement(1, ("s0", "s1"))).begin()
     server.tell(server.assign(placement(2, ("s0", "s1"), joining=(("s2", (0,)),)), at=0))
@@ -397,3 +406,49 @@ def test_a_version_that_must_stay_readable_is_kept_of_blocks_that_came_from_else
     server.tell(server.assign(placement(2, ("s1",)), at=0))
     assert own.kept == [0, 0]
     assert own.blocks == [1, 0]
+
+
+def test_a_version_from_before_a_copy_was_begun_is_not_readable_of_it() -> None:
+    """Nobody needs it any more, but this server may not have heard that when it is promoted."""
+    server = Server("s1", placement(1, ("s0", "s1"), ("s0",)))
+    server.replicate("s0", INIT_STEP, 1)
+    server.tell(Committed(1, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0)))
+    server.replicate("s0", 0, 2)
+    server.commit(1, 2)
+    server.tell(server.assign(placement(2, ("s0", "s1"), ("s0",), joining=(("s1", (1,)),)), at=1))
+    part = CopyPart(9, 0, 2, 1, 0, 1, (), ((1, b"chain"),))
+    assert len(sent(server.say("s0", part), Copied)) == 1
+    assert sent(server.core.tick(1.0), Beat)[0].kept == (0,)
+    server.tell(server.assign(placement(3, ("s1",)), at=1))
+    assert sent(server.core.tick(2.0), Beat)[0].kept == ()
+    (refused,) = sent(server.say("worker-0", Pull(1, 0, 3, 0, blocks=(0, 1))), Refused)
+    assert refused.rule == "gone"
+    assert [r.version for r in sent(server.say("worker-0", Pull(2, 0, 3, 1, blocks=(0, 1))), PullReply)] == [1]
+
+
+def test_a_pull_of_blocks_that_are_not_held_is_refused() -> None:
+    server = Server("s0", placement(1, ("s0", "s1"), ("s1", "s0"))).begin()
+    for blocks in ((0, 1), (7,)):
+        (refused,) = sent(server.say("worker-0", Pull(1, 0, 1, 0, blocks=blocks)), Refused)
+        assert refused.rule == "block"
+
+
+def test_a_server_that_cannot_load_a_checkpoint_sends_nothing_of_what_it_forgot() -> None:
+    server = Server("s0", placement(1, ("s0", "s1"))).begin()
+    (asked,) = sent(server.push(0, 5), Replicate)
+    server.stores[0].damaged = "f"
+    rewound = server.assign(placement(2, ("s0", "s1")), incarnation=1, folder="f", version=0)
+    assert len(sent(server.tell(rewound), NotLoaded)) == 1
+    for half in range(1, 20):
+        assert sent(server.core.tick(half / 2), Replicate) == []
+    assert server.core.greet("s1", 10.0) == []
+    assert sent(server.say("s1", Replicated(asked.req, 0, 1)), Ready) == []
+
+
+def test_what_a_primary_says_again_before_its_placement_has_begun_here_is_held_once() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"))).begin()
+    for _ in range(1000):
+        server.replicate("s0", 0, 7, epoch=2)
+    server.replicate("s0", 0, 8, epoch=2, part=1, parts=2)
+    out = server.tell(server.assign(placement(2, ("s0", "s1")), at=0))
+    assert [r.req for r in sent(out, Replicated)] == [7, 8]
