@@ -181,6 +181,19 @@ def test_how_long_a_copy_has_not_answered_is_not_forgotten_by_a_placement_in_whi
     assert reports(11.6) != []
 
 
+def test_however_long_a_copy_was_silent_it_has_a_moment_to_answer_in_a_new_placement() -> None:
+    server = Server("s0", placement(1, ("s0", "s1")))
+    server.push(INIT_STEP, 1)
+    for half in range(1, 11):
+        server.now = half / 2
+        server.core.tick(server.now)
+    server.tell(server.assign(placement(2, ("s0", "s1"))))
+    server.now = 5.4
+    server.push(INIT_STEP, 2, epoch=2)
+    assert sent(server.core.tick(5.5), Unreachable) == []
+    assert [r.peer for r in sent(server.core.tick(6.0), Unreachable)] == ["s1"]
+
+
 def test_a_copy_that_answers_late_has_answered() -> None:
     server = Server("s0", placement(1, ("s0", "s1")))
     (late,) = sent(server.push(INIT_STEP, 1), Replicate)
