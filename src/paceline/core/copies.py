@@ -44,8 +44,8 @@ class Copies:
         Returns the oldest version that may be there of all of them.
         """
         held, joining = shares(assign.placement, self._node)
-        came = [joiner for joiner in self.joiners.values() if joiner.caught_up]
-        groups: list[Group] = [own, *self.followers.values(), *came]
+        came = [(joiner, tuple(joiner.blocks)) for joiner in self.joiners.values() if joiner.caught_up]
+        groups: list[Group] = [own, *self.followers.values(), *(joiner for joiner, _ in came)]
 
         def target(primary: NodeId) -> Group:
             if primary == self._node:
@@ -58,7 +58,8 @@ class Copies:
         regroup(groups, held, target, assign.at)
         self.followers = {primary: group for primary, group in self.followers.items() if primary in held}
         self._join(assign, joining)
-        return max((joiner.begun for joiner in came), default=-1)
+        wanted = {block for blocks in held.values() for block in blocks}
+        return max((joiner.begun for joiner, blocks in came if not wanted.isdisjoint(blocks)), default=-1)
 
     def _join(self, assign: Assign, joining: dict[NodeId, list[int]]) -> None:
         self.joiners = {}
