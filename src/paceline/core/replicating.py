@@ -26,7 +26,7 @@ from paceline.messages import (
 )
 from paceline.types import COORDINATOR, BlockSpec, Fence, NodeId, Placement
 
-_RESEND_S, _LONGEST_S = 1.0, 8.0  # before a request is said again, at first and at most: it may be under way
+_PAUSES_S = (1.0, 1.0, 2.0, 4.0, 8.0)  # before a request is said again: on a slow link it may still be under way
 _PARTS = 4  # of a sum, and of a copy, that may be under way to one server at once
 _COPY_NBYTES = 8 << 20
 _GRACE_S = 0.25  # for an answer in a new placement, however long there was none before
@@ -78,12 +78,17 @@ class _Asked:
     total: _Total | None = None
     first: float = 0.0
     sent: float = 0.0
-    pause_s: float = _RESEND_S
+    times: int = 0
 
     @property
     def to(self) -> NodeId:
         """Who is asked."""
         return self.flow.lane.to
+
+    @property
+    def due(self) -> float:
+        """When to say it again."""
+        return self.sent + _PAUSES_S[min(self.times, len(_PAUSES_S) - 1)]
 
 
 @dataclass(slots=True)
@@ -285,8 +290,8 @@ class Replicator:
         """Say again what was not answered; tell of those who have not answered for too long."""
         out = []
         for req, asked in self._asked.items():
-            if now - asked.sent >= asked.pause_s:
-                asked.sent, asked.pause_s = now, min(2 * asked.pause_s, _LONGEST_S)
+            if now >= asked.due:
+                asked.sent, asked.times = now, asked.times + 1
                 out.append(self._request(req, asked))
         for flow in self._flows:
             out += self._go_on(flow, now)
@@ -310,7 +315,7 @@ class Replicator:
         out = []
         for req, asked in self._asked.items():
             if asked.to == peer:
-                asked.sent, asked.pause_s = now, _RESEND_S
+                asked.sent, asked.times = now, 0
                 out.append(self._request(req, asked))
         return out
 

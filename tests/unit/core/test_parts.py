@@ -59,7 +59,7 @@ def test_a_part_that_is_not_answered_is_said_again_alone_and_less_and_less_often
     again: list[tuple[float, Message]] = []
     for half in range(1, 50):
         again += [(half / 2, m) for m in sent(server.core.tick(half / 2), Replicate)]
-    assert again == [(at, lost) for at in (1.0, 3.0, 7.0, 15.0, 23.0)]
+    assert again == [(at, lost) for at in (1.0, 2.0, 4.0, 8.0, 16.0, 24.0)]
 
 
 class Large(Recorder):
