@@ -38,11 +38,14 @@ class Copies:
             follower.open(assign.spec, [assign.blocks[b] for b in blocks])
         self._join(assign, joining)
 
-    def regroup(self, assign: Assign, own: Group) -> None:
-        """Another placement of the same incarnation: blocks go to the group of their primary, with all they have."""
+    def regroup(self, assign: Assign, own: Group) -> int:
+        """Another placement of the same incarnation: blocks go to the group of their primary, with all they have.
+
+        Returns the oldest version that may be there of all of them.
+        """
         held, joining = shares(assign.placement, self._node)
-        groups: list[Group] = [own, *self.followers.values()]
-        groups += [joiner for joiner in self.joiners.values() if joiner.caught_up]
+        came = [(joiner, tuple(joiner.blocks)) for joiner in self.joiners.values() if joiner.caught_up]
+        groups: list[Group] = [own, *self.followers.values(), *(joiner for joiner, _ in came)]
 
         def target(primary: NodeId) -> Group:
             if primary == self._node:
@@ -55,6 +58,8 @@ class Copies:
         regroup(groups, held, target, assign.at)
         self.followers = {primary: group for primary, group in self.followers.items() if primary in held}
         self._join(assign, joining)
+        wanted = {block for blocks in held.values() for block in blocks}
+        return max((joiner.begun for joiner, blocks in came if not wanted.isdisjoint(blocks)), default=-1)
 
     def _join(self, assign: Assign, joining: dict[NodeId, list[int]]) -> None:
         self.joiners = {}
@@ -80,9 +85,12 @@ class Copies:
         return joiner.answer(message)
 
     def part(self, sender: NodeId, message: CopyPart, payload: Sequence[object]) -> list[Send]:
-        """A part of a copy; returns the answer."""
+        """A part of a copy; returns the answer, and what is said if it was the last."""
         joiner = self.joiners.get(sender)
-        return [] if joiner is None else joiner.part(message, payload)
+        if joiner is None:
+            return []
+        before, out = joiner.caught_up, joiner.part(message, payload)
+        return out if before or not joiner.caught_up else out + self.tell(message.incarnation, message.epoch)
 
     # ------------------------------------------------------------ commits
 

@@ -23,14 +23,20 @@ class Follower(Group):
     def __init__(self, store: BlockStore) -> None:
         super().__init__(store)
         self.sums: dict[int, dict[tuple[Fence, ...], SumKey]] = {}
+        self._arriving: dict[SumKey, set[int]] = {}
 
     def install(self, message: Replicate, payload: Sequence[object]) -> None:
-        """Hold a sum. One that is held already is left as it is."""
-        held = self.sums.setdefault(message.step, {})
-        if message.fences not in held:
-            key = SumKey(message.step, message.fence)
+        """Hold a part of a sum; `sums` has it when all parts are here. What is held already is left as it is."""
+        if message.fences in self.sums.get(message.step, ()):
+            return
+        key = SumKey(message.step, message.fence)
+        parts = self._arriving.setdefault(key, set())
+        if message.part not in parts:
+            parts.add(message.part)
             self.store.install(key, message.meta, message.blocks, payload)
-            held[message.fences] = key
+        if len(parts) == message.parts:
+            del self._arriving[key]
+            self.sums.setdefault(message.step, {})[message.fences] = key
 
     def apply(self, commit: Commit) -> None:
         """The sum that the log names becomes the next version; others of its step will not be any more."""
@@ -42,13 +48,25 @@ class Follower(Group):
         self.extend(commit, fences)
         for key in held.values():
             self.store.drop(key)
+        self._drop_arriving(commit.step)
+
+    def _drop_arriving(self, step: int) -> None:
+        for key in [k for k in self._arriving if k.step == step]:
+            del self._arriving[key]
+            self.store.drop(key)
+
+    def awaits(self, step: int) -> bool:
+        """Whether `step` is committed, and not applied here yet."""
+        return False
 
     def drop_sums(self) -> None:
         """Whatever is not committed will not be."""
-        for held in self.sums.values():
-            for key in held.values():
+        for step in {*self.sums, *(key.step for key in self._arriving)}:
+            if self.awaits(step):
+                continue
+            for key in self.sums.pop(step, {}).values():
                 self.store.drop(key)
-        self.sums.clear()
+            self._drop_arriving(step)
 
 
 class Joiner(Follower):
@@ -60,7 +78,7 @@ class Joiner(Follower):
     def __init__(self, store: BlockStore, source: NodeId, version: int) -> None:
         super().__init__(store)
         self.source = source
-        self.version = version
+        self.begun = self.version = version
         self.noted = False
         self._parts: set[int] = set()
         self._complete = False
@@ -93,12 +111,6 @@ class Joiner(Follower):
     def awaits(self, step: int) -> bool:
         """Whether `step` is committed, and not applied here yet."""
         return any(commit.step == step for commit in self._queue)
-
-    def drop_sums(self) -> None:
-        """Whatever is not committed will not be."""
-        for step in [s for s in self.sums if not self.awaits(s)]:
-            for key in self.sums.pop(step).values():
-                self.store.drop(key)
 
     def queue(self, commit: Commit) -> None:
         """`commit` is in the log."""

@@ -41,12 +41,15 @@ class Holding:
         part_nbytes: int = PART_NBYTES,
         reach_s: float = 3.0,
     ) -> None:
-        """`make` gives an empty store: one at once, and one for each primary that this server has copies of."""
+        """`make` gives an empty store: one at once, and one for each primary that this server has copies of.
+
+        Large messages are sent in parts of about `part_nbytes`.
+        """
         self.node = node
         self.store = make()
         self.own = Group(self.store)
         self.copies = Copies(node, make)
-        self.replicator = Replicator(self.store, reach_s)
+        self.replicator = Replicator(self.store, reach_s, part_nbytes)
         self.part_nbytes = part_nbytes
         self.heartbeat_s = heartbeat_s
         self.generation = 0
@@ -68,7 +71,7 @@ class Holding:
         self._assigned = False
         self._anchored = False
         self._waiting: Assign | None = None
-        self._early: list[tuple[NodeId, Replicate | CopyPart, Sequence[object]]] = []
+        self._early: dict[tuple[NodeId, int], tuple[Replicate | CopyPart, Sequence[object]]] = {}
         self._addresses: Mapping[NodeId, str] = {}
         self._running = RunningTime()
         self._marks: dict[int, int] = {}
@@ -178,7 +181,9 @@ class Holding:
         self._drop_sums()
         if keep and self.applied >= 0:
             assert self.applied == message.at, f"version {self.applied} is here, {message.at} was the last"
-            self.copies.regroup(message, self.own)
+            oldest = self.copies.regroup(message, self.own)
+            for version in [v for v in self._kept if v < oldest]:
+                self._release(version)  # nobody waits for it, or there would be no copies since
             self._stand(self.applied, self.watermark)
             if self.applied in self._kept:
                 self._keep(self.applied)  # blocks that came from elsewhere are not kept yet
@@ -216,6 +221,11 @@ class Holding:
         if self.own.blocks:
             self.store.keep(version)
         self.copies.keep(version)
+
+    def _release(self, version: int) -> None:
+        self._kept.discard(version)
+        self.store.release(version)
+        self.copies.release(version)
 
     def _drop(self, number: int, *, apart: bool) -> None:
         """Nothing more will come of a step: forget its attempts and the sums that were not applied."""

@@ -11,6 +11,9 @@ from paceline.types import NodeId
 PART_NBYTES = 16 << 20
 """Of one part: the reader fills it while the next is on its way."""
 
+LEAST_NBYTES = 16 << 10
+"""What a frame counts for at least: a message may not have too many of them."""
+
 
 def cuts(sizes: Iterable[int], limit: int) -> list[int]:
     """The bounds of all parts of an answer whose blocks have these sizes: as many as fit, at least one block each."""

@@ -202,8 +202,7 @@ class Placing:
         if placement is None or job.awaited or job.version < 0 or job.failure is not None or placement.joining:
             self._look_at = job.now + _AGAIN_S
             return effects
-        if job.pins.older(job.version):  # a new copy would not have what is to be read
-            self._look_at = job.now + _AGAIN_S
+        if job.pins.older(job.version):  # a new copy would not have what is to be read; that may change any moment
             return effects
         self._look_at = self.reach.next_end(job.now)
         return effects + self._plan(placement)

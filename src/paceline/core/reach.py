@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from paceline.types import NodeId
 
 _FIRST_S, _LONGEST_S = 5.0, 60.0
+_MEMORY_S = 600.0  # after which a pair that had no more trouble is like any other
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Reach:
 
     def report(self, node: NodeId, peer: NodeId, now: float) -> None:
         """`node` cannot reach `peer`."""
+        self._cuts = {pair: cut for pair, cut in self._cuts.items() if cut.until > now - _MEMORY_S}
         cut = self._cuts.get((node, peer))
         if cut is None:
             self._cuts[node, peer] = _Cut(now, now + _FIRST_S, _FIRST_S)

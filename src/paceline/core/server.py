@@ -14,7 +14,7 @@ from paceline.core.attempts import Attempt, StepSum
 from paceline.core.effects import Send
 from paceline.core.groups import shares
 from paceline.core.holding import Holding
-from paceline.core.parts import cuts
+from paceline.core.parts import LEAST_NBYTES, cuts
 from paceline.core.replicating import lanes
 from paceline.core.store import SumKey
 from paceline.core.window import staleness
@@ -137,9 +137,7 @@ class ServerCore(Holding):
                     self._finish()
             case Unpin(incarnation=incarnation, version=version):
                 if incarnation == self.incarnation:
-                    self._kept.discard(version)
-                    self.store.release(version)
-                    self.copies.release(version)
+                    self._release(version)
             case CopyOver(incarnation=incarnation, epoch=epoch, source=source):
                 if (incarnation, epoch) == (self.incarnation, self.epoch):
                     self.copies.noted(source)
@@ -152,7 +150,7 @@ class ServerCore(Holding):
 
     def _assign(self, message: Assign, now: float) -> list[Send]:
         """Enter an incarnation, or another placement of it: the only way."""
-        there = message.incarnation, message.placement.epoch
+        there, ran = (message.incarnation, message.placement.epoch), self._running.advance(now)
         if there <= (self.incarnation, self.epoch):
             return []
         if message.incarnation == self.incarnation and self._assigned:
@@ -160,16 +158,19 @@ class ServerCore(Holding):
             if held and self.applied < message.at:
                 told, self._waiting = self._waiting, message  # what was committed before is applied first
                 return [] if told is not None and told.placement == message.placement else [self._beat(now)]
+            self.replicator.void(ran)
             self._move(message, keep=bool(held))
-        elif not self._enter(message):
-            assert self._not_loaded is not None
-            return [Send(COORDINATOR, self._not_loaded)]
+        else:
+            self.replicator.void(ran)
+            if not self._enter(message):
+                assert self._not_loaded is not None
+                return [Send(COORDINATOR, self._not_loaded)]
         self._addresses = message.placement.addresses
-        self.replicator.restart(lanes(message.placement, self.node), self.incarnation, self.epoch)
+        self.replicator.restart(lanes(message.placement, self.node), *there, self.own.blocks)
         out = [self._beat(now), *self._answer(self._parking.early())]
-        out += self.replicator.begin(self.applied, self.own.chains, self._running.advance(now))
-        early, self._early = self._early, []
-        for sender, request, payload in early:
+        out += self.replicator.begin(self.applied, self.own.chains, ran)
+        early, self._early = self._early, {}
+        for (sender, _), (request, payload) in early.items():
             out += self._copy(sender, request, payload)
         return out
 
@@ -178,7 +179,7 @@ class ServerCore(Holding):
         there, here = (message.incarnation, message.epoch), (self.incarnation, self.epoch)
         if there > here or not self._assigned:
             if len(self._early) < _MAX_EARLY:
-                self._early.append((sender, message, payload))
+                self._early[sender, message.req] = message, payload
             return []
         if there < here:
             return self._refuse(sender, message.req, "epoch", f"blocks are placed by epoch {self.epoch}")
@@ -362,6 +363,8 @@ class ServerCore(Holding):
             )
         if pull.epoch != self.epoch:
             return self._refuse(sender, pull.req, "epoch", f"blocks are placed by epoch {self.epoch}, not {pull.epoch}")
+        if pull.blocks is not None and not self.own.blocks.keys() >= set(pull.blocks):
+            return self._refuse(sender, pull.req, "block", "the pull names a block that is not held here")
         if 0 <= pull.exact < self.applied and pull.exact not in self._kept:
             return self._refuse(sender, pull.req, "gone", f"version {pull.exact} is older than {self.applied}")
         version = pull.exact
@@ -380,7 +383,7 @@ class ServerCore(Holding):
             self._parking.wait(sender, pull, version=version)
             return []
         blocks, payload = self.store.read(version, pull.have, pull.blocks)
-        bounds = cuts((self.own.blocks[f.block].nbytes for f in blocks), self.part_nbytes)
+        bounds = cuts((max(LEAST_NBYTES, self.own.blocks[f.block].nbytes) for f in blocks), self.part_nbytes)
         mark = self._marks.get(version, 0)
         return [
             Send(

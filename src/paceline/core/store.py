@@ -105,7 +105,7 @@ class BlockStore(Protocol):
         ...
 
     def install(self, key: SumKey, meta: SumMeta, frames: Sequence[BlockFrame], payload: Sequence[object]) -> None:
-        """The sum as its primary exported it; replaces what is there under that key.
+        """Some blocks of a sum as its primary exported them, beside those that are there under that key.
 
         The payload is the sender's memory, borrowed until the sum is applied or dropped.
         """

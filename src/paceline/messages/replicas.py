@@ -32,7 +32,8 @@ class Replicate(Message, frozen=True):
     """The complete sum of a step, of blocks that the receiver has copies of. Frames follow, one a `BlockFrame`.
 
     `fence` names the sum where attempts are summed apart, `fences` are all attempts in it, in slot order. With
-    `joining` these are blocks of which the receiver does not have all yet. Said again until `Replicated`.
+    `joining` these are blocks of which the receiver does not have all yet. A large sum comes in `parts`, numbered
+    from 0, each with blocks of its own. Said again until `Replicated`.
     """
 
     req: int
@@ -44,10 +45,12 @@ class Replicate(Message, frozen=True):
     meta: SumMeta
     blocks: tuple[BlockFrame, ...]
     joining: bool = False
+    part: int = 0
+    parts: int = 1
 
 
 class Replicated(Message, frozen=True):
-    """The sum is held here as well."""
+    """That part of the sum is held here as well."""
 
     req: int
     incarnation: int

@@ -273,15 +273,15 @@ class DenseStore:
         return rooms
 
     def install(self, key: SumKey, meta: SumMeta, frames: Sequence[BlockFrame], payload: Sequence[object]) -> None:
-        """The sum as another store exported it; the frames are its sender's until `apply` or `drop`."""
-        self.drop(key)
-        total = self._sums[key] = Sum()
+        """Blocks of a sum as another store exported them; the frames are its sender's until `apply` or `drop`."""
+        total = self._sums.setdefault(key, Sum())
         total.learn(meta)
         for frame, content in zip(frames, payload, strict=True):
             block = self.held.blocks[frame.block]
             value = tensor_of(cast(memoryview, content), block.dtype)
             if block.kind == Kind.PARAMETER and key.step != INIT_STEP:
-                self._sum(total, frame.block).seal(Term(0, None, -1, 1.0, value))
+                total.blocks[frame.block] = held = BlockSum(self._rooms[frame.block])
+                held.seal(Term(0, None, -1, 1.0, value))
             else:
                 total.buffers[frame.block] = value
 

@@ -11,6 +11,7 @@ from paceline.checkpoint.storage import Storage
 from paceline.clients.links import Links
 from paceline.clients.redial import is_coordinator
 from paceline.core.effects import Send
+from paceline.core.parts import PART_NBYTES
 from paceline.core.server import ServerCore
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import BeatAck, Message, Register, Shutdown, Welcome
@@ -31,12 +32,24 @@ class ServerService:
     are kept in reach.
     """
 
-    def __init__(self, port: Port, introduction: Register, *, storage: Storage | None = None, threads: int = 1) -> None:
-        """Large updates are shared out to `threads`, of which one is the caller's."""
+    def __init__(
+        self,
+        port: Port,
+        introduction: Register,
+        *,
+        storage: Storage | None = None,
+        threads: int = 1,
+        part_nbytes: int = PART_NBYTES,
+    ) -> None:
+        """Large updates are shared out to `threads`, of which one is the caller's; see `Holding` for `part_nbytes`."""
         self.port = port
         self.introduction = introduction
         self._crew = Crew(threads)
-        self.core = ServerCore(port.node, lambda: DenseStore(storage, memory=port.memory, crew=self._crew))
+        self.core = ServerCore(
+            port.node,
+            lambda: DenseStore(storage, memory=port.memory, crew=self._crew),
+            part_nbytes=part_nbytes,
+        )
         self.store = cast(DenseStore, self.core.store)
         self.coordinator: NodeId | None = None
         self.ended: str | None = None

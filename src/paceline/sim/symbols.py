@@ -201,11 +201,14 @@ class SymbolStore:
         return SumMeta(sum(p.weight for p in parts), len(parts)), (), (mine,)
 
     def install(self, key: SumKey, meta: SumMeta, frames: Sequence[BlockFrame], payload: Sequence[object]) -> None:
-        """As it was exported."""
+        """As it was exported, at once or block by block."""
         (parts,) = payload
         assert isinstance(parts, tuple)
         assert len(parts) == meta.slots
-        self.sums[key] = parts
+        held = self.sums.get(key, parts)
+        self.sums[key] = tuple(
+            old._replace(gradients=old.gradients | new.gradients) for old, new in zip(held, parts, strict=True)
+        )
 
     def copy_out(self, blocks: Sequence[int]) -> tuple[tuple[CopyFrame, ...], Sequence[object]]:
         """Values are never written to."""

@@ -205,7 +205,7 @@ def _check_fields(message: Push | Pull | PullReply | Prepare | Assign | Replicat
         _check_range("step", message.step, INIT_STEP)
     if isinstance(message, Push):
         _check_range("slot", message.slot, 0)
-    if isinstance(message, CopyPart):
+    if isinstance(message, (Replicate, CopyPart)):
         _check_range("part", message.part, 0)
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.core.kit import BLOCKS, HYPER, Recorder, fence, frame, model, segment, sent
 
 from paceline.core.effects import Send
+from paceline.core.parts import PART_NBYTES
 from paceline.core.server import ServerCore
 from paceline.core.store import SumKey
 from paceline.messages import (
@@ -20,6 +21,7 @@ from paceline.messages import (
     CopyPart,
     CopyPartAck,
     Message,
+    NotLoaded,
     Plan,
     Pull,
     PullReply,
@@ -51,9 +53,9 @@ def placement(
 class Server:
     """A server in a placement, and everyone's voice."""
 
-    def __init__(self, node: NodeId, where: Placement, **assign: object) -> None:
+    def __init__(self, node: NodeId, where: Placement, *, part_nbytes: int = PART_NBYTES, **assign: object) -> None:
         self.stores: list[Recorder] = []
-        self.core = ServerCore(node, self._make)
+        self.core = ServerCore(node, self._make, part_nbytes=part_nbytes)
         self.now = 0.0
         self.tell(self.assign(where, **assign))
         self.tell(Plan(1, (segment(slots=1, end_step=20),)))
@@ -150,6 +152,74 @@ def test_a_copy_that_does_not_answer_is_reported_until_it_does() -> None:
     assert {r.peer for r in reports} == {"s1"}
     assert min(r.silent_s for r in reports) >= 3.0
     assert [r.peer for r in sent(server.say("s1", Replicated(first.req, 0, 1)), Reachable)] == ["s1"]
+
+
+def test_how_long_a_copy_has_not_answered_is_not_forgotten_by_a_placement_in_which_it_is_sent_to_again() -> None:
+    server = Server("s0", placement(1, ("s0", "s1", "s2")))
+    first, second = sent(server.push(INIT_STEP, 1), Replicate)
+    server.say("s2", Replicated(second.req, 0, 1))
+
+    def reports(until_s: float) -> list[tuple[float, NodeId]]:
+        found = []
+        while server.now < until_s - 0.05:
+            server.now += 0.1
+            found += [(server.now, r.peer) for r in sent(server.core.tick(server.now), Unreachable)]
+        return found
+
+    assert reports(2.9) == []
+    server.tell(server.assign(placement(2, ("s0", "s1", "s2"))))
+    assert reports(5.0) == [], "nothing was asked, so nobody owes an answer"
+    server.tell(server.assign(placement(3, ("s0", "s1", "s2"))))
+    first, second = sent(server.push(INIT_STEP, 2, epoch=3), Replicate)
+    at, peer = reports(8.0)[0]
+    assert peer == "s1"
+    assert 5.25 <= at <= 5.8, "it is asked once more, but not for as long again"
+    server.say("s1", Replicated(first.req, 0, 3))
+    server.tell(server.assign(placement(4, ("s0", "s1"))))
+    server.push(INIT_STEP, 3, epoch=4)
+    assert reports(10.9) == [], "it had answered"
+    assert reports(11.6) != []
+
+
+def test_however_long_a_copy_was_silent_it_has_a_moment_to_answer_in_a_new_placement() -> None:
+    server = Server("s0", placement(1, ("s0", "s1")))
+    server.push(INIT_STEP, 1)
+    for half in range(1, 11):
+        server.now = half / 2
+        server.core.tick(server.now)
+    server.tell(server.assign(placement(2, ("s0", "s1"))))
+    server.now = 5.4
+    server.push(INIT_STEP, 2, epoch=2)
+    assert sent(server.core.tick(5.5), Unreachable) == []
+    assert [r.peer for r in sent(server.core.tick(6.0), Unreachable)] == ["s1"]
+
+
+def test_a_copy_that_answers_late_has_answered() -> None:
+    server = Server("s0", placement(1, ("s0", "s1")))
+    (late,) = sent(server.push(INIT_STEP, 1), Replicate)
+    for half in range(1, 6):
+        server.now = half / 2
+        server.core.tick(server.now)
+    server.tell(server.assign(placement(2, ("s0", "s1"))))
+    server.push(INIT_STEP, 2, epoch=2)
+    server.say("s1", Replicated(late.req, 0, 1))
+    for half in range(6, 11):
+        server.now = half / 2
+        assert sent(server.core.tick(server.now), Unreachable) == []
+
+
+def test_a_copy_that_left_the_sets_is_waited_for_anew_when_it_is_to_have_one_again() -> None:
+    server = Server("s0", placement(1, ("s0", "s1")))
+    server.push(INIT_STEP, 1)
+    for half in range(1, 8):
+        server.now = half / 2
+        server.core.tick(server.now)
+    for epoch, sets in ((2, ("s0",)), (3, ("s0", "s1"))):
+        server.tell(server.assign(placement(epoch, sets)))
+    server.push(INIT_STEP, 2, epoch=3)
+    for half in range(8, 13):
+        server.now = half / 2
+        assert sent(server.core.tick(server.now), Unreachable) == []
 
 
 def test_time_in_which_the_primary_was_stopped_is_nobody_elses_silence() -> None:
@@ -294,6 +364,14 @@ def test_a_copy_is_complete_when_it_has_caught_up() -> None:
     assert joiner.core.chains == primary.core.chains
 
 
+def test_a_copy_is_said_to_be_complete_at_once() -> None:
+    _, joiner, out = joined()
+    (part,) = [s for s in out if isinstance(s.message, CopyPart)]
+    assert [c.source for c in sent(joiner.say("s0", part.message, part.payload), Copied)] == ["s0"]
+    assert sent(joiner.say("s0", part.message, part.payload), Copied) == [], "and again with the next beat"
+    assert len(sent(joiner.core.tick(1.0), Copied)) == 1
+
+
 def test_rule_1_a_primary_waits_for_those_who_join_as_well() -> None:
     server = Server("s0", placement(1, ("s0", "s1"))).begin()
     server.tell(server.assign(placement(2, ("s0", "s1"), joining=(("s2", (0,)),)), at=0))
@@ -341,3 +419,49 @@ def test_a_version_that_must_stay_readable_is_kept_of_blocks_that_came_from_else
     server.tell(server.assign(placement(2, ("s1",)), at=0))
     assert own.kept == [0, 0]
     assert own.blocks == [1, 0]
+
+
+def test_a_version_from_before_a_copy_was_begun_is_not_readable_of_it() -> None:
+    """Nobody needs it any more, but this server may not have heard that when it is promoted."""
+    server = Server("s1", placement(1, ("s0", "s1"), ("s0",)))
+    server.replicate("s0", INIT_STEP, 1)
+    server.tell(Committed(1, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0)))
+    server.replicate("s0", 0, 2)
+    server.commit(1, 2)
+    server.tell(server.assign(placement(2, ("s0", "s1"), ("s0",), joining=(("s1", (1,)),)), at=1))
+    part = CopyPart(9, 0, 2, 1, 0, 1, (), ((1, b"chain"),))
+    assert len(sent(server.say("s0", part), Copied)) == 1
+    assert sent(server.core.tick(1.0), Beat)[0].kept == (0,)
+    server.tell(server.assign(placement(3, ("s1",)), at=1))
+    assert sent(server.core.tick(2.0), Beat)[0].kept == ()
+    (refused,) = sent(server.say("worker-0", Pull(1, 0, 3, 0, blocks=(0, 1))), Refused)
+    assert refused.rule == "gone"
+    assert [r.version for r in sent(server.say("worker-0", Pull(2, 0, 3, 1, blocks=(0, 1))), PullReply)] == [1]
+
+
+def test_a_pull_of_blocks_that_are_not_held_is_refused() -> None:
+    server = Server("s0", placement(1, ("s0", "s1"), ("s1", "s0"))).begin()
+    for blocks in ((0, 1), (7,)):
+        (refused,) = sent(server.say("worker-0", Pull(1, 0, 1, 0, blocks=blocks)), Refused)
+        assert refused.rule == "block"
+
+
+def test_a_server_that_cannot_load_a_checkpoint_sends_nothing_of_what_it_forgot() -> None:
+    server = Server("s0", placement(1, ("s0", "s1"))).begin()
+    (asked,) = sent(server.push(0, 5), Replicate)
+    server.stores[0].damaged = "f"
+    rewound = server.assign(placement(2, ("s0", "s1")), incarnation=1, folder="f", version=0)
+    assert len(sent(server.tell(rewound), NotLoaded)) == 1
+    for half in range(1, 20):
+        assert sent(server.core.tick(half / 2), Replicate) == []
+    assert server.core.greet("s1", 10.0) == []
+    assert sent(server.say("s1", Replicated(asked.req, 0, 1)), Ready) == []
+
+
+def test_what_a_primary_says_again_before_its_placement_has_begun_here_is_held_once() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"))).begin()
+    for _ in range(1000):
+        server.replicate("s0", 0, 7, epoch=2)
+    server.replicate("s0", 0, 8, epoch=2, part=1, parts=2)
+    out = server.tell(server.assign(placement(2, ("s0", "s1")), at=0))
+    assert [r.req for r in sent(out, Replicated)] == [7, 8]

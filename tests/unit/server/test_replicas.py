@@ -15,6 +15,7 @@ from tests.unit.server.kit import BLOCKS, bits_of, commit, model
 from tests.unit.server.test_copies import Slot, content
 
 from paceline.checkpoint.storage import LocalStorage
+from paceline.core.parts import PART_NBYTES
 from paceline.messages import (
     Assign,
     Beat,
@@ -37,8 +38,10 @@ from paceline.server.dense import DenseStore
 from paceline.server.service import ServerService
 from paceline.transport.base import PeerUp, Port, Received
 from paceline.transport.inproc import InprocHub
+from paceline.transport.limits import LinkLimits
 from paceline.transport.zmq import ZmqPort
 from paceline.types import INIT_STEP, Fence, NodeId, Placement, Segment
+from paceline.wire.frames import WireLimits
 
 M = TypeVar("M", bound=Message)
 SPEC = model("Adam", {"lr": 0.01})
@@ -49,7 +52,9 @@ PATIENCE_S = 20.0
 class Cluster:
     """Some real servers; the test is the coordinator, and the only worker."""
 
-    def __init__(self, make: Callable[[str], Port], count: int, folder: Path) -> None:
+    def __init__(
+        self, make: Callable[[str], Port], count: int, folder: Path, *, part_nbytes: int = PART_NBYTES
+    ) -> None:
         self.front = make("coordinator/1")
         self.ports = [make(f"server-{n}/{n}") for n in range(count)]
         self.nodes = [port.node for port in self.ports]
@@ -60,7 +65,7 @@ class Cluster:
         self.dice = random.Random(count)
         for port in self.ports:
             intro = Register(1, "server", port.node.split("/")[0], 1, "here", port.address)
-            self.services[port.node] = ServerService(port, intro, storage=LocalStorage(folder))
+            self.services[port.node] = ServerService(port, intro, storage=LocalStorage(folder), part_nbytes=part_nbytes)
             assert self.front.address is not None
             port.connect(self.front.address)
         self.wait(lambda: {n for n, m in self.heard if isinstance(m, Register)} == set(self.nodes))
@@ -125,8 +130,8 @@ class Cluster:
         alive = [n for n in self.placement.holders if n in self.services]
         self.until(Beat, alive, lambda beat: beat.epoch == self.epoch)
 
-    def step(self, *, save: bool = False) -> None:
-        """One slot of one worker, from its push to its commit."""
+    def step(self, *, save: bool = False, apart: bool = False) -> None:
+        """One slot of one worker, from its push (with `apart`, one a block) to its commit."""
         step = self.version if self.version >= 0 else INIT_STEP
         fence = Fence(1, self.version + 2)
         slot = Slot(self.dice)
@@ -136,11 +141,14 @@ class Cluster:
         self.heard.clear()
         for owner in owners:
             mine = [i for i, o in enumerate(self.placement.owners) if o == owner and i in frames]
-            described = tuple(BlockFrame(i, BLOCKS[i].dtype, BLOCKS[i].numel) for i in mine)
             seal = Seal(1.0 if step == INIT_STEP else slot.weight, absent, tuple((i, 0) for i in mine))
-            self.req += 1
-            message = Push(self.req, 0, self.epoch, step, 0, fence, self.version, described, seal)
-            self.front.send(owner, message, [frames[i] for i in mine])
+            runs = [[i] for i in mine] if apart and mine else [mine]
+            for run in runs:
+                described = tuple(BlockFrame(i, BLOCKS[i].dtype, BLOCKS[i].numel) for i in run)
+                self.req += 1
+                ends = seal if run is runs[-1] else None
+                message = Push(self.req, 0, self.epoch, step, 0, fence, self.version, described, ends)
+                self.front.send(owner, message, [frames[i] for i in run])
         self.until(Ready, owners, lambda ready: ready.step == step)
         self.version += 1
         row = msgspec.structs.replace(commit(SPEC, self.version, step), fences=(fence,))
@@ -168,12 +176,19 @@ class Cluster:
             assert len({tuple(sorted(bits.items())) for bits in found.values()}) == 1, f"block {block}"
 
 
-@pytest.fixture(params=["inproc", "local", "tcp"])
-def make(request: pytest.FixtureRequest) -> Callable[[str], Port]:
-    if request.param == "inproc":
-        hub = InprocHub(strict=True)
+def ports(lane: str, limits: LinkLimits | None = None) -> Callable[[str], Port]:
+    if lane == "inproc":
+        hub = InprocHub(strict=True, limits=limits)
         return lambda node: hub.port(node, listen=node.replace("/", "-"))
-    return lambda node: ZmqPort(node, TOKEN, listen="127.0.0.1", local=request.param == "local")
+    return lambda node: ZmqPort(node, TOKEN, listen="127.0.0.1", local=lane == "local", limits=limits)
+
+
+LANES = ["inproc", "local", "tcp"]
+
+
+@pytest.fixture(params=LANES)
+def make(request: pytest.FixtureRequest) -> Callable[[str], Port]:
+    return ports(request.param)
 
 
 @pytest.fixture
@@ -236,6 +251,29 @@ def test_a_server_that_had_nothing_is_sent_a_copy_while_training_goes_on(cluster
         cluster.step()
         cluster.check()
     assert cluster.nodes[1] not in cluster.copies(0)
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_no_message_is_larger_than_a_lane_carries(lane: str, tmp_path: Path) -> None:
+    """Sums and copies of a model that is far larger than one message: here, as large as one block."""
+    limits = LinkLimits(wire=WireLimits(max_frames=1, max_message_nbytes=max(b.nbytes for b in BLOCKS)))
+    cluster = Cluster(ports(lane, limits), 3, tmp_path, part_nbytes=1)
+    try:
+        everything = tuple(range(len(BLOCKS)))
+        cluster.place([0] * len(BLOCKS), [[1]] * len(BLOCKS))
+        for _ in range(3):
+            cluster.step(apart=True)
+            cluster.check()
+        cluster.place([1] * len(BLOCKS), [[0]] * len(BLOCKS), [(2, everything)])
+        cluster.step(apart=True)
+        cluster.until(Copied, [cluster.nodes[2]])
+        cluster.step(apart=True)
+        cluster.place([2] * len(BLOCKS), [[1]] * len(BLOCKS))
+        for _ in range(3):
+            cluster.step(apart=True)
+            cluster.check()
+    finally:
+        cluster.close()
 
 
 def test_only_primaries_write_checkpoints(cluster: Cluster) -> None:
