@@ -130,6 +130,7 @@ def test_the_environment() -> None:
         "PACELINE_MODE",
         "PACELINE_NAME",
         "PACELINE_OVERLAP",
+        "PACELINE_REACH_S",
         "PACELINE_RUN",
         "PACELINE_SEED",
         "PACELINE_SLOTS",

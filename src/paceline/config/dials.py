@@ -36,6 +36,10 @@ def parse_mode(text: str) -> Mode:
     raise UsageError(f"mode {text!r} is not known; use bsp, ssp:K (K steps of staleness, such as ssp:3) or asp")
 
 
+REACH_S = 3.0
+"""How long a peer may leave another without an answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     """What the coordinator is told when it starts.
@@ -61,7 +65,7 @@ class ClusterSpec:
     resume: str | None = None
     max_steps: int = 0
     replicas: int = 0
-    reach_s: float = 3.0
+    reach_s: float = REACH_S
 
     def __post_init__(self) -> None:
         for name in ("workers", "servers", "max_losses"):
@@ -82,6 +86,8 @@ class ClusterSpec:
             raise UsageError(
                 f"heartbeat_timeout_s ({self.heartbeat_timeout_s}) must exceed heartbeat_s ({self.heartbeat_s})"
             )
+        if self.reach_s <= self.heartbeat_s:
+            raise UsageError(f"PACELINE_REACH_S ({self.reach_s}) must exceed the heartbeat of {self.heartbeat_s} s")
 
     @property
     def held(self) -> int:

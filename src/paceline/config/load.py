@@ -21,6 +21,7 @@ THREADS = "PACELINE_THREADS"
 TIMEOUT_S = "PACELINE_TIMEOUT_S"
 CACHE = "PACELINE_CACHE"
 HEARTBEAT_TIMEOUT_S = "PACELINE_HEARTBEAT_TIMEOUT_S"
+REACH_S = "PACELINE_REACH_S"
 FAULTS = "PACELINE_FAULTS"
 OVERLAP = "PACELINE_OVERLAP"
 LOCAL_WORKERS = "PACELINE_LOCAL_WORKERS"
@@ -85,11 +86,6 @@ def worker_env(env: Mapping[str, str] | None = None) -> WorkerEnv:
         UsageError: a variable has a value that makes no sense; the message names it.
     """
     env = os.environ if env is None else env
-    timeout = env.get(TIMEOUT_S)
-    try:
-        timeout_s = float(timeout) if timeout else 30.0
-    except ValueError:
-        raise UsageError(f"{TIMEOUT_S} must be a number of seconds, not {timeout!r}") from None
     return WorkerEnv(
         run=Path(env[RUN]) if env.get(RUN) else None,
         name=role_name(env),
@@ -97,7 +93,7 @@ def worker_env(env: Mapping[str, str] | None = None) -> WorkerEnv:
         mode=env.get(MODE) or None,
         slots=_number(env, SLOTS),
         threads=1 if (threads := _number(env, THREADS)) is None else threads,
-        timeout_s=timeout_s,
+        timeout_s=_seconds(env, TIMEOUT_S, "30"),
         faults=env.get(FAULTS) or None,
         overlap=_switch(env, OVERLAP),
         local_workers=_number(env, LOCAL_WORKERS) or 1,
@@ -106,12 +102,20 @@ def worker_env(env: Mapping[str, str] | None = None) -> WorkerEnv:
 
 def heartbeat_timeout_s(env: Mapping[str, str] | None = None) -> float:
     """How long a role may be silent before it counts as lost."""
-    env = os.environ if env is None else env
-    text = env.get(HEARTBEAT_TIMEOUT_S) or "10"
+    return _seconds(env, HEARTBEAT_TIMEOUT_S, "10")
+
+
+def reach_s(env: Mapping[str, str] | None = None) -> float:
+    """How long a peer may leave others without an answer before they say so."""
+    return _seconds(env, REACH_S, "3")
+
+
+def _seconds(env: Mapping[str, str] | None, name: str, default: str) -> float:
+    text = (os.environ if env is None else env).get(name) or default
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"{HEARTBEAT_TIMEOUT_S} must be a number of seconds, not {text!r}") from None
+        raise UsageError(f"{name} must be a number of seconds, not {text!r}") from None
 
 
 def role_name(env: Mapping[str, str] | None = None) -> str:

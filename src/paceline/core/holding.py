@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from paceline.config.dials import REACH_S
 from paceline.core.attempts import StepSum
 from paceline.core.copies import Copies
 from paceline.core.effects import Send
@@ -14,6 +15,7 @@ from paceline.core.groups import Group
 from paceline.core.membership import RunningTime
 from paceline.core.parking import Parking
 from paceline.core.parts import PART_NBYTES
+from paceline.core.probing import Probing
 from paceline.core.replicating import Replicator
 from paceline.core.schedule import Schedule
 from paceline.core.store import BlockStore, SumKey
@@ -39,7 +41,7 @@ class Holding:
         *,
         heartbeat_s: float = 0.5,
         part_nbytes: int = PART_NBYTES,
-        reach_s: float = 3.0,
+        reach_s: float = REACH_S,
     ) -> None:
         """`make` gives an empty store: one at once, and one for each primary that this server has copies of.
 
@@ -49,6 +51,7 @@ class Holding:
         self.store = make()
         self.own = Group(self.store)
         self.copies = Copies(node, make)
+        self.probing = Probing()
         self.replicator = Replicator(self.store, reach_s, part_nbytes)
         self.part_nbytes = part_nbytes
         self.heartbeat_s = heartbeat_s
@@ -93,7 +96,7 @@ class Holding:
     @property
     def peers(self) -> dict[NodeId, str]:
         """The servers that this one must be able to reach now, and where they listen."""
-        return {lane.to: self._addresses.get(lane.to, "") for lane in self.replicator.lanes}
+        return {**self.probing.peers, **{to: self._addresses.get(to, "") for to in self.replicator.peers}}
 
     def _beat(self, now: float) -> Send:
         self._next_beat = now + self.heartbeat_s

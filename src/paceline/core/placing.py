@@ -16,12 +16,14 @@ from paceline.core.gate import Gate
 from paceline.core.keeping import Keeping
 from paceline.core.membership import Member
 from paceline.core.planning import Backups, Fleet, Joining, Owners, joins, normal, promote, settle
-from paceline.core.reach import Reach
-from paceline.messages import Copied, CopyOver, Reachable, Revoke, Unreachable
+from paceline.core.reach import BELIEVED_S, UNTIL_TRIED_S, Reach
+from paceline.messages import Copied, CopyOver, Reachable, Revoke, Try, Unreachable
 from paceline.types import NodeId, Placement, name_of
 
 _PATIENCE_S = 3.0  # for a lost server to be replaced, before its copies are made elsewhere
 _AGAIN_S = 0.25
+_OTHERS_S = 0.4  # after the first report of a server, in which others may say that it is the one who is cut off
+_TRY_S = 1.0
 _GIVE_UP_S = 300.0  # in which no worker reaches a server whose blocks nobody else has
 
 
@@ -37,6 +39,7 @@ class Placing:
         self._keeping = keeping
         self._look_at: float | None = None
         self._stuck_since: float | None = None
+        self._next_try = 0.0
 
     # ------------------------------------------------------------ one placement follows another
 
@@ -133,9 +136,10 @@ class Placing:
         reporter, member = job.members.members.get(sender), job.members.members.get(peer)
         if job.placement is None or reporter is None or member is None or message.epoch != job.placement.epoch:
             return []
-        self.reach.report(sender, peer, job.now)
         if reporter.role == "server":
-            return self._part(reporter, member)
+            said_s = self.reach.report(sender, peer, job.now, UNTIL_TRIED_S)
+            return self._part(reporter, member) if said_s >= _OTHERS_S else []
+        self.reach.report(sender, peer, job.now, BELIEVED_S)
         if peer not in job.owners:
             return []
         cuts = self.reach.cuts(job.now)
@@ -147,7 +151,9 @@ class Placing:
 
     def reachable(self, sender: NodeId, message: Reachable) -> list[Effect]:
         """It does get an answer."""
-        self.reach.restore(sender, message.peer, self._job.now)
+        member = self._job.members.members.get(sender)
+        wary = member is not None and member.role == "server"
+        self.reach.restore(sender, message.peer, self._job.now, wary=wary)
         self._note_cut_off()
         self.look(0.0)
         return self._job.serve()
@@ -161,10 +167,14 @@ class Placing:
     def _part(self, primary: Member, member: Member) -> list[Effect]:
         """A primary cannot reach one of its copies: the set shrinks before anything is committed without it.
 
-        The other one's sets are left as they are: it may be the one that is lost, and then this one takes over.
+        The other one's sets are left as they are: it may be the one that is lost, and then this one takes over. Of
+        whom more complain than of the other, that one is lost, if it can be spared.
         """
         old = self._job.placement
         assert old is not None
+        of_primary, of_member = (self._complaints(node) for node in (primary.node, member.node))
+        if of_primary > of_member and self.can_spare(primary.node):
+            return self.lose(primary, f"{of_primary} others cannot reach it")
         backups = [
             tuple(m for m in members if old.owners[b] != primary.node or m != member.node)
             for b, members in enumerate(old.backups)
@@ -174,6 +184,19 @@ class Placing:
             return []
         self.look(_AGAIN_S)
         return self._change(old.owners, normal(backups), why=f"{primary.name} cannot reach {member.name}")
+
+    def _complaints(self, node: NodeId) -> int:
+        return sum(peer == node for _, peer in self.reach.cuts(self._job.now))
+
+    def _try(self) -> list[Effect]:
+        """Have servers see whether they reach again whom they could not."""
+        job = self._job
+        if job.now < self._next_try:
+            return []
+        self._next_try = job.now + _TRY_S
+        servers = {m.node: m.address or "" for m in job.members.by_role("server")}
+        pairs = [(node, peer) for node, peer in self.reach.untried(job.now) if node in servers and peer in servers]
+        return [Send(node, Try(job.generation, peer, servers[peer])) for node, peer in pairs]
 
     def _note_cut_off(self) -> None:
         """Workers that cannot reach some primary get no leases."""
@@ -190,7 +213,7 @@ class Placing:
     def tick(self) -> list[Effect]:
         """Plan, if there is reason to and nothing else is under way."""
         job = self._job
-        effects = self._lose_silent()
+        effects = self._lose_silent() + self._try()
         if job.cut_off:
             before = set(job.cut_off)
             self._note_cut_off()

@@ -117,10 +117,11 @@ class _Copy:
 class Replicator:
     """Requests of one primary that its copies have not answered. Without copies there is nothing in here.
 
-    Sums and copies are sent in parts of about `part_nbytes`; a block that is larger is one by itself.
+    Sums and copies are sent in parts of about `part_nbytes`; a block that is larger is one by itself. `peers` are those
+    who are sent something.
     """
 
-    def __init__(self, store: BlockStore, reach_s: float = 3.0, part_nbytes: int = PART_NBYTES) -> None:
+    def __init__(self, store: BlockStore, reach_s: float, part_nbytes: int = PART_NBYTES) -> None:
         self.lanes: list[Lane] = []
         self.reach_s = reach_s
         self.part_nbytes = part_nbytes
@@ -130,7 +131,7 @@ class Replicator:
         self._asked: dict[int, _Asked] = {}
         self._totals: dict[tuple[int, tuple[Fence, ...]], _Total] = {}
         self._copies: dict[NodeId, _Copy] = {}
-        self._peers: set[NodeId] = set()
+        self.peers: set[NodeId] = set()
         self._heard: dict[NodeId, float] = {}
         self._waited: dict[NodeId, float] = {}
         self._silent: set[NodeId] = set()
@@ -150,9 +151,9 @@ class Replicator:
         self.lanes, self._at = found, (incarnation, epoch)
         self._flows = [_Flow(lane, self._in_parts(lane, blocks)) for lane in found]
         self._totals.clear()
-        self._peers = {lane.to for lane in found}
-        self._waited = {p: s for p, s in self._waited.items() if p in self._peers}
-        self._silent &= self._peers
+        self.peers = {lane.to for lane in found}
+        self._waited = {p: s for p, s in self._waited.items() if p in self.peers}
+        self._silent &= self.peers
 
     def _in_parts(self, lane: Lane, blocks: Mapping[int, BlockSpec]) -> list[tuple[int, ...]]:
         bounds = cuts((max(LEAST_NBYTES, blocks[b].nbytes) for b in lane.blocks), self.part_nbytes)
@@ -320,7 +321,7 @@ class Replicator:
         return out
 
     def _hears(self, peer: NodeId, now: float) -> list[Send]:
-        if peer not in self._peers:
+        if peer not in self.peers:
             return []
         self._heard[peer] = now
         self._waited.pop(peer, None)

@@ -106,7 +106,10 @@ class Roster:
         else:
             job.members.seen(sender, job.now)
         effects.append(
-            Send(sender, Welcome(message.req, job.generation, job.incarnation, job.job, job.spec.heartbeat_s))
+            Send(
+                sender,
+                Welcome(message.req, job.generation, job.incarnation, job.job, job.spec.heartbeat_s, job.spec.reach_s),
+            )
         )
         if message.role == "server":
             self._placing.look(0.0)

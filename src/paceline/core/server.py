@@ -27,6 +27,8 @@ from paceline.messages import (
     CopyOver,
     CopyPart,
     CopyPartAck,
+    Hail,
+    Hailed,
     Message,
     Plan,
     Pull,
@@ -41,6 +43,7 @@ from paceline.messages import (
     Saved,
     SaveOver,
     Summed,
+    Try,
     Unpin,
     Welcome,
 )
@@ -65,10 +68,14 @@ class ServerCore(Holding):
                 return self._copy(sender, message, payload)
             case Replicated() | CopyPartAck():
                 return self._copied(sender, message, now)
+            case Hail():
+                return [Send(sender, Hailed())]
+            case Hailed():
+                return self.probing.answered(sender)
             case BeatAck(generation=generation) | Welcome(generation=generation):
                 self.generation = max(self.generation, generation)
                 return []
-            case Committed() | Choose() | Assign() | Plan() | Unpin() | SaveOver() | CopyOver() | Abort():
+            case Committed() | Choose() | Assign() | Plan() | Unpin() | SaveOver() | CopyOver() | Try() | Abort():
                 if message.generation < self.generation:
                     self.refused["generation"] = self.refused.get("generation", 0) + 1
                     return []
@@ -117,10 +124,10 @@ class ServerCore(Holding):
 
     def greet(self, peer: NodeId, now: float) -> list[Send]:
         """The session with another server came up (again): say at once what it has not answered."""
-        return self.replicator.greet(peer, self._running.advance(now))
+        return self.probing.greet(peer) + self.replicator.greet(peer, self._running.advance(now))
 
     def _ordered(
-        self, message: Committed | Choose | Assign | Plan | Unpin | SaveOver | CopyOver | Abort, now: float
+        self, message: Committed | Choose | Assign | Plan | Unpin | SaveOver | CopyOver | Try | Abort, now: float
     ) -> list[Send]:
         match message:
             case Committed():
@@ -144,6 +151,8 @@ class ServerCore(Holding):
             case SaveOver(incarnation=incarnation, version=version):
                 if incarnation == self.incarnation and version == self.saving:
                     self.saving = self._saved = None
+            case Try():
+                return self.probing.begin(message, now)
             case Abort():
                 self.failed = message
         return []

@@ -8,7 +8,6 @@ from paceline.core.membership import RunningTime
 from paceline.messages import Message, Reachable, Unreachable
 from paceline.types import NodeId
 
-REACH_S = 3.0
 _AGAIN_S = 1.0
 _MAX_GAP_S = 0.5  # a worker that computes does not try to connect, so that time does not count
 
@@ -16,8 +15,8 @@ _MAX_GAP_S = 0.5  # a worker that computes does not try to connect, so that time
 class Watching:
     """The sessions of one port. A server without one for `reach_s`, while it was tried, is reported by name."""
 
-    def __init__(self, reach_s: float = REACH_S) -> None:
-        self._reach_s = reach_s
+    def __init__(self, reach_s: float) -> None:
+        self.reach_s = reach_s
         self._running = RunningTime(_MAX_GAP_S)
         self._up: set[NodeId] = set()
         self._missing: dict[NodeId, float] = {}
@@ -37,7 +36,7 @@ class Watching:
         out: list[Message] = []
         self._missing = {s: self._missing.get(s, ran) for s in servers if s not in self._up}
         for server, since in self._missing.items():
-            if ran - since >= self._reach_s and ran - self._told.get(server, -_AGAIN_S) >= _AGAIN_S:
+            if ran - since >= self.reach_s and ran - self._told.get(server, -_AGAIN_S) >= _AGAIN_S:
                 self._told[server] = ran
                 out.append(Unreachable(server, ran - since, epoch))
         for server in [s for s in self._told if s not in self._missing]:

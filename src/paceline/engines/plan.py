@@ -99,6 +99,7 @@ class RunPlan:
             servers=self.servers,
             replicas=self.replicas,
             heartbeat_timeout_s=load.heartbeat_timeout_s(),
+            reach_s=load.reach_s(),
             checkpoint_steps=steps,
             checkpoint_s=seconds,
             keep_checkpoints=self.keep,

@@ -30,9 +30,12 @@ from paceline.messages.replicas import (
     CopyOver,
     CopyPart,
     CopyPartAck,
+    Hail,
+    Hailed,
     Reachable,
     Replicate,
     Replicated,
+    Try,
     Unreachable,
 )
 from paceline.messages.saving import Checkpoint, NotLoaded, Position, Saved, SaveOver
@@ -115,6 +118,9 @@ AnyMessage = (
     | CopyOver
     | Unreachable
     | Reachable
+    | Try
+    | Hail
+    | Hailed
 )
 
 __all__ = [
@@ -146,6 +152,8 @@ __all__ = [
     "Finish",
     "GiveBack",
     "Grant",
+    "Hail",
+    "Hailed",
     "HeldLease",
     "JobArgs",
     "Message",
@@ -182,6 +190,7 @@ __all__ = [
     "SumMeta",
     "Summary",
     "Summed",
+    "Try",
     "Turn",
     "Unpin",
     "Unreachable",

@@ -44,13 +44,17 @@ class Register(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """Reply to `Register`: the dials that this run uses (the first worker's, for the whole job)."""
+    """Reply to `Register`: the dials that this run uses (the first worker's, for the whole job).
+
+    Whoever is not answered by a peer for `reach_s` says so.
+    """
 
     req: int
     generation: int
     incarnation: int
     job: JobArgs | None
     heartbeat_s: float
+    reach_s: float
 
 
 class Prepare(Message, frozen=True):

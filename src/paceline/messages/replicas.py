@@ -117,3 +117,22 @@ class Reachable(Message, frozen=True):
     """To the coordinator: `peer` answers (again)."""
 
     peer: NodeId
+
+
+class Try(Message, frozen=True):
+    """To a server: see whether you reach `peer`, which listens at `address`, and say `Reachable` if you do.
+
+    Said again as long as the coordinator wants to know.
+    """
+
+    generation: int
+    peer: NodeId
+    address: str
+
+
+class Hail(Message, frozen=True):
+    """From one server to another: do you hear me?"""
+
+
+class Hailed(Message, frozen=True):
+    """I do."""

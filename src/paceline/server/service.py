@@ -14,7 +14,7 @@ from paceline.core.effects import Send
 from paceline.core.parts import PART_NBYTES
 from paceline.core.server import ServerCore
 from paceline.errors import PeerLostError, PeerUnknownError
-from paceline.messages import BeatAck, Message, Register, Shutdown, Welcome
+from paceline.messages import BeatAck, Message, Register, Shutdown, Try, Welcome
 from paceline.server.chunks import Part
 from paceline.server.crew import Crew
 from paceline.server.dense import DenseStore
@@ -76,7 +76,7 @@ class ServerService:
                 if peer == self.coordinator:
                     self.coordinator = None
             case Received(peer=peer, message=Welcome() as welcome) if peer == self.coordinator:
-                self.core.heartbeat_s = welcome.heartbeat_s
+                self.core.heartbeat_s, self.core.replicator.reach_s = welcome.heartbeat_s, welcome.reach_s
                 self.core.handle(COORDINATOR, welcome, (), now)
             case Received(peer=peer, message=BeatAck() as ack):
                 self.core.handle(COORDINATOR, ack, (), now)
@@ -86,8 +86,9 @@ class ServerService:
                 self.ended = reason
             case Received(peer=peer, message=message, frames=frames):
                 sends = self.core.handle(peer, message, frames, now)
-                if self._epoch != (self.core.incarnation, self.core.epoch):
-                    self._epoch = self.core.incarnation, self.core.epoch
+                at = self.core.incarnation, self.core.epoch
+                if self._epoch != at or isinstance(message, Try):
+                    self._epoch = at
                     self._links.need(self.core.peers, now)
                 self._send(sends)
                 self.store.work_ahead()

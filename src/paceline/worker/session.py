@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from paceline.clients.redial import Find, Redial, is_coordinator
+from paceline.config.dials import REACH_S
 from paceline.core.effects import Send
 from paceline.core.watching import Watching
 from paceline.core.worker import Connect, Effect, Fill, WorkerCore, WorkerState
@@ -68,7 +69,7 @@ class Session:
         self._redial: Redial | None = None
         self._registered_at: NodeId | None = None
         self._servers: dict[NodeId, str] = {}
-        self._watching = Watching()
+        self._watching = Watching(REACH_S)
         self._refused: str | None = None
         self._next_tick = 0.0
         self._awaiting: int | None = None
@@ -90,6 +91,7 @@ class Session:
             self._wait(lambda: self.coordinator is not None, f"handshake at {address}")
             welcome = self._ask(lambda req: msgspec.structs.replace(self.core.introduction, req=req), Welcome)
             self._registered_at = self.coordinator
+            self._watching.reach_s = welcome.reach_s
             return welcome
 
     def place(self, prepared: Prepared) -> None:

@@ -74,7 +74,7 @@ BIG = {n: BlockSpec(n, Kind.PARAMETER, "float32", 16, 64, ()) for n in range(10)
 
 def flowing(**lane: bool) -> tuple[Replicator, list[Send]]:
     """A primary of ten blocks that sends a sum, two blocks a part."""
-    primary = Replicator(Large(), part_nbytes=2 * (16 << 10))
+    primary = Replicator(Large(), 3.0, part_nbytes=2 * (16 << 10))
     primary.restart([Lane("s1", tuple(BIG), **lane)], 0, 1, BIG)
     return primary, primary.send(SumKey(0, None), Ready(0, 1, 0, (fence(1),), 0, 0, ()), 0.0)
 

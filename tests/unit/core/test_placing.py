@@ -30,6 +30,7 @@ from paceline.messages import (
     Scale,
     Seal,
     Sealed,
+    Try,
     Turn,
     Unreachable,
 )
@@ -220,14 +221,16 @@ def test_rule_5_a_copy_that_its_primary_cannot_reach_leaves_the_set_before_anyth
     before, primary = placed(job), placed(job).owners[0]
     backup = before.backups[0][0]
     assert job.say(primary, Unreachable(backup, 3.0, epoch(job) - 1)) == []
-    effects = job.say(primary, Unreachable(backup, 3.0, epoch(job)))
+    assert job.say(primary, Unreachable(backup, 3.0, epoch(job))) == [], "others may have more to say"
+    job.now = 0.5
+    effects = job.say(primary, Unreachable(backup, 3.5, epoch(job)))
     (fact,) = written(effects, PlacementFact)
     for block, owner in enumerate(before.owners):
         # What the other one serves keeps its copy here: it may be lost altogether.
         without = {backup} if owner == primary else set()
         assert set(fact.placement.copies(block)) == set(before.copies(block)) - without
     assert fact.placement.epoch == before.epoch + 1
-    for job.now in (0.5, 1.0):
+    for job.now in (1.0, 1.5):
         job.wrote(job.core.tick(job.now))
     assert all(server != backup or before.owners[b] != primary for server, bs in placed(job).joining for b in bs)
 
@@ -473,3 +476,30 @@ def test_a_server_that_does_not_hear_is_lost_later_when_nobody_can_stand_in_for_
             tick(job, 0.5)
         assert seconds < job.now <= seconds + 1.0
         assert (job.core.failovers, job.core.rewinds) == ((1, 0) if replicas else (0, 1))
+
+
+def test_of_whom_more_complain_is_lost() -> None:
+    job = desk(servers=4, replicas=2)
+    first, second, third, _ = job.servers
+    for job.now in (0.0, 0.5):
+        effects = job.say(third, Unreachable(first, 3.0, epoch(job)))
+        effects += job.say("worker-0", Unreachable(first, 3.0, epoch(job)))
+        effects += job.say(first, Unreachable(second, 3.0, epoch(job)))
+    assert first not in placed(job).holders
+    assert second in placed(job).holders
+    assert (job.core.failovers, job.core.rewinds) == (1, 0)
+
+
+def test_servers_try_whom_they_could_not_reach_until_they_do() -> None:
+    job = desk()
+    primary = placed(job).owners[0]
+    backup = placed(job).backups[0][0]
+    for job.now in (0.0, 0.5):
+        job.say(primary, Unreachable(backup, 3.0, epoch(job)))
+    for _ in range(20):
+        (request,) = sent(tick(job), Try, primary)
+        assert (request.peer, request.address) == (backup, "there")
+    assert [pair for pair in job.core.cuts if primary in pair] == [(primary, backup)]
+    job.say(primary, Reachable(backup))
+    assert sent(tick(job), Try) == []
+    assert job.core.cuts == []

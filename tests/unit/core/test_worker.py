@@ -325,8 +325,8 @@ def test_rule_an_evicted_worker_registers_again_and_asks_again() -> None:
     assert kit.hear(Refused(turn.req, "unknown", "")) == [], "said twice"
     assert state_of(kit.core) == WorkerState.ASKING
     assert [r.req for r in sent(kit.core.tick(6.0), Register)] == [register.req]
-    assert kit.hear(Welcome(1, 1, 0, None, 0.5)) == [], "the answer to its first registration"
-    (again,) = sent(kit.hear(Welcome(register.req, 1, 0, None, 0.5)), Turn)
+    assert kit.hear(Welcome(1, 1, 0, None, 0.5, 3.0)) == [], "the answer to its first registration"
+    (again,) = sent(kit.hear(Welcome(register.req, 1, 0, None, 0.5, 3.0)), Turn)
     assert (again.phase, again.evaluation, again.abandoned) == (0, 3, None)
 
 
@@ -344,7 +344,7 @@ def test_a_host_that_registers_by_itself_is_not_disturbed() -> None:
     kit = WorkerKit()
     assert kit.hear(Refused(77, "unknown", "")) == []
     kit.computing(0)
-    assert kit.hear(Welcome(78, 1, 0, None, 0.5)) == []
+    assert kit.hear(Welcome(78, 1, 0, None, 0.5, 3.0)) == []
     assert state_of(kit.core) == WorkerState.COMPUTING
 
 

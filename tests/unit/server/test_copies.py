@@ -346,7 +346,7 @@ def test_a_copy_of_many_small_tensors_is_sent_in_messages_that_are_not_refused()
     for version, step in enumerate((INIT_STEP, 0)):
         store.add(SumKey(step, None), 1.0, frozenset(), {b.index: bytes_of(torch.ones(b.numel)) for b in blocks})
         store.apply(SumKey(step, None), commit(spec, version, step))
-    primary = Replicator(store)
+    primary = Replicator(store, 3.0)
     primary.restart(
         [Lane("server-1/1", tuple(b.index for b in blocks), joining=True)], 0, 1, {b.index: b for b in blocks}
     )

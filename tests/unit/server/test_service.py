@@ -197,8 +197,8 @@ def test_a_checkpoint_that_was_given_up_is_not_written_further(tmp_path: Path) -
 def test_every_coordinator_is_told_what_the_server_has(stage: Stage) -> None:
     first = stage.until(Register)
     assert (first.incarnation, first.epoch, first.applied) == (0, 0, -2)
-    stage.say(Welcome(1, 1, 0, None, 0.05))
-    assert stage.service.core.heartbeat_s == 0.05
+    stage.say(Welcome(1, 1, 0, None, 0.05, 0.7))
+    assert (stage.service.core.heartbeat_s, stage.service.core.replicator.reach_s) == (0.05, 0.7)
     stage.assign()
     stage.initialise(save=False)
     stage.front.close()

@@ -74,7 +74,7 @@ class Coordinators:
 
 
 def welcome(message: Message, generation: int = 1) -> Message | None:
-    return Welcome(message.req, generation, 0, None, 0.5) if isinstance(message, Register) else None
+    return Welcome(message.req, generation, 0, None, 0.5, 3.0) if isinstance(message, Register) else None
 
 
 def ok(message: Message) -> Message | None:
