@@ -31,6 +31,8 @@ from paceline.sim.symbols import Part, Reads, SymbolStore, Value
 from paceline.sim.world import Violation
 from paceline.types import INIT_STEP, UNLIMITED, Commit, Fence, NodeId, Placement, Segment, SlotId
 
+_WATCHED = (Committed, Grant, Choose, EvalGrant, PhaseOver)
+
 
 @dataclass(slots=True)
 class Line:
@@ -209,6 +211,8 @@ class Checker:
 
     def sends(self, effect: Send) -> None:
         """The coordinator is about to send."""
+        if not isinstance(effect.message, _WATCHED):
+            return
         match effect.message:
             case Committed(commit=commit):
                 self._is_written(commit, "announced")

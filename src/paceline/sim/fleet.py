@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from paceline.core.following import Follower
 from paceline.messages import Exited, Scale
+from paceline.sim.network import CUTS
 from paceline.sim.scenario import Fault
 from paceline.sim.world import Process, Violation
 from paceline.types import COORDINATOR, Commit, NodeId, Placement
 
 if TYPE_CHECKING:
-    from paceline.sim.cluster import Cluster, SimServer
-
-_CUTS = ("symmetric", "one-way", "flapping")
+    from paceline.sim.cluster import Cluster
+    from paceline.sim.roles import SimServer
 
 
 class Fleet:
@@ -60,11 +60,11 @@ class Fleet:
             case "cut-server":
                 ends = [COORDINATOR, server.node]
                 rng.shuffle(ends)
-                cluster.network.cut(ends[0], ends[1], fault.lasts_s, rng.choice(_CUTS))
+                cluster.network.cut(ends[0], ends[1], fault.lasts_s, rng.choice(CUTS))
             case "cut-servers":
                 other = rng.choice(self.servers)
                 if other is not server:
-                    cluster.network.cut(server.node, other.node, fault.lasts_s, rng.choice(_CUTS))
+                    cluster.network.cut(server.node, other.node, fault.lasts_s, rng.choice(CUTS))
 
     def _may(self, fault: Fault) -> bool:
         """Where care is taken: every block has all its copies, on servers of which none is in trouble."""
@@ -72,7 +72,7 @@ class Fleet:
         if not cluster.scenario.careful or fault.kind == "cut-servers":
             return True
         now = cluster.world.now
-        if now < self._trouble_until or not self._redundant() or not cluster.faulty:
+        if now < self._trouble_until or not self._redundant() or not cluster.faults.on:
             return False
         self._trouble_until = now + fault.lasts_s + 1.0
         return True

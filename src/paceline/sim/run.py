@@ -16,7 +16,7 @@ _SETTLE_S = 3.0  # after the last worker's goodbye: what is still on its way arr
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one schedule went. `digest` is equal for two runs only if every event was."""
+    """How one schedule went. `digest` is equal for two runs only if every event was; "" if it was not asked for."""
 
     seed: int
     digest: str
@@ -32,13 +32,13 @@ class Outcome:
     rewinds: int = 0
 
 
-def simulate(scenario: Scenario) -> Outcome:
-    """Play one schedule to its end.
+def simulate(scenario: Scenario, *, hashed: bool = False) -> Outcome:
+    """Play one schedule to its end; with `hashed`, the outcome has a digest of all that happened.
 
     Raises:
         Violation: a rule was broken, or the job did not end; names the seed and the last events.
     """
-    trace = Trace()
+    trace = Trace(hashed=hashed)
     cluster = Cluster(scenario, trace)
     collecting = gc.isenabled()
     gc.disable()  # a schedule makes little garbage, and looking for it took a sixth of the time
@@ -69,7 +69,7 @@ def simulate(scenario: Scenario) -> Outcome:
         cluster.checker.slots_done,
         core.totals.lost_workers,
         core.totals.wasted_slots,
-        cluster.fired,
+        cluster.faults.fired,
         core.failovers,
         cluster.checker.copies,
         core.rewinds,
@@ -132,22 +132,18 @@ def _play(cluster: Cluster) -> None:
     world, scenario = cluster.world, cluster.scenario
     cluster.start()
     limit = scenario.heal_at_s + scenario.bound_s
-    while world.step():
+    while world.run(_LOOK_EVERY):
         if cluster.coordinator.core.failure is not None:
             raise Violation(f"the job failed: {cluster.coordinator.core.failure.reason}")
         if world.now > limit:
             raise Violation(f"no end {scenario.bound_s} s after the faults ended: {_stuck(cluster)}")
-        if (
-            world.events % _LOOK_EVERY == 0
-            and not cluster.faulty
-            and all(w.done or not w.alive for w in cluster.workers)
-        ):
+        if not cluster.faults.on and all(w.done or not w.alive for w in cluster.workers):
             if cluster.is_complete():
                 break
             if cluster.coordinator.alive and not cluster.coordinator.core.rewinding:
                 cluster.spawn(0, 0.1)  # blocks were lost when the scripts had ended: the engine starts them again
     limit = world.now + _SETTLE_S + scenario.cluster.heartbeat_timeout_s
-    while world.now < limit and world.step():
+    while world.now < limit and world.run(_LOOK_EVERY):
         pass
 
 

@@ -229,7 +229,7 @@ class SimWorker(Node):
     def _mangles(self, push: Push) -> bool:
         """Whether this push lies about its base. Repetitions of a request are equal, so they all do or none does."""
         if push.req not in self._lies:
-            self._lies[push.req] = self.cluster.faulty and self.rng.random() < self.scenario.habits.mangled
+            self._lies[push.req] = self.cluster.faults.on and self.rng.random() < self.scenario.habits.mangled
         return self._lies[push.req]
 
     # ------------------------------------------------------------ the script's side
@@ -368,7 +368,7 @@ class SimWorker(Node):
         assert task.segment is not None
         reads = self._reads()
         self.cluster.checker.may_compute(task.step, reads, self.node)
-        calm = not self.cluster.faulty
+        calm = not self.cluster.faults.on
         # Interchangeable attempts have the same content; of others, each has its own.
         chance = rng
         if self.scenario.model.deterministic and task.segment.window == 0:
@@ -389,7 +389,7 @@ class SimWorker(Node):
                         pushed[block] = 0
                         yield Sleep(self.rng.uniform(0.0, 0.02) * self.speed)
         if not calm and rng.random() < habits.vanish:
-            self.cluster.vanish(self)
+            self.cluster.faults.vanish(self)
             yield Sleep(1e9)
         if self.cluster.stops(task.step):
             yield from self._stop(task)
@@ -411,7 +411,7 @@ class SimWorker(Node):
         self._push(task, rest, 0, weight, revs)
         self._send_all(self.core.sealed(now.now, weight, self._hyper(task), {"loss": 1.0}, 0.1))
         if not calm and rng.random() < habits.cut_off:
-            self.cluster.cut_off(self)
+            self.cluster.faults.cut_off(self)
 
     def _stop(self, task: Grant) -> Script:
         plan = self.scenario.stop
