@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +16,8 @@ from paceline.types import COORDINATOR
 if TYPE_CHECKING:
     from paceline.sim.cluster import Cluster
     from paceline.sim.worker import SimWorker
+
+_HEALED_DELAY_S = 0.004
 
 
 class Faults:
@@ -165,7 +168,7 @@ class Faults:
         cluster, world = self._cluster, self._cluster.world
         world.note("heal", "all")
         self.on = False
-        cluster.network.heal()
+        cluster.network.heal(_HEALED_DELAY_S if cluster.scenario.hurries else inf)
         for process in (cluster.coordinator, *cluster.servers):
             if process.stopped:
                 world.wake(process)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from paceline.sim.cluster import Cluster
     from paceline.sim.roles import SimServer
 
+_LATER_S = 0.3  # where one at a time would be too many, it is tried again
+
 
 class Fleet:
     """Servers by their place; a place keeps its name, whoever is in it."""
@@ -41,11 +43,13 @@ class Fleet:
     # ------------------------------------------------------------ faults
 
     def inject(self, fault: Fault) -> None:
-        """Something happens to servers, unless one at a time would be too many."""
+        """Something happens to servers: later, if one more would be too many."""
         if fault.kind == "scale":
             self._scale()
             return
         if not self._may(fault):
+            if self._cluster.faults.on:
+                self._cluster.world.after(_LATER_S, self._clock, self.inject, fault)
             return
         cluster, rng = self._cluster, self._rng
         if fault.kind == "kill-server":
@@ -72,12 +76,13 @@ class Fleet:
         if not cluster.scenario.careful or fault.kind == "cut-servers":
             return True
         now = cluster.world.now
-        if now < self._trouble_until or not self._redundant() or not cluster.faults.on:
+        if now < self._trouble_until or not self.is_redundant() or not cluster.faults.on:
             return False
         self._trouble_until = now + fault.lasts_s + 1.0
         return True
 
-    def _redundant(self) -> bool:
+    def is_redundant(self) -> bool:
+        """Whether every block has all its copies, on healthy servers."""
         placement, cluster = self._placement(), self._cluster
         if placement is None or cluster.coordinator.core.awaited or placement.joining:
             return False
@@ -113,7 +118,10 @@ class Fleet:
     def revive(self, index: int) -> None:
         """Start a server in that place, if it is still wanted."""
         old = self.servers[index]
-        if old.alive or index >= self._wanted:
+        if old.alive:
+            return
+        if index >= self._wanted:
+            old.retired = True  # until it is wanted again
             return
         self._cluster.pids += 1
         name = old.introduction.name
@@ -145,8 +153,9 @@ class Fleet:
                 self.revive(index)
         if core.placement is None or core.awaited:
             return
+        draining = core.draining
         for server in self.servers:
-            if server.alive and server.node in core.draining and server.node not in core.holders:
+            if server.alive and server.node in draining and server.node not in core.holders:
                 server.alive, server.retired = False, True
                 exited = Exited(1, server.introduction.name, server.introduction.pid, 0)
                 cluster.network.send("engine", COORDINATOR, exited)

@@ -53,10 +53,13 @@ class Network:
         """`process` can be reached."""
         self.processes[process.node] = process
 
-    def heal(self) -> None:
-        """From now on everything arrives, once and in order."""
-        self.weather = Weather(min_delay_s=self.weather.min_delay_s, mean_delay_s=self.weather.mean_delay_s)
+    def heal(self, mean_delay_s: float) -> None:
+        """From now on everything arrives, once and in order, after a delay whose mean is `mean_delay_s` at the most."""
+        mean_s = min(self.weather.mean_delay_s, mean_delay_s)
+        self.weather = Weather(min_delay_s=self.weather.min_delay_s, mean_delay_s=mean_s)
         self.cuts.clear()
+        for link in self._links.values():
+            link.mean_delay_s = min(link.mean_delay_s, mean_delay_s)
 
     def cut(self, a: NodeId, b: NodeId, seconds: float, kind: str = "symmetric") -> None:
         """Nothing passes between the two for a while; `one-way`: from the first to the second; `flapping`: by turns."""

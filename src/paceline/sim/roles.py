@@ -18,6 +18,8 @@ from paceline.types import COORDINATOR, Commit, NodeId
 if TYPE_CHECKING:
     from paceline.sim.cluster import Cluster
 
+_TICK_S = 0.2
+
 
 class SimCoordinator(Node):
     """A start of the coordinator process; what it writes is on the cluster's disk."""
@@ -70,7 +72,7 @@ class SimCoordinator(Node):
     def _tick(self) -> None:
         now = self._running.advance(self.cluster.world.now)
         self._carry_out(self.core.tick(now))
-        self.cluster.world.after(0.1, self, self._tick)
+        self.cluster.world.after(_TICK_S, self, self._tick)
 
     def _carry_out(self, effects: list[Effect]) -> None:
         checker, members = self.cluster.checker, self.core.members.members
@@ -159,7 +161,7 @@ class SimServer(Node):
 
     def _tick(self) -> None:
         self._send(self.core.tick(self.cluster.world.now))
-        self.cluster.world.after(0.1, self, self._tick)
+        self.cluster.world.after(_TICK_S, self, self._tick)
 
     def _send(self, sends: list[Send]) -> None:
         network = self.cluster.network

@@ -11,7 +11,7 @@ from paceline.sim.scenario import Scenario
 from paceline.sim.world import Trace, Violation
 
 _LOOK_EVERY = 8  # events, before it is asked again whether all is done
-_SETTLE_S = 3.0  # after the last worker's goodbye: what is still on its way arrives, books are closed
+_SETTLE_S = 1.0  # after the last worker's goodbye, before it is asked whether all is at rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,30 @@ def _play(cluster: Cluster) -> None:
                 break
             if cluster.coordinator.alive and not cluster.coordinator.core.rewinding:
                 cluster.spawn(0, 0.1)  # blocks were lost when the scripts had ended: the engine starts them again
-    limit = world.now + _SETTLE_S + scenario.cluster.heartbeat_timeout_s
-    while world.now < limit and world.run(_LOOK_EVERY):
-        pass
+    _settle(cluster)
+
+
+def _settle(cluster: Cluster) -> None:
+    """What is still on its way arrives, books are closed, lost copies are made anew; that may take a while."""
+    world, scenario = cluster.world, cluster.scenario
+    limit = world.now + scenario.cluster.heartbeat_timeout_s + 3 * _SETTLE_S
+    until = limit if scenario.lingers else world.now + _SETTLE_S
+    while world.run(_LOOK_EVERY):
+        if world.now >= limit or (world.now >= until and _is_at_rest(cluster)):
+            return
+        if world.now >= until:
+            until += _SETTLE_S
+
+
+def _is_at_rest(cluster: Cluster) -> bool:
+    core = cluster.coordinator.core
+    if len(core.leases) or len(core.gate) or not core.settled or not cluster.fleet.is_redundant():
+        return False
+    try:
+        cluster.fleet.check_end(len(cluster.checker.log) - 1)
+    except Violation:
+        return False
+    return True
 
 
 def _stuck(cluster: Cluster) -> str:
