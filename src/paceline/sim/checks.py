@@ -82,6 +82,7 @@ class Checker:
         self.excused = -1
         self.slots_done = 0
         self.copies = 0
+        self._chains: dict[tuple[int, int], list[bytes]] = {}
 
     @property
     def line(self) -> Line:
@@ -317,11 +318,11 @@ class Checker:
 
     def chain(self, block: int, version: int, incarnation: int) -> bytes:
         """The hash chain of a block, as the log says it must be."""
-        chain = START
-        for commit in self.lines[incarnation].log[: version + 1]:
+        known = self._chains.setdefault((incarnation, block), [START])
+        for commit in self.lines[incarnation].log[len(known) - 1 : version + 1]:
             fences = next((f for blocks, f in commit.variants if block in blocks), commit.fences)
-            chain = extend(chain, commit.version, commit.step, fences)
-        return chain
+            known.append(extend(known[-1], commit.version, commit.step, fences))
+        return known[version + 1]
 
     def _agree(self, commit: Commit, weights: tuple[float, ...]) -> None:
         """Every server applies slots of the same weight: where fences differ, attempts must not."""

@@ -18,7 +18,7 @@ from paceline.types import COORDINATOR, Commit, NodeId
 if TYPE_CHECKING:
     from paceline.sim.cluster import Cluster
 
-_TICK_S = 0.2
+_TICK_S = 0.25
 
 
 class SimCoordinator(Node):

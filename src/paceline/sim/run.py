@@ -129,8 +129,15 @@ class Tally:
 
 
 def _play(cluster: Cluster) -> None:
-    world, scenario = cluster.world, cluster.scenario
     cluster.start()
+    _work(cluster)
+    while not _settle(cluster):
+        _work(cluster)
+
+
+def _work(cluster: Cluster) -> None:
+    """Until the job is complete."""
+    world, scenario = cluster.world, cluster.scenario
     limit = scenario.heal_at_s + scenario.bound_s
     while world.run(_LOOK_EVERY):
         if cluster.coordinator.core.failure is not None:
@@ -142,19 +149,25 @@ def _play(cluster: Cluster) -> None:
                 break
             if cluster.coordinator.alive and not cluster.coordinator.core.rewinding:
                 cluster.spawn(0, 0.1)  # blocks were lost when the scripts had ended: the engine starts them again
-    _settle(cluster)
 
 
-def _settle(cluster: Cluster) -> None:
-    """What is still on its way arrives, books are closed, lost copies are made anew; that may take a while."""
+def _settle(cluster: Cluster) -> bool:
+    """What is still on its way arrives, books are closed, lost copies are made anew; that may take a while.
+
+    False if blocks turn out to be lost: there is work again.
+    """
     world, scenario = cluster.world, cluster.scenario
     limit = world.now + scenario.cluster.heartbeat_timeout_s + 3 * _SETTLE_S
     until = limit if scenario.lingers else world.now + _SETTLE_S
-    while world.run(_LOOK_EVERY):
-        if world.now >= limit or (world.now >= until and _is_at_rest(cluster)):
-            return
-        if world.now >= until:
-            until += _SETTLE_S
+    while world.now < limit and world.run(_LOOK_EVERY):
+        if world.now < until:
+            continue
+        if not cluster.is_complete():
+            return False
+        if _is_at_rest(cluster):
+            break
+        until += _SETTLE_S
+    return cluster.is_complete()
 
 
 def _is_at_rest(cluster: Cluster) -> bool:
