@@ -110,5 +110,7 @@ class Network:
         return True
 
     def _deliver(self, sender: NodeId, target: Node, message: Message, payload: Sequence[object]) -> None:
-        self.world.note("deliver", target.node, sender, message)
+        world = self.world
+        if world.trace is not None:  # as `note` does; this is the most frequent event
+            world.trace.note(world.now, "deliver", target.node, sender, message)
         target.receive(sender, message, tuple([p.content if isinstance(p, Buffer) else p for p in payload]))

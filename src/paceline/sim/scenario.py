@@ -194,7 +194,7 @@ def _shape(
     if rng.random() < 0.1:
         slots = rng.randint(2, 3)  # a window with several slots a step
     phases = _phases(rng, slots or 1)
-    if replicas_ and chance.random() < 0.15:  # long enough for copies to be made, and lost again
+    if replicas_ and chance.random() < 0.12:  # long enough for copies to be made, and lost again
         phases = tuple(msgspec.structs.replace(p, epochs=2 * p.epochs) for p in phases)
     return _Shape(mode_, workers_, servers_, replicas_, careful, slots, phases)
 
@@ -265,7 +265,7 @@ def _bound_s(shape: _Shape, validators: tuple[ValidatorSpec, ...], turn_s: float
 
 def _phases(rng: Random, slots: int) -> tuple[PhaseSpec, ...]:
     phases = []
-    for number in range(rng.choice((1, 1, 2, 3))):
+    for number in range(rng.choice((1, 1, 1, 2, 3))):
         batch = rng.randint(1, 4)
         phases.append(
             PhaseSpec(
