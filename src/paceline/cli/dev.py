@@ -25,6 +25,7 @@ command.add_command(chaos.command)
 @click.option("--mode", default=None, help="bsp, ssp:K or asp. [default: the seed says]")
 @click.option("--workers", type=int, default=None, help="Workers at the start. [default: the seed says]")
 @click.option("--servers", type=int, default=None, help="Parameter servers. [default: the seed says]")
+@click.option("--replicas", type=int, default=None, help="Backups of each block. [default: the seed says]")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Write the figures here.")
 @click.option("--measure", is_flag=True, help="Measure the cost of a slot with 10 to 10,000 workers instead.")
 def sim(
@@ -33,18 +34,23 @@ def sim(
     mode: str | None,
     workers: int | None,
     servers: int | None,
+    replicas: int | None,
     json_file: Path | None,
     measure: bool,
 ) -> None:
     """Play seeded schedules of faults on the core, checking every rule after each event."""
-    result = _measure(mode) if measure else _play(range(start, start + seeds), mode, workers, servers)
+    if replicas is not None and servers is not None and servers <= replicas:
+        raise click.UsageError(f"{replicas} replicas need {replicas + 1} servers at least, not {servers}")
+    result = _measure(mode) if measure else _play(range(start, start + seeds), mode, workers, servers, replicas)
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=2) + "\n")
     if result.get("violations"):
         sys.exit(1)
 
 
-def _play(seeds: range, mode: str | None, workers: int | None, servers: int | None) -> dict[str, object]:
+def _play(
+    seeds: range, mode: str | None, workers: int | None, servers: int | None, replicas: int | None
+) -> dict[str, object]:
     from paceline.sim.run import Tally, simulate
     from paceline.sim.scenario import make_scenario
     from paceline.sim.world import Violation
@@ -53,7 +59,8 @@ def _play(seeds: range, mode: str | None, workers: int | None, servers: int | No
     with click.progressbar(seeds, label="schedules", file=sys.stderr, hidden=not sys.stderr.isatty()) as progress:
         for seed in progress:
             try:
-                tally.add(simulate(make_scenario(seed, mode=mode, workers=workers, servers=servers)))
+                scenario = make_scenario(seed, mode=mode, workers=workers, servers=servers, replicas=replicas)
+                tally.add(simulate(scenario))
             except Violation as violation:
                 tally.fail(violation)
                 click.echo(f"\n{violation}\n", err=True)

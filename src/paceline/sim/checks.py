@@ -31,6 +31,8 @@ from paceline.sim.symbols import Part, Reads, SymbolStore, Value
 from paceline.sim.world import Violation
 from paceline.types import INIT_STEP, UNLIMITED, Commit, Fence, NodeId, Placement, Segment, SlotId
 
+_WATCHED = (Committed, Grant, Choose, EvalGrant, PhaseOver)
+
 
 @dataclass(slots=True)
 class Line:
@@ -80,6 +82,7 @@ class Checker:
         self.excused = -1
         self.slots_done = 0
         self.copies = 0
+        self._chains: dict[tuple[int, int], list[bytes]] = {}
 
     @property
     def line(self) -> Line:
@@ -209,6 +212,8 @@ class Checker:
 
     def sends(self, effect: Send) -> None:
         """The coordinator is about to send."""
+        if not isinstance(effect.message, _WATCHED):
+            return
         match effect.message:
             case Committed(commit=commit):
                 self._is_written(commit, "announced")
@@ -313,11 +318,11 @@ class Checker:
 
     def chain(self, block: int, version: int, incarnation: int) -> bytes:
         """The hash chain of a block, as the log says it must be."""
-        chain = START
-        for commit in self.lines[incarnation].log[: version + 1]:
+        known = self._chains.setdefault((incarnation, block), [START])
+        for commit in self.lines[incarnation].log[len(known) - 1 : version + 1]:
             fences = next((f for blocks, f in commit.variants if block in blocks), commit.fences)
-            chain = extend(chain, commit.version, commit.step, fences)
-        return chain
+            known.append(extend(known[-1], commit.version, commit.step, fences))
+        return known[version + 1]
 
     def _agree(self, commit: Commit, weights: tuple[float, ...]) -> None:
         """Every server applies slots of the same weight: where fences differ, attempts must not."""

@@ -90,6 +90,12 @@ class Disk:
         """The complete ones; that one is damaged is not seen before it is read."""
         return [f.checkpoint for _, f in sorted(self.folders.items()) if f.checkpoint is not None]
 
+    def damage(self) -> None:
+        """The newest of those that are complete cannot be read any more."""
+        whole = [f for f in self.folders.values() if f.checkpoint is not None]
+        if whole:
+            whole[-1].damaged = True
+
     def read(self, folder: str, blocks: Mapping[int, object]) -> tuple[dict[int, Value], dict[int, bytes]]:
         """The values and chains of some blocks.
 

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 from paceline.core.following import Follower
 from paceline.messages import Exited, Scale
+from paceline.sim.network import CUTS
 from paceline.sim.scenario import Fault
 from paceline.sim.world import Process, Violation
 from paceline.types import COORDINATOR, Commit, NodeId, Placement
 
 if TYPE_CHECKING:
-    from paceline.sim.cluster import Cluster, SimServer
+    from paceline.sim.cluster import Cluster
+    from paceline.sim.roles import SimServer
 
-_CUTS = ("symmetric", "one-way", "flapping")
+_LATER_S = 0.3  # where one at a time would be too many, it is tried again
 
 
 class Fleet:
@@ -41,11 +43,13 @@ class Fleet:
     # ------------------------------------------------------------ faults
 
     def inject(self, fault: Fault) -> None:
-        """Something happens to servers, unless one at a time would be too many."""
+        """Something happens to servers: later, if one more would be too many."""
         if fault.kind == "scale":
             self._scale()
             return
         if not self._may(fault):
+            if self._cluster.faults.on:
+                self._cluster.world.after(_LATER_S, self._clock, self.inject, fault)
             return
         cluster, rng = self._cluster, self._rng
         if fault.kind == "kill-server":
@@ -60,11 +64,11 @@ class Fleet:
             case "cut-server":
                 ends = [COORDINATOR, server.node]
                 rng.shuffle(ends)
-                cluster.network.cut(ends[0], ends[1], fault.lasts_s, rng.choice(_CUTS))
+                cluster.network.cut(ends[0], ends[1], fault.lasts_s, rng.choice(CUTS))
             case "cut-servers":
                 other = rng.choice(self.servers)
                 if other is not server:
-                    cluster.network.cut(server.node, other.node, fault.lasts_s, rng.choice(_CUTS))
+                    cluster.network.cut(server.node, other.node, fault.lasts_s, rng.choice(CUTS))
 
     def _may(self, fault: Fault) -> bool:
         """Where care is taken: every block has all its copies, on servers of which none is in trouble."""
@@ -72,12 +76,13 @@ class Fleet:
         if not cluster.scenario.careful or fault.kind == "cut-servers":
             return True
         now = cluster.world.now
-        if now < self._trouble_until or not self._redundant() or not cluster.faulty:
+        if now < self._trouble_until or not self.is_redundant() or not cluster.faults.on:
             return False
         self._trouble_until = now + fault.lasts_s + 1.0
         return True
 
-    def _redundant(self) -> bool:
+    def is_redundant(self) -> bool:
+        """Whether every block has all its copies, on healthy servers."""
         placement, cluster = self._placement(), self._cluster
         if placement is None or cluster.coordinator.core.awaited or placement.joining:
             return False
@@ -113,7 +118,10 @@ class Fleet:
     def revive(self, index: int) -> None:
         """Start a server in that place, if it is still wanted."""
         old = self.servers[index]
-        if old.alive or index >= self._wanted:
+        if old.alive:
+            return
+        if index >= self._wanted:
+            old.retired = True  # until it is wanted again
             return
         self._cluster.pids += 1
         name = old.introduction.name
@@ -145,8 +153,9 @@ class Fleet:
                 self.revive(index)
         if core.placement is None or core.awaited:
             return
+        draining = core.draining
         for server in self.servers:
-            if server.alive and server.node in core.draining and server.node not in core.holders:
+            if server.alive and server.node in draining and server.node not in core.holders:
                 server.alive, server.retired = False, True
                 exited = Exited(1, server.introduction.name, server.introduction.pid, 0)
                 cluster.network.send("engine", COORDINATOR, exited)

@@ -81,14 +81,14 @@ def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000) -> 
     cluster = Cluster(scenario, None)
     cluster.start()
     world, log, coordinator = cluster.world, cluster.checker.log, cluster.coordinator
-    while not log and world.step():
+    while not log and world.run():
         pass
     # Set-up is over: from the initial weights to the last commit.
     gc.collect()
     gc.freeze()
     coordinator.timer = process_time
     began, events = process_time(), world.events
-    while len(log) <= steps and world.step():
+    while len(log) <= steps and world.run():
         pass
     seconds = process_time() - began
     gc.unfreeze()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 from random import Random
 
 from paceline.messages import Message
@@ -12,6 +13,8 @@ from paceline.sim.world import Node, World
 from paceline.types import NodeId
 
 _MAX_DROPS_IN_A_ROW = 3  # a link that never delivers is a cut, which is a fault of its own
+
+CUTS = ("symmetric", "one-way", "flapping")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +47,19 @@ class Network:
         self.dropped = 0
         self.duplicated = 0
         self._links: dict[tuple[NodeId, NodeId], _Link] = {}
+        self._random = rng.random
 
     def add(self, process: Node) -> None:
         """`process` can be reached."""
         self.processes[process.node] = process
 
-    def heal(self) -> None:
-        """From now on everything arrives, once and in order."""
-        self.weather = Weather(min_delay_s=self.weather.min_delay_s, mean_delay_s=self.weather.mean_delay_s)
+    def heal(self, mean_delay_s: float) -> None:
+        """From now on everything arrives, once and in order, after a delay whose mean is `mean_delay_s` at the most."""
+        mean_s = min(self.weather.mean_delay_s, mean_delay_s)
+        self.weather = Weather(min_delay_s=self.weather.min_delay_s, mean_delay_s=mean_s)
         self.cuts.clear()
+        for link in self._links.values():
+            link.mean_delay_s = min(link.mean_delay_s, mean_delay_s)
 
     def cut(self, a: NodeId, b: NodeId, seconds: float, kind: str = "symmetric") -> None:
         """Nothing passes between the two for a while; `one-way`: from the first to the second; `flapping`: by turns."""
@@ -77,21 +84,21 @@ class Network:
         if link is None:
             spread = self.rng.uniform(0.3, 3.0)
             link = self._links[sender, to] = _Link(self.weather.mean_delay_s * spread)
-        weather = self.weather
-        if self._lost(sender, to, link):
+        world, weather = self.world, self.weather
+        if (self.cuts or weather.drop) and self._lost(sender, to, link):
             self.dropped += 1
-            self.world.note("drop", sender, to, message)
+            world.note("drop", sender, to, message)
             return
         copies = 1
-        if weather.duplicate and self.rng.random() < weather.duplicate:
+        if weather.duplicate and self._random() < weather.duplicate:
             self.duplicated += 1
             copies = 2
         for _ in range(copies):
-            delay = weather.min_delay_s + self.rng.expovariate(1.0) * link.mean_delay_s
+            delay = weather.min_delay_s - log(1.0 - self._random()) * link.mean_delay_s
             if not weather.reorder:
-                delay = max(delay, link.free_at - self.world.now)
-                link.free_at = self.world.now + delay
-            self.world.after(delay, target, self._deliver, sender, target, message, payload)
+                delay = max(delay, link.free_at - world.now)
+                link.free_at = world.now + delay
+            world.after(delay, target, self._deliver, sender, target, message, payload)
 
     def _lost(self, sender: NodeId, to: NodeId, link: _Link) -> bool:
         if self.cuts and self.is_cut(sender, to):
@@ -103,6 +110,7 @@ class Network:
         return True
 
     def _deliver(self, sender: NodeId, target: Node, message: Message, payload: Sequence[object]) -> None:
-        self.world.note("deliver", target.node, sender, message)
-        content = tuple(p.content if isinstance(p, Buffer) else p for p in payload)
-        target.receive(sender, message, content)
+        world = self.world
+        if world.trace is not None:  # as `note` does; this is the most frequent event
+            world.trace.note(world.now, "deliver", target.node, sender, message)
+        target.receive(sender, message, tuple([p.content if isinstance(p, Buffer) else p for p in payload]))

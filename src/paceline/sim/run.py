@@ -11,12 +11,12 @@ from paceline.sim.scenario import Scenario
 from paceline.sim.world import Trace, Violation
 
 _LOOK_EVERY = 8  # events, before it is asked again whether all is done
-_SETTLE_S = 3.0  # after the last worker's goodbye: what is still on its way arrives, books are closed
+_SETTLE_S = 1.0  # after the last worker's goodbye, before it is asked whether all is at rest
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one schedule went. `digest` is equal for two runs only if every event was."""
+    """How one schedule went. `digest` is equal for two runs only if every event was; "" if it was not asked for."""
 
     seed: int
     digest: str
@@ -32,13 +32,13 @@ class Outcome:
     rewinds: int = 0
 
 
-def simulate(scenario: Scenario) -> Outcome:
-    """Play one schedule to its end.
+def simulate(scenario: Scenario, *, hashed: bool = False) -> Outcome:
+    """Play one schedule to its end; with `hashed`, the outcome has a digest of all that happened.
 
     Raises:
         Violation: a rule was broken, or the job did not end; names the seed and the last events.
     """
-    trace = Trace()
+    trace = Trace(hashed=hashed)
     cluster = Cluster(scenario, trace)
     collecting = gc.isenabled()
     gc.disable()  # a schedule makes little garbage, and looking for it took a sixth of the time
@@ -69,7 +69,7 @@ def simulate(scenario: Scenario) -> Outcome:
         cluster.checker.slots_done,
         core.totals.lost_workers,
         core.totals.wasted_slots,
-        cluster.fired,
+        cluster.faults.fired,
         core.failovers,
         cluster.checker.copies,
         core.rewinds,
@@ -129,26 +129,56 @@ class Tally:
 
 
 def _play(cluster: Cluster) -> None:
-    world, scenario = cluster.world, cluster.scenario
     cluster.start()
+    _work(cluster)
+    while not _settle(cluster):
+        _work(cluster)
+
+
+def _work(cluster: Cluster) -> None:
+    """Until the job is complete."""
+    world, scenario = cluster.world, cluster.scenario
     limit = scenario.heal_at_s + scenario.bound_s
-    while world.step():
+    while world.run(_LOOK_EVERY):
         if cluster.coordinator.core.failure is not None:
             raise Violation(f"the job failed: {cluster.coordinator.core.failure.reason}")
         if world.now > limit:
             raise Violation(f"no end {scenario.bound_s} s after the faults ended: {_stuck(cluster)}")
-        if (
-            world.events % _LOOK_EVERY == 0
-            and not cluster.faulty
-            and all(w.done or not w.alive for w in cluster.workers)
-        ):
+        if not cluster.faults.on and all(w.done or not w.alive for w in cluster.workers):
             if cluster.is_complete():
                 break
             if cluster.coordinator.alive and not cluster.coordinator.core.rewinding:
                 cluster.spawn(0, 0.1)  # blocks were lost when the scripts had ended: the engine starts them again
-    limit = world.now + _SETTLE_S + scenario.cluster.heartbeat_timeout_s
-    while world.now < limit and world.step():
-        pass
+
+
+def _settle(cluster: Cluster) -> bool:
+    """What is still on its way arrives, books are closed, lost copies are made anew; that may take a while.
+
+    False if blocks turn out to be lost: there is work again.
+    """
+    world, scenario = cluster.world, cluster.scenario
+    limit = world.now + scenario.cluster.heartbeat_timeout_s + 3 * _SETTLE_S
+    until = limit if scenario.lingers else world.now + _SETTLE_S
+    while world.now < limit and world.run(_LOOK_EVERY):
+        if world.now < until:
+            continue
+        if not cluster.is_complete():
+            return False
+        if _is_at_rest(cluster):
+            break
+        until += _SETTLE_S
+    return cluster.is_complete()
+
+
+def _is_at_rest(cluster: Cluster) -> bool:
+    core = cluster.coordinator.core
+    if len(core.leases) or len(core.gate) or not core.settled or not cluster.fleet.is_redundant():
+        return False
+    try:
+        cluster.fleet.check_end(len(cluster.checker.log) - 1)
+    except Violation:
+        return False
+    return True
 
 
 def _stuck(cluster: Cluster) -> str:

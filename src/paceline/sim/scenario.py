@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import msgspec
@@ -65,9 +65,11 @@ class Scenario:
     stop: StopPlan | None = None
     careful: bool = False  # servers are lost one at a time, and not before every block has all its copies again
     single_thread: bool = False  # a worker hears nothing while it computes, but its heart beats
+    lingers: bool = False  # it is watched for a while after its end, even if all is as it must be
+    hurries: bool = False  # turns and links are quick once all is healed
     part_nbytes: int = 1 << 30  # answers to pulls come in parts of this size
     resend_s: float = 1.0
-    tick_s: float = 0.2
+    tick_s: float = 0.25
     generation: int = 2
     bound_s: float = 300.0
 
@@ -106,6 +108,29 @@ SERVER_FAULTS = ("kill-server", "kill-server", "pause-server", "cut-server", "cu
 """Besides, where blocks have copies."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How large a job is, and of what kind."""
+
+    mode: str
+    workers: int
+    servers: int
+    replicas: int
+    careful: bool
+    slots: int | None
+    phases: tuple[PhaseSpec, ...]
+
+    @property
+    def num_slots(self) -> int:
+        """Of all steps of all phases."""
+        return sum(-(-p.data_len // p.batch_size) * p.epochs for p in self.phases)
+
+    def length_s(self, mean_turn_s: float, mean_delay_s: float) -> float:
+        """How long the better part of the job takes, about: faults that come later may find nobody at work."""
+        at_once = min(self.workers, self.slots or self.workers)
+        return 0.5 + self.num_slots / at_once * (1.6 * mean_turn_s + 7 * mean_delay_s)
+
+
 def make_scenario(
     seed: int,
     *,
@@ -115,11 +140,51 @@ def make_scenario(
     replicas: int | None = None,
 ) -> Scenario:
     """Everything that `seed` says; arguments that are given win over it."""
-    rng = Random(f"scenario {seed}")
+    rng, chance = Random(f"scenario {seed}"), Random(f"copies {seed}")
+    shape = _shape(rng, chance, mode=mode, workers=workers, servers=servers, replicas=replicas)
+    calm = rng.random() < 0.15
+    mean_turn_s = rng.choice((0.02, 0.08, 0.3))
+    speeds = _speeds(rng, shape.workers)
+    faults = _faults(rng, chance, shape, calm=calm)
+    weather = Weather() if calm else _weather(rng)
+    length_s = shape.length_s(mean_turn_s, weather.mean_delay_s)
+    stop = _stop(rng, shape)
+    validators, evaluate = _validators(rng)
+    return Scenario(
+        seed=seed,
+        job=JobArgs(seed, shape.mode, shape.slots, 1),
+        model=_model(rng),
+        cluster=_cluster(rng, chance, shape),
+        phases=shape.phases,
+        validators=validators,
+        evaluate=evaluate,
+        weather=weather,
+        habits=_habits(rng, mean_turn_s, calm=calm),
+        speeds=speeds,
+        faults=tuple(replace(f, at_s=f.at_s * length_s) for f in sorted(faults, key=lambda f: f.at_s)),
+        heal_at_s=length_s + 1.0,
+        stop=stop,
+        careful=shape.careful,
+        single_thread=rng.random() < 0.6,
+        part_nbytes=rng.choice((1, 1 << 30)),
+        lingers=chance.random() < 0.1,
+        hurries=chance.random() < 0.85,
+        bound_s=_bound_s(shape, validators, mean_turn_s * max(speeds), weather.mean_delay_s),
+    )
+
+
+def _shape(
+    rng: Random,
+    chance: Random,
+    *,
+    mode: str | None,
+    workers: int | None,
+    servers: int | None,
+    replicas: int | None,
+) -> _Shape:
     mode_ = rng.choice(("bsp", "bsp", "bsp", "ssp:0", "ssp:1", "ssp:3", "asp"))
     workers_, servers_ = rng.randint(1, 6), rng.randint(1, 3)
     mode_, workers_, servers_ = mode or mode_, workers or workers_, servers or servers_
-    chance = Random(f"copies {seed}")
     replicas_ = chance.choice((0, 1, 1, 2)) if replicas is None else replicas
     if replicas_ and servers is None:
         servers_ = max(servers_, replicas_ + chance.randint(1, 2))
@@ -129,78 +194,83 @@ def make_scenario(
     if rng.random() < 0.1:
         slots = rng.randint(2, 3)  # a window with several slots a step
     phases = _phases(rng, slots or 1)
-    if replicas_ and chance.random() < 0.15:  # long enough for copies to be made, and lost again
-        phases = tuple(msgspec.structs.replace(p, epochs=4 * p.epochs) for p in phases)
-    calm = rng.random() < 0.15
-    mean_turn = rng.choice((0.02, 0.08, 0.3))
-    speeds = tuple(rng.choice((1.0, 1.0, 1.0, 4.0)) * rng.uniform(0.7, 1.4) for _ in range(workers_))
-    slots_in_all = sum(-(-p.data_len // p.batch_size) * p.epochs for p in phases)
-    length = 0.5 + slots_in_all * mean_turn * 1.5 / workers_
-    faults = [] if calm else [_fault(rng, length) for _ in range(rng.randint(0, 6))]
-    if careful:
+    if replicas_ and chance.random() < 0.12:  # long enough for copies to be made, and lost again
+        phases = tuple(msgspec.structs.replace(p, epochs=2 * p.epochs) for p in phases)
+    return _Shape(mode_, workers_, servers_, replicas_, careful, slots, phases)
+
+
+def _speeds(rng: Random, workers: int) -> tuple[float, ...]:
+    """Times that a turn takes longer than it usually does. Slow ones are slow only beside others."""
+    speeds = [rng.choice((1.0, 1.0, 4.0)) * rng.uniform(0.7, 1.4) for _ in range(workers)]
+    if min(speeds) > 1.4:
+        speeds[0] = 1.0
+    return tuple(speeds)
+
+
+def _faults(rng: Random, chance: Random, shape: _Shape, *, calm: bool) -> list[Fault]:
+    """Their times are parts of the job's length."""
+    faults = [] if calm else [_fault(rng) for _ in range(rng.randint(0, 6))]
+    if shape.careful:
         faults = [f for f in faults if f.kind not in ("power-cut", "damage")]
-    if replicas_ or chance.random() < 0.3:
-        faults += [_fault(chance, length, SERVER_FAULTS) for _ in range(chance.randint(0, 5))]
-    weather = Weather() if calm else _weather(rng)
-    stop = None
-    if rng.random() < 0.2:
-        stop = StopPlan(step=rng.randint(0, max(1, slots_in_all // (slots or 1))), at_once=rng.random() < 0.5)
+    if shape.replicas or chance.random() < 0.3:
+        faults += [_fault(chance, SERVER_FAULTS) for _ in range(chance.randint(0, 5))]
+    return faults
+
+
+def _stop(rng: Random, shape: _Shape) -> StopPlan | None:
+    if rng.random() >= 0.2:
+        return None
+    step = rng.randint(0, max(1, shape.num_slots // (shape.slots or 1)))
+    return StopPlan(step=step, at_once=rng.random() < 0.5)
+
+
+def _validators(rng: Random) -> tuple[tuple[ValidatorSpec, ...], int]:
+    """All of them, and the number of the one that is run by hand."""
     validators = tuple(
         ValidatorSpec(i, f"v{i}", rng.choice((1, 2, 3, 5)), rng.randint(0, 20), rng.randint(3, 8))
         for i in range(rng.choice((0, 0, 1, 2)))
     )
-    evaluate = -1
-    if rng.random() < 0.2:
-        evaluate = len(validators)
-        validators += (ValidatorSpec(evaluate, "by hand", 0, rng.randint(0, 12), 4),)
-    turns = slots_in_all + sum(
-        -(-v.data_len // v.batch_size) * (len(phases) + (slots_in_all // v.every if v.every else 0)) for v in validators
+    if rng.random() >= 0.2:
+        return validators, -1
+    by_hand = ValidatorSpec(len(validators), "by hand", 0, rng.randint(0, 12), 4)
+    return (*validators, by_hand), by_hand.number
+
+
+def _cluster(rng: Random, chance: Random, shape: _Shape) -> ClusterSpec:
+    return ClusterSpec(
+        workers=shape.workers,
+        servers=shape.servers,
+        hold=rng.choice((None, None, 1, 2, 3)),
+        max_losses=1000,
+        heartbeat_s=0.8,
+        heartbeat_timeout_s=4.0,
+        grace_s=0.3,
+        rewinds=True,
+        checkpoint_steps=rng.choice((0, 1, 2, 3, 5, 8)),
+        checkpoint_s=rng.choice((0.0, 0.0, 1.0)),
+        keep_checkpoints=rng.randint(1, 3),
+        replicas=shape.replicas,
+        reach_s=chance.choice((1.5, 3.0)),
     )
-    return Scenario(
-        seed=seed,
-        job=JobArgs(seed, mode_, slots, 1),
-        model=_model(rng),
-        cluster=ClusterSpec(
-            workers=workers_,
-            servers=servers_,
-            hold=rng.choice((None, None, 1, 2, 3)),
-            max_losses=1000,
-            heartbeat_s=0.5,
-            heartbeat_timeout_s=4.0,
-            grace_s=0.3,
-            rewinds=True,
-            checkpoint_steps=rng.choice((0, 1, 2, 3, 5, 8)),
-            checkpoint_s=rng.choice((0.0, 0.0, 1.0)),
-            keep_checkpoints=rng.randint(1, 3),
-            replicas=replicas_,
-            reach_s=chance.choice((1.5, 3.0)),
-        ),
-        phases=phases,
-        validators=validators,
-        evaluate=evaluate,
-        weather=weather,
-        habits=_habits(rng, mean_turn, calm=calm),
-        speeds=speeds,
-        faults=tuple(sorted(faults, key=lambda f: f.at_s)),
-        heal_at_s=length + 2.0,
-        stop=stop,
-        careful=careful,
-        single_thread=rng.random() < 0.6,
-        part_nbytes=rng.choice((1, 1 << 30)),
-        # One worker, the slowest, does everything that is left; before that, others fall silent and are evicted.
-        bound_s=60.0
-        + 1.5 * turns * (1.5 * mean_turn * max(speeds) + (12 + 12 * (replicas_ > 0)) * weather.mean_delay_s),
+
+
+def _bound_s(shape: _Shape, validators: tuple[ValidatorSpec, ...], turn_s: float, delay_s: float) -> float:
+    """One worker, the slowest, does everything that is left; before that, others fall silent and are evicted."""
+    turns = shape.num_slots + sum(
+        -(-v.data_len // v.batch_size) * (len(shape.phases) + (shape.num_slots // v.every if v.every else 0))
+        for v in validators
     )
+    return 60.0 + 1.5 * turns * (1.5 * turn_s + (12 + 12 * (shape.replicas > 0)) * delay_s)
 
 
 def _phases(rng: Random, slots: int) -> tuple[PhaseSpec, ...]:
     phases = []
-    for number in range(rng.choice((1, 1, 2, 3))):
+    for number in range(rng.choice((1, 1, 1, 2, 3))):
         batch = rng.randint(1, 4)
         phases.append(
             PhaseSpec(
                 number=number,
-                data_len=rng.choice((0, 1, 7, 12, 20)) if rng.random() < 0.2 else rng.randint(1, batch * slots * 4),
+                data_len=rng.choice((0, 1, 7, 12, 20)) if rng.random() < 0.2 else rng.randint(1, batch * slots * 3),
                 batch_size=batch,
                 slots=None,
                 epochs=rng.randint(1, 3),
@@ -242,19 +312,19 @@ def _habits(rng: Random, mean_turn_s: float, *, calm: bool) -> Habits:
         provisional=rng.choice((0.0, 0.5, 1.0)),
         push_again=rng.choice((0.0, 0.3)),
         hand_back=rng.choice((0.0, 0.0, 0.1)),
-        vanish=rng.choice((0.0, 0.0, 0.05)),
-        cut_off=rng.choice((0.0, 0.0, 0.2)),
+        vanish=rng.choice((0.0, 0.0, 0.08)),
+        cut_off=rng.choice((0.0, 0.0, 0.3)),
         empty=rng.choice((0.0, 0.0, 0.3)),
         partly_absent=rng.choice((0.0, 0.3)),
-        disk_full=rng.choice((0.0, 0.0, 0.2)),
+        disk_full=rng.choice((0.0, 0.3, 0.5)),
         mangled=rng.choice((0.0, 0.0, 0.1)),
         mean_turn_s=mean_turn_s,
     )
 
 
-def _fault(rng: Random, length: float, kinds: tuple[str, ...] = FAULTS) -> Fault:
+def _fault(rng: Random, kinds: tuple[str, ...] = FAULTS) -> Fault:
     kind = rng.choice(kinds)
     lasts = {"pause": rng.choice((0.5, 3.0, 9.0)), "cut": rng.choice((0.5, 3.0, 8.0))}
     lasts |= {"cut-server": rng.choice((0.5, 3.0, 8.0)), "cut-servers": rng.choice((0.5, 3.0, 8.0, 20.0))}
     lasts |= {"pause-coordinator": rng.choice((0.3, 6.0)), "pause-server": rng.choice((0.1, 1.5, 6.0))}
-    return Fault(at_s=rng.uniform(0.0, length), kind=kind, lasts_s=lasts.get(kind, 0.0))
+    return Fault(at_s=rng.random(), kind=kind, lasts_s=lasts.get(kind, 0.0))

@@ -34,23 +34,24 @@ def _rebuild(what: str, seed: int, event: int, lines: tuple[str, ...]) -> Violat
 
 
 class Trace:
-    """A running hash over every event, and the last few of them in full."""
+    """The last few events in full, and, if it is asked for, a running hash over all of them."""
 
-    def __init__(self, keep: int = 40) -> None:
-        self._hash = blake2b(digest_size=16)
+    def __init__(self, keep: int = 40, *, hashed: bool = True) -> None:
+        self._hash = blake2b(digest_size=16) if hashed else None
         self._last: deque[tuple[float, str, str, str, Message | None]] = deque(maxlen=keep)
         self._encode = msgspec.msgpack.Encoder().encode
 
     def note(self, now: float, what: str, who: str, peer: str, message: Message | None) -> None:
         """One event."""
-        body = b"" if message is None else self._encode(message)
-        self._hash.update(_STAMP.pack(now) + f"{what} {who} {peer} ".encode() + body)
         self._last.append((now, what, who, peer, message))
+        if self._hash is not None:
+            body = b"" if message is None else self._encode(message)
+            self._hash.update(_STAMP.pack(now) + f"{what} {who} {peer} ".encode() + body)
 
     @property
     def digest(self) -> str:
-        """Equal for two runs only if every event was equal, in the same order at the same time."""
-        return self._hash.hexdigest()
+        """Equal for two runs only if every event was equal, in the same order at the same time; "" if not asked for."""
+        return "" if self._hash is None else self._hash.hexdigest()
 
     def lines(self) -> tuple[str, ...]:
         """The last events, oldest first."""
@@ -98,19 +99,22 @@ class World:
         if self.trace is not None:
             self.trace.note(self.now, what, who, peer, message)
 
-    def step(self) -> bool:
-        """Let the next event happen; False when there is none."""
-        while self._heap:
-            self.now, _, process, call, args = heappop(self._heap)
+    def run(self, events: int = 1) -> bool:
+        """Let the next events happen; False when there are none left."""
+        heap = self._heap
+        while events:
+            if not heap:
+                return False
+            self.now, _, process, call, args = heappop(heap)
             if not process.alive:
                 continue
             if process.stopped:
                 process.backlog.append((call, args))
                 continue
+            events -= 1
             self.events += 1
             call(*args)
-            return True
-        return False
+        return True
 
     def wake(self, process: Process) -> None:
         """A stopped process goes on: what arrived meanwhile happens now, in order."""

@@ -26,6 +26,26 @@ def test_figures_are_printed_and_written(tmp_path: Path) -> None:
     assert figures["slots"] >= figures["commits"] > 0
 
 
+def test_options_win_over_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[Scenario] = []
+
+    def note(scenario: Scenario) -> Outcome:
+        played.append(scenario)
+        return Outcome(scenario.seed, "", 1, 1.0, 1, 1, 0, 0)
+
+    monkeypatch.setattr("paceline.sim.run.simulate", note)
+    result = CliRunner().invoke(command, ["sim", "--seeds", "20", "--replicas", "2", "--mode", "asp", "--workers", "3"])
+    assert result.exit_code == 0, result.output
+    assert {(s.cluster.replicas, s.job.mode, s.cluster.workers) for s in played} == {(2, "asp", 3)}
+    assert all(s.cluster.servers > 2 for s in played)
+
+
+def test_replicas_need_servers() -> None:
+    result = CliRunner().invoke(command, ["sim", "--seeds", "1", "--replicas", "2", "--servers", "2"])
+    assert result.exit_code == 2
+    assert "2 replicas need 3 servers at least" in result.stderr
+
+
 def test_a_broken_rule_is_shown_with_its_seed_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(scenario: Scenario) -> Outcome:
         raise Violation("two and two is five", seed=scenario.seed, event=3, lines=("the last event",))

@@ -1,6 +1,8 @@
-"""Schedules of faults by the thousand: each seed is a job that must end well, with every rule checked on the way.
+"""What the simulator itself promises: the same run for the same seed, and a violation that can be looked into.
 
-A failure prints the seed, the event and the events before it; `paceline dev sim --start SEED --seeds 1` plays it again.
+`test_seeds_*` play schedules of faults by the thousand: each seed is a job that must end well, with every rule checked
+on the way. A failure prints the seed, the event and the events before it; `paceline dev sim --start SEED --seeds 1`
+plays it again.
 """
 
 from __future__ import annotations
@@ -11,59 +13,27 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.unit.sim.playing import PER_TEST, play
 
 from paceline.sim.measure import measure
-from paceline.sim.run import Tally, simulate
-from paceline.sim.scenario import SERVER_FAULTS, make_scenario
+from paceline.sim.run import simulate
+from paceline.sim.scenario import make_scenario
 from paceline.sim.world import Violation
-
-
-@pytest.mark.parametrize("start", range(0, 500, PER_TEST))
-def test_seeds(start: int) -> None:
-    play(start)
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("mode", ["bsp", "ssp:2", "asp"])
-def test_seeds_with_copies(mode: str, replicas: int) -> None:
-    tally = Tally()
-    for seed in range(60_000, 60_040):
-        tally.add(simulate(make_scenario(seed, mode=mode, replicas=replicas)))
-    assert set(tally.fired) >= set(SERVER_FAULTS), "a campaign that injects nothing proves nothing"
-    assert tally.totals["failovers"] > 5
-    assert tally.totals["copies"] > 10
-
-
-def test_servers_lost_one_at_a_time_never_take_the_job_back() -> None:
-    tally = Tally()
-    for seed in range(70_000, 70_150):
-        scenario = make_scenario(seed)
-        if scenario.careful:
-            outcome = simulate(scenario)
-            assert outcome.rewinds == 0
-            tally.add(outcome)
-    assert tally.totals["failovers"] > 10
-
-
-@pytest.mark.parametrize("mode", ["bsp", "ssp:0", "ssp:2", "asp"])
-def test_seeds_of_a_mode(mode: str) -> None:
-    for seed in range(50_000, 50_040):
-        simulate(make_scenario(seed, mode=mode))
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:
     for seed in (3, 17, 29, 58):
-        first, second = simulate(make_scenario(seed)), simulate(make_scenario(seed))
+        scenario = make_scenario(seed)
+        first, second = simulate(scenario, hashed=True), simulate(scenario, hashed=True)
         assert first == second
-    assert len({simulate(make_scenario(seed)).digest for seed in range(10)}) == 10
+        assert replace(first, digest="") == simulate(scenario)  # hashing is looking on
+    assert len({simulate(make_scenario(seed), hashed=True).digest for seed in range(10)}) == 10
 
 
 def test_the_trace_does_not_depend_on_the_process() -> None:
     """Python salts the hashes of strings anew in every process; nothing may come of the order of a set."""
     code = (
         "from paceline.sim.run import simulate; from paceline.sim.scenario import make_scenario; "
-        "print([simulate(make_scenario(seed)).digest for seed in range(20, 32)])"
+        "print([simulate(make_scenario(seed), hashed=True).digest for seed in range(20, 32)])"
     )
     seen = set()
     for salt in ("1", "2"):

@@ -1,0 +1,171 @@
+"""The coordinator and a parameter server as processes of the simulated world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from paceline.core.coordinator import CoordinatorCore
+from paceline.core.effects import Complete, Effect, Send, Write
+from paceline.core.keeping import folder_name
+from paceline.core.membership import RunningTime
+from paceline.core.server import ServerCore
+from paceline.messages import BeatAck, GiveBack, Message, PullReply, Push, Register, Turn, Welcome
+from paceline.sim.symbols import SymbolStore
+from paceline.sim.world import Node
+from paceline.types import COORDINATOR, Commit, NodeId
+
+if TYPE_CHECKING:
+    from paceline.sim.cluster import Cluster
+
+_TICK_S = 0.25
+
+
+class SimCoordinator(Node):
+    """A start of the coordinator process; what it writes is on the cluster's disk."""
+
+    def __init__(self, cluster: Cluster, generation: int) -> None:
+        super().__init__(COORDINATOR)
+        self.cluster = cluster
+        disk = cluster.disk
+        self.core = CoordinatorCore(cluster.scenario.cluster, generation, disk.history(), disk.checkpoints())
+        self.timer: Callable[[], float] | None = None
+        self.spent_s = 0.0
+        self._running = RunningTime()
+        self._members = 0
+
+    def start(self) -> None:
+        """The process begins."""
+        self._carry_out(self.core.start(self._running.advance(self.cluster.world.now)))
+        self._tick()
+
+    def _complete(self, effect: Complete) -> None:
+        """The manifest and the marker take a while; a coordinator that dies before that leaves none."""
+        cluster = self.cluster
+        problem = "disk full" if cluster.faults.chance("full", cluster.scenario.habits.disk_full) else ""
+        if not problem:
+            cluster.disk.complete(effect.checkpoint, effect.chains, effect.drop)
+        now = self._running.advance(cluster.world.now)
+        self._carry_out(self.core.completed(effect.checkpoint.folder, problem, now))
+
+    def receive(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:
+        """One message."""
+        if isinstance(message, Turn):
+            if message.abandoned is not None:
+                self.cluster.checker.voids(message.abandoned)
+        elif isinstance(message, GiveBack):
+            self.cluster.checker.voids(message.fence)
+        now = self._running.advance(self.cluster.world.now)
+        if self.timer is None:
+            self._carry_out(self.core.handle(sender, message, payload, now))
+            return
+        began = self.timer()
+        effects = self.core.handle(sender, message, payload, now)
+        self.spent_s += self.timer() - began
+        self._carry_out(effects)
+
+    def lost(self, node: NodeId) -> None:
+        """A session ended."""
+        now = self._running.advance(self.cluster.world.now)
+        self._carry_out(self.core.lost(node, "the session ended", now))
+
+    def _tick(self) -> None:
+        now = self._running.advance(self.cluster.world.now)
+        self._carry_out(self.core.tick(now))
+        self.cluster.world.after(_TICK_S, self, self._tick)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        checker, members = self.cluster.checker, self.core.members.members
+        if len(members) < self._members:
+            for node in [n for n in checker.by_worker if n not in members]:
+                checker.lost(node)
+        self._members = len(members)
+        for effect in effects:
+            if isinstance(effect, Send):
+                checker.sends(effect)
+                self.cluster.network.send(COORDINATOR, effect.to, effect.message)
+            elif isinstance(effect, Write):
+                checker.wrote(effect)
+                self.cluster.disk.write(effect)
+                if isinstance(effect.row, Commit):
+                    self.cluster.fleet.check_commit(effect.row)
+            else:
+                checker.completed(effect)
+                self.cluster.world.after(self.cluster.rng.uniform(0.0, 0.3), self, self._complete, effect)
+
+
+class SimServer(Node):
+    """A parameter server process."""
+
+    def __init__(self, cluster: Cluster, name: str, node: NodeId) -> None:
+        super().__init__(node)
+        self.cluster = cluster
+        self.introduction = Register(1, "server", name, 1, "here", f"sim://{node}")
+        scenario = cluster.scenario
+        self.core = ServerCore(
+            node,
+            lambda: SymbolStore(cluster.checker, cluster.disk, node),
+            heartbeat_s=scenario.cluster.heartbeat_s,
+            part_nbytes=scenario.part_nbytes,
+            reach_s=scenario.cluster.reach_s,
+        )
+        assert isinstance(self.core.store, SymbolStore)
+        self.store = self.core.store  # of the blocks that it is the primary of
+        self.retired = False
+        self._welcome = False
+
+    def stores(self, what: str) -> list[object]:
+        """What is in all its stores: `sums` or `kept` versions."""
+        copies = self.core.copies
+        groups = (self.core.own, *copies.followers.values(), *copies.joiners.values())
+        return [found for group in groups for found in getattr(group.store, what)]
+
+    def start(self) -> None:
+        """The process begins."""
+        self._register()
+        self._tick()
+
+    def _register(self) -> None:
+        if not self._welcome:
+            self._send([Send(COORDINATOR, self.introduction)])
+            self.cluster.world.after(0.5, self, self._register)
+
+    def notice(self) -> None:
+        """There is another coordinator."""
+        if self._welcome:
+            self._send([Send(COORDINATOR, self.core.introduce(self.introduction))])
+
+    def _save(self) -> None:
+        """Write what is frozen; whoever dies before that leaves nothing."""
+        if self.store.frozen is None:
+            return
+        (version, values), self.store.frozen = self.store.frozen, None
+        problem = "disk full" if self.cluster.faults.chance("full", self.cluster.scenario.habits.disk_full) else ""
+        if not problem and version == self.core.saving:
+            self.cluster.disk.put(folder_name(self.core.incarnation, version), values)
+        self._send(self.core.saved(version, (), problem))
+
+    def receive(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:
+        """One message."""
+        if isinstance(message, BeatAck):
+            if not message.known:
+                self.notice()
+        elif isinstance(message, Welcome):
+            self._welcome = True
+        before = self.store.frozen
+        self._send(self.core.handle(sender, message, payload, self.cluster.world.now))
+        if isinstance(message, Push):
+            self.cluster.checker.held(self.core, message.step)
+        if self.store.frozen is not before and self.store.frozen is not None:
+            self.cluster.world.after(self.cluster.rng.uniform(0.0, 0.5), self, self._save)
+
+    def _tick(self) -> None:
+        self._send(self.core.tick(self.cluster.world.now))
+        self.cluster.world.after(_TICK_S, self, self._tick)
+
+    def _send(self, sends: list[Send]) -> None:
+        network = self.cluster.network
+        for send in sends:
+            if isinstance(send.message, PullReply):
+                self.cluster.checker.replied(self.core, send.message)
+            network.send(self.node, send.to, send.message, send.payload)
