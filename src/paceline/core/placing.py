@@ -124,7 +124,10 @@ class Placing:
             return [over]
         job.place(msgspec.structs.replace(old, backups=normal(backups), joining=joining))
         assert job.placement is not None
-        effects: list[Effect] = [job.fact(PlacementFact(job.placement, "copied", planned=True)), over]
+        effects: list[Effect] = [
+            job.fact(PlacementFact(job.placement, f"{name_of(sender)} has its copies", planned=True)),
+            over,
+        ]
         self.look(0.0)
         return effects
 
