@@ -36,6 +36,20 @@ def parse_mode(text: str) -> Mode:
     raise UsageError(f"mode {text!r} is not known; use bsp, ssp:K (K steps of staleness, such as ssp:3) or asp")
 
 
+def check_replicas(replicas: int, servers: int) -> None:
+    """Refuse more copies than there are servers for.
+
+    Raises:
+        UsageError: names both knobs.
+    """
+    if replicas < 0:
+        raise UsageError(f"--replicas must not be negative, not {replicas}")
+    if replicas >= servers:
+        raise UsageError(
+            f"--replicas {replicas} needs {replicas + 1} servers, each copy on one of its own: --servers is {servers}"
+        )
+
+
 REACH_S = 3.0
 """How long a peer may leave another without an answer."""
 
@@ -74,10 +88,7 @@ class ClusterSpec:
         for name in ("checkpoint_steps", "checkpoint_s", "max_steps"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
-        if not 0 <= self.replicas < self.servers:
-            raise UsageError(
-                f"--replicas {self.replicas} needs {max(self.replicas, 0) + 1} servers (--servers), not {self.servers}"
-            )
+        check_replicas(self.replicas, self.servers)
         if self.keep_checkpoints < 1:
             raise UsageError(f"keep_checkpoints must be at least 1, not {self.keep_checkpoints}")
         if self.hold is not None and self.hold < 1:

@@ -174,11 +174,6 @@ class Books:
         servers = sorted(self.members.by_role("server"), key=lambda m: _number(m.name))
         return frozenset(m.node for m in servers[self.wanted_servers :])
 
-    @property
-    def copying(self) -> int:
-        """How many copies of blocks are being made."""
-        return 0 if self.placement is None else sum(len(blocks) for _, blocks in self.placement.joining)
-
     def assignment(self) -> Assign:
         """What a server must know of the blocks."""
         assert self.placement is not None

@@ -6,7 +6,7 @@ is too much goes), and which copies should be made next (`joins`). Asked again a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.types import BlockSpec, NodeId, Placement
@@ -187,8 +187,7 @@ def _even_out(
             members = placement.copies(block.index)
             if most not in members or least in members or block.index in taken:
                 continue
-            stays = placement.owners[block.index] if placement.owners[block.index] != most else least
-            if block.nbytes >= load[most] - load[least] or not fleet.reach(stays, least) or budget < block.nbytes:
+            if block.nbytes >= load[most] - load[least] or budget < block.nbytes:
                 continue
             if not fleet.reach(placement.owners[block.index], least):
                 continue
@@ -208,8 +207,3 @@ def _loads(blocks: Sequence[BlockSpec], placement: Placement, fleet: Fleet) -> d
             if member in load:
                 load[member] += block.nbytes
     return load
-
-
-def short(blocks: Sequence[BlockSpec], placement: Placement, replicas: int, alive: Mapping[NodeId, object]) -> int:
-    """How many blocks have fewer living copies than they should."""
-    return sum(sum(m in alive for m in placement.copies(b.index)) <= replicas for b in blocks)

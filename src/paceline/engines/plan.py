@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.checkpoint.storage import open_storage
 from paceline.config import load
-from paceline.config.dials import ClusterSpec, parse_mode
+from paceline.config.dials import ClusterSpec, check_replicas, parse_mode
 from paceline.errors import UsageError
 from paceline.runtime.rundir import RunDir
 
@@ -73,14 +73,10 @@ class RunPlan:
         for name in ("workers", "servers", "threads", "keep"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("replicas", "max_restarts", "max_steps"):
+        for name in ("max_restarts", "max_steps"):
             if getattr(self, name) < 0:
                 raise UsageError(f"--{name.replace('_', '-')} must not be negative, not {getattr(self, name)}")
-        if self.servers <= self.replicas:
-            raise UsageError(
-                f"--replicas {self.replicas} needs {self.replicas + 1} servers, each copy on one of its own: "
-                f"--servers is {self.servers}"
-            )
+        check_replicas(self.replicas, self.servers)
         if self.slots is not None and self.slots < 1:
             raise UsageError(f"--slots must be at least 1, not {self.slots}")
         parse_every(self.checkpoint_every)

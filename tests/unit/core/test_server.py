@@ -48,6 +48,14 @@ def test_what_is_wrong_with_a_push_is_named_and_counted() -> None:
     assert server.store.added[1:] == []
 
 
+def test_rule_5_a_read_under_an_older_placement_is_refused() -> None:
+    """A server that was replaced while it slept, or a worker that has missed a move, must not mix placements."""
+    server = ServerKit()
+    (reply,) = server.core.handle("w", Pull(1, 0, 1, 0), (), 0.0)
+    assert isinstance(reply.message, PullReply)
+    assert refusal(server.core.handle("w", Pull(2, 0, 0, 0), (), 0.0)) == "epoch"
+
+
 def test_before_there_are_blocks_pushes_wait_and_reads_are_parked() -> None:
     kit = ServerKit()
     kit.store = Recorder()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from paceline.config.dials import parse_mode
+from paceline.config.dials import check_replicas, parse_mode
 from paceline.errors import UsageError
 from paceline.testing.chaos.cuts import KINDS
 
@@ -132,10 +132,7 @@ class CampaignSpec:
         for name in ("workers", "servers"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
-        if self.replicas < 0:
-            raise UsageError(f"--replicas must not be negative, not {self.replicas}")
-        if self.replicas >= self.servers:
-            raise UsageError(f"--replicas {self.replicas} needs {self.replicas + 1} servers, not {self.servers}")
+        check_replicas(self.replicas, self.servers)
         if self._fewest_servers <= self.replicas:
             raise UsageError(
                 f"--drain would leave {self._fewest_servers} of {self.servers} servers, and --replicas {self.replicas} "
