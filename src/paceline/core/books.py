@@ -218,7 +218,7 @@ class Books:
     def announcement(self, commit: Commit) -> Committed:
         """The commit as servers hear of it."""
         keep, save = commit.version - 1 in self.pins, commit.version == self.saving
-        return Committed(self.generation, commit, keep, save)
+        return Committed(self.generation, self.epoch, commit, keep, save)
 
     def limit_phase(self) -> Segment | None:
         """The job is to end before step `limit`: does the open phase end earlier? Returns the segment for that."""

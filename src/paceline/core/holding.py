@@ -81,7 +81,7 @@ class Holding:
         self._kept: set[int] = set()
         self._parking = Parking()
         self._next_beat = 0.0
-        self._gap_told = -2
+        self._gap_told = (0, -2)
 
     @property
     def blocks(self) -> Mapping[int, BlockSpec]:
@@ -213,7 +213,7 @@ class Holding:
         self.schedule = Schedule()
         self.saving = self._saved = self._not_loaded = self._waiting = None
         self._anchored = False
-        self._gap_told = -2
+        self._gap_told = (0, -2)
         self.steps.clear()
         self._marks.clear()
         self._kept.clear()

@@ -24,6 +24,7 @@ _PATIENCE_S = 3.0  # for a lost server to be replaced, before its copies are mad
 _AGAIN_S = 0.25
 _OTHERS_S = 0.4  # after the first report of a server, in which others may say that it is the one who is cut off
 _TRY_S = 1.0
+_BEATS = 5  # in a row that may be lost on their way
 _GIVE_UP_S = 300.0  # in which no worker reaches a server whose blocks nobody else has
 
 
@@ -250,14 +251,21 @@ class Placing:
         return job.fail("lost", f"no worker has reached {' and '.join(away)} for {_GIVE_UP_S:.0f} s", "")
 
     def _lose_silent(self) -> list[Effect]:
-        """A server that others can stand in for is waited for no longer than one that somebody cannot reach."""
+        """A server that others can stand in for is waited for no longer than one that somebody cannot reach.
+
+        They must have been heard since: they may be as silent, and it is the one that will be back.
+        """
         job = self._job
         if job.placement is None or not job.placement.backups or job.failure is not None:
             return []
+        limit_s = max(job.spec.reach_s, _BEATS * job.spec.heartbeat_s)
         for member in job.members.by_role("server"):
             silent_s = job.now - member.seen
-            holds = member.node in job.holders and member.node not in job.awaited
-            if holds and silent_s > job.spec.reach_s and self.can_spare(member.node):
+            if silent_s <= limit_s or member.node not in job.holders or member.node in job.awaited:
+                continue
+            heard = {m.node for m in job.members.by_role("server") if m.seen > member.seen + limit_s / 2}
+            sets = [job.placement.copies(block) for block in range(len(job.placement.owners))]
+            if all(heard & set(copies) for copies in sets if member.node in copies):
                 return self.lose(member, f"silent for {silent_s:.1f} s")
         return []
 

@@ -312,10 +312,11 @@ class ServerCore(Holding):
             return []
         if self._assigned and not self._anchored:
             return []  # nothing is held here
-        if commit.version != self.applied + 1 or not self._assigned:
+        awaited = self._waiting is not None and commit.version <= self._waiting.at
+        if commit.version != self.applied + 1 or not self._assigned or (message.epoch != self.epoch and not awaited):
             # A gap: the beat shows it, and the coordinator repeats what is missing. Once is enough.
-            told, self._gap_told = self._gap_told, self.applied
-            return [self._beat(now)] if told != self.applied else []
+            told, self._gap_told = self._gap_told, (self.epoch, self.applied)
+            return [self._beat(now)] if told != self._gap_told else []
         if message.keep and self.applied >= 0 and self.applied not in self._kept:
             self._keep(self.applied)
         if self.own.blocks:

@@ -94,10 +94,12 @@ class Ready(Message, frozen=True):
 class Committed(Message, frozen=True):
     """A row of the commit log, to be applied in that order.
 
-    With `keep`, the version before it stays readable; with `save`, the version that it makes goes to a checkpoint.
+    With `keep`, the version before it stays readable; with `save`, the version that it makes goes to a checkpoint. A
+    server that is not where `epoch` is has no part in it, unless it was told to go there once it has this commit.
     """
 
     generation: int
+    epoch: int
     commit: Commit
     keep: bool = False
     save: bool = False

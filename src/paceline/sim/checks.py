@@ -258,7 +258,7 @@ class Checker:
             raise Violation(f"{name} is added to the sum of {key}")
         if part.slot != len(before):
             raise Violation(f"{name} is added after {len(before)} slots")
-        if self.placement is None or store.node not in self.placement.holders:
+        if self.placement is None or store.node not in self.placement.owners:
             return  # it does not know that it is out: nothing will come of it
         reads: Reads | None = None
         for block, gradient in part.gradients.items():

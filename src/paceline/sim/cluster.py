@@ -68,8 +68,10 @@ class Cluster:
                 self.world.after(self.rng.uniform(0.0, 0.8), role, role.notice)
 
     def lost(self, node: NodeId) -> None:
-        """The coordinator's session with `node` ends."""
+        """The coordinator's session with `node` ends: a worker is not waited for, although it may not hear of that."""
         if self.coordinator.alive:
+            for worker in self.workers:
+                worker.evicted |= worker.node == node
             self.coordinator.lost(node)
 
     # ------------------------------------------------------------ workers

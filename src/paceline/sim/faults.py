@@ -155,7 +155,7 @@ class Faults:
             send("ghost", server.node, Abort(older, "failed", "a ghost"))
             if log:
                 commit = msgspec.structs.replace(log[-1], version=log[-1].version + 1, step=log[-1].step + 1)
-                send("ghost", server.node, Committed(older, commit))
+                send("ghost", server.node, Committed(older, server.core.epoch, commit))
         if worker.core.generation:
             send("ghost", worker.node, Abort(older, "failed", "a ghost"))
             fence = getattr(worker.core.task, "fence", None)

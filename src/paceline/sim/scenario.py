@@ -243,7 +243,7 @@ def _cluster(rng: Random, chance: Random, shape: _Shape) -> ClusterSpec:
         hold=rng.choice((None, None, 1, 2, 3)),
         max_losses=1000,
         heartbeat_s=0.8,
-        heartbeat_timeout_s=4.0,
+        heartbeat_timeout_s=5.0,
         grace_s=0.3,
         rewinds=True,
         checkpoint_steps=rng.choice((0, 1, 2, 3, 5, 8)),

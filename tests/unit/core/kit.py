@@ -274,7 +274,7 @@ class ServerKit:
 
     def commit(self, version: int, step: int, *counters: int, pin: bool = False, keep: bool = False) -> list[Send]:
         row = Commit(0, version, step, tuple(fence(c) for c in counters), HYPER, 1.0, pin, 0, 0)
-        return self.tell(Committed(1, row, keep))
+        return self.tell(Committed(1, self.core.epoch, row, keep))
 
     def slots_added(self, step: int) -> list[str]:
         """The attempts that were added to the sums of a step, in order."""

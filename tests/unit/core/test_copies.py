@@ -82,7 +82,7 @@ class Server:
 
     def commit(self, version: int, counter: int) -> list[Send]:
         row = Commit(0, version, version - 1, (fence(counter),), HYPER, 1.0, False, 0, 0)
-        return self.tell(Committed(1, row))
+        return self.tell(Committed(1, self.core.epoch, row))
 
     def replicate(self, sender: NodeId, step: int, counter: int, *, epoch: int = 1, **changes: object) -> list[Send]:
         key = fence(counter) if step == INIT_STEP else None
@@ -238,13 +238,15 @@ def test_a_backup_applies_what_its_primary_summed_with_the_fences_that_it_used()
     follower, before = server.core.copies.followers["s0"], dict(server.core.copies.followers["s0"].chains)
     (reply,) = sent(server.replicate("s0", 0, 7), Replicated)
     assert reply.req == 7
-    server.tell(Committed(1, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0)))  # attempts are interchangeable
+    server.tell(
+        Committed(1, server.core.epoch, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0))
+    )  # attempts are interchangeable
     store = follower.store
     assert isinstance(store, Recorder)
     assert [key for key, _ in store.applied] == [SumKey(INIT_STEP, fence(1)), SumKey(0, None)]
     other = Server("s1", placement(1, ("s0", "s1"))).begin()
     other.replicate("s0", 0, 8)
-    other.tell(Committed(1, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0)))
+    other.tell(Committed(1, other.core.epoch, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0)))
     assert follower.chains != before
     assert follower.chains != other.core.copies.followers["s0"].chains, "the chain tells who was summed"
 
@@ -289,6 +291,16 @@ def test_rule_5_a_placement_is_entered_when_all_that_was_committed_is_applied() 
     assert (beat.epoch, beat.applied) == (2, 1)
     assert set(server.core.blocks) == set(range(ALL))
     assert server.core.peers == {"s2": "at s2"}
+
+
+def test_rule_5_a_commit_of_a_placement_that_a_server_is_not_in_is_not_its_own() -> None:
+    """A server that was taken for lost, and does not know it, has sums of its own that nobody committed."""
+    server = Server("s0", placement()).begin()
+    server.push(0, 5)
+    row = Commit(0, 1, 0, (fence(9),), HYPER, 1.0, False, 0, 0)
+    assert [b.epoch for b in sent(server.tell(Committed(1, 3, row)), Beat)] == [1], "it says where it is"
+    assert sent(server.tell(Committed(1, 3, row)), Beat) == [], "once"
+    assert server.core.applied == 0
 
 
 def test_rule_5_a_placement_voids_what_is_not_committed() -> None:
@@ -413,7 +425,7 @@ def test_a_version_that_must_stay_readable_is_kept_of_blocks_that_came_from_else
     (asked,) = sent(server.push(INIT_STEP, 1), Replicate)
     server.say("s0", Replicated(asked.req, 0, 1))
     server.replicate("s0", INIT_STEP, 1)
-    server.tell(Committed(1, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0)))
+    server.tell(Committed(1, server.core.epoch, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0)))
     own = server.stores[0]
     assert own.kept == [0]
     server.tell(server.assign(placement(2, ("s1",)), at=0))
@@ -425,7 +437,7 @@ def test_a_version_from_before_a_copy_was_begun_is_not_readable_of_it() -> None:
     """Nobody needs it any more, but this server may not have heard that when it is promoted."""
     server = Server("s1", placement(1, ("s0", "s1"), ("s0",)))
     server.replicate("s0", INIT_STEP, 1)
-    server.tell(Committed(1, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0)))
+    server.tell(Committed(1, server.core.epoch, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0)))
     server.replicate("s0", 0, 2)
     server.commit(1, 2)
     server.tell(server.assign(placement(2, ("s0", "s1"), ("s0",), joining=(("s1", (1,)),)), at=1))

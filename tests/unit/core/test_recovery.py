@@ -609,7 +609,7 @@ def test_a_server_freezes_the_version_that_its_commit_says_and_tells_until_it_is
     kit = ServerKit(segment(slots=1, end_step=10, data_len=20))
     kit.push(0, 0, 5)
     row = Commit(0, 1, 0, (fence(5),), HYPER, 1.0, False, 0, 0)
-    kit.tell(Committed(1, row, save=True))
+    kit.tell(Committed(1, kit.core.epoch, row, save=True))
     assert kit.store.saved == [1]
     assert kit.core.saving == 1
     chains = dict(kit.core.chains)

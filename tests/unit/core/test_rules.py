@@ -325,7 +325,7 @@ def test_rule_a_server_refuses_lower_generations() -> None:
     assert server.store.released == []
     assert server.core.refused == {"generation": 3}
     row = Commit(0, 1, 0, (fence(5), fence(6)), HYPER, 1.0, False, 0, 0)
-    server.tell(Committed(3, row))
+    server.tell(Committed(3, 1, row))
     assert server.core.applied == 1
 
 
@@ -362,7 +362,7 @@ def test_rule_reads_and_pushes_of_another_incarnation_are_refused() -> None:
     assert sent(server.push(0, 0, 5, incarnation=3, epoch=2), Refused)[0].rule == "plan", "the server comes there later"
     assert server.say(Pull(51, 3, 3, 0)) == [], "and a reader from there waits for it"
     row = Commit(1, 1, 0, (fence(5), fence(6)), HYPER, 1.0, False, 0, 0)
-    server.tell(Committed(1, row))
+    server.tell(Committed(1, 1, row))
     assert server.core.applied == 0
 
 

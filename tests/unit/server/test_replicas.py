@@ -153,7 +153,7 @@ class Cluster:
         self.version += 1
         row = msgspec.structs.replace(commit(SPEC, self.version, step), fences=(fence,))
         for node in self.services:
-            self.front.send(node, Committed(1, row, save=save))
+            self.front.send(node, Committed(1, self.epoch, row, save=save))
         alive = [n for n in self.placement.holders if n in self.services]
         self.wait(lambda: all(self.services[n].core.applied == self.version for n in alive))
 

@@ -100,7 +100,7 @@ class Stage:
         self.front.send(NODE, message, [bytes_of(values[b.index].value) for b in BLOCKS])
         self.turn()
         row = msgspec.structs.replace(commit(SPEC, 0, INIT_STEP), incarnation=incarnation)
-        self.say(Committed(1, row, save=save))
+        self.say(Committed(1, self.service.core.epoch, row, save=save))
 
     def complete(self, storage: Storage, saved: Saved) -> str:
         folder = folder_name(saved.incarnation, saved.version)

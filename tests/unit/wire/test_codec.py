@@ -38,7 +38,7 @@ SAMPLES: list[Message] = [
     PullReply(8, 0, 3, 3, (BlockFrame(0, "float32", 4),)),
     Prepare(9, ModelSpec((TensorSpec("w", (3, 4), "float32", Kind.PARAMETER, 0),), OptimizerSpec("SGD", ()))),
     Prepared(9, 1, 0, Placement(1, ("server-0/1",), {"server-0/1": "tcp://127.0.0.1:5000"})),
-    Committed(1, Commit(0, 4, 3, (Fence(1, 9),), (), 1.0, False, 0, 0)),
+    Committed(1, 1, Commit(0, 4, 3, (Fence(1, 9),), (), 1.0, False, 0, 0)),
     Beat("worker-0/1"),
 ]
 
