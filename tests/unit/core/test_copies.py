@@ -295,7 +295,7 @@ def test_rule_5_a_placement_is_entered_when_all_that_was_committed_is_applied() 
 
 def test_rule_5_a_commit_of_a_placement_that_a_server_is_not_in_is_not_its_own() -> None:
     """A server that was taken for lost, and does not know it, has sums of its own that nobody committed."""
-    server = Server("s0", placement()).begin()
+    server = Server("s0", placement(1, ("s0",))).begin()
     server.push(0, 5)
     row = Commit(0, 1, 0, (fence(9),), HYPER, 1.0, False, 0, 0)
     assert [b.epoch for b in sent(server.tell(Committed(1, 3, row)), Beat)] == [1], "it says where it is"
