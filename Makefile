@@ -56,7 +56,7 @@ ROUNDS ?= 5
 bench: setup ## measure beside peers for some 25 minutes and write docs/performance.md (ROUNDS=5)
 	@$(BIN)/python bench/all.py --rounds $(ROUNDS)
 
-chaos: setup ## kill, stop and resume real runs some 800 times, for hours; figures go to chaos/
+chaos: setup ## kill, stop, cut and resume real runs some 1,200 times, for hours; figures go to chaos/
 	@$(BIN)/paceline dev chaos --campaign all --dir chaos --json chaos/all.json
 
 format: setup ## format the code and apply the safe fixes

@@ -20,7 +20,7 @@ class _Group(click.Group):
         "status": ("paceline.cli.status", "Show what a run is doing."),
         "checkpoints": ("paceline.cli.checkpoints", "List the checkpoints of a run, and check them."),
         "audit": ("paceline.cli.audit", "Prove that a run applied every sample exactly once."),
-        "dev": ("paceline.cli.dev", "Tools for developers: the simulator."),
+        "dev": ("paceline.cli.dev", "Tools for developers: the simulator, and campaigns of faults."),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:

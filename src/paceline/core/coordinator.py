@@ -24,6 +24,7 @@ from paceline.messages import (
     Beat,
     BeginPhase,
     Bye,
+    Chained,
     Checkpoint,
     Claim,
     ClaimDone,
@@ -81,6 +82,7 @@ class CoordinatorCore(Books):
         self._desk = Desk(self, self._commits, self._recovery)
         self._phasing = Phasing(self, self._commits)
         self._placing = Placing(self, self._keeping)
+        self._keeping.differs = self._placing.differ
         self._roster = Roster(self, self._commits, self._desk, self._recovery, self._requests, self._placing)
         self.checkpoints = sorted(checkpoints, key=lambda c: c.folder)
         if history is not None and history.facts:
@@ -101,6 +103,7 @@ class CoordinatorCore(Books):
             Summed: self._commits.summed,
             Saved: self._keeping.saved,
             Copied: self._placing.copied,
+            Chained: self._keeping.chained,
             Unreachable: self._placing.unreachable,
             Reachable: self._placing.reachable,
             NotLoaded: lambda sender, message: self._roster.not_loaded(message),

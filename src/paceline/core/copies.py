@@ -26,6 +26,11 @@ class Copies:
         """Whether there is any."""
         return bool(self.followers or self.joiners)
 
+    @property
+    def chains(self) -> dict[int, bytes]:
+        """The hash chains of all complete copies."""
+        return {block: chain for group in self.followers.values() for block, chain in group.chains.items()}
+
     # ------------------------------------------------------------ placements
 
     def open(self, assign: Assign, own: Group) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from paceline.core.books import Books
 from paceline.core.effects import Complete, Effect, Send
-from paceline.messages import Checkpoint, Committed, Position, Saved, SaveOver
+from paceline.messages import Chained, Checkpoint, Committed, Position, Saved, SaveOver
 from paceline.types import Commit, NodeId, SavedFile
 
 _BETWEEN_S = 1.0  # at the end of a phase a checkpoint is due, unless the last one is as young as this
@@ -22,13 +23,25 @@ class _Saving:
     checkpoint: Checkpoint
     files: dict[NodeId, tuple[SavedFile, ...]] = field(default_factory=dict)
     chains: dict[int, bytes] = field(default_factory=dict)
+    copies: dict[NodeId, dict[int, bytes]] = field(default_factory=dict)
     completing: bool = False
+
+    def differing(self) -> dict[NodeId, frozenset[int]]:
+        """Servers whose copies of these blocks are not what the primaries have."""
+        found = {}
+        for node, known in self.copies.items():
+            blocks = frozenset(b for b, chain in known.items() if self.chains.get(b, chain) != chain)
+            if blocks:
+                found[node] = blocks
+        return found
 
 
 class Keeping:
     """At most one checkpoint is under way at a time."""
 
     def __init__(self, books: Books) -> None:
+        """`differs` is told whose copies are not what they should be; the coordinator sets it."""
+        self.differs: Callable[[dict[NodeId, frozenset[int]]], list[Effect]] = lambda found: []
         self._job = books
         self._saving: _Saving | None = None
         self._completing: dict[str, Checkpoint] = {}
@@ -123,6 +136,8 @@ class Keeping:
             return self._give_up(f"{member.name if member else sender}: {message.problem}")
         saving.files[sender] = message.files
         saving.chains.update(message.chains)
+        if found := saving.differing():
+            return self.differs(found)
         if len(saving.files) < len(job.owners):
             return []
         assert job.model is not None
@@ -132,6 +147,15 @@ class Keeping:
         chains = tuple(saving.chains[b].hex() for b in range(len(job.blocks)))
         drop = [c.folder for c in job.checkpoints[: -job.spec.keep_checkpoints + 1 or None]]
         return [Complete(saving.checkpoint, job.model, files, chains, tuple(drop))]
+
+    def chained(self, sender: NodeId, message: Chained) -> list[Effect]:
+        """A backup says what it has of the version that is being saved: compared with what its primary has."""
+        job, saving = self._job, self._saving
+        if saving is None or not job.is_current(message.incarnation, message.epoch) or message.version != job.saving:
+            return []
+        saving.copies[sender] = dict(message.chains)
+        found = saving.differing()
+        return self.differs(found) if found else []
 
     def completed(self, folder: str, problem: str) -> list[Effect]:
         """The manifest and the marker are written, and older folders are gone; or `problem` says why not."""

@@ -20,6 +20,9 @@ from paceline.core.reach import BELIEVED_S, UNTIL_TRIED_S, Reach
 from paceline.messages import Copied, CopyOver, Reachable, Revoke, Try, Unreachable
 from paceline.types import NodeId, Placement, name_of
 
+DIFFERENT = "are not as they should be"
+"""How the reason ends for which copies are made again that should be equal to their primaries'."""
+
 _PATIENCE_S = 3.0  # for a lost server to be replaced, before its copies are made elsewhere
 _AGAIN_S = 0.25
 _OTHERS_S = 0.4  # after the first report of a server, in which others may say that it is the one who is cut off
@@ -179,15 +182,23 @@ class Placing:
         of_primary, of_member = (self._complaints(node) for node in (primary.node, member.node))
         if of_primary > of_member and self.can_spare(primary.node):
             return self.lose(primary, f"{of_primary} others cannot reach it")
-        backups = [
-            tuple(m for m in members if old.owners[b] != primary.node or m != member.node)
-            for b, members in enumerate(old.backups)
-        ]
-        joining = tuple(j for j in old.joining if j[0] != member.node)
+        blocks = frozenset(b for b, owner in enumerate(old.owners) if owner == primary.node)
+        return self._shrink({member.node: blocks}, f"{primary.name} cannot reach {member.name}")
+
+    def differ(self, found: dict[NodeId, frozenset[int]]) -> list[Effect]:
+        """Copies that are not what their primaries have leave the sets, and are made again."""
+        return self._shrink(found, f"copies on {' and '.join(sorted(map(name_of, found)))} {DIFFERENT}")
+
+    def _shrink(self, without: dict[NodeId, frozenset[int]], why: str) -> list[Effect]:
+        """These servers leave the sets of these blocks."""
+        old = self._job.placement
+        assert old is not None
+        backups = [tuple(m for m in members if b not in without.get(m, ())) for b, members in enumerate(old.backups)]
+        joining = tuple(j for j in old.joining if j[0] not in without)
         if normal(backups) == old.backups and joining == old.joining:
             return []
         self.look(_AGAIN_S)
-        return self._change(old.owners, normal(backups), why=f"{primary.name} cannot reach {member.name}")
+        return self._change(old.owners, normal(backups), why=why)
 
     def _complaints(self, node: NodeId) -> int:
         return sum(peer == node for _, peer in self.reach.cuts(self._job.now))

@@ -81,7 +81,9 @@ class Recovery:
         job.logs |= history.logs
         for evaluation in history.evaluations:
             self._validated.add((evaluation.validator, evaluation.version))
-            job.evaluations.latest[evaluation.validator] = (evaluation.version, dict(evaluation.values))
+            known = job.evaluations.latest.get(evaluation.validator)
+            if known is None or known[0] < evaluation.version:  # rounds may end in another order than they began
+                job.evaluations.latest[evaluation.validator] = (evaluation.version, dict(evaluation.values))
         self._close_phases()
         self._begin_leasing()
         newest = job.checkpoint

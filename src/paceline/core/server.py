@@ -22,6 +22,7 @@ from paceline.messages import (
     Abort,
     Assign,
     BeatAck,
+    Chained,
     Choose,
     Committed,
     CopyOver,
@@ -333,6 +334,9 @@ class ServerCore(Holding):
         self._prune()
         self._finish()
         out = self._answer(self._parking.committed(commit.version, commit.step, self.watermark.low))
+        if message.save and self.copies.followers:
+            chains = tuple(sorted(self.copies.chains.items()))
+            out.append(Send(COORDINATOR, Chained(self.incarnation, self.epoch, commit.version, chains)))
         if self.copies.joiners:
             out += self.copies.drain(self._kept, self.incarnation, self.epoch)
         if self._waiting is not None and self.applied >= self._waiting.at:

@@ -25,6 +25,7 @@ from paceline.messages.membership import (
     Welcome,
 )
 from paceline.messages.replicas import (
+    Chained,
     Copied,
     CopyFrame,
     CopyOver,
@@ -115,6 +116,7 @@ AnyMessage = (
     | CopyPart
     | CopyPartAck
     | Copied
+    | Chained
     | CopyOver
     | Unreachable
     | Reachable
@@ -132,6 +134,7 @@ __all__ = [
     "BeginPhase",
     "BlockFrame",
     "Bye",
+    "Chained",
     "Checkpoint",
     "Choose",
     "Claim",

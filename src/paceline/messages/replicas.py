@@ -93,6 +93,15 @@ class Copied(Message, frozen=True):
     source: NodeId
 
 
+class Chained(Message, frozen=True):
+    """To the coordinator: the hash chains of the copies here at `version`, which goes to a checkpoint."""
+
+    incarnation: int
+    epoch: int
+    version: int
+    chains: tuple[tuple[int, bytes], ...]
+
+
 class CopyOver(Message, frozen=True):
     """The coordinator has noted that the copy from `source` is complete."""
 

@@ -19,6 +19,7 @@ from paceline.core.effects import (
     StopFact,
     Write,
 )
+from paceline.core.placing import DIFFERENT
 from paceline.core.recovery import RESUMED
 from paceline.core.sampling import place
 from paceline.core.schedule import Schedule
@@ -112,7 +113,9 @@ class Checker:
                 self._chose(SlotId(sealed.step, sealed.slot), sealed.fence)
             case FactRow(fact=IncarnationFact() as fact):
                 self._rewound(fact)
-            case FactRow(fact=PlacementFact(placement=placement)):
+            case FactRow(fact=PlacementFact(placement=placement, why=why)):
+                if why.endswith(DIFFERENT):
+                    raise Violation(why)
                 self._placed(placement)
             case LogRow() | FactRow():
                 pass

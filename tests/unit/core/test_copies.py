@@ -15,6 +15,7 @@ from paceline.core.store import SumKey
 from paceline.messages import (
     Assign,
     Beat,
+    Chained,
     Committed,
     Copied,
     CopyOver,
@@ -249,6 +250,16 @@ def test_a_backup_applies_what_its_primary_summed_with_the_fences_that_it_used()
     other.tell(Committed(1, other.core.epoch, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0)))
     assert follower.chains != before
     assert follower.chains != other.core.copies.followers["s0"].chains, "the chain tells who was summed"
+
+
+def test_a_backup_tells_its_chains_when_a_version_goes_to_a_checkpoint() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"))).begin()
+    server.replicate("s0", 0, 7)
+    row = Commit(0, 1, 0, (fence(7),), HYPER, 1.0, False, 0, 0)
+    (told,) = sent(server.tell(Committed(1, 1, row, save=True)), Chained)
+    assert told.version == 1
+    assert dict(told.chains) == server.core.copies.followers["s0"].chains
+    assert len(told.chains) == ALL
 
 
 def test_a_sum_is_taken_once_and_answered_again() -> None:

@@ -11,6 +11,7 @@ from paceline.core.worker import WorkerCore
 from paceline.messages import (
     Assign,
     Beat,
+    Chained,
     Choose,
     Committed,
     Copied,
@@ -26,6 +27,7 @@ from paceline.messages import (
     Refused,
     Register,
     Revoke,
+    Saved,
     Scale,
     Seal,
     Sealed,
@@ -505,3 +507,26 @@ def test_servers_try_whom_they_could_not_reach_until_they_do() -> None:
     job.say(primary, Reachable(backup))
     assert sent(tick(job), Try) == []
     assert job.core.cuts == []
+
+
+def test_a_copy_that_is_not_what_its_primary_has_is_made_again() -> None:
+    job = desk(checkpoint_steps=1)
+    ready(job, 0, compute(job, 0))
+    assert job.core.saving == 1
+    before = placed(job)
+    backup = before.backups[0][0]
+    same, other = ((0, b"right"),), ((0, b"wrong"),)
+    assert job.say(backup, Chained(0, epoch(job), 0, other)) == [], "of another version"
+    assert job.say(backup, Chained(0, epoch(job), 1, same)) == []
+    for owner in sorted(set(before.owners)):
+        blocks = [b for b, o in enumerate(before.owners) if o == owner]
+        chains = tuple((b, b"right") for b in blocks)
+        assert written(job.say(owner, Saved(0, epoch(job), 1, (), chains)), PlacementFact) == []
+        break
+    (fact,) = written(job.say(backup, Chained(0, epoch(job), 1, other)), PlacementFact)
+    assert backup not in fact.placement.copies(0)
+    assert all(fact.placement.copies(b) == before.copies(b) for b in range(1, len(before.owners)))
+    assert (fact.failover, job.core.rewinds) == (False, 0)
+    assert fact.why == f"copies on {backup} are not as they should be"
+    tick(job)
+    assert [server for server, blocks in placed(job).joining if 0 in blocks] == [backup]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, model, segment, sent, turn_of, written
 
-from paceline.core.effects import ChoiceFact, Complete, Effect, IncarnationFact, PlacementFact
+from paceline.core.effects import ChoiceFact, Complete, Effect, EvaluationRow, IncarnationFact, PlacementFact, Write
 from paceline.core.pace import Pace
 from paceline.core.worker import WorkerCore
 from paceline.messages import (
@@ -228,6 +228,15 @@ def test_a_validation_that_was_under_way_is_run_again_on_the_same_version() -> N
     desk.now += 1.0
     (grant,) = sent(desk.turn("worker-0"), EvalGrant)
     assert (grant.version, grant.validator) == (1, 0)
+
+
+def test_the_newest_result_of_a_validation_is_that_of_the_newest_version() -> None:
+    """Rounds may end in another order than they began, and are in the log in that order."""
+    desk = trained(2)
+    for version in (2, 1):
+        desk.disk.write(Write(EvaluationRow(0, version, version, "accuracy", {"accuracy": version / 2}, 0)))
+    desk.restart()
+    assert desk.core.evaluations.latest == {0: (2, {"accuracy": 1.0})}
 
 
 def test_silence_counts_from_the_restart_on() -> None:
