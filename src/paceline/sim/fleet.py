@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _LATER_S = 0.3  # where one at a time would be too many, it is tried again
 
+_BEATS = 2.5  # without which a server may be the next to be taken for lost
+
 
 class Fleet:
     """Servers by their place; a place keeps its name, whoever is in it."""
@@ -82,12 +84,13 @@ class Fleet:
         return True
 
     def is_redundant(self) -> bool:
-        """Whether every block has all its copies, on healthy servers."""
+        """Whether every block has all its copies, on healthy servers that the coordinator hears."""
         placement, cluster = self._placement(), self._cluster
         if placement is None or cluster.coordinator.core.awaited or placement.joining:
             return False
-        healthy = {s.node for s in self.servers if s.alive and not s.stopped}
-        healthy &= cluster.coordinator.core.members.members.keys()
+        core = cluster.coordinator.core
+        heard = {m.node for m in core.members.by_role("server") if core.now - m.seen < _BEATS * core.spec.heartbeat_s}
+        healthy = {s.node for s in self.servers if s.alive and not s.stopped} & heard
         copies = [placement.copies(b) for b in range(len(placement.owners))]
         replicas = cluster.scenario.cluster.replicas
         return all(len(members) > replicas and healthy.issuperset(members) for members in copies)
