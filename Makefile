@@ -57,7 +57,7 @@ bench: setup ## measure beside peers for some 25 minutes and write docs/performa
 	@$(BIN)/python bench/all.py --rounds $(ROUNDS)
 
 chaos: setup ## kill, stop, cut and resume real runs some 1,200 times, for hours; figures go to chaos/
-	@$(BIN)/paceline dev chaos --campaign all --dir chaos --json chaos/all.json
+	@$(BIN)/paceline dev chaos --campaign all --seed 1 --dir chaos --json chaos/all.json
 
 format: setup ## format the code and apply the safe fixes
 	@$(BIN)/ruff format .

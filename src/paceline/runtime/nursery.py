@@ -94,7 +94,8 @@ def _become(sock: socket.socket, birth: Birth, output: int, between: int) -> Bir
     os.chdir(birth.cwd)
     os.environ.clear()
     os.environ.update(birth.env)
-    sys.path[0] = birth.cwd
+    if not sys.flags.safe_path:
+        sys.path[0] = birth.cwd
     _entitle(birth.title)
     _reseed()
     with sock:
