@@ -24,6 +24,10 @@ class Request(Generic[_M_co]):
     payload: Sequence[object]
     sent: float
 
+    def is_due(self, now: float, resend_s: float) -> bool:
+        """Whether it should be said again."""
+        return now - self.sent >= resend_s
+
     def again(self, now: float) -> Send:
         """Say it, once more."""
         self.sent = now
@@ -121,7 +125,7 @@ class Asking:
         turn = self.turn if waiting or not self.answered else None
         single = [asked for asked in (self.rejoining, self.placing, turn) if asked is not None]
         under_way = chain[Request[Message]](single, self.pulls.values(), self.pushes.values(), self.given_back.values())
-        return [asked.again(now) for asked in under_way if now - asked.sent >= self.resend_s]
+        return [asked.again(now) for asked in under_way if asked.is_due(now, self.resend_s)]
 
     def greet(self, server: NodeId, now: float) -> list[Send]:
         """The session with `server` came up (again): say at once what it has not answered."""

@@ -67,7 +67,8 @@ class Faults:
             case "hang":
                 worker.stopped = True
             case "cut":
-                self._cut(worker, fault.lasts_s)
+                if cluster.fleet.may(fault):  # a server that its workers cannot reach is taken for lost
+                    self._cut(worker, fault.lasts_s)
             case "disconnect":
                 world.after(0.0, self._clock, cluster.lost, worker.node)
             case "join":

@@ -49,7 +49,7 @@ class Fleet:
         if fault.kind == "scale":
             self._scale()
             return
-        if not self._may(fault):
+        if not self.may(fault):
             if self._cluster.faults.on:
                 self._cluster.world.after(_LATER_S, self._clock, self.inject, fault)
             return
@@ -72,7 +72,7 @@ class Fleet:
                 if other is not server:
                     cluster.network.cut(server.node, other.node, fault.lasts_s, rng.choice(CUTS))
 
-    def _may(self, fault: Fault) -> bool:
+    def may(self, fault: Fault) -> bool:
         """Where care is taken: every block has all its copies, on servers of which none is in trouble."""
         cluster = self._cluster
         if not cluster.scenario.careful or fault.kind == "cut-servers":

@@ -330,6 +330,21 @@ def test_rule_an_evicted_worker_registers_again_and_asks_again() -> None:
     assert (again.phase, again.evaluation, again.abandoned) == (0, 3, None)
 
 
+def test_a_registration_that_is_said_again_tells_how_far_the_worker_is_now() -> None:
+    """The coordinator that was meant may be gone, and the next one hears this first."""
+    kit = WorkerKit()
+    kit.computing(0)
+    (first,) = sent(kit.core.reconnected(1.0), Register)
+    assert [lease.step for lease in first.leases] == [0]
+    kit.core.declared = 2
+    (again,) = sent(kit.core.tick(3.0), Register)
+    assert (again.req, again.declared, again.leases) == (first.req, 2, first.leases)
+    kit.push()
+    kit.seal()
+    (last,) = sent(kit.core.tick(6.0), Register)
+    assert [lease.sealed is not None for lease in last.leases] == [True]
+
+
 def test_an_evicted_worker_keeps_its_payloads_until_they_are_read() -> None:
     kit = WorkerKit()
     kit.computing(0, of=ASP, slots=1)
