@@ -29,7 +29,8 @@ class Copies:
     @property
     def chains(self) -> dict[int, bytes]:
         """The hash chains of all complete copies."""
-        return {block: chain for group in self.followers.values() for block, chain in group.chains.items()}
+        complete = [*self.followers.values(), *(joiner for joiner in self.joiners.values() if joiner.caught_up)]
+        return {block: chain for group in complete for block, chain in group.chains.items()}
 
     # ------------------------------------------------------------ placements
 

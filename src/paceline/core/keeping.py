@@ -122,7 +122,7 @@ class Keeping:
             return []
         self.begin(job.version)
         self.hold()
-        return [Send(s, Committed(job.generation, job.epoch, last, save=True)) for s in job.owners]
+        return [Send(s, Committed(job.generation, job.epoch, last, save=True)) for s in job.holders]
 
     def saved(self, sender: NodeId, message: Saved) -> list[Effect]:
         """A server has written its part, or could not."""

@@ -27,6 +27,7 @@ _PATIENCE_S = 3.0  # for a lost server to be replaced, before its copies are mad
 _AGAIN_S = 0.25
 _OTHERS_S = 0.4  # after the first report of a server, in which others may say that it is the one who is cut off
 _TRY_S = 1.0
+_GRUDGE_S = 60.0  # in which a worker that made the job give up one server is not heard about another
 _BEATS = 5  # in a row that may be lost on their way
 _GIVE_UP_S = 300.0  # in which no worker reaches a server whose blocks nobody else has
 
@@ -44,6 +45,8 @@ class Placing:
         self._look_at: float | None = None
         self._stuck_since: float | None = None
         self._next_try = 0.0
+        self._blamers: frozenset[NodeId] = frozenset()
+        self._blamed_at = 0.0
 
     # ------------------------------------------------------------ one placement follows another
 
@@ -146,15 +149,33 @@ class Placing:
         if reporter.role == "server":
             said_s = self.reach.report(sender, peer, job.now, UNTIL_TRIED_S)
             return self._part(reporter, member) if said_s >= _OTHERS_S else []
-        self.reach.report(sender, peer, job.now, BELIEVED_S)
-        if peer not in job.owners:
-            return []
-        cuts = self.reach.cuts(job.now)
-        without = sum((m.node, peer) in cuts for m in job.members.by_role("worker") if not m.left)
-        if 2 * without > job.members.num_workers and self.can_spare(peer):
-            return self.lose(member, f"{without} of {job.members.num_workers} workers cannot reach it")
+        said_s = self.reach.report(sender, peer, job.now, BELIEVED_S)
         self._note_cut_off()
-        return []
+        return self._blame(member) if peer in job.owners and said_s >= _OTHERS_S else []
+
+    def _blame(self, server: Member) -> list[Effect]:
+        """A primary that most workers cannot reach is lost, if it can be spared.
+
+        Workers who reach none of several primaries are cut off themselves. So are those who complained before, of
+        one that was lost for it, and go on about the next.
+        """
+        job, cuts = self._job, self.reach.cuts(self._job.now)
+        if job.now - self._blamed_at > _GRUDGE_S:
+            self._blamers = frozenset()
+        without = frozenset(
+            m.node
+            for m in job.members.by_role("worker")
+            if not m.left
+            and (m.node, server.node) in cuts
+            and (len(job.owners) == 1 or any((m.node, owner) not in cuts for owner in job.owners))
+        )
+        if without and without <= self._blamers:
+            self._blamed_at = job.now
+            return []
+        if 2 * len(without) <= job.members.num_workers or not self.can_spare(server.node):
+            return []
+        self._blamers, self._blamed_at = without | self._blamers, job.now
+        return self.lose(server, f"{len(without)} of {job.members.num_workers} workers cannot reach it")
 
     def reachable(self, sender: NodeId, message: Reachable) -> list[Effect]:
         """It does get an answer."""
@@ -190,7 +211,7 @@ class Placing:
         return self._shrink(found, f"copies on {' and '.join(sorted(map(name_of, found)))} {DIFFERENT}")
 
     def _shrink(self, without: dict[NodeId, frozenset[int]], why: str) -> list[Effect]:
-        """These servers leave the sets of these blocks."""
+        """These servers leave the sets of these blocks; copies that are being made are begun again later."""
         old = self._job.placement
         assert old is not None
         backups = [tuple(m for m in members if b not in without.get(m, ())) for b, members in enumerate(old.backups)]
@@ -211,6 +232,8 @@ class Placing:
         self._next_try = job.now + _TRY_S
         servers = {m.node: m.address or "" for m in job.members.by_role("server")}
         pairs = [(node, peer) for node, peer in self.reach.untried(job.now) if node in servers and peer in servers]
+        for node, peer in pairs:
+            self.reach.report(node, peer, job.now, UNTIL_TRIED_S)  # not whole before it says so
         return [Send(node, Try(job.generation, peer, servers[peer])) for node, peer in pairs]
 
     def _note_cut_off(self) -> None:
@@ -276,7 +299,7 @@ class Placing:
                 continue
             heard = {m.node for m in job.members.by_role("server") if m.seen > member.seen + limit_s / 2}
             sets = [job.placement.copies(block) for block in range(len(job.placement.owners))]
-            if all(heard & set(copies) for copies in sets if member.node in copies):
+            if heard and all(heard & set(copies) for copies in sets if member.node in copies):
                 return self.lose(member, f"silent for {silent_s:.1f} s")
         return []
 

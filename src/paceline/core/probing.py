@@ -17,9 +17,14 @@ class Probing:
 
     def begin(self, message: Try, now: float) -> list[Send]:
         """Try that one for a while, beginning now."""
-        self._tried = {peer: tried for peer, tried in self._tried.items() if tried[1] > now}
+        self.tick(now)
         self._tried[message.peer] = message.address, now + _LASTS_S
         return [Send(message.peer, Hail())]
+
+    def tick(self, now: float) -> None:
+        """Whom nobody asks for any more is not tried any longer."""
+        if self._tried:
+            self._tried = {peer: tried for peer, tried in self._tried.items() if tried[1] > now}
 
     def greet(self, peer: NodeId) -> list[Send]:
         """The session with `peer` came up."""

@@ -247,8 +247,11 @@ class Recovery:
                 job.pins.add(end, f"phase {number}")
                 job.pinned_phases.append(number)
 
-    def adopt(self, worker: NodeId, message: Register) -> list[Effect]:
-        """A worker tells what it holds: leases of an earlier coordinator go on, sealed slots are reported again."""
+    def adopt(self, worker: NodeId, message: Register, *, again: bool = False) -> list[Effect]:
+        """A worker tells what it holds: leases of an earlier coordinator go on, sealed slots are reported again.
+
+        What it had in hand counts the first time that it says so: since then it may have asked for something else.
+        """
         job = self._job
         job.declared[worker] = max(job.declared.get(worker, 0), message.declared)
         if message.progress >= 0:
@@ -258,6 +261,8 @@ class Recovery:
         effects: list[Effect] = []
         for held in message.leases:
             slot = SlotId(held.step, held.slot)
+            if again and held.sealed is None:
+                continue
             if job.placement is not None and held.epoch not in (0, job.placement.epoch):
                 continue  # void since the blocks have changed hands
             if not self._is_slot(slot) or not job.leases.adopt(worker, slot, held.fence, job.now):

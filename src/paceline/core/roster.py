@@ -114,7 +114,8 @@ class Roster:
         if message.role == "server":
             self._placing.look(0.0)
             return effects + self._returned(sender, message) + self.place()
-        return effects + self._recovery.adopt(sender, message)
+        again = self._requests.seen(sender, message, message.req)
+        return effects + self._recovery.adopt(sender, message, again=again)
 
     def _replace(self, sender: NodeId, message: Register) -> list[Effect]:
         """A server that starts again under its name is not the one that held the blocks: that one is gone."""

@@ -90,6 +90,7 @@ class ServerCore(Holding):
         ran = self._running.advance(now)
         if now < self._next_beat:
             return []
+        self.probing.tick(now)
         out = [self._beat(now), *self.copies.tell(self.incarnation, self.epoch)]
         if self.replicator.lanes:
             out += self.replicator.repeat(ran)
@@ -310,6 +311,7 @@ class ServerCore(Holding):
         if commit.incarnation != self.incarnation or commit.version <= self.applied:
             if message.save and (commit.incarnation, commit.version) == (self.incarnation, self.applied):
                 self._save()
+                return self._chained()
             return []
         if self._assigned and not self._anchored:
             return []  # nothing is held here
@@ -334,14 +336,18 @@ class ServerCore(Holding):
         self._prune()
         self._finish()
         out = self._answer(self._parking.committed(commit.version, commit.step, self.watermark.low))
-        if message.save and self.copies.followers:
-            chains = tuple(sorted(self.copies.chains.items()))
-            out.append(Send(COORDINATOR, Chained(self.incarnation, self.epoch, commit.version, chains)))
         if self.copies.joiners:
             out += self.copies.drain(self._kept, self.incarnation, self.epoch)
+        if message.save:
+            out += self._chained()
         if self._waiting is not None and self.applied >= self._waiting.at:
             out += self._assign(self._waiting, now)
         return out
+
+    def _chained(self) -> list[Send]:
+        """The hash chains of the copies here, to be compared with those of their primaries."""
+        chains = tuple(sorted(self.copies.chains.items()))
+        return [Send(COORDINATOR, Chained(self.incarnation, self.epoch, self.applied, chains))] if chains else []
 
     def _apply(self, commit: Commit) -> None:
         """Turn the sum that the log names into the next version of this server's own blocks."""

@@ -226,17 +226,14 @@ class WorkerCore:
 
     def reconnected(self, now: float) -> list[Send]:
         """Another coordinator speaks for the job: tell it who this is and what it holds, then ask again."""
-        return [self._asking.rejoin(msgspec.structs.replace(self.introduce(), leases=self._held()), now)]
-
-    def _held(self) -> tuple[HeldLease, ...]:
-        """What it has in hand, and what it sealed lately, of which a coordinator may not know."""
         epoch = 0 if self.placement is None else self.placement.epoch
         leases = self._reports.leases(epoch)
         self._reports.doubt()
         task = self.task
         if isinstance(task, Grant) and self.state != WorkerState.ASKING and task.incarnation == self.incarnation:
             leases.append(HeldLease(task.step, task.slot, task.fence, None, task.epoch))
-        return tuple(leases)
+        introduction = msgspec.structs.replace(self.introduce(), leases=tuple(leases))
+        return [self._asking.rejoin(introduction, now)]
 
     def greet(self, server: NodeId, now: float) -> list[Send]:
         """The session with `server` came up (again): say at once what it has not answered."""
@@ -434,7 +431,7 @@ class WorkerCore:
         """Say again what nobody answered. Receivers recognise repetitions."""
         asked = self._asking.rejoining
         if asked is not None and asked.is_due(now, self.resend_s):
-            # It may be another coordinator by now that hears this one first: it must not go by what was true before.
-            known = msgspec.structs.replace(asked.message, incarnation=self.incarnation, progress=self.progress)
-            asked.message = msgspec.structs.replace(known, declared=self.declared, leases=self._held())
+            # It may be another coordinator by now that hears this first: how far the script is must be true today. What
+            # it held when it began to ask is not changed: what came since will be asked for again.
+            asked.message = msgspec.structs.replace(asked.message, progress=self.progress, declared=self.declared)
         return self._asking.repeat(now, waiting=self.state == WorkerState.PULLING)

@@ -8,15 +8,19 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from paceline.runtime.nursery import ROOM, Birth, ask
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _PATIENCE_S = 60.0
-_LOADED_BY = ("LD_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "TORCH", "PYTORCH", "CUDA", "ATEN_")
+_LOADED_BY = (
+    *("LD_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "DNNL_", "ONEDNN_", "ATEN_", "TORCH", "PYTORCH"),
+    *("CUDA", "HIP_", "ROCR_", "MALLOC_", "GLIBC_TUNABLES", "TZ", "LC_", "LANG"),
+)
 """Variables that are read while libraries are loaded, by how they begin: a fork would not heed them any more."""
 
 
@@ -26,36 +30,49 @@ class Nursery:
     def __init__(self) -> None:
         self._sock: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._loaded: dict[str, str] = {}
 
     def open(self) -> None:
         """Start it; it loads what it needs while this process goes on. Linux only."""
-        if sys.platform != "linux" or not _adopt(True):
+        if sys.platform != "linux" or not _adoption.begin():
             return
+        env = {**os.environ, "PYTHONUNBUFFERED": "1"}
         mine, theirs = socket.socketpair()
         mine.settimeout(_PATIENCE_S)
         number = theirs.fileno()
         command = [sys.executable, "-m", "paceline.runtime.nursery", str(os.getpid()), str(number), "." * ROOM]
-        with theirs:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # what it cannot load, a role that is started cannot either, and says so
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                start_new_session=True,
-                pass_fds=[number],
-            )
-        self._sock = mine
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,  # what it cannot load, a role that is started cannot either, and says so
+                    env=env,
+                    start_new_session=True,
+                    pass_fds=[number],
+                )
+        except OSError:
+            mine.close()
+            _adoption.end()
+            return
+        self._sock, self._loaded = mine, _heeded(env)
 
     def bear(self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path | None, output: IO[bytes]) -> int | None:
         """Fork a role; returns its process number, None if it must be started in the ordinary way."""
-        if self._sock is None or _loads_otherwise(env):
+        if self._sock is None or _heeded(env) != self._loaded:
             return None
         words = (str(os.getpid()), *arguments)
         title = " ".join((sys.executable, "-m", "paceline.runtime.process", *words))
-        birth = Birth(os.getpid(), words, dict(env), str(cwd or Path.cwd()), title)
         try:
-            return ask(self._sock, birth, output.fileno())
+            birth = Birth(
+                os.getpid(),
+                tuple(map(os.fsencode, words)),
+                {os.fsencode(key): os.fsencode(value) for key, value in env.items()},
+                os.fsencode(cwd or Path.cwd()),
+                os.fsencode(title),
+            )
+            return ask(self._sock, birth, output.fileno()) or None
         except OSError:
             self.close()
             return None
@@ -70,15 +87,39 @@ class Nursery:
                 self._process.kill()
             self._process.wait()
             self._process = None
-            _adopt(False)
+            _adoption.end()
 
 
-def _adopt(yes: bool) -> bool:
-    """Whether processes whose parent has ended become children of this one, if it is above them."""
-    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0) == 0)
+class _Adoption:
+    """Whether processes whose parent has ended become children of this one, if it is above them: as long as it must."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before = 0
+
+    def begin(self) -> bool:
+        """From now on; False if that cannot be."""
+        with self._lock:
+            if self._users == 0:
+                libc, before = ctypes.CDLL(None), ctypes.c_int(0)
+                libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+                if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+                    return False
+                self._before = before.value
+            self._users += 1
+            return True
+
+    def end(self) -> None:
+        """As it was before, once nobody needs it."""
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, self._before, 0, 0, 0)
 
 
-def _loads_otherwise(env: Mapping[str, str]) -> bool:
-    ours = {k: v for k, v in os.environ.items() if k.startswith(_LOADED_BY)}
-    theirs = {k: v for k, v in env.items() if k.startswith(_LOADED_BY)}
-    return {**ours, "PYTHONUNBUFFERED": "1"} != theirs
+_adoption = _Adoption()
+
+
+def _heeded(env: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in env.items() if key.startswith(_LOADED_BY)}

@@ -105,18 +105,16 @@ class Children:
         """
         env = child_env({"PYTHONUNBUFFERED": "1", **env}, defaults)
         before = via(name)
-        log = (self.logs / f"{name}.log").open("ab", buffering=0)
-        reading, writing = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
-        try:
+        with contextlib.ExitStack() as undo:
+            log = undo.enter_context((self.logs / f"{name}.log").open("ab", buffering=0))
+            reading, writing = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
+            undo.enter_context(reading)
             with writing:
                 pid = None if light or before else self._nursery.bear(arguments, env, cwd, writing)
                 if pid is None:
                     command = [*before, sys.executable, "-m", "paceline.runtime.process", str(os.getpid()), *arguments]
                     pid = _spawn(command, env, cwd, writing)
-        except BaseException:
-            log.close()
-            reading.close()
-            raise
+            undo.pop_all()  # it goes on in the watcher
         child = self.children[name] = Child(name, pid)
         child.watcher = threading.Thread(target=self._watch, args=(child, reading, log), daemon=True)
         self._watchers = [w for w in self._watchers if w.is_alive()] + [child.watcher]

@@ -7,6 +7,7 @@ have had. This process itself runs nothing but the imports: it has no port, no t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -23,20 +24,24 @@ ROOM = 2048
 """Bytes that this process's command line is padded with, for those of the roles."""
 
 _LENGTH = struct.Struct("<I")
+_ANSWER = struct.Struct("<I?")
 
 
 class Birth(msgspec.Struct, frozen=True):
-    """What a role is started with. Its output goes to the file that is sent along."""
+    """What a role is started with, as the system has it: bytes. Its output goes to the file that is sent along."""
 
     parent: int
-    arguments: tuple[str, ...]
-    env: dict[str, str]
-    cwd: str
-    title: str
+    arguments: tuple[bytes, ...]
+    env: dict[bytes, bytes]
+    cwd: bytes
+    title: bytes
+
+
+# ---------------------------------------------------------------- the engine's side
 
 
 def ask(sock: socket.socket, birth: Birth, output: int) -> int:
-    """The engine's side: have a role forked; returns its process number.
+    """Have a role forked; returns its process number, 0 if nothing came of it.
 
     Raises:
         OSError: there is nobody any more who could.
@@ -44,7 +49,13 @@ def ask(sock: socket.socket, birth: Birth, output: int) -> int:
     body = msgspec.msgpack.encode(birth)
     socket.send_fds(sock, [_LENGTH.pack(len(body))], [output])
     sock.sendall(body)
-    return int(_LENGTH.unpack(_exactly(sock, _LENGTH.size))[0])
+    pid, well = _ANSWER.unpack(_exactly(sock, _ANSWER.size))
+    if well:
+        return int(pid)
+    if pid:  # it was born, and has died at once
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+    return 0
 
 
 def _exactly(sock: socket.socket, nbytes: int) -> bytes:
@@ -55,6 +66,9 @@ def _exactly(sock: socket.socket, nbytes: int) -> bytes:
             raise ConnectionResetError("the other side is gone")
         found += more
     return found
+
+
+# ---------------------------------------------------------------- this process
 
 
 def _heard(sock: socket.socket) -> tuple[Birth, int] | None:
@@ -70,46 +84,63 @@ def _born(sock: socket.socket) -> Birth | None:
     """Fork whatever is asked for. Returns in each new role with what it is; in this process None, at the end."""
     while (asked := _heard(sock)) is not None:
         birth, output = asked
-        between = os.fork()
-        if between == 0:
-            between = os.getpid()
-            if os.fork() != 0:
-                os._exit(0)
-            return _become(sock, birth, output, between)
+        try:
+            between = os.fork()
+            if between == 0:
+                _leave_behind()
+                return _become(sock, birth, output)
+            code = os.waitpid(between, 0)[1]
+        except OSError:
+            code = 1
         os.close(output)
-        os.waitpid(between, 0)
+        if code:
+            sock.sendall(_ANSWER.pack(0, False))
     return None
 
 
-def _become(sock: socket.socket, birth: Birth, output: int, between: int) -> Birth:
-    """Its parent gone, the new process falls to the engine, which has said that it takes such children."""
-    os.setsid()
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+def _leave_behind() -> None:
+    """Fork once more, and end. Returns in the new process when its parent is gone."""
+    between = os.getpid()
+    try:
+        if os.fork() != 0:
+            os._exit(0)
+    except OSError:
+        os._exit(1)
     while os.getppid() == between:
         time.sleep(0.0005)
-    if os.getppid() != birth.parent:
+
+
+def _become(sock: socket.socket, birth: Birth, output: int) -> Birth:
+    """An orphan falls to the engine, which has said that it takes such children."""
+    try:
+        if os.getppid() != birth.parent:
+            raise ChildProcessError("somebody else has adopted this process")
+        os.setsid()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        os.chdir(birth.cwd)
+        os.environb.clear()
+        os.environb.update(birth.env)
+        if not sys.flags.safe_path:
+            sys.path[0] = os.fsdecode(birth.cwd)
+        _entitle(birth.title)
+        _reseed()
+    except BaseException:
+        sock.sendall(_ANSWER.pack(os.getpid() if os.getppid() == birth.parent else 0, False))
         os._exit(1)
-    os.chdir(birth.cwd)
-    os.environ.clear()
-    os.environ.update(birth.env)
-    if not sys.flags.safe_path:
-        sys.path[0] = birth.cwd
-    _entitle(birth.title)
-    _reseed()
     with sock:
-        sock.sendall(_LENGTH.pack(os.getpid()))
+        sock.sendall(_ANSWER.pack(os.getpid(), True))
     return birth
 
 
-def _entitle(title: str) -> None:
+def _entitle(title: bytes) -> None:
     """Have lists of processes show `title` as the command line of this one, as setproctitle(3) does it."""
     with open("/proc/self/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5), counted from the third field
     # What the kernel shows ends at the first zero if the last byte is not one.
-    shown = os.fsencode(title)[: end - start - 2].ljust(end - start - 1, b"\0") + b"."
+    shown = title[: end - start - 2].ljust(end - start - 1, b"\0") + b"."
     ctypes.memmove(start, shown, end - start)
 
 
@@ -132,7 +163,7 @@ def main(argv: list[str]) -> int:
     gc.freeze()  # or the first collection of every role would copy all that was imported
     with socket.socket(fileno=int(argv[1])) as sock:
         birth = _born(sock)
-    return 0 if birth is None else process.main(list(birth.arguments))
+    return 0 if birth is None else process.main([os.fsdecode(word) for word in birth.arguments])
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.unit.core.kit import HYPER, Desk, fence, segment, sent, turn_of, written
 
 from paceline.core.effects import ChoiceFact, Effect, IncarnationFact, PlacementFact, Send, Write
+from paceline.core.watching import Watching
 from paceline.core.worker import WorkerCore
 from paceline.messages import (
     Assign,
@@ -251,8 +253,12 @@ def test_rule_5_a_worker_that_cannot_reach_a_primary_gets_no_leases_until_it_can
 def test_a_primary_that_most_workers_cannot_reach_is_lost() -> None:
     job = desk(workers=3)
     peer = placed(job).owners[0]
-    job.say("worker-0", Unreachable(peer, 3.0, epoch(job)))
+    for job.now in (0.0, 1.0):
+        job.say("worker-0", Unreachable(peer, 3.0, epoch(job)))
     assert peer in job.core.owners
+    job.say("worker-1", Unreachable(peer, 3.0, epoch(job)))
+    assert peer in job.core.owners, "it may have more to say"
+    job.now = 2.0
     job.say("worker-1", Unreachable(peer, 3.0, epoch(job)))
     assert peer not in placed(job).holders
     assert job.core.incarnation == 0
@@ -518,11 +524,8 @@ def test_a_copy_that_is_not_what_its_primary_has_is_made_again() -> None:
     same, other = ((0, b"right"),), ((0, b"wrong"),)
     assert job.say(backup, Chained(0, epoch(job), 0, other)) == [], "of another version"
     assert job.say(backup, Chained(0, epoch(job), 1, same)) == []
-    for owner in sorted(set(before.owners)):
-        blocks = [b for b, o in enumerate(before.owners) if o == owner]
-        chains = tuple((b, b"right") for b in blocks)
-        assert written(job.say(owner, Saved(0, epoch(job), 1, (), chains)), PlacementFact) == []
-        break
+    chains = tuple((b, b"right") for b, owner in enumerate(before.owners) if owner == before.owners[0])
+    assert written(job.say(before.owners[0], Saved(0, epoch(job), 1, (), chains)), PlacementFact) == []
     (fact,) = written(job.say(backup, Chained(0, epoch(job), 1, other)), PlacementFact)
     assert backup not in fact.placement.copies(0)
     assert all(fact.placement.copies(b) == before.copies(b) for b in range(1, len(before.owners)))
@@ -530,3 +533,59 @@ def test_a_copy_that_is_not_what_its_primary_has_is_made_again() -> None:
     assert fact.why == f"copies on {backup} are not as they should be"
     tick(job)
     assert [server for server, blocks in placed(job).joining if 0 in blocks] == [backup]
+
+
+def live(job: Desk, seconds: int, *cut: NodeId) -> None:
+    """Servers and workers live and come back; those `cut` reach no server. Others compute."""
+    watches = {worker: Watching(3.0) for worker in cut}
+    for _ in range(2 * seconds):
+        job.now += 0.5
+        if job.core.failure is not None:
+            return
+        for server in job.servers:
+            if server not in job.core.members.members:
+                job.say(server, Register(job.req(), "server", server, 1, "here", "there"))
+            job.say(server, Beat(server, 0, epoch(job), job.core.version, 1))
+        for worker in job.workers:
+            job.say(worker, Beat(worker))
+        for worker, watch in watches.items():
+            for message in watch.tick(job.now, job.core.owners, epoch(job)):
+                job.say(worker, message)
+        tick(job, 0.0)
+        for server, blocks in placed(job).joining:
+            for source in sorted({placed(job).owners[b] for b in blocks}):
+                job.say(server, Copied(0, epoch(job), source))
+
+
+@pytest.mark.parametrize(("workers", "cut", "servers"), [(1, 1, 2), (2, 2, 3), (3, 2, 3), (3, 2, 2)])
+def test_workers_who_reach_no_server_at_all_are_cut_off_themselves(workers: int, cut: int, servers: int) -> None:
+    job = desk(workers=workers, servers=servers, heartbeat_timeout_s=10.0, reach_s=3.0)
+    live(job, 290, *job.workers[:cut])
+    assert job.core.failovers <= 1
+    assert job.core.failure is None
+    assert job.core.cut_off == set(job.workers[:cut])
+    live(job, 40, *job.workers[:cut])
+    assert (job.core.failure is not None) == (cut == workers), "nobody is left who could compute anything"
+
+
+def test_workers_who_reach_no_server_are_not_believed_about_the_only_primary_twice() -> None:
+    small = (TensorSpec("weight", (10,), "float32", Kind.PARAMETER, 0),)
+    job = (
+        Desk(servers=2, tensors=small, replicas=1, rewinds=True, workers=3, reach_s=3.0)
+        .start()
+        .initialise_with("server-0")
+    )
+    live(job, 200, "worker-0", "worker-1")
+    assert job.core.failovers == 1, "it could have been the server"
+    assert job.core.failure is None
+
+
+def test_servers_that_are_cut_apart_for_good_are_not_sent_copies_to_see_whether_they_are() -> None:
+    job = desk(servers=2, heartbeat_timeout_s=1000.0, reach_s=1000.0)
+    primary, backup = placed(job).owners[0], placed(job).backups[0][0]
+    for job.now in (0.0, 0.5):
+        job.say(primary, Unreachable(backup, 3.0, epoch(job)))
+    at = epoch(job)
+    for _ in range(300):
+        tick(job)
+    assert epoch(job) == at

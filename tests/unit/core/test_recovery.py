@@ -137,6 +137,22 @@ def test_rule_leases_that_are_reported_again_get_a_full_new_term() -> None:
     assert commit.fences == (first.fence, second.fence)
 
 
+def test_a_registration_that_is_repeated_does_not_take_back_what_the_worker_has_let_go() -> None:
+    desk = trained(1)
+    grant = desk.lease("worker-0")
+    desk.restart()
+    for server in desk.servers:
+        server_back(desk, server)
+    intro = Register(desk.req(), "worker", "worker-0", 1, "here", None, desk.job, leases=(held(grant),), progress=0)
+    desk.say("worker-0", intro)
+    assert grant.fence in desk.core.leases
+    desk.now += 100.0
+    again = desk.lease("worker-0")
+    desk.say("worker-0", intro)
+    assert grant.fence not in desk.core.leases
+    assert (again.step, again.slot) == (grant.step, grant.slot)
+
+
 def test_a_lease_that_somebody_else_has_is_not_adopted() -> None:
     desk = trained(1)
     grant = desk.lease("worker-0")

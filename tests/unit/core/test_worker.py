@@ -339,10 +339,6 @@ def test_a_registration_that_is_said_again_tells_how_far_the_worker_is_now() -> 
     kit.core.declared = 2
     (again,) = sent(kit.core.tick(3.0), Register)
     assert (again.req, again.declared, again.leases) == (first.req, 2, first.leases)
-    kit.push()
-    kit.seal()
-    (last,) = sent(kit.core.tick(6.0), Register)
-    assert [lease.sealed is not None for lease in last.leases] == [True]
 
 
 def test_an_evicted_worker_keeps_its_payloads_until_they_are_read() -> None:

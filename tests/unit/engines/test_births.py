@@ -24,7 +24,7 @@ me = psutil.Process()
 print(json.dumps({
     "warm": warm, "parent": os.getppid(), "session": os.getsid(0), "group": os.getpgid(0), "pid": os.getpid(),
     "words": me.cmdline(), "cwd": os.getcwd(), "argv": sys.argv, "said": os.environ.get("SAID"), "env": len(os.environ),
-    "draws": [random.random(), numpy.random.random()], "frozen": open("/proc/self/fd/0").read(),
+    "draws": [random.random(), numpy.random.random()], "stdin": open("/proc/self/fd/0").read(),
     "files": len(os.listdir("/proc/self/fd")),
 }))
 """
@@ -64,7 +64,7 @@ def test_a_forked_role_is_as_one_that_was_started(children: Children, tmp_path: 
     for said in (started, forked):
         assert said["parent"] == os.getpid()
         assert said["session"] == said["group"] == said["pid"]
-    for what in ("words", "cwd", "argv", "said", "env", "frozen"):
+    for what in ("words", "cwd", "argv", "said", "env", "stdin"):
         assert forked[what] == started[what], what
     assert forked["files"] <= started["files"], "files of the nursery came along"
 
@@ -78,7 +78,7 @@ def test_forked_roles_do_not_draw_the_same_numbers(children: Children, tmp_path:
 
 def test_variables_that_libraries_read_when_they_are_loaded_are_heeded(children: Children, tmp_path: Path) -> None:
     children.warm()
-    assert not born(children, tmp_path, OMP_NUM_THREADS="1")["warm"]
+    assert not born(children, tmp_path, OMP_NUM_THREADS="7")["warm"]
     assert born(children, tmp_path, PACELINE_SEED="1")["warm"]
 
 
@@ -106,6 +106,31 @@ def test_roles_outlive_the_nursery(children: Children, tmp_path: Path) -> None:
     assert child.alive
     child.signal(signal.SIGKILL)
     assert children.events.get(timeout=10.0) == Exit("worker-0", child.pid, -9)
+
+
+def test_a_birth_that_fails_is_an_ordinary_start_that_fails(children: Children, tmp_path: Path) -> None:
+    children.warm()
+    born(children, tmp_path)
+    began = time.monotonic()
+    with pytest.raises(FileNotFoundError):
+        children.start("worker-0", ["worker", "worker-0", "x.py"], {}, cwd=tmp_path / "nowhere")
+    assert time.monotonic() - began < 10.0, "it is not waited for"
+    assert [p for p in psutil.Process().children() if p.status() == psutil.STATUS_ZOMBIE] == []
+    assert born(children, tmp_path)["warm"], "the nursery is well"
+
+
+def test_an_environment_need_not_be_text(children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environb, b"LATIN", b"caf\xe9")
+    children.warm()
+    assert born(children, tmp_path)["warm"]
+
+
+def test_two_engines_in_one_process(children: Children, tmp_path: Path) -> None:
+    other = Children(tmp_path)
+    children.warm()
+    other.warm()
+    other.end()
+    assert born(children, tmp_path)["warm"]
 
 
 def test_nobody_outlives_an_engine_that_is_killed(tmp_path: Path) -> None:
