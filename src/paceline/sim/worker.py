@@ -85,9 +85,13 @@ class SimWorker(Node):
             self._greet_coordinator()
 
     def _greet_coordinator(self) -> None:
-        late_s = self.cluster.world.now - self.cluster.restarted_at
-        self.evicted |= late_s > self.scenario.cluster.heartbeat_timeout_s / 2  # not to be waited for any longer
+        self._note_late()
         self.send_all(self.core.reconnected(self.cluster.world.now))
+
+    def _note_late(self) -> None:
+        """A worker that a new coordinator does not hear of for long is not waited for."""
+        late_s = self.cluster.world.now - self.cluster.restarted_at
+        self.evicted |= late_s > self.scenario.cluster.heartbeat_timeout_s / 2
 
     def receive(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:
         """One message. Where scripts have one thread only, it is looked at when the script waits again."""
@@ -100,6 +104,8 @@ class SimWorker(Node):
         if self.done:
             return
         before = self.core.state
+        if isinstance(message, Welcome) and message.generation > self.core.generation > 0:
+            self._note_late()
         for effect in self.core.handle(sender, message, payload, self.cluster.world.now):
             if isinstance(effect, Fill):
                 self._fill(effect, message)
