@@ -72,7 +72,7 @@ class Nursery:
                 os.fsencode(cwd or Path.cwd()),
                 os.fsencode(title),
             )
-            return ask(self._sock, birth, output.fileno()) or None
+            return ask(self._sock, birth, output.fileno(), _PATIENCE_S) or None
         except OSError:
             self.close()
             return None

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import select
 import socket
 import struct
 import sys
@@ -24,7 +25,7 @@ ROOM = 2048
 """Bytes that this process's command line is padded with, for those of the roles."""
 
 _LENGTH = struct.Struct("<I")
-_ANSWER = struct.Struct("<I?")
+_ANSWER = struct.Struct("<I?")  # who was born; that it is well, later
 
 
 class Birth(msgspec.Struct, frozen=True):
@@ -40,21 +41,38 @@ class Birth(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- the engine's side
 
 
-def ask(sock: socket.socket, birth: Birth, output: int) -> int:
+def ask(sock: socket.socket, birth: Birth, output: int, patience_s: float) -> int:
     """Have a role forked; returns its process number, 0 if nothing came of it.
+
+    The role answers by a pipe of its own, of which nobody else keeps the end: one that dies at once is heard of.
 
     Raises:
         OSError: there is nobody any more who could.
     """
     body = msgspec.msgpack.encode(birth)
-    socket.send_fds(sock, [_LENGTH.pack(len(body))], [output])
-    sock.sendall(body)
-    pid, well = _ANSWER.unpack(_exactly(sock, _ANSWER.size))
-    if well:
-        return int(pid)
-    if pid:  # it was born, and has died at once
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as answer:
+        try:
+            socket.send_fds(sock, [_LENGTH.pack(len(body))], [output, writing])
+            sock.sendall(body)
+        finally:
+            os.close(writing)
+        said = b""
+        while len(said) < _ANSWER.size:
+            if not select.select([answer], [], [], patience_s)[0]:
+                raise TimeoutError(f"no role was forked for {patience_s:.0f} s")
+            more = answer.read(_ANSWER.size - len(said))
+            if not more:
+                return _buried(said)
+            said += more
+    return int(_ANSWER.unpack(said)[0])
+
+
+def _buried(said: bytes) -> int:
+    """A role that has died at once, of which there may be no more than its number."""
+    if len(said) >= _LENGTH.size:
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+            os.waitpid(_LENGTH.unpack(said[: _LENGTH.size])[0], 0)
     return 0
 
 
@@ -71,30 +89,29 @@ def _exactly(sock: socket.socket, nbytes: int) -> bytes:
 # ---------------------------------------------------------------- this process
 
 
-def _heard(sock: socket.socket) -> tuple[Birth, int] | None:
-    header, files, _, _ = socket.recv_fds(sock, _LENGTH.size, 1)
+def _heard(sock: socket.socket) -> tuple[Birth, int, int] | None:
+    header, files, _, _ = socket.recv_fds(sock, _LENGTH.size, 2)
     if not header:
         return None
     header += _exactly(sock, _LENGTH.size - len(header))
     body = _exactly(sock, _LENGTH.unpack(header)[0])
-    return msgspec.msgpack.decode(body, type=Birth), files[0]
+    output, answer = files
+    return msgspec.msgpack.decode(body, type=Birth), output, answer
 
 
 def _born(sock: socket.socket) -> Birth | None:
     """Fork whatever is asked for. Returns in each new role with what it is; in this process None, at the end."""
     while (asked := _heard(sock)) is not None:
-        birth, output = asked
-        try:
+        birth, output, answer = asked
+        with contextlib.suppress(OSError):  # no room for another process: the engine hears of it by the pipe's end
             between = os.fork()
             if between == 0:
+                sock.close()
                 _leave_behind()
-                return _become(sock, birth, output)
-            code = os.waitpid(between, 0)[1]
-        except OSError:
-            code = 1
+                return _become(birth, output, answer)
+            os.waitpid(between, 0)
         os.close(output)
-        if code:
-            sock.sendall(_ANSWER.pack(0, False))
+        os.close(answer)
     return None
 
 
@@ -110,11 +127,12 @@ def _leave_behind() -> None:
         time.sleep(0.0005)
 
 
-def _become(sock: socket.socket, birth: Birth, output: int) -> Birth:
+def _become(birth: Birth, output: int, answer: int) -> Birth:
     """An orphan falls to the engine, which has said that it takes such children."""
     try:
+        os.write(answer, _LENGTH.pack(os.getpid()))
         if os.getppid() != birth.parent:
-            raise ChildProcessError("somebody else has adopted this process")
+            os._exit(1)  # somebody else has adopted it
         os.setsid()
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -126,11 +144,10 @@ def _become(sock: socket.socket, birth: Birth, output: int) -> Birth:
             sys.path[0] = os.fsdecode(birth.cwd)
         _entitle(birth.title)
         _reseed()
+        os.write(answer, b"\1")
+        os.close(answer)
     except BaseException:
-        sock.sendall(_ANSWER.pack(os.getpid() if os.getppid() == birth.parent else 0, False))
         os._exit(1)
-    with sock:
-        sock.sendall(_ANSWER.pack(os.getpid(), True))
     return birth
 
 

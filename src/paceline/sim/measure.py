@@ -71,7 +71,7 @@ def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000) -> 
         seed=0,
         job=JobArgs(0, mode, slots, 1),
         model=ModelSpec((tensor,), OptimizerSpec("SGD", ({"lr": 0.1},))),
-        cluster=ClusterSpec(workers=num_workers, heartbeat_s=5.0, heartbeat_timeout_s=60.0),
+        cluster=ClusterSpec(workers=num_workers, heartbeat_s=5.0, heartbeat_timeout_s=60.0, reach_s=60.0),
         phases=(PhaseSpec(0, slots * steps, 1, slots, 1, True, False),),
         weather=Weather(mean_delay_s=0.0005),
         habits=Habits(provisional=0.0, partly_absent=0.0, mean_turn_s=0.1),

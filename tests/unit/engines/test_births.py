@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,6 +118,33 @@ def test_a_birth_that_fails_is_an_ordinary_start_that_fails(children: Children, 
     assert time.monotonic() - began < 10.0, "it is not waited for"
     assert [p for p in psutil.Process().children() if p.status() == psutil.STATUS_ZOMBIE] == []
     assert born(children, tmp_path)["warm"], "the nursery is well"
+
+
+def test_a_role_that_is_killed_while_it_is_born_is_not_waited_for(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children.warm()
+    born(children, tmp_path)
+    parent = nursery()
+    parent.suspend()  # so that there is time
+    before = {p.pid for p in psutil.Process().children()}
+
+    def strike() -> None:
+        parent.resume()
+        while True:
+            for process in psutil.Process().children():
+                if process.pid not in before:
+                    process.kill()
+                    return
+
+    killer = threading.Thread(target=strike)
+    killer.start()
+    script = tmp_path / "waits.py"
+    script.write_text("import time\nprint('up', flush=True)\ntime.sleep(1000)\n")
+    began = time.monotonic()
+    children.start("worker-1", ["worker", "worker-1", str(script)], {})
+    killer.join()
+    assert time.monotonic() - began < 20.0
 
 
 def test_an_environment_need_not_be_text(children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
