@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from paceline.runtime.nursery import ROOM, Birth, ask
+from paceline.runtime.nursery import ROOM, Asked, Birth
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _PATIENCE_S = 60.0
@@ -64,6 +64,7 @@ class Nursery:
             return None
         words = (str(os.getpid()), *arguments)
         title = " ".join((sys.executable, "-m", "paceline.runtime.process", *words))
+        asked: Asked | None = None
         try:
             birth = Birth(
                 os.getpid(),
@@ -72,9 +73,14 @@ class Nursery:
                 os.fsencode(cwd or Path.cwd()),
                 os.fsencode(title),
             )
-            return ask(self._sock, birth, output.fileno(), _PATIENCE_S) or None
-        except OSError:
+            asked = Asked(self._sock, birth, output.fileno())
+            return asked.hear(_PATIENCE_S) or None
+        except BaseException as error:
             self.close()
+            if asked is not None:
+                asked.undo()
+            if not isinstance(error, OSError):
+                raise
             return None
 
     def close(self) -> None:

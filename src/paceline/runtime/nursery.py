@@ -12,6 +12,7 @@ import ctypes
 import gc
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -41,39 +42,58 @@ class Birth(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- the engine's side
 
 
-def ask(sock: socket.socket, birth: Birth, output: int, patience_s: float) -> int:
-    """Have a role forked; returns its process number, 0 if nothing came of it.
+class Asked:
+    """A role that is being forked. It answers by a pipe of its own, of which nobody else keeps the end."""
 
-    The role answers by a pipe of its own, of which nobody else keeps the end: one that dies at once is heard of.
+    def __init__(self, sock: socket.socket, birth: Birth, output: int) -> None:
+        """Ask for it.
 
-    Raises:
-        OSError: there is nobody any more who could.
-    """
-    body = msgspec.msgpack.encode(birth)
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb", buffering=0) as answer:
+        Raises:
+            OSError: there is nobody any more who could.
+        """
+        body = msgspec.msgpack.encode(birth)
+        reading, writing = os.pipe()
+        self._pipe = os.fdopen(reading, "rb", buffering=0)
+        self._said = b""
         try:
             socket.send_fds(sock, [_LENGTH.pack(len(body))], [output, writing])
             sock.sendall(body)
+        except BaseException:
+            self._pipe.close()
+            raise
         finally:
             os.close(writing)
-        said = b""
-        while len(said) < _ANSWER.size:
-            if not select.select([answer], [], [], patience_s)[0]:
+
+    def hear(self, patience_s: float) -> int:
+        """Its process number; 0 if nothing came of it.
+
+        Raises:
+            TimeoutError: it takes too long.
+        """
+        while len(self._said) < _ANSWER.size:
+            if not select.select([self._pipe], [], [], patience_s)[0]:
                 raise TimeoutError(f"no role was forked for {patience_s:.0f} s")
-            more = answer.read(_ANSWER.size - len(said))
+            more = self._pipe.read(_ANSWER.size - len(self._said))
             if not more:
-                return _buried(said)
-            said += more
-    return int(_ANSWER.unpack(said)[0])
+                self._end()
+                return 0
+            self._said += more
+        self._pipe.close()
+        return int(_ANSWER.unpack(self._said)[0])
 
+    def undo(self) -> None:
+        """Nobody wants it any more, and the nursery has ended: whatever was born ends as well."""
+        with contextlib.suppress(TimeoutError):
+            self.hear(1.0)
+        self._end()
 
-def _buried(said: bytes) -> int:
-    """A role that has died at once, of which there may be no more than its number."""
-    if len(said) >= _LENGTH.size:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(_LENGTH.unpack(said[: _LENGTH.size])[0], 0)
-    return 0
+    def _end(self) -> None:
+        self._pipe.close()
+        if len(self._said) >= _LENGTH.size:
+            pid = _LENGTH.unpack(self._said[: _LENGTH.size])[0]
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def _exactly(sock: socket.socket, nbytes: int) -> bytes:

@@ -147,6 +147,25 @@ def test_a_role_that_is_killed_while_it_is_born_is_not_waited_for(
     assert time.monotonic() - began < 20.0
 
 
+def test_a_role_that_is_being_born_when_the_engine_is_interrupted_ends(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children.warm()
+    born(children, tmp_path)
+    script = tmp_path / "waits.py"
+    script.write_text("import time\ntime.sleep(1000)\n")
+
+    def interrupt(*_: object) -> None:
+        monkeypatch.undo()
+        time.sleep(0.5)  # it is born meanwhile
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("select.select", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        children.start("worker-1", ["worker", "worker-1", str(script)], {})
+    assert psutil.Process().children() == []
+
+
 def test_an_environment_need_not_be_text(children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environb, b"LATIN", b"caf\xe9")
     children.warm()
