@@ -65,13 +65,13 @@ def campaign(tmp_path: Path, *words: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(220)
 def test_a_killed_server_costs_no_commit(tmp_path: Path) -> None:
-    figures = campaign(tmp_path, "--kill", "server=2", "--seed", "2")
-    assert figures["fired"] == {"kill server": 2}
-    assert figures["recovery_s"]["server"]["n"] == 2
+    figures = campaign(tmp_path, "--kill", "server=4", "--seed", "2")
+    assert figures["fired"] == {"kill server": 4}
+    assert figures["recovery_s"]["server"]["n"] == 4
     summary = json.loads((tmp_path / "runs" / "round-1" / "summary.json").read_text())
-    assert summary["failovers"] >= 2
+    assert summary["failovers"] >= 4
     assert 0.0 < summary["failover_s"] < 10.0
-    assert summary["restarts"]["server"] == 2
+    assert summary["restarts"]["server"] == 4
 
 
 @pytest.mark.timeout(220)

@@ -1,0 +1,69 @@
+"""Blocks with copies: servers are killed in the middle of a run, and neither a step nor a bit is lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.cluster import PACELINE, Live, live, run
+
+from paceline.testing.chaos.campaigns import SCRIPT
+
+EPOCHS = 4
+SHAPE = ["--seed", "7", "-w", "2", "-s", "3", "--replicas", "1"]
+
+
+def is_whole(status: dict[str, Any]) -> bool:
+    """Whether every block has all its copies, and every server is there."""
+    placement = status["placement"]
+    return placement is not None and placement["short"] == 0 and len(status["servers"]) == 3
+
+
+def kill_servers(running: Live, kills: int) -> None:
+    """One server after the other, each time when every block has a copy elsewhere."""
+    for number in range(kills):
+        version = running.until(is_whole)["version"]
+        version = running.until_version(version + 2)["version"]
+        running.roles()[f"server-{number % 3}"].send_signal(signal.SIGKILL)
+        began = time.monotonic()
+        running.until_version(version + 3)
+        assert time.monotonic() - began < 5.0, "the others go on at once"
+
+
+def train(cwd: Path, mode: str, epochs: int, kills: int, **env: str) -> dict[str, Any]:
+    """A run that loses `kills` servers, and what it says at its end."""
+    cwd.mkdir()
+    script = ["--epochs", str(epochs), "--slot-ms", "20" if kills else "0"]
+    options = [*SHAPE, "--mode", mode, "--slots", "4" if mode == "bsp" else "1"]
+    with live(cwd, options, SCRIPT, *script, **env) as running:
+        kill_servers(running, kills)
+        ended = running.wait()
+    ended.check()
+    audit = run([*PACELINE, "audit", "run"], cwd)
+    assert audit.code == 0, audit.out
+    summary: dict[str, Any] = json.loads((cwd / "run" / "summary.json").read_text())
+    assert summary["rewinds"] == summary["incarnation"] == summary["recomputed_steps"] == 0, ended.out
+    assert summary["restarts"]["server"] == kills
+    assert summary["lost_workers"] == 0
+    assert summary["failovers"] >= kills
+    return summary
+
+
+@pytest.mark.timeout(200)
+def test_servers_that_die_cost_no_step_and_no_bit_over_tcp(tmp_path: Path) -> None:
+    """As `test_chaos` shows it for peers that share memory."""
+    plain = train(tmp_path / "plain", "bsp", EPOCHS, 0)
+    struck = train(tmp_path / "struck", "bsp", EPOCHS, 2, PACELINE_LANE="tcp")
+    assert struck["digest"] == plain["digest"]
+    assert struck["steps"] == plain["steps"]
+
+
+@pytest.mark.timeout(200)
+def test_with_a_window_nothing_is_lost_either(tmp_path: Path) -> None:
+    summary = train(tmp_path / "struck", "ssp:3", 6, 2)
+    assert summary["steps"] == 6 * 128
+    assert summary["max_staleness"] <= 3
