@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from marking import Marker
+from marking import Marker, leave_gloo
 from models import Matrices
 
 BUCKET_MB = 25.0
@@ -85,3 +85,4 @@ for mb, warmup in zip(args.mb, args.warmup, strict=True):
             repeat(synchroniser(flat, cut, mb), f"buckets-{mb:g}", warmup, args.seconds)
 if world > 1:
     dist.destroy_process_group()
+    leave_gloo()

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from marking import Marker
+from marking import Marker, leave_gloo
 from models import data, make
 from torch.nn.parallel import DistributedDataParallel
 
@@ -69,7 +69,8 @@ if args.ddp:
     dist.init_process_group("gloo")
     model = DistributedDataParallel(model)
     with_others()
+    marker.save()
     dist.destroy_process_group()
-else:
-    alone()
+    leave_gloo()
+alone()
 marker.save()
