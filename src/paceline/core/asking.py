@@ -12,25 +12,28 @@ from paceline.core.parts import Arrivals
 from paceline.messages import GiveBack, Message, PlacementRequest, Pull, Push, Register, Turn
 from paceline.types import COORDINATOR, Fence, NodeId
 
+_PATIENCE = (1, 1, 2, 4)  # of what is large: on a slow link it may still be under way
 _M_co = TypeVar("_M_co", bound=Message, covariant=True)
 
 
 @dataclass(slots=True)
 class Request(Generic[_M_co]):
-    """A message that awaits an answer. `sent` is when it was said last."""
+    """A message that awaits an answer. `sent` is when it was said last, `repeated` how often it was said again."""
 
     to: NodeId
     message: _M_co
     payload: Sequence[object]
     sent: float
+    repeated: int = 0
 
     def is_due(self, now: float, resend_s: float) -> bool:
-        """Whether it should be said again."""
-        return now - self.sent >= resend_s
+        """Whether it should be said again. What is large, itself or its answer, waits longer each time."""
+        large = isinstance(self.message, Push | Pull)
+        return now - self.sent >= (resend_s * _PATIENCE[min(self.repeated, len(_PATIENCE) - 1)] if large else resend_s)
 
-    def again(self, now: float) -> Send:
-        """Say it, once more."""
-        self.sent = now
+    def again(self, now: float, *, anew: bool = False) -> Send:
+        """Say it once more; `anew` to a peer that cannot have heard it."""
+        self.sent, self.repeated = now, 0 if anew else self.repeated + 1
         return Send(self.to, self.message, self.payload)
 
 
@@ -118,7 +121,7 @@ class Asking:
 
     def hurry(self, request: Request[Message], now: float, wait_s: float) -> None:
         """Say `request` again in `wait_s`."""
-        request.sent = now - self.resend_s + wait_s
+        request.sent, request.repeated = now - self.resend_s + wait_s, 0
 
     def repeat(self, now: float, *, waiting: bool) -> list[Send]:
         """Say again what nobody answered. With `waiting`, an answered turn too: its lease may be void by now."""
@@ -130,5 +133,5 @@ class Asking:
     def greet(self, server: NodeId, now: float) -> list[Send]:
         """The session with `server` came up (again): say at once what it has not answered."""
         asked = self.pulls.get(server)
-        out = [] if asked is None else [asked.again(now)]
-        return out + [push.again(now) for push in self.pushes.values() if push.to == server]
+        out = [] if asked is None else [asked.again(now, anew=True)]
+        return out + [push.again(now, anew=True) for push in self.pushes.values() if push.to == server]

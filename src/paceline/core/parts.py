@@ -1,15 +1,23 @@
-"""Large answers come in parts: where a server cuts them, and when a reader has all of one version."""
+"""Large messages go in parts: where they are cut, and when a reader has all of one version."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from paceline.messages import PullReply
+from paceline.core.layout import ITEMSIZE
+from paceline.messages import BlockFrame, PullReply
 from paceline.types import NodeId
 
 PART_NBYTES = 16 << 20
 """Of one part: the reader fills it while the next is on its way."""
+
+PUSH_NBYTES = 256 << 20
+"""Of one push: large, because backward has sent most blocks already, and far from what a message may hold."""
+
+_PUSH_FRAMES = 4096
+_MANY = 512
+_MOST_NBYTES = 64 << 20
 
 LEAST_NBYTES = 16 << 10
 """What a frame counts for at least: a message may not have too many of them."""
@@ -25,6 +33,17 @@ def cuts(sizes: Iterable[int], limit: int) -> list[int]:
         nbytes += size
         count = number + 1
     return [*bounds, count]
+
+
+def part_nbytes(total: int, least: int) -> int:
+    """Of one part of an answer of `total` bytes: larger for a very large one, whose parts must fit into a queue."""
+    return max(least, min(total // _MANY, _MOST_NBYTES))
+
+
+def push_cuts(frames: Sequence[BlockFrame], limit: int) -> list[int]:
+    """The bounds of all pushes that blocks for one server go in."""
+    least = limit // _PUSH_FRAMES
+    return cuts((max(least, frame.numel * ITEMSIZE[frame.dtype]) for frame in frames), limit)
 
 
 @dataclass(slots=True)

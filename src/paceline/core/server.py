@@ -14,7 +14,7 @@ from paceline.core.attempts import Attempt, StepSum
 from paceline.core.effects import Send
 from paceline.core.groups import shares
 from paceline.core.holding import Holding
-from paceline.core.parts import LEAST_NBYTES, cuts
+from paceline.core.parts import LEAST_NBYTES, cuts, part_nbytes
 from paceline.core.replicating import lanes
 from paceline.core.store import SumKey
 from paceline.core.window import staleness
@@ -403,7 +403,8 @@ class ServerCore(Holding):
             self._parking.wait(sender, pull, version=version)
             return []
         blocks, payload = self.store.read(version, pull.have, pull.blocks)
-        bounds = cuts((max(LEAST_NBYTES, self.own.blocks[f.block].nbytes) for f in blocks), self.part_nbytes)
+        sizes = [max(LEAST_NBYTES, self.own.blocks[f.block].nbytes) for f in blocks]
+        bounds = cuts(sizes, part_nbytes(sum(sizes), self.part_nbytes))
         mark = self._marks.get(version, 0)
         return [
             Send(

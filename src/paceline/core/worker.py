@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 import msgspec
 
 from paceline.core.asking import Asking
 from paceline.core.effects import Send
+from paceline.core.parts import PUSH_NBYTES, push_cuts
 from paceline.core.placement import owned
 from paceline.core.reading import Want, wanted
 from paceline.core.reports import Reports
@@ -82,7 +84,8 @@ class WorkerCore:
     script is, as `Register` says it; the host counts the validations it has `declared`.
     """
 
-    def __init__(self, introduction: Register, *, resend_s: float = 2.0) -> None:
+    def __init__(self, introduction: Register, *, resend_s: float = 2.0, part_nbytes: int = PUSH_NBYTES) -> None:
+        """What goes to one server at once is sent in pushes of about `part_nbytes`."""
         self.introduction = introduction
         self.state = WorkerState.IDLE
         self.generation = 0
@@ -98,6 +101,7 @@ class WorkerCore:
         self.lead = False
         self._asking = Asking(introduction.req, resend_s)
         self._reports = Reports()
+        self._part_nbytes = part_nbytes
         self._evaluation = -1
         self._void_all = False
 
@@ -164,24 +168,28 @@ class WorkerCore:
         parts: Mapping[NodeId, tuple[tuple[BlockFrame, ...], Sequence[object], Seal | None]],
         weight: float = 1.0,
     ) -> list[Send]:
-        """Send the blocks of the current slot to their servers: provisional, or the end of the attempt."""
+        """Send the blocks of the current slot to their servers: provisional, or the end of the attempt.
+
+        Of several pushes to a server, the last one has the seal; it says which blocks must be there.
+        """
         task = self.task
         assert isinstance(task, Grant)
         out = []
         for server, (frames, payload, seal) in parts.items():
-            message = Push(
-                self._asking.next_req(),
-                task.incarnation,
-                task.epoch,
-                task.step,
-                task.slot,
-                task.fence,
-                self.held[server],
-                frames,
-                seal,
-                weight,
-            )
-            out.append(self._asking.push(server, message, payload, now))
+            for start, end in pairwise(push_cuts(frames, self._part_nbytes)):
+                message = Push(
+                    self._asking.next_req(),
+                    task.incarnation,
+                    task.epoch,
+                    task.step,
+                    task.slot,
+                    task.fence,
+                    self.held[server],
+                    frames[start:end],
+                    seal if end == len(frames) else None,
+                    weight,
+                )
+                out.append(self._asking.push(server, message, payload[start:end], now))
         return out
 
     def sealed(self, now: float, weight: float, hyper: Hyper, logs: dict[str, float], seconds: float) -> list[Send]:
@@ -372,6 +380,7 @@ class WorkerCore:
         if asking.arrivals.is_outdated(sender, message):
             return []
         if not asking.arrivals.complete(sender, message):
+            asked.sent = now  # the rest is on its way
             self.held[sender] = -1
             return [Fill(sender, message.blocks, payload)]
         del asking.pulls[sender]

@@ -67,7 +67,7 @@ class Scenario:
     single_thread: bool = False  # a worker hears nothing while it computes, but its heart beats
     lingers: bool = False  # it is watched for a while after its end, even if all is as it must be
     hurries: bool = False  # turns and links are quick once all is healed
-    part_nbytes: int = 1 << 30  # answers to pulls come in parts of this size
+    part_nbytes: int = 1 << 30  # pushes, answers to pulls and what goes to copies come in parts of this size
     resend_s: float = 1.0
     tick_s: float = 0.25
     generation: int = 2

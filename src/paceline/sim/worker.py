@@ -44,7 +44,7 @@ class SimWorker(Node):
         self.speed = speed
         self.rng = rng
         introduction = Register(1, "worker", name, cluster.pids, "here", None, self.scenario.job)
-        self.core = WorkerCore(introduction, resend_s=self.scenario.resend_s)
+        self.core = WorkerCore(introduction, resend_s=self.scenario.resend_s, part_nbytes=self.scenario.part_nbytes)
         self.blocks = cut(self.scenario.model.tensors)
         self.values: list[Value | None] = [None] * len(self.blocks)
         self.versions: list[int] = [-1] * len(self.blocks)

@@ -14,8 +14,9 @@ class LinkLimits:
     wire: WireLimits = field(default_factory=WireLimits)
     queue_messages: int = 1000
     """Messages waiting for a peer; one more ends the session by name."""
-    queue_nbytes: int = 1 << 30
-    """Bytes of large frames waiting for a peer; more ends the session by name."""
+    queue_nbytes: int = 64 << 30
+    """Bytes of large frames waiting for a peer; more ends the session by name. They are not copied, so this is no
+    memory of its own: it must hold all that a peer may ask for at once."""
     handshake_s: float = 5.0
     """A connection that is not proven after this long is dropped."""
     max_unproven: int = 256

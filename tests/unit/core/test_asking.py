@@ -103,3 +103,18 @@ def test_pushes_to_servers_that_are_no_more_are_forgotten() -> None:
     asking = busy()
     asking.forget_gone({"s0": "there"})
     assert [asked.to for asked in asking.pushes.values()] == ["s0"]
+
+
+def test_what_is_large_is_said_again_ever_more_seldom_until_the_peer_comes_back() -> None:
+    asking = Asking(1, 2.0)
+    asking.push("s0", push(asking), (), 0.0)
+    asking.pull("s0", pull(asking), 0.0)
+    asking.give_back(fence(9), 0.0)
+    times: dict[str, list[int]] = {"Push": [], "Pull": [], "GiveBack": []}
+    for now in range(1, 25):
+        for name, _ in said(asking.repeat(float(now), waiting=False)):
+            times[name].append(now)
+    assert times["Push"] == times["Pull"] == [2, 4, 8, 16, 24], "a slow link is not filled with repetitions"
+    assert times["GiveBack"] == list(range(2, 25, 2))
+    assert len(asking.greet("s0", 25.0)) == 2
+    assert said(asking.repeat(27.0, waiting=False))[:2] == [("Pull", "s0"), ("Push", "s0")], "it begins anew"

@@ -1,16 +1,19 @@
-"""Sums and copies that do not fit into one message: parts that are lost, repeated, and come in any order."""
+"""What does not fit into one message: where it is cut; parts that are lost, repeated, and come in any order."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.core.kit import Recorder, fence, sent
 from tests.unit.core.test_copies import ALL, Server, placement
 
 from paceline.core.effects import Send
+from paceline.core.parts import LEAST_NBYTES, PART_NBYTES, PUSH_NBYTES, part_nbytes, push_cuts
 from paceline.core.replicating import Lane, Replicator
 from paceline.core.store import SumKey
 from paceline.messages import (
@@ -23,11 +26,40 @@ from paceline.messages import (
     Replicated,
     SumMeta,
 )
+from paceline.transport.limits import LinkLimits
 from paceline.types import INIT_STEP, BlockSpec, Kind, NodeId
+from paceline.wire.frames import WireLimits
 
 
 def replicas(sends: Sequence[Send], to: NodeId) -> list[tuple[Replicate, Sequence[object]]]:
     return [(s.message, s.payload) for s in sends if isinstance(s.message, Replicate) and s.to == to]
+
+
+# ---------------------------------------------------------------- where
+
+BLOCKS = st.lists(st.one_of(st.integers(1, 64 << 20), st.just(64 << 20), st.integers(1, 4096)), max_size=40)
+
+
+@given(BLOCKS, st.integers(1, 1000))
+def test_every_part_of_a_push_is_a_message_that_may_be_sent(sizes: list[int], times: int) -> None:
+    frames = [BlockFrame(n, "uint8", size) for n, size in enumerate(sizes * times)]
+    bounds = push_cuts(frames, PUSH_NBYTES)
+    assert (bounds[0], bounds[-1]) == (0, len(frames))
+    limits = WireLimits()
+    for start, end in pairwise(bounds):
+        assert start < end or not frames
+        assert end - start <= limits.max_frames
+        assert sum(frame.numel for frame in frames[start:end]) <= limits.max_message_nbytes
+
+
+@given(st.integers(0, 60 << 30))
+def test_an_answer_of_any_size_fits_into_a_queue(total: int) -> None:
+    limits = LinkLimits()
+    size = part_nbytes(total, PART_NBYTES)
+    assert PART_NBYTES <= size <= limits.wire.max_frame_nbytes
+    assert size // LEAST_NBYTES <= limits.wire.max_frames
+    assert total // (size - (1 << 20) + 1) < limits.queue_messages, "blocks are of 1 MiB: a part is that much smaller"
+    assert total <= limits.queue_nbytes
 
 
 # ---------------------------------------------------------------- a primary

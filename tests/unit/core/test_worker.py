@@ -6,9 +6,11 @@ import pytest
 from tests.unit.core.kit import BLOCKS, HYPER, fence, frame, segment, sent, state_of, turn_of
 
 from paceline.core.effects import Send
+from paceline.core.parts import PUSH_NBYTES
 from paceline.core.worker import Connect, Fill, WorkerCore, WorkerState
 from paceline.messages import (
     Abort,
+    BlockFrame,
     EvalGrant,
     EvalOver,
     GiveBack,
@@ -38,8 +40,8 @@ ASP = segment(slots=1, window=UNLIMITED)
 class WorkerKit:
     """A worker of a job whose two blocks lie on two servers."""
 
-    def __init__(self) -> None:
-        self.core = WorkerCore(Register(1, "worker", "worker-0", 1, "here"), resend_s=2.0)
+    def __init__(self, part_nbytes: int = PUSH_NBYTES) -> None:
+        self.core = WorkerCore(Register(1, "worker", "worker-0", 1, "here"), resend_s=2.0, part_nbytes=part_nbytes)
         self.core.place(self.prepared(1, "s0", "s1"))
         self.now = 0.0
 
@@ -247,6 +249,45 @@ def test_rule_a_payload_is_not_released_before_its_push_is_answered() -> None:
     assert [p.req for p in sent(kit.core.tick(0.05), Push)] == [first.req], "asked again soon"
     kit.hear(PushAck(first.req, "held"), "s0")
     assert set(kit.core.unacked) == {second.req}
+
+
+def test_rule_a_large_push_goes_in_parts_and_the_last_has_the_seal() -> None:
+    kit = WorkerKit(part_nbytes=2 * 256)
+    kit.core.place(kit.prepared(1, "s0", "s1", "s0", "s0", "s0", "s0"))
+    kit.computing()
+    mine = kit.core.mine["s0"]
+    assert mine == (0, 2, 3, 4, 5)
+    parts = {}
+    for server, blocks in kit.core.mine.items():
+        seal = Seal(1.0, (), tuple((block, 0) for block in blocks))
+        parts[server] = (
+            tuple(BlockFrame(b, "float32", 64) for b in blocks),
+            tuple(f"gradient {b}" for b in blocks),
+            seal,
+        )
+    sends = kit.core.push(0.0, parts, 0.5)
+    pushes = [(send.message, send.payload) for send in sends if isinstance(send.message, Push) and send.to == "s0"]
+    assert [[b.block for b in push.blocks] for push, _ in pushes] == [[0, 2], [3, 4], [5]]
+    assert [content for _, payload in pushes for content in payload] == [f"gradient {b}" for b in mine]
+    assert [push.seal for push, _ in pushes] == [None, None, parts["s0"][2]], "it names the blocks of all parts"
+    assert {(push.step, push.slot, push.fence, push.base, push.weight) for push, _ in pushes} == {
+        (0, 0, fence(5), 0, 0.5)
+    }
+    assert len(kit.core.unacked) == 4, "each is answered for itself, and said again until then"
+    (empty,) = kit.core.push(0.0, {"s0": ((), (), Seal(0.0, (), ()))}, 0.0)
+    assert isinstance(empty.message, Push)
+    assert empty.message.seal == Seal(0.0, (), ())
+
+
+def test_a_read_of_which_parts_arrive_is_not_asked_for_again() -> None:
+    kit = WorkerKit()
+    kit.core.ask(0.0, 0)
+    out = kit.grant(0)
+    pulls = {send.to: send.message for send in out if isinstance(send, Send) and isinstance(send.message, Pull)}
+    kit.now = 1.9
+    kit.hear(PullReply(pulls["s0"].req, 0, 0, 0, (frame(0),), 0, 2), "s0", ("value",))
+    assert [send.to for send in kit.core.tick(2.0) if isinstance(send.message, Pull)] == ["s1"]
+    assert [send.to for send in kit.core.tick(3.9) if isinstance(send.message, Pull)] == ["s0"], "the rest is missing"
 
 
 def test_a_refused_push_gives_the_slot_back_once() -> None:
