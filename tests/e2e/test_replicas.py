@@ -34,6 +34,22 @@ def kill_servers(running: Live, kills: int) -> None:
         assert time.monotonic() - began < 5.0, "the others go on at once"
 
 
+def hang(running: Live, name: str) -> None:
+    """Stop a role for good: it is another process that goes on."""
+    version = running.until(is_whole)["version"]
+    stopped = running.roles()[name]
+    stopped.send_signal(signal.SIGSTOP)
+    running.until(
+        lambda status: is_whole(status) and status["version"] > version + 3 and _pid(status, name) != stopped.pid
+    )
+
+
+def _pid(status: dict[str, Any], name: str) -> int:
+    pids = {process["name"]: process["pid"] for process in status["processes"]}
+    pid: int = status["pid"] if name == "coordinator" else pids.get(name, 0)
+    return pid
+
+
 def train(cwd: Path, mode: str, epochs: int, kills: int, **env: str) -> dict[str, Any]:
     """A run that loses `kills` servers, and what it says at its end."""
     cwd.mkdir()
@@ -67,3 +83,18 @@ def test_with_a_window_nothing_is_lost_either(tmp_path: Path) -> None:
     summary = train(tmp_path / "struck", "ssp:3", 6, 2)
     assert summary["steps"] == 6 * 128
     assert summary["max_staleness"] <= 3
+
+
+@pytest.mark.timeout(200)
+def test_who_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
+    script = ["--epochs", "6", "--slot-ms", "20"]
+    with live(tmp_path, [*SHAPE, "--slots", "4"], SCRIPT, *script, PACELINE_TIMEOUT_S="10") as running:
+        hang(running, "server-1")
+        hang(running, "coordinator")
+        ended = running.wait()
+    ended.check()
+    assert "server-1 has not answered for 5 s: it is killed" in ended.out
+    assert "coordinator has not answered for 5 s: it is killed" in ended.out
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["rewinds"], summary["lost_workers"]) == (0, 0)
+    assert summary["restarts"] == {"worker": 0, "server": 1, "coordinator": 1}

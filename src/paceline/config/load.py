@@ -93,11 +93,16 @@ def worker_env(env: Mapping[str, str] | None = None) -> WorkerEnv:
         mode=env.get(MODE) or None,
         slots=_number(env, SLOTS),
         threads=1 if (threads := _number(env, THREADS)) is None else threads,
-        timeout_s=_seconds(env, TIMEOUT_S, "30"),
+        timeout_s=timeout_s(env),
         faults=env.get(FAULTS) or None,
         overlap=_switch(env, OVERLAP),
         local_workers=_number(env, LOCAL_WORKERS) or 1,
     )
+
+
+def timeout_s(env: Mapping[str, str] | None = None) -> float:
+    """How long a role waits for an answer before it fails by name."""
+    return _seconds(env, TIMEOUT_S, "30")
 
 
 def heartbeat_timeout_s(env: Mapping[str, str] | None = None) -> float:

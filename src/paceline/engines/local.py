@@ -13,10 +13,12 @@ from typing import Any
 
 import msgspec
 
+from paceline.config.load import timeout_s
 from paceline.engines.children import Children, Exit, Line
 from paceline.engines.chronicle import Chronicle, enough
 from paceline.engines.crew import Crew
 from paceline.engines.fleet import Fleet
+from paceline.engines.hanging import Hanging
 from paceline.engines.liaison import Liaison
 from paceline.engines.plan import RunPlan as RunPlan
 from paceline.engines.restarts import Again, Decision, GiveUp, RestartPolicy, Stay, role_of
@@ -50,6 +52,7 @@ class LocalRun:
         self.children = Children(self.dir.logs)
         self._liaison = Liaison(self.dir.coordinator, self.dir.token())
         self._policy = RestartPolicy(plan.max_restarts)
+        self._hanging = Hanging(timeout_s() / 2)  # before the others give up
         self._crew = Crew(plan.workers)
         self._fleet = Fleet(plan.servers)
         self._due: dict[str, float] = {}
@@ -139,8 +142,10 @@ class LocalRun:
                     if outcome is not None:
                         return outcome
             self._start_due()
-            if self._liaison.pump():
+            news = self._liaison.pump()
+            if news:
                 self._looked()
+            self._end_hanging(news)
             failure = self._liaison.status.get("failure")
             if failure is not None:
                 return self._failed(failure)
@@ -193,9 +198,16 @@ class LocalRun:
         status = self._liaison.status
         self._resume = None
         self._chronicle.status(status)
-        pids: set[int] = {process["pid"] for process in status.get("processes", ())} | {status.get("pid", 0)}
-        self._policy.saw(pids, status.get("incarnation", 0), status.get("version", -1))
+        self._policy.saw(_taking_part(status), status.get("incarnation", 0), status.get("version", -1))
         self._resize(status)
+
+    def _end_hanging(self, news: bool) -> None:
+        """Kill whoever lives and does not answer: it is started again, as if it had died."""
+        alive = {n: c.pid for n, c in self.children.children.items() if c.alive and n not in self._fleet.leaving}
+        taking_part = _taking_part(self._liaison.status) if news else None
+        for name, silent_s in self._hanging.see(time.monotonic(), alive, taking_part).items():
+            self.screen.note(f"{name} has not answered for {silent_s:.0f} s: it is killed", warning=True)
+            self.children.children[name].signal(signal.SIGKILL, group=True)
 
     # ------------------------------------------------------------ more or fewer workers and servers
 
@@ -362,3 +374,8 @@ class LocalRun:
             self.plan.summary.write_text(text)
         self._drain()
         self.screen.summary(summary)
+
+
+def _taking_part(status: Mapping[str, Any]) -> set[int]:
+    """The processes of a run, as its coordinator knows them; itself among them."""
+    return {process["pid"] for process in status.get("processes", ())} | {status.get("pid", 0)}
