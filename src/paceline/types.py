@@ -207,9 +207,13 @@ class SavedFile(msgspec.Struct, frozen=True):
 
 
 class PhaseEntry(msgspec.Struct, frozen=True):
-    """A phase that has begun: its steps are [segment.step, end). `end_version` is set once all are committed."""
+    """A phase that has begun: its steps are [segment.step, end). `end_version` is set once all are committed.
+
+    `metrics` are what workers who leave it are told, None before the first has.
+    """
 
     spec: PhaseSpec
     segment: Segment
     end: int
     end_version: int | None = None
+    metrics: dict[str, float] | None = None

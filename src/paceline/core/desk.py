@@ -264,6 +264,11 @@ class Desk:
         if version != self._job.version and version not in self._job.pins:
             version = -1  # long gone: a late joiner reads the state it needs with its first lease
         self._job.progress[node] = max(self._job.progress.get(node, -1), 2 * turn.phase + 1)
+        metrics = None if phase is None else phase.metrics
+        if metrics is None:
+            metrics = self._job.evaluations.metrics()
+        if phase is not None:
+            phase.metrics = metrics  # others may leave it when there are newer ones
         return PhaseOver(
             turn.req,
             self._job.generation,
@@ -274,7 +279,7 @@ class Desk:
             self._job.watermark.low,
             self._job.state == "finished",
             lead,
-            self._job.evaluations.metrics(),
+            metrics,
         )
 
     def _phase_over(self, phase: Phase) -> bool:

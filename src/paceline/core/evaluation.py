@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from paceline.messages import Evaluated, ValidatorSpec
@@ -155,8 +155,23 @@ class EvaluationBook:
 
     def metrics(self) -> dict[str, float]:
         """The newest values of all validators."""
+        return self._named({number: values for number, (_, values) in self.latest.items()})
+
+    def metrics_at(self, end: int, results: Iterable[tuple[int, int, dict[str, float]]]) -> dict[str, float]:
+        """Of `results`, what was the newest when a phase that ended with version `end` was left.
+
+        What a script has evaluated on that version itself, it did after its loop.
+        """
+        found: dict[int, tuple[int, dict[str, float]]] = {}
+        for number, version, values in results:
+            in_time = version < end or (version == end and self.validators[number].every > 0)
+            if in_time and (number not in found or found[number][0] < version):
+                found[number] = version, values
+        return self._named({number: values for number, (_, values) in found.items()})
+
+    def _named(self, values_of: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
         found: dict[str, float] = {}
-        for number, (_, values) in self.latest.items():
+        for number, values in sorted(values_of.items()):
             for name, value in values.items():
                 known = name in found
                 found[f"{self.validators[number].name}-{number}.{name}" if known else name] = value

@@ -16,12 +16,16 @@ from paceline.types import NodeId, PhaseEntry, PhaseSpec, Segment
 
 @dataclass(slots=True)
 class Phase:
-    """One call of `batches`: its steps are [start, end). `end_version` is set once all are committed."""
+    """One call of `batches`: its steps are [start, end). `end_version` is set once all are committed.
+
+    `metrics` are those at its end, which everyone who leaves it is told, however late. The first who does sets them.
+    """
 
     spec: PhaseSpec
     segment: Segment
     end: int
     end_version: int | None = None
+    metrics: dict[str, float] | None = None
 
     @property
     def start(self) -> int:
@@ -31,12 +35,12 @@ class Phase:
     @property
     def entry(self) -> PhaseEntry:
         """The phase as a checkpoint holds it."""
-        return PhaseEntry(self.spec, self.segment, self.end, self.end_version)
+        return PhaseEntry(self.spec, self.segment, self.end, self.end_version, self.metrics)
 
     @classmethod
     def of(cls, entry: PhaseEntry) -> Phase:
         """The phase that `entry` says."""
-        return cls(entry.spec, entry.segment, entry.end, entry.end_version)
+        return cls(entry.spec, entry.segment, entry.end, entry.end_version, entry.metrics)
 
 
 class PhaseBook:

@@ -85,11 +85,21 @@ class Recovery:
             if known is None or known[0] < evaluation.version:  # rounds may end in another order than they began
                 job.evaluations.latest[evaluation.validator] = (evaluation.version, dict(evaluation.values))
         self._close_phases()
+        self._recall_metrics(history)
         self._begin_leasing()
         newest = job.checkpoint
         self._keeping.restart(-1 if newest is None else newest.position.version, soon=True)
         if history.facts:
             self._await_owners()
+
+    def _recall_metrics(self, history: History) -> None:
+        """What those were told who left phases that are not the last one."""
+        evaluations, base = self._job.evaluations, self._job.base
+        results = [] if base is None else list(base.position.results)
+        results += [(row.validator, row.version, row.values) for row in history.evaluations]
+        for phase in self._job.phases.phases[:-1]:
+            if phase.metrics is None and phase.end_version is not None:
+                phase.metrics = evaluations.metrics_at(phase.end_version, results)
 
     def _learn(self, row: FactRow) -> None:
         """Facts that a rewind does not undo."""

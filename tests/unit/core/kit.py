@@ -53,6 +53,7 @@ from paceline.types import (
     PhaseSpec,
     Placement,
     Segment,
+    Sums,
     TensorSpec,
 )
 
@@ -380,14 +381,14 @@ class Desk:
         self.core.leases.abandon_open(worker)
         return self
 
-    def finish_step(self, step: int) -> list[Effect]:
+    def finish_step(self, step: int, **changes: object) -> list[Effect]:
         """One worker after the other computes what is left of a lock-step step; the servers are ready at the end."""
         worker, effects = self.workers[0], []
         while self.core.watermark.low == step:
-            grants = sent(self.turn(worker), Grant, worker)
+            grants = sent(self.turn(worker, **changes), Grant, worker)
             if not grants or grants[0].step != step:
                 break
-            effects += self.seal(worker, grants[0])
+            effects += self.seal(worker, grants[0], **changes)
         for server in self.core.placement.addresses if self.core.placement else ():
             effects += self.ready(server, step, *([fence(99)] * self.core.schedule.num_slots(step)))
         return effects
@@ -395,6 +396,8 @@ class Desk:
     def over(self, effects: Sequence[Effect]) -> list[PhaseOver]:
         return sent(effects, PhaseOver)
 
-    def evaluated(self, worker: NodeId, grant: EvalGrant, **changes: object) -> list[Effect]:
-        report = Evaluated(grant.round, grant.slot, grant.fence, {})
+    def evaluated(
+        self, worker: NodeId, grant: EvalGrant, sums: dict[str, Sums] | None = None, **changes: object
+    ) -> list[Effect]:
+        report = Evaluated(grant.round, grant.slot, grant.fence, sums or {})
         return self.turn(worker, evaluated=report, **changes)

@@ -113,3 +113,21 @@ def test_a_metric_without_samples_is_nan() -> None:
     ended = book.report(report(0, 1, 0.0, 0.0))
     assert ended is not None
     assert math.isnan(ended.metrics()["acc"])
+
+
+def test_the_metrics_of_a_phase_are_those_that_were_known_when_it_was_left() -> None:
+    book = EvaluationBook()
+    book.validators += [SPEC, ValidatorSpec(1, "top1", 0, 10, 4)]
+    results = [
+        (0, 5, {"acc": 0.5}),
+        (1, 5, {"top": 0.1}),
+        (0, 9, {"acc": 0.9}),
+        (0, 7, {"acc": 0.7}),
+        (1, 9, {"top": 0.2}),
+    ]
+    assert book.metrics_at(9, results) == {"acc": 0.9, "top": 0.1}, (
+        "what is evaluated by hand on its end comes after it"
+    )
+    assert book.metrics_at(8, results) == {"acc": 0.7, "top": 0.1}
+    assert book.metrics_at(5, results) == {"acc": 0.5}
+    assert book.metrics_at(4, results) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, model, segment, sent, turn_of, written
 
 from paceline.core.effects import ChoiceFact, Complete, Effect, EvaluationRow, IncarnationFact, PlacementFact, Write
@@ -15,6 +16,8 @@ from paceline.messages import (
     BeginPhase,
     Choose,
     Committed,
+    Declare,
+    EvalGrant,
     Exited,
     Grant,
     HeldLease,
@@ -39,9 +42,10 @@ from paceline.messages import (
     Stop,
     Turn,
     Unpin,
+    ValidatorSpec,
     Welcome,
 )
-from paceline.types import Commit, Fence, PhaseSpec, Placement, SavedFile
+from paceline.types import Commit, Fence, PhaseSpec, Placement, SavedFile, Sums
 
 
 def server_back(desk: Desk, server: str, **changes: object) -> list[Effect]:
@@ -226,8 +230,6 @@ def test_a_stop_and_the_end_of_a_phase_survive_a_restart() -> None:
 
 
 def test_a_validation_that_was_under_way_is_run_again_on_the_same_version() -> None:
-    from paceline.messages import Declare, EvalGrant, ValidatorSpec
-
     desk = Desk(servers=2, rewinds=True).start(begin=False)
     for worker in desk.workers:
         desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
@@ -244,6 +246,42 @@ def test_a_validation_that_was_under_way_is_run_again_on_the_same_version() -> N
     desk.now += 1.0
     (grant,) = sent(desk.turn("worker-0"), EvalGrant)
     assert (grant.version, grant.validator) == (1, 0)
+
+
+@pytest.mark.parametrize("event", ["nothing", "restart", "rewind"])
+def test_rule_whoever_leaves_a_phase_is_told_the_metrics_of_its_end(event: str) -> None:
+    """A script may decide by them: one that lags behind, or begins again, must decide as the others did."""
+    desk = Desk(servers=2, slots=1, rewinds=True, checkpoint_steps=2).start(begin=False)
+    for worker in desk.workers:
+        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 100, 4, 4)))
+        desk.begin(worker, data_len=2)
+
+    def validate(phase: int, total: float) -> PhaseOver:
+        (slot,) = sent(desk.turn("worker-0", phase=phase), EvalGrant)
+        effects = desk.evaluated("worker-0", slot, {"accuracy": Sums(total, 4.0)}, phase=phase)
+        (over,) = sent(effects, PhaseOver)
+        return over
+
+    desk.initialise().finish_step(0)
+    assert validate(0, 1.0).metrics == {"accuracy": 0.25}
+    desk.begin("worker-0", number=1, data_len=2)
+    desk.finish_step(1, phase=1)
+    made = save(desk, 2).checkpoint
+    desk.core.completed(made.folder, "", desk.now)
+    assert validate(1, 3.0).metrics == {"accuracy": 0.75}
+    if event == "restart":
+        desk.restart()
+    elif event == "rewind":
+        desk.restart([made], resume=made.folder)
+    if event != "nothing":
+        for server in desk.servers:
+            server_back(desk, server)
+        worker_back(desk, "worker-1", declared=1)
+        desk.now += 1.0
+    effects = desk.turn("worker-1", incarnation=desk.core.incarnation)
+    for slot in sent(effects, EvalGrant):  # the last version of the second phase is validated once more
+        effects = desk.evaluated("worker-1", slot, {"accuracy": Sums(3.0, 4.0)}, incarnation=desk.core.incarnation)
+    assert [over.metrics for over in sent(effects, PhaseOver)] == [{"accuracy": 0.25}]
 
 
 def test_the_newest_result_of_a_validation_is_that_of_the_newest_version() -> None:
