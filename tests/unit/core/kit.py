@@ -381,14 +381,14 @@ class Desk:
         self.core.leases.abandon_open(worker)
         return self
 
-    def finish_step(self, step: int, **changes: object) -> list[Effect]:
+    def finish_step(self, step: int, phase: int = 0) -> list[Effect]:
         """One worker after the other computes what is left of a lock-step step; the servers are ready at the end."""
         worker, effects = self.workers[0], []
         while self.core.watermark.low == step:
-            grants = sent(self.turn(worker, **changes), Grant, worker)
+            grants = sent(self.turn(worker, phase=phase), Grant, worker)
             if not grants or grants[0].step != step:
                 break
-            effects += self.seal(worker, grants[0], **changes)
+            effects += self.seal(worker, grants[0], phase=phase)
         for server in self.core.placement.addresses if self.core.placement else ():
             effects += self.ready(server, step, *([fence(99)] * self.core.schedule.num_slots(step)))
         return effects
