@@ -37,6 +37,7 @@ from paceline.messages import (
     Revoke,
     Saved,
     SaveOver,
+    Scale,
     Seal,
     Sealed,
     Stop,
@@ -530,6 +531,23 @@ def test_resume_begins_from_the_named_checkpoint() -> None:
     (assign,) = sent(effects, Assign)
     assert set(assign.placement.owners) == {"new"}, "with another number of servers"
     assert len(written(effects, PlacementFact)) == 1
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_rule_a_resumed_job_places_nothing_on_servers_of_the_run_before(servers: int) -> None:
+    desk = Desk(servers=3, rewinds=True, replicas=1, checkpoint_steps=2).start(data_len=80).initialise()
+    desk.finish_step(0)
+    desk.finish_step(1)
+    (saved,) = desk.core.checkpoints or [save(desk, 2).checkpoint]
+    desk.restart([saved], resume=saved.folder, servers=servers, replicas=0)
+    desk.say("coordinator's engine", Scale(desk.req(), 2, servers))
+    for number in range(servers):
+        assert desk.core.placement is None, "not all are there"
+        desk.say(f"new-{number}", Register(desk.req(), "server", f"server-{number}", 9, "here", "at"))
+    assert desk.core.placement is not None
+    assert set(desk.core.placement.addresses) == {f"new-{number}" for number in range(servers)}
+    assert desk.core.draining == frozenset()
+    assert (desk.core.rewinds, desk.core.failovers) == (0, 0)
 
 
 def test_without_rewinds_a_lost_server_ends_the_job() -> None:
