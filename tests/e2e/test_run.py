@@ -58,7 +58,8 @@ def test_a_run_says_what_it_does_and_leaves_a_summary(tmp_path: Path) -> None:
     assert "done after 8 steps" in status.out
 
 
-def test_status_of_a_run_that_is_on_and_ctrl_c(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+def test_status_of_a_run_that_is_on_and_is_told_to_end(told: signal.Signals, tmp_path: Path) -> None:
     with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
         running.until_version(3)
         status = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check()
@@ -74,15 +75,20 @@ def test_status_of_a_run_that_is_on_and_ctrl_c(tmp_path: Path) -> None:
         assert len(ports) >= 2
         assert all(host == "127.0.0.1" for host, _ in ports), "loopback only"
         began = time.monotonic()
-        running.process.send_signal(signal.SIGINT)
+        running.process.send_signal(told)
         ended = running.wait(10.0)
         assert time.monotonic() - began < 3.0
-        assert ended.code == 130, ended.out
-        assert "interrupted" in ended.lines[-1]
+        assert ended.code == 128 + told, ended.out
+        words = "interrupted" if told == signal.SIGINT else "told to end (SIGTERM)"
+        assert f"{words}: every process has ended; `paceline run --resume" in ended.lines[-1]
         assert not any(process.is_running() for process in roles.values())
         assert not _ports_in_use() & ports
     gone = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check()
-    assert "no coordinator is running" in gone.out
+    assert re.search(
+        rf"run: {re.escape(words)} at step \d+ of \d+, \d+ s ago; no checkpoint\. `paceline run --re", gone.out
+    )
+    known = json.loads(run([*PACELINE, "status", "run", "--json"], tmp_path, timeout_s=20).check().out)
+    assert (known["code"], known["checkpoint"]) == (128 + told, None)
 
 
 def test_ctrl_c_while_roles_start(tmp_path: Path) -> None:
@@ -97,6 +103,15 @@ def test_ctrl_c_while_roles_start(tmp_path: Path) -> None:
         assert time.monotonic() - began < 3.0
         assert ended.code == 130, ended.out
         assert not any(process.is_running() for process in roles.values())
+
+
+def test_status_of_a_run_whose_launcher_was_killed(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
+        running.until_version(1)
+        running.process.kill()
+        running.process.wait()
+    gone = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check()
+    assert "no coordinator is running" in gone.out
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:

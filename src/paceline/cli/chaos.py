@@ -6,7 +6,6 @@ import contextlib
 import json
 import shlex
 import shutil
-import signal
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -140,6 +139,7 @@ def _named(campaign: str, folder: Path | None, json_file: Path | None, fraction:
 
 def _play(folder: Path | None, *, fraction: float = 1.0, **given: Any) -> dict[str, Any]:
     from paceline.cli.screen import make_console
+    from paceline.engines.terminating import terminable
     from paceline.runtime.rundir import next_run
     from paceline.testing.chaos.campaign import Campaign
 
@@ -156,7 +156,7 @@ def _play(folder: Path | None, *, fraction: float = 1.0, **given: Any) -> dict[s
     spec = replace(spec, dir=folder if folder is not None else next_run(Path("runs"), "chaos"))
     console = make_console()
     with contextlib.ExitStack() as stack:
-        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
+        stack.enter_context(terminable())
         live = None
         if console.is_terminal:
             live = Live(Text("starting"), console=console, refresh_per_second=8, transient=True)

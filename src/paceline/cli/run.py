@@ -49,7 +49,7 @@ def command(resume: Path | None, run_dir: Path | None, script: Path | None, **op
 
     Options stop at the script: what follows it belongs to the script. With --resume, script, arguments and options are
     those of the run unless they are given. What dies is restarted. Exit codes: 0 done, 1 the script failed, 2 usage,
-    3 a role that the run needs was lost, 130 Ctrl-C.
+    3 a role that the run needs was lost, 130 Ctrl-C, 143 SIGTERM.
     """
     from paceline.cli.screen import make_screen
     from paceline.engines.local import LocalRun

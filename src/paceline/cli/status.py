@@ -30,6 +30,9 @@ def command(run: Path | None, as_json: bool) -> None:
             for line in _lived_through(summary):
                 click.echo(line)
         return
+    if (end := where.end()) is not None and not where.launched:
+        click.echo(json.dumps(end, indent=2) if as_json else _ended(path, end))
+        return
     if where.coordinator() is None:
         click.echo(f"{path}: not started")
         return
@@ -53,6 +56,17 @@ def command(run: Path | None, as_json: bool) -> None:
         click.echo(describe(status))
         for line in (*_copies(status), *_recovered(status)):
             click.echo(line)
+
+
+def _ended(path: Path, end: Mapping[str, Any]) -> str:
+    """How a run ended that is not done."""
+    import time
+
+    at = f" at step {end['step']} of {end['end_step']}" if end.get("end_step") else ""
+    checkpoint = end.get("checkpoint")
+    kept = f"checkpoint {checkpoint['folder']}, step {checkpoint['step']}" if checkpoint else "no checkpoint"
+    ago = f"{max(0.0, time.time() - end['at']):,.0f} s ago"
+    return f"{path}: {end['reason']}{at}, {ago}; {kept}. `paceline run --resume {path}` goes on with it"
 
 
 def _copies(status: Mapping[str, Any]) -> Iterator[str]:

@@ -35,6 +35,11 @@ class Fleet:
         staying = [name for name in self.active if name not in self._draining]
         return max(0, wanted - len(staying)), ending
 
+    def give_up(self, name: str) -> None:
+        """This one will not be started again: one fewer is wanted."""
+        self.active.remove(name)
+        self.target -= 1
+
     def ended(self, name: str) -> str:
         """A server has ended: why it is not started again, "" if it is."""
         if name in self.leaving:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from paceline.core.membership import RunningTime
 from paceline.engines.restarts import role_of
@@ -37,3 +38,8 @@ class Hanging:
                 found[name] = silent_s
                 del self._heard[pid]
         return found
+
+
+def taking_part(status: Mapping[str, Any]) -> set[int]:
+    """The processes of a run, as its coordinator knows them; itself among them."""
+    return {process["pid"] for process in status.get("processes", ())} | {status.get("pid", 0)}

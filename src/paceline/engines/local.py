@@ -18,13 +18,21 @@ from paceline.engines.children import Children, Exit, Line
 from paceline.engines.chronicle import Chronicle, enough
 from paceline.engines.crew import Crew
 from paceline.engines.fleet import Fleet
-from paceline.engines.hanging import Hanging
+from paceline.engines.hanging import Hanging, taking_part
 from paceline.engines.liaison import Liaison
 from paceline.engines.plan import RunPlan as RunPlan
 from paceline.engines.restarts import Again, Decision, GiveUp, RestartPolicy, Stay, role_of
 from paceline.engines.screen import Screen
+from paceline.engines.terminating import Terminated, terminable
 from paceline.engines.trace import draw
-from paceline.runtime.exits import EXIT_DONE, EXIT_INTERRUPTED, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
+from paceline.runtime.exits import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_LEFT,
+    EXIT_LOST,
+    EXIT_SCRIPT,
+    EXIT_TERMINATED,
+)
 from paceline.runtime.rundir import RunDir
 
 _WAIT_S = 0.1
@@ -69,12 +77,15 @@ class LocalRun:
         Raises:
             UsageError: another launcher runs this directory.
         """
-        outcome = _Outcome(EXIT_INTERRUPTED)
+        outcome = _Outcome(EXIT_INTERRUPTED, "interrupted")
         try:
-            with self.dir.launching():
+            with self.dir.launching(), terminable():
                 try:
+                    self.dir.end_file.unlink(missing_ok=True)
                     self._start_all()
                     outcome = self._follow()
+                except Terminated:
+                    outcome = _Outcome(EXIT_TERMINATED, "told to end (SIGTERM)")
                 except KeyboardInterrupt:
                     pass
                 finally:
@@ -83,8 +94,9 @@ class LocalRun:
                         draw(self.dir.trace, self.plan.trace, self.screen)
         finally:
             self._liaison.close()
-        if outcome.code == EXIT_INTERRUPTED:
-            self.screen.note("interrupted: every process has ended", warning=True)
+        if outcome.code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+            advice = f"`paceline run --resume {self.dir.path}` goes on"
+            self.screen.note(f"{outcome.reason}: every process has ended; {advice}", warning=True)
         elif outcome.code != EXIT_DONE:
             self.screen.failure(outcome.reason, outcome.trace, outcome.advice)
         return outcome.code
@@ -129,6 +141,10 @@ class LocalRun:
             except KeyboardInterrupt:
                 continue  # a second Ctrl-C while children end must not leave them behind
         self._drain()
+        if outcome.code != EXIT_DONE:
+            status = self._liaison.status
+            told = {key: status.get(key) for key in ("step", "end_step", "checkpoint")}
+            self.dir.write_end({"code": outcome.code, "reason": outcome.reason, **told})
 
     # ------------------------------------------------------------ following
 
@@ -198,14 +214,14 @@ class LocalRun:
         status = self._liaison.status
         self._resume = None
         self._chronicle.status(status)
-        self._policy.saw(_taking_part(status), status.get("incarnation", 0), status.get("version", -1))
+        self._policy.saw(taking_part(status), status.get("incarnation", 0), status.get("version", -1))
         self._resize(status)
 
     def _end_hanging(self, news: bool) -> None:
         """Kill whoever lives and does not answer: it is started again, as if it had died."""
         alive = {n: c.pid for n, c in self.children.children.items() if c.alive and n not in self._fleet.leaving}
-        taking_part = _taking_part(self._liaison.status) if news else None
-        for name, silent_s in self._hanging.see(time.monotonic(), alive, taking_part).items():
+        there = taking_part(self._liaison.status) if news else None
+        for name, silent_s in self._hanging.see(time.monotonic(), alive, there).items():
             self.screen.note(f"{name} has not answered for {silent_s:.0f} s: it is killed", warning=True)
             self.children.children[name].signal(signal.SIGKILL, group=True)
 
@@ -279,8 +295,15 @@ class LocalRun:
             return self._retire(name, code, decision)
         if self._liaison.status.get("failure") is not None:
             return None
+        why = enough(name, code, decision, self._policy.limit)
+        if role == "server" and 0 < self.plan.replicas < self._fleet.target - 1:
+            self._fleet.give_up(name)
+            self._liaison.scale(self._crew.target, self._fleet.target)
+            self.screen.note(f"{why}: the run goes on with {self._fleet.target} servers", warning=True)
+            return None
         tail = self._chronicle.tail(name) if code > 0 else ""
-        return _Outcome(EXIT_LOST, enough(name, code, decision, self._policy.limit), tail, f"see logs/{name}.log")
+        advice = f"see logs/{name}.log; `paceline run --resume {self.dir.path}` goes on"
+        return _Outcome(EXIT_LOST, why, tail, advice)
 
     def _comes_back(self, name: str) -> bool:
         """Whether a worker may be started again at all."""
@@ -374,8 +397,3 @@ class LocalRun:
             self.plan.summary.write_text(text)
         self._drain()
         self.screen.summary(summary)
-
-
-def _taking_part(status: Mapping[str, Any]) -> set[int]:
-    """The processes of a run, as its coordinator knows them; itself among them."""
-    return {process["pid"] for process in status.get("processes", ())} | {status.get("pid", 0)}

@@ -20,6 +20,8 @@ EXIT_LEFT = 6
 """Told to leave (SIGTERM), this worker has handed back what it held."""
 
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+"""Ctrl-C and SIGTERM: of a launcher, whose run can be resumed."""
 
 
 def how(code: int) -> str:

@@ -67,6 +67,11 @@ class RunDir:
         return self.path / "summary.json"
 
     @property
+    def end_file(self) -> Path:
+        """How a run ended that is not done."""
+        return self.path / "ended.json"
+
+    @property
     def plan_file(self) -> Path:
         """How the run was started, for those who join or resume it."""
         return self.path / "run.json"
@@ -99,6 +104,18 @@ class RunDir:
     def write_summary(self, text: str) -> None:
         """The run is done."""
         _write(self.summary_file, text)
+
+    def write_end(self, end: Mapping[str, Any]) -> None:
+        """The run has ended, and is not done."""
+        _write(self.end_file, json.dumps({**end, "at": time.time()}, indent=2) + "\n")
+
+    def end(self) -> dict[str, Any] | None:
+        """How it ended; None for one that is done, runs, or was cut off with its launcher."""
+        try:
+            end = json.loads(self.end_file.read_text())
+        except (OSError, ValueError):
+            return None
+        return end if isinstance(end, dict) else None
 
     @contextmanager
     def launching(self) -> Iterator[None]:

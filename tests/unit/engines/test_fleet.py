@@ -50,3 +50,10 @@ def test_who_dies_is_started_again_unless_it_was_to_leave() -> None:
 def test_an_emptied_server_makes_room_for_another() -> None:
     fleet = fleet_of(3)
     assert fleet.adjust(3, ["server-0"], ["server-0"]) == (1, ["server-0"])
+
+
+def test_one_that_is_given_up_is_not_wanted_any_more() -> None:
+    fleet = fleet_of(3)
+    fleet.give_up("server-1")
+    assert (fleet.target, fleet.active) == (2, ["server-0", "server-2"])
+    assert fleet.adjust(2, [], []) == (0, [])
