@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from paceline.core.books import Books
 from paceline.core.effects import ChoiceFact, Effect, EvaluationRow, LogRow, Send, Write
 from paceline.core.gate import Passed, clip_scale, disagreement, mean_logs
@@ -24,9 +26,13 @@ from paceline.types import (
 
 
 class Commits:
-    """Turns what servers and workers report into the one durable order."""
+    """Turns what servers and workers report into the one durable order.
+
+    `committed` hears of every commit, and whether it goes to a checkpoint: others may have waited for one.
+    """
 
     def __init__(self, books: Books, keeping: Keeping) -> None:
+        self.committed: Callable[[bool], list[Effect]] = lambda saving: []
         self._job = books
         self._keeping = keeping
 
@@ -141,7 +147,7 @@ class Commits:
         effects += self.end_phase_if_done()
         if save:
             self._keeping.hold()
-        return effects + self._job.serve()
+        return effects + self.committed(save) + self._job.serve()
 
     def _samples(self, passed: Passed) -> float:
         if passed.step == INIT_STEP:

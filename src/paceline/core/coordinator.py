@@ -82,7 +82,7 @@ class CoordinatorCore(Books):
         self._desk = Desk(self, self._commits, self._recovery)
         self._phasing = Phasing(self, self._commits)
         self._placing = Placing(self, self._keeping)
-        self._keeping.differs = self._placing.differ
+        self._keeping.differs, self._commits.committed = self._placing.differ, self._placing.committed
         self._roster = Roster(self, self._commits, self._desk, self._recovery, self._requests, self._placing)
         self.checkpoints = sorted(checkpoints, key=lambda c: c.folder)
         if history is not None and history.facts:

@@ -25,6 +25,7 @@ DIFFERENT = "are not as they should be"
 
 _PATIENCE_S = 3.0  # for a lost server to be replaced, before its copies are made elsewhere
 _AGAIN_S = 0.25
+_STALLED_S = 3.0  # without a commit, after which blocks change hands although work is lost with that
 _OTHERS_S = 0.4  # after the first report of a server, in which others may say that it is the one who is cut off
 _TRY_S = 1.0
 _GRUDGE_S = 60.0  # in which a worker that made the job give up one server is not heard about another
@@ -43,6 +44,8 @@ class Placing:
         self._job = books
         self._keeping = keeping
         self._look_at: float | None = None
+        self._committed_at = -1e9
+        self._pause_s = 0.0
         self._stuck_since: float | None = None
         self._next_try = 0.0
         self._blamers: frozenset[NodeId] = frozenset()
@@ -257,16 +260,39 @@ class Placing:
             self._note_cut_off()
             effects += job.serve() if job.cut_off != before else []
         effects += self._stuck()
+        return effects + self._go_on() if self._may_void() else effects
+
+    def committed(self, saving: bool) -> list[Effect]:
+        """A step was committed just now, and in lock-step nothing of the next is computed: the time for a change.
+
+        Not if the version is to be saved: the servers would be told to drop what they have just begun to write.
+        """
+        now = self._job.now
+        if self._committed_at >= 0:
+            self._pause_s = max(now - self._committed_at, 0.7 * self._pause_s)
+        self._committed_at = now
+        return [] if saving else self._go_on()
+
+    def _may_void(self) -> bool:
+        """Whether blocks may change hands between two commits: nothing is lost, or there may be none without that."""
+        job = self._job
+        if job.cut_off or not len(job.leases):
+            return True
+        waited_s = job.now - max(self._committed_at, self._look_at or 0.0)
+        return waited_s > max(_STALLED_S, 3 * self._pause_s)
+
+    def _go_on(self) -> list[Effect]:
+        job = self._job
         if self._look_at is None or job.now < self._look_at:
-            return effects
+            return []
         placement = job.placement
         if placement is None or job.awaited or job.version < 0 or job.failure is not None or placement.joining:
             self._look_at = job.now + _AGAIN_S
-            return effects
+            return []
         if job.pins.older(job.version):  # a new copy would not have what is to be read; that may change any moment
-            return effects
+            return []
         self._look_at = self.reach.next_end(job.now)
-        return effects + self._plan(placement)
+        return self._plan(placement)
 
     def _stuck(self) -> list[Effect]:
         """Nobody can compute anything, since no worker reaches some server that cannot be spared: not for ever."""
