@@ -421,6 +421,49 @@ def test_while_a_copy_is_on_its_way_only_a_few_commits_are_ahead_of_it() -> None
     assert [r.req for r in sent(joiner.say("s0", part.message, part.payload), Replicated)] == [asked.req]
 
 
+def test_a_copy_is_not_complete_while_the_sum_of_a_commit_is_missing() -> None:
+    """A primary waits for those who join; should one not have, its copy is not what the others have."""
+    primary, joiner, out = joined()
+    (part,) = [s for s in out if isinstance(s.message, CopyPart)]
+    (asked,) = sent(primary.push(0, 5, epoch=2), Replicate)
+    joiner.commit(1, 5)
+    assert sent(joiner.say("s0", part.message, part.payload), Copied) == []
+    assert sent(joiner.core.tick(1.0), Copied) == []
+    assert joiner.core.copies.chains == {}, "nor is it compared with others"
+    assert len(sent(joiner.say("s0", asked, ()), Copied)) == 1
+
+
+def test_a_copy_is_not_complete_before_its_last_part_whatever_the_order() -> None:
+    _, joiner, _ = joined()
+    first, last = (CopyPart(n, 0, 2, 0, n, 2, (), ((n, b"chain"),)) for n in range(2))
+    for part in (last, last):
+        assert len(sent(joiner.say("s0", part), CopyPartAck)) == 1
+        assert sent(joiner.core.tick(joiner.now), Copied) == []
+        joiner.now += 1.0
+    assert len(sent(joiner.say("s0", first), Copied)) == 1
+
+
+def test_sums_that_a_copy_waits_for_are_not_dropped_when_the_job_ends_before_it_is_there() -> None:
+    primary, joiner, out = joined()
+    (part,) = [s for s in out if isinstance(s.message, CopyPart)]
+    for step in range(3):
+        (asked,) = sent(primary.push(step, 5 + step, epoch=2), Replicate)
+        for reply in sent(joiner.say("s0", asked, ()), Replicated):
+            primary.say("s1", reply)
+        if step < 2:
+            primary.commit(step + 1, 5 + step)
+            joiner.commit(step + 1, 5 + step)
+    stopped = Plan(1, (segment(slots=1, end_step=20), segment(step=2, slots=1, end_step=2)), 2)
+    for server in (primary, joiner):
+        server.tell(stopped)
+    store = joiner.core.copies.joiners["s0"].store
+    assert isinstance(store, Recorder)
+    assert store.dropped == [SumKey(2, None)], "nobody will commit it"
+    assert len(sent(joiner.say("s0", part.message, part.payload), Copied)) == 1
+    assert [commit.version for _, commit in store.applied] == [1, 2]
+    assert joiner.core.copies.joiners["s0"].chains == primary.core.chains
+
+
 def test_a_copy_that_is_not_complete_is_begun_again_by_the_next_placement() -> None:
     primary, joiner, _ = joined()
     again = placement(3, ("s0",), joining=(("s1", (0,)),))

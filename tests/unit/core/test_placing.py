@@ -22,6 +22,7 @@ from paceline.messages import (
     Grant,
     HeldLease,
     JobArgs,
+    PhaseOver,
     Prepared,
     Reachable,
     Ready,
@@ -151,6 +152,20 @@ def test_who_waits_to_read_what_is_void_is_told() -> None:
     job = desk()
     grant = job.lease("worker-0")
     assert [r.fence for r in sent(kill(job, "server-0"), Revoke, "worker-0")] == [grant.fence]
+
+
+def test_the_end_of_a_phase_is_said_anew_when_the_blocks_have_changed_hands_since() -> None:
+    """Whoever has not read the last version yet has to read it elsewhere."""
+    job = desk()
+    for step in range(3):
+        ready(job, step, compute(job, step))
+    request = Turn(job.req(), 0, 0)
+    (over,) = sent(job.say("worker-1", request), PhaseOver, "worker-1")
+    assert sent(job.say("worker-1", request), PhaseOver) == [over], "the same answer, as long as it holds"
+    kill(job, "server-0")
+    (anew,) = sent(job.say("worker-1", request), PhaseOver, "worker-1")
+    assert (over.version, over.epoch) == (3, 1)
+    assert (anew.version, anew.epoch) == (3, 2)
 
 
 def test_rule_5_a_choice_is_void_after_a_failover_for_the_next_coordinator_too() -> None:
