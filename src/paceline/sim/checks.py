@@ -261,8 +261,8 @@ class Checker:
             raise Violation(f"{name} is added to the sum of {key}")
         if part.slot != len(before):
             raise Violation(f"{name} is added after {len(before)} slots")
-        if self.placement is None or store.node not in self.placement.owners:
-            return  # it does not know that it is out: nothing will come of it
+        if self._is_out(store):
+            return  # and does not know it: nothing will come of it
         reads: Reads | None = None
         for block, gradient in part.gradients.items():
             if gradient[:4] != (part.step, part.slot, part.fence, block):
@@ -270,6 +270,11 @@ class Checker:
             if part.step != INIT_STEP and gradient.reads is not reads:
                 reads = gradient.reads
                 self.may_compute(part.step, reads, name)
+
+    def _is_out(self, store: SymbolStore) -> bool:
+        """Whether `store` is of a server that is no primary any more, since a placement that it has not entered."""
+        epoch, owners = (0, ()) if self.placement is None else (self.placement.epoch, self.placement.owners)
+        return store.node not in owners and store.place() < (self.incarnation, epoch)
 
     def may_compute(self, step: int, reads: Reads, name: str) -> None:
         """Lock-step reads version t of every block; a window bounds how old each may be."""

@@ -104,7 +104,7 @@ class SimServer(Node):
         scenario = cluster.scenario
         self.core = ServerCore(
             node,
-            lambda: SymbolStore(cluster.checker, cluster.disk, node),
+            lambda: SymbolStore(cluster.checker, cluster.disk, node, lambda: (self.core.incarnation, self.core.epoch)),
             heartbeat_s=scenario.cluster.heartbeat_s,
             part_nbytes=scenario.part_nbytes,
             reach_s=scenario.cluster.reach_s,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from paceline.core.store import SumKey
@@ -94,9 +94,11 @@ class Observer(Protocol):
 class SymbolStore:
     """`BlockStore` without arithmetic."""
 
-    def __init__(self, observer: Observer, disk: Disk, node: NodeId = "") -> None:
+    def __init__(self, observer: Observer, disk: Disk, node: NodeId, place: Callable[[], tuple[int, int]]) -> None:
+        """`place` tells in which incarnation and placement the server is whose store this is."""
         self.observer = observer
         self.node = node
+        self.place = place
         self.disk = disk
         self.frozen: tuple[int, dict[int, Value]] | None = None
         self.blocks: dict[int, BlockSpec] = {}

@@ -14,10 +14,15 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.core.store import SumKey
+from paceline.sim.checks import Checker
+from paceline.sim.disk import Disk
 from paceline.sim.measure import measure
 from paceline.sim.run import simulate
 from paceline.sim.scenario import make_scenario
+from paceline.sim.symbols import Gradient, Part, Reads, SymbolStore
 from paceline.sim.world import Violation
+from paceline.types import Fence, Placement
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:
@@ -50,6 +55,25 @@ def test_a_violation_names_the_seed_and_the_last_events() -> None:
         simulate(cramped)
     assert 1 < len(caught.value.lines) <= 40
     assert "Beat" in str(caught.value)
+
+
+def test_of_those_who_are_no_primaries_only_who_has_not_heard_of_it_is_excused() -> None:
+    """A worker uses its buffers again once a server is out: what is added there then is not what it should be."""
+    checker = Checker(make_scenario(5))
+    part = Part(0, 0, Fence(1, 1), 1.0, {0: Gradient(1, 0, Fence(1, 2), 0, 0, Reads(0, (), ()))})
+
+    def adds(node: str, incarnation: int, epoch: int) -> None:
+        checker.added(SymbolStore(checker, Disk(), node, lambda: (incarnation, epoch)), SumKey(0, None), part, ())
+
+    checker.placement = Placement(3, ("server-1",), {})
+    adds("server-0", 0, 2)
+    for node, epoch in (("server-0", 3), ("server-1", 2), ("server-1", 3)):
+        with pytest.raises(Violation, match="its buffer of block 0"):
+            adds(node, 0, epoch)
+    checker.incarnation, checker.placement = 1, None
+    adds("server-1", 0, 3)
+    with pytest.raises(Violation, match="its buffer of block 0"):
+        adds("server-1", 1, 4)
 
 
 @pytest.mark.parametrize("mode", ["bsp", "asp"])
