@@ -127,16 +127,18 @@ def test_placements_are_numbered_on_by_a_coordinator_that_begins_without_one() -
 def test_rule_5_a_slot_whose_holder_was_lost_before_a_failover_is_leased_once_after_it() -> None:
     """It was sealed, so others waited for what its holder had sent; all that is void now."""
     job = desk()
+    tick(job, 0.0)
     compute(job, 0)
     job.wrote(job.core.lost("worker-1", "killed", job.now))
     assert job.core.suspects
     kill(job, "server-0")
+    assert not job.core.suspects, "nobody waits for it any longer"
     for slot in range(2):
         grant = job.lease("worker-0")
         assert (grant.step, grant.slot) == (0, slot)
         job.seal("worker-0", grant)
-    tick(job, job.spec.grace_s + 1.0)
-    assert not job.core.leases.has_requeued
+    effects = tick(job, job.spec.grace_s + 1.0)
+    assert (sent(effects, Grant), sent(effects, Revoke), job.core.leases.has_requeued) == ([], [], False)
 
 
 def test_who_validates_is_told_when_the_blocks_change_hands() -> None:
@@ -231,6 +233,9 @@ def test_rule_5_what_was_being_written_or_sent_when_a_placement_ended_is_not_any
     assert server.core.replicator.pending(1) == [(fence(6),)]
     server.tell(server.assign(sets(3, ("s0", "s1")), at=1))
     assert server.core.replicator.pending(1) == []
+    server.push(1, 7, epoch=3)
+    server.tell(server.assign(sets(4, ("s0", "s1")), incarnation=1))
+    assert server.core.replicator.pending(1) == [], "nor when the job goes back"
 
 
 def test_copies_let_go_of_a_version_that_need_not_be_readable_any_more() -> None:
