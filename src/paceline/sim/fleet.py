@@ -167,7 +167,7 @@ class Fleet:
 
     def check_commit(self, commit: Commit) -> None:
         """A commit is written: every living member of every in-sync set has the sum, under this placement."""
-        placement = self._placement()
+        placement = self._cluster.checker.placement  # as the log has it: the next one may follow at once
         assert placement is not None
         groups: dict[tuple[NodeId, NodeId], set[int]] = {}
         for block in range(len(placement.owners)):
