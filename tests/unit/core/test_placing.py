@@ -383,6 +383,75 @@ def test_a_member_lost_while_a_copy_is_made_ends_it_and_only_members_go_on() -> 
     assert node not in placed(job).holders
 
 
+def replaced(job: Desk) -> list[Grant]:
+    """A server is lost and comes back while both slots of step 0 are computed again."""
+    kill(job, "server-0")
+    grants = compute(job, 0)
+    returns(job, "server-0")
+    return grants
+
+
+def test_rule_copies_are_begun_with_a_commit_so_that_no_work_is_void() -> None:
+    job = desk()
+    grants = replaced(job)
+    for _ in range(5):
+        tick(job, 0.4)
+    assert not placed(job).joining, "what is computed would be computed again"
+    before, wasted = epoch(job), job.core.totals.wasted_slots
+    effects = ready(job, 0, grants)
+    assert [commit.version for commit in written(effects, Commit)] == [1]
+    assert placed(job).joining
+    assert epoch(job) == before + 1
+    assert job.core.totals.wasted_slots == wasted
+    rows = [effect.row for effect in effects if isinstance(effect, Write)]
+    at = next(n for n, row in enumerate(rows) if isinstance(row, Commit))
+    assert [n for n, row in enumerate(rows) if isinstance(getattr(row, "fact", None), PlacementFact)] > [at]
+    (announced,) = {m.epoch for m in sent(effects, Committed)}
+    assert announced == before, "it was made under the old one"
+    assert {m.at for m in sent(effects, Assign)} == {1}
+
+
+def test_copies_do_not_wait_for_a_commit_that_does_not_come() -> None:
+    job = desk()
+    replaced(job)
+    tick(job, 2.9)
+    assert not placed(job).joining
+    tick(job, 0.2)
+    assert placed(job).joining
+
+
+def test_where_steps_take_long_copies_wait_for_them_longer() -> None:
+    job = desk()
+    for step in range(2):
+        grants = compute(job, step)
+        job.now += 20.0
+        ready(job, step, grants)
+    kill(job, "server-0")
+    compute(job, 2)
+    returns(job, "server-0")
+    tick(job, 20.0)
+    assert not placed(job).joining
+    tick(job, 41.0)
+    assert placed(job).joining
+
+
+def test_copies_are_not_begun_with_a_commit_that_is_to_be_saved() -> None:
+    job = desk(checkpoint_steps=1)
+    ready(job, 0, replaced(job))
+    assert (job.core.version, job.core.saving) == (1, 1)
+    assert not placed(job).joining, "what the servers have begun to write would be dropped"
+
+
+def test_who_cannot_compute_does_not_wait_for_a_commit() -> None:
+    job = desk()
+    grants = replaced(job)
+    for worker in job.workers:
+        job.core.cut_off.add(worker)
+    job.core._placing.reach.report(job.workers[0], placed(job).owners[0], job.now, 100.0)
+    tick(job, 0.5)
+    assert epoch(job) > grants[0].epoch, "it may be what keeps them from it"
+
+
 def test_copies_wait_while_an_older_version_must_be_readable() -> None:
     job = desk()
     kill(job, "server-0")
