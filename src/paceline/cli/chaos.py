@@ -201,11 +201,15 @@ def _write(file: Path | None, result: dict[str, Any]) -> None:
 
 
 def _report(name: str, result: dict[str, Any]) -> None:
+    from paceline.cli.status import counted
+
     if "skipped" in result:
         click.echo(f"{name}: skipped, {result['skipped']}")
         return
     fired = ", ".join(f"{number} × {kind}" for kind, number in result["fired"].items())
-    click.echo(f"{name}: {fired or 'nothing'} in {result['seconds']:.0f} s and {len(result['rounds'])} rounds")
+    click.echo(
+        f"{name}: {fired or 'nothing'} in {result['seconds']:.0f} s and {counted(len(result['rounds']), 'round')}"
+    )
     for who, s in result["recovery_s"].items():
         click.echo(
             f"  {who}: next commit after p50 {s['p50']:.2f} s, p95 {s['p95']:.2f} s, max {s['max']:.2f} s, n {s['n']}"

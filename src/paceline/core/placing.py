@@ -15,7 +15,7 @@ from paceline.core.effects import Effect, PlacementFact, Send
 from paceline.core.gate import Gate
 from paceline.core.keeping import Keeping
 from paceline.core.membership import Member
-from paceline.core.planning import Backups, Fleet, Joining, Owners, joins, normal, promote, settle
+from paceline.core.planning import Backups, Joining, Owners, Servers, joins, normal, promote, settle
 from paceline.core.reach import BELIEVED_S, UNTIL_TRIED_S, Reach
 from paceline.messages import Copied, CopyOver, Reachable, Revoke, Try, Unreachable
 from paceline.types import NodeId, Placement, name_of
@@ -340,13 +340,13 @@ class Placing:
         why = "copies are made" if joining else "blocks are balanced"
         return self._change(owners, backups, joining, why=why, planned=True)
 
-    def _fleet(self) -> Fleet:
+    def _fleet(self) -> Servers:
         job = self._job
         leaving = job.draining
         servers = [m.node for m in job.members.by_role("server")]
         workers = {m.node for m in job.members.by_role("worker")}
         cuts = self.reach.cuts(job.now)
-        return Fleet(
+        return Servers(
             staying=tuple(s for s in servers if s not in leaving),
             leaving=leaving,
             replicas=job.spec.replicas,

@@ -22,7 +22,7 @@ Joining = tuple[tuple[NodeId, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class Servers:
     """The servers there are: `staying` ones, in order, and those that leave.
 
     Pairs in `barred` cannot reach each other, `unfit` ones cannot be reached by some worker.
@@ -96,7 +96,7 @@ def normal(backups: Sequence[tuple[NodeId, ...]]) -> Backups:
     return tuple(backups) if any(backups) else ()
 
 
-def settle(blocks: Sequence[BlockSpec], placement: Placement, fleet: Fleet) -> tuple[Owners, Backups]:
+def settle(blocks: Sequence[BlockSpec], placement: Placement, fleet: Servers) -> tuple[Owners, Backups]:
     """The best that can be made of the copies there are: nothing is moved, nobody is added."""
     load = _loads(blocks, placement, fleet)
     sets: list[list[NodeId]] = []
@@ -116,7 +116,7 @@ def settle(blocks: Sequence[BlockSpec], placement: Placement, fleet: Fleet) -> t
     return owners, normal([tuple(m for m in sets[b.index] if m != owners[b.index]) for b in blocks])
 
 
-def _roles(blocks: Sequence[BlockSpec], before: Owners, sets: Sequence[Sequence[NodeId]], fleet: Fleet) -> Owners:
+def _roles(blocks: Sequence[BlockSpec], before: Owners, sets: Sequence[Sequence[NodeId]], fleet: Servers) -> Owners:
     """Who of each set is the primary: whoever was, unless it leaves, or others have much less to serve."""
     owners = list(before)
     serving = {s: 0 for s in fleet.staying if s not in fleet.unfit}
@@ -152,7 +152,7 @@ def _roles(blocks: Sequence[BlockSpec], before: Owners, sets: Sequence[Sequence[
     return tuple(owners)
 
 
-def joins(blocks: Sequence[BlockSpec], placement: Placement, fleet: Fleet, limit: int = BATCH_NBYTES) -> Joining:
+def joins(blocks: Sequence[BlockSpec], placement: Placement, fleet: Servers, limit: int = BATCH_NBYTES) -> Joining:
     """The copies to be made next, at most about `limit` bytes: where one is lacking, else where it is uneven."""
     load = _loads(blocks, placement, fleet)
     wanted: dict[NodeId, list[int]] = {}
@@ -173,7 +173,7 @@ def joins(blocks: Sequence[BlockSpec], placement: Placement, fleet: Fleet, limit
 
 
 def _even_out(
-    blocks: Sequence[BlockSpec], placement: Placement, fleet: Fleet, load: dict[NodeId, int], limit: int
+    blocks: Sequence[BlockSpec], placement: Placement, fleet: Servers, load: dict[NodeId, int], limit: int
 ) -> dict[NodeId, list[int]]:
     wanted: dict[NodeId, list[int]] = {}
     budget = limit
@@ -199,7 +199,7 @@ def _even_out(
     return wanted
 
 
-def _loads(blocks: Sequence[BlockSpec], placement: Placement, fleet: Fleet) -> dict[NodeId, int]:
+def _loads(blocks: Sequence[BlockSpec], placement: Placement, fleet: Servers) -> dict[NodeId, int]:
     """Bytes of all copies on each server that stays."""
     load = dict.fromkeys(fleet.staying, 0)
     for block in blocks:

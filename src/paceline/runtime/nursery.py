@@ -190,6 +190,7 @@ def _reseed() -> None:
 def main(argv: list[str]) -> int:
     """Entry point. `argv` is: parent pid, number of the inherited socket, padding."""
     die_with_parent(int(argv[0]))
+    _entitle(os.fsencode(f"{sys.executable} -m paceline.runtime.nursery {argv[0]}"))  # without the padding
     import torch  # noqa: F401
 
     import paceline.server.service

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from paceline.server.chunks import Buffer
-from paceline.server.crew import Crew, Scratch
+from paceline.server.crew import Scratch, Threads
 from paceline.server.sums import Sum
 from paceline.server.updating import ChunkUpdate
 from paceline.server.versions import Versions
@@ -34,7 +34,7 @@ class _Made(NamedTuple):
 class Ahead:
     """What was made ahead, by chunk. Wrong guesses make it try more and more seldom."""
 
-    def __init__(self, versions: Versions, crew: Crew) -> None:
+    def __init__(self, versions: Versions, crew: Threads) -> None:
         self._versions = versions
         self._crew = crew
         self._made: dict[int, _Made] = {}

@@ -66,7 +66,7 @@ class _Round(Generic[T]):
                 self.error = error
 
 
-class Crew:
+class Threads:
     """`threads` of them, the caller's among them; the others are started when they are first of use.
 
     Each item is worked on by one thread, from its beginning to its end, so the result does not depend on how many

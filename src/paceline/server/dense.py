@@ -17,7 +17,7 @@ from paceline.errors import CheckpointError
 from paceline.messages import BlockFrame, CopyFrame, SumMeta
 from paceline.server.ahead import Ahead
 from paceline.server.chunks import Buffer, Part
-from paceline.server.crew import Crew, Scratch
+from paceline.server.crew import Scratch, Threads
 from paceline.server.holdings import Holdings, Moved
 from paceline.server.sharing import Room, SharedRooms
 from paceline.server.sums import BlockSum, Rooms, Sum, Term
@@ -46,12 +46,12 @@ class DenseStore:
         *,
         memory: Memory | None = None,
         threads: int = 1,
-        crew: Crew | None = None,
+        crew: Threads | None = None,
     ) -> None:
         """Versions live in `memory`. Large updates are shared out to `crew`, or to `threads` of its own."""
         self._storage = storage
         self._memory = memory if memory is not None else Arena(share=False)
-        self._crew = crew if crew is not None else Crew(threads)
+        self._crew = crew if crew is not None else Threads(threads)
         self._forget()
 
     def _forget(self) -> None:

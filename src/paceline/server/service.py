@@ -16,7 +16,7 @@ from paceline.core.server import ServerCore
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import BeatAck, Message, Register, Shutdown, Try, Welcome
 from paceline.server.chunks import Part
-from paceline.server.crew import Crew
+from paceline.server.crew import Threads
 from paceline.server.dense import DenseStore
 from paceline.server.saving import Saver
 from paceline.server.updating import Frozen
@@ -44,7 +44,7 @@ class ServerService:
         """Large updates are shared out to `threads`, of which one is the caller's; see `Holding` for `part_nbytes`."""
         self.port = port
         self.introduction = introduction
-        self._crew = Crew(threads)
+        self._crew = Threads(threads)
         self.core = ServerCore(
             port.node,
             lambda: DenseStore(storage, memory=port.memory, crew=self._crew),

@@ -7,7 +7,7 @@ from random import Random
 from paceline.sim.checks import Checker
 from paceline.sim.disk import Disk
 from paceline.sim.faults import Faults
-from paceline.sim.fleet import Fleet
+from paceline.sim.fleet import SimServers
 from paceline.sim.network import Network
 from paceline.sim.roles import SimCoordinator, SimServer
 from paceline.sim.scenario import Scenario
@@ -34,7 +34,7 @@ class Cluster:
         self.saves = 0
         self.stopped = False
         self.faults = Faults(self)
-        self.fleet = Fleet(self, lambda name, node: SimServer(self, name, node))
+        self.fleet = SimServers(self, lambda name, node: SimServer(self, name, node))
 
     @property
     def servers(self) -> list[SimServer]:

@@ -22,7 +22,7 @@ _LATER_S = 0.3  # where one at a time would be too many, it is tried again
 _BEATS = 2.5  # without which a server may be the next to be taken for lost
 
 
-class Fleet:
+class SimServers:
     """Servers by their place; a place keeps its name, whoever is in it."""
 
     def __init__(self, cluster: Cluster, make: Callable[[str, NodeId], SimServer]) -> None:

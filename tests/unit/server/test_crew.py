@@ -11,7 +11,7 @@ from tests.unit.server.test_flat import frames, hyper_of
 
 from paceline.core.layout import cut
 from paceline.core.store import SumKey
-from paceline.server.crew import WORTH_NBYTES, Crew, Scratch
+from paceline.server.crew import WORTH_NBYTES, Scratch, Threads
 from paceline.server.dense import DenseStore
 from paceline.types import INIT_STEP, Commit, Kind, ModelSpec, OptimizerSpec, TensorSpec
 
@@ -22,7 +22,7 @@ def names() -> set[str]:
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_every_item_is_done_once_by_one_thread(threads: int) -> None:
-    crew = Crew(threads)
+    crew = Threads(threads)
     for size in (0, 1, 3, 200):
         done: list[int] = []
         crew.run(lambda scratch, item, done=done: done.append(item), list(range(size)), WORTH_NBYTES)  # type: ignore[misc]
@@ -32,7 +32,7 @@ def test_every_item_is_done_once_by_one_thread(threads: int) -> None:
 
 
 def test_small_work_stays_in_the_callers_thread() -> None:
-    crew = Crew(4)
+    crew = Threads(4)
     seen: set[str] = set()
     crew.run(lambda scratch, item: seen.add(threading.current_thread().name), [1, 2, 3], WORTH_NBYTES - 1)
     assert seen == {threading.current_thread().name}
@@ -40,7 +40,7 @@ def test_small_work_stays_in_the_callers_thread() -> None:
 
 
 def test_an_error_is_the_callers_and_the_crew_goes_on() -> None:
-    crew = Crew(3)
+    crew = Threads(3)
     started = threading.Barrier(3)
 
     def work(scratch: Scratch, item: int) -> None:
@@ -64,7 +64,7 @@ class Item:
 
 
 def test_nothing_is_held_between_two_rounds() -> None:
-    crew = Crew(2)
+    crew = Threads(2)
     items = [Item() for _ in range(20)]
     meeting = threading.Barrier(2)
     seen: set[int] = set()
@@ -83,7 +83,7 @@ def test_nothing_is_held_between_two_rounds() -> None:
 
 
 def test_threads_do_not_share_what_they_scribble_on() -> None:
-    crew = Crew(2)
+    crew = Threads(2)
     meeting = threading.Barrier(2)
     places: list[int] = []
 

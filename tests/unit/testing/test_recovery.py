@@ -8,16 +8,16 @@ import pytest
 from tests.unit.testing.statuses import seen
 
 from paceline.testing.chaos.plan import Fault, Kind
-from paceline.testing.chaos.recovery import Recovery
+from paceline.testing.chaos.recovery import Recovering
 from paceline.testing.chaos.watch import Process, Seen
 
 BEFORE = seen(at=100.0, version=5)
 
 
-def recovery(kind: Kind, name: str, *, workers: int = 3) -> Recovery:
+def recovery(kind: Kind, name: str, *, workers: int = 3) -> Recovering:
     victim = BEFORE.processes.get(name)
     role = name.split("-")[0]
-    return Recovery(Fault(kind, role), 100.0, BEFORE, victim, workers, 2)
+    return Recovering(Fault(kind, role), 100.0, BEFORE, victim, workers, 2)
 
 
 def test_a_killed_worker_must_be_back_and_a_commit_made() -> None:
@@ -87,7 +87,7 @@ def test_a_joined_worker_that_was_killed_does_not_come_back() -> None:
 
 
 def test_everything_killed_needs_all_of_it_new() -> None:
-    it = Recovery(Fault(Kind.ALL, "run"), 100.0, BEFORE, None, 3, 1)
+    it = Recovering(Fault(Kind.ALL, "run"), 100.0, BEFORE, None, 3, 1)
     pids = {name: pid + 100 for name, pid in {"coordinator": 10, "server-0": 20, "worker-0": 30}.items()}
     assert not it.see(seen(104.0, 3, generation=2, incarnation=1, pids={**pids, "server-1": 0}, workers_alive=0))
     assert not it.see(seen(104.5, 4, generation=2, incarnation=1, pids={**pids, "server-1": 0}, workers_alive=2))
@@ -96,7 +96,7 @@ def test_everything_killed_needs_all_of_it_new() -> None:
 
 
 def test_one_more_worker() -> None:
-    it = Recovery(Fault(Kind.JOIN, "worker"), 100.0, BEFORE, None, 4, 2)
+    it = Recovering(Fault(Kind.JOIN, "worker"), 100.0, BEFORE, None, 4, 2)
     assert not it.see(seen(100.5, 5))
     assert not it.see(seen(101.0, 6))
     assert it.missing == ["4 workers (there are 3)"]
@@ -120,9 +120,9 @@ def test_roles() -> None:
 HELD: dict[str, Any] = {"holders": frozenset({"server-0", "server-1"}), "epoch": 4}
 
 
-def failover(victim: str = "server-0") -> Recovery:
+def failover(victim: str = "server-0") -> Recovering:
     before = seen(at=100.0, version=5, **HELD)
-    return Recovery(Fault(Kind.KILL, "server"), 100.0, before, before.processes[victim], 3, 2, replicas=1)
+    return Recovering(Fault(Kind.KILL, "server"), 100.0, before, before.processes[victim], 3, 2, replicas=1)
 
 
 def test_a_failover_counts_from_the_new_placement() -> None:
@@ -149,7 +149,7 @@ def test_a_server_that_holds_nothing_changes_no_placement() -> None:
 
 def test_a_new_server_must_get_blocks() -> None:
     before = seen(at=100.0, version=5, **HELD)
-    it = Recovery(Fault(Kind.ADD, "server"), 100.0, before, None, 3, 3, new=True)
+    it = Recovering(Fault(Kind.ADD, "server"), 100.0, before, None, 3, 3, new=True)
     it.see(seen(100.1, 5, **HELD))
     three: dict[str, Any] = {"pids": {"server-2": 22}, **HELD}
     assert not it.see(seen(100.2, 6, **three))
@@ -159,7 +159,7 @@ def test_a_new_server_must_get_blocks() -> None:
 
 def test_a_drained_server_must_end() -> None:
     before = seen(at=100.0, version=5, **HELD)
-    it = Recovery(Fault(Kind.DRAIN, "server"), 100.0, before, None, 3, 1)
+    it = Recovering(Fault(Kind.DRAIN, "server"), 100.0, before, None, 3, 1)
     it.see(seen(100.1, 5, **HELD))
     assert not it.see(seen(100.2, 6, **HELD))
     assert it.missing == ["the end of one of 2 servers"]

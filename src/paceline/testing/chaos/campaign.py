@@ -11,7 +11,7 @@ from paceline.testing.chaos.cuts import COORDINATOR
 from paceline.testing.chaos.figures import Figures, RoundFigures
 from paceline.testing.chaos.network import Network
 from paceline.testing.chaos.plan import CampaignSpec, Planned, make_plan
-from paceline.testing.chaos.run import ChaosRun, Ended, Screen, Stuck
+from paceline.testing.chaos.run import ChaosRun, Ended, Stuck, Ticker
 from paceline.testing.chaos.strikes import Strikes
 from paceline.testing.chaos.verify import References, audit, missing_commits, read_log
 
@@ -22,7 +22,7 @@ _MAX_PROBLEMS = 10  # of an audit, in the list of failures
 class Campaign:
     """One campaign. `run` is called once; `figures` are valid during and after it."""
 
-    def __init__(self, spec: CampaignSpec, screen: Screen, command: str = "") -> None:
+    def __init__(self, spec: CampaignSpec, screen: Ticker, command: str = "") -> None:
         self.spec = spec
         self.screen = screen
         self.figures = Figures(spec, command)

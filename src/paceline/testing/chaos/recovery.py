@@ -9,7 +9,7 @@ from paceline.testing.chaos.watch import Process, Seen
 
 
 @dataclass(slots=True)
-class Recovery:
+class Recovering:
     """Fed with every status after a fault at `at`; `before` is the last one before it.
 
     `victim` is whom it hit, None where that is nobody or the whole run. `returns` says that a killed one is started

@@ -17,7 +17,7 @@ from paceline.runtime.rundir import RunDir
 from paceline.testing.chaos.launch import Footprint, Launched, kill, segments, started_by
 from paceline.testing.chaos.network import Network
 from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind
-from paceline.testing.chaos.recovery import Recovery
+from paceline.testing.chaos.recovery import Recovering
 from paceline.testing.chaos.watch import Seen, Watch
 
 _EVERY_S = 0.02
@@ -34,7 +34,7 @@ class Ended(Exception):
     """The script has come to its end: the run is over, and well."""
 
 
-class Screen(Protocol):
+class Ticker(Protocol):
     """Where a campaign shows itself."""
 
     def note(self, text: str) -> None:
@@ -52,7 +52,7 @@ class ChaosRun:
     With a `network`, every role runs on a node of it, and this process on the coordinator's.
     """
 
-    def __init__(self, spec: CampaignSpec, name: str, screen: Screen, network: Network | None = None) -> None:
+    def __init__(self, spec: CampaignSpec, name: str, screen: Ticker, network: Network | None = None) -> None:
         self.spec = spec
         self.screen = screen
         self.network = network
@@ -173,7 +173,7 @@ class ChaosRun:
                 raise Stuck(f"waited {self.spec.deadline_s:.0f} s for {what}; logs are in {self.dir.logs}")
             time.sleep(max(0.0, began + _EVERY_S - time.monotonic()))
 
-    def until_recovered(self, recovery: Recovery) -> Seen:
+    def until_recovered(self, recovery: Recovering) -> Seen:
         """Look until a fault has been recovered from."""
         return self.until(recovery.see, lambda: f"{', '.join(recovery.missing)} after {recovery.fault}")
 
@@ -181,7 +181,7 @@ class ChaosRun:
         """Look until as many workers, servers and copies as wanted are there, and a commit has been made."""
         seen = self.until(lambda seen: seen.version >= 0, "the first version")
         return self.until_recovered(
-            Recovery(Fault(Kind.JOIN, "worker"), seen.at, seen, None, self.workers, self.servers)
+            Recovering(Fault(Kind.JOIN, "worker"), seen.at, seen, None, self.workers, self.servers)
         )
 
     # ------------------------------------------------------------ the end

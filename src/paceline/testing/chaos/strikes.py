@@ -15,7 +15,7 @@ from paceline.testing.chaos.cuts import Cut, choose
 from paceline.testing.chaos.figures import Figures
 from paceline.testing.chaos.launch import lives
 from paceline.testing.chaos.plan import Fault, Kind, Planned
-from paceline.testing.chaos.recovery import Recovery
+from paceline.testing.chaos.recovery import Recovering
 from paceline.testing.chaos.run import ChaosRun, Stuck
 from paceline.testing.chaos.watch import Process, Seen
 
@@ -38,7 +38,7 @@ class Strikes:
         self.figures = figures
         self._misses = 0
         self._from: str | None = None  # the checkpoint to which a fault sent the run back
-        self._starting: Recovery | None = None  # from a killed launcher, by a run that nobody has awaited yet
+        self._starting: Recovering | None = None  # from a killed launcher, by a run that nobody has awaited yet
         self._start_s: float | None = None  # how long such a run takes to be whole
 
     def do(self, planned: Planned) -> bool:
@@ -98,7 +98,7 @@ class Strikes:
     def _killed(self, fault: Fault, at: float, before: Seen, victim: Process, *, returns: bool = True) -> None:
         self.figures.fired[str(fault)] += 1
         workers = self.run.workers - (not returns)
-        self._await(Recovery(fault, at, before, victim, workers, self.run.servers, returns, self.run.spec.replicas))
+        self._await(Recovering(fault, at, before, victim, workers, self.run.servers, returns, self.run.spec.replicas))
         if not returns:
             self._replace()
 
@@ -139,20 +139,20 @@ class Strikes:
         at = _send(process, signal.SIGSTOP)
         self.figures.fired[str(fault)] += 1
         wake = at + run.spec.lease_s * (1.25 + 0.75 * planned.span)
-        others = Recovery(fault, at, before, victim, 0, 0)
+        others = Recovering(fault, at, before, victim, 0, 0)
         if (fault.role == "worker" and run.workers > 1) or (fault.role == "server" and run.spec.replicas):
             self._others_go_on(others, victim.name, wake)
         else:
             time.sleep(max(0.0, wake - time.monotonic()))
         woken = _send(process, signal.SIGCONT)
-        after = Recovery(fault, woken, before, victim, run.workers, run.servers)
+        after = Recovering(fault, woken, before, victim, run.workers, run.servers)
         seen = run.until_recovered(after)
         recovery_s = after.committed_s if others.committed_s is None else others.committed_s
         self.figures.measured(fault.measured_as, recovery_s, seen.at - woken)
         if fault.role == "coordinator":
             self._check_not_evicted(before)
 
-    def _others_go_on(self, others: Recovery, stopped: str, wake: float) -> None:
+    def _others_go_on(self, others: Recovering, stopped: str, wake: float) -> None:
         """Wait for a commit without the stopped worker, and until it is time to wake it."""
 
         def done(seen: Seen) -> bool:
@@ -174,7 +174,7 @@ class Strikes:
         before, victim, process = self._choose(planned)
         at = _send(process, signal.SIGTERM)
         self.figures.fired[str(planned.fault)] += 1
-        recovery = Recovery(planned.fault, at, before, victim, self.run.workers - 1, self.run.servers)
+        recovery = Recovering(planned.fault, at, before, victim, self.run.workers - 1, self.run.servers)
         after = self._await(recovery)
         if after.generation == before.generation and after.lost_workers > before.lost_workers:
             self.figures.failures.append(f"{victim.name} was told to leave, and counts as lost")
@@ -186,7 +186,7 @@ class Strikes:
         self.run.workers += 1
         self.run.join()
         self.figures.fired[str(planned.fault)] += 1
-        self._await(Recovery(planned.fault, at, before, None, self.run.workers, self.run.servers))
+        self._await(Recovering(planned.fault, at, before, None, self.run.workers, self.run.servers))
         if len(self.run.joiners) > _MAX_EXTRA and self.run.workers > self.run.spec.workers:
             self._dismiss()
 
@@ -212,7 +212,7 @@ class Strikes:
         except TransportError as error:
             raise Stuck(f"the run does not take {self.run.servers} servers: {error}") from None
         self.figures.fired[str(planned.fault)] += 1
-        recovery = Recovery(planned.fault, at, before, None, self.run.workers, self.run.servers, new=adds)
+        recovery = Recovering(planned.fault, at, before, None, self.run.workers, self.run.servers, new=adds)
         self._await(recovery)
         self.figures.paused(str(planned.fault), recovery.pause_s)
 
@@ -225,7 +225,7 @@ class Strikes:
         self.run.screen.note(f"{cut} at version {before.version}")
         self.figures.fired[str(planned.fault)] += 1
         at = time.monotonic()
-        during = Recovery(planned.fault, at, before, None, 0, 0)
+        during = Recovering(planned.fault, at, before, None, 0, 0)
         try:
             for lasts_s, ways in cut.phases:
                 network.close_ways(ways)
@@ -235,10 +235,10 @@ class Strikes:
             network.close_ways(())
         self.figures.paused(str(planned.fault), during.pause_s)
         seen = self.run.until(lambda seen: True, "a status")
-        after = Recovery(planned.fault, time.monotonic(), seen, None, self.run.workers, self.run.servers)
+        after = Recovering(planned.fault, time.monotonic(), seen, None, self.run.workers, self.run.servers)
         self._await(after)
 
-    def _watch_until(self, at: float, recovery: Recovery) -> None:
+    def _watch_until(self, at: float, recovery: Recovering) -> None:
         while time.monotonic() < at:
             if (seen := self.run.look()) is not None:
                 recovery.see(seen)
@@ -276,7 +276,7 @@ class Strikes:
         if planned.fault.kind == Kind.ALL or self._start_s is None or planned.span < _WHOLE:
             self.settle()
 
-    def _kill_starting(self, planned: Planned, starting: Recovery, start_s: float) -> None:
+    def _kill_starting(self, planned: Planned, starting: Recovering, start_s: float) -> None:
         """Kill the launcher at any instant between its start and a whole run."""
         due = starting.at + planned.draw * start_s
         while time.monotonic() < due:
@@ -298,7 +298,7 @@ class Strikes:
         at = time.monotonic()
         self.run.resume()
         self.figures.resumes += 1
-        self._starting = Recovery(planned.fault, at, before, None, self.run.workers, self.run.servers)
+        self._starting = Recovering(planned.fault, at, before, None, self.run.workers, self.run.servers)
 
     # ------------------------------------------------------------ shared
 
@@ -315,7 +315,7 @@ class Strikes:
         victim, process = found[int(planned.draw * len(found))]
         return seen, victim, process
 
-    def _await(self, recovery: Recovery) -> Seen:
+    def _await(self, recovery: Recovering) -> Seen:
         seen = self.run.until_recovered(recovery)
         self.figures.measured(recovery.fault.measured_as, recovery.committed_s, seen.at - recovery.at)
         if seen.at - recovery.at > _SLOW_S:
