@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -87,14 +88,14 @@ def test_with_a_window_nothing_is_lost_either(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(200)
 def test_who_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
-    script = ["--epochs", "6", "--slot-ms", "20"]
+    script = ["--epochs", "16", "--slot-ms", "20"]
     with live(tmp_path, [*SHAPE, "--slots", "4"], SCRIPT, *script, PACELINE_TIMEOUT_S="16") as running:
         hang(running, "server-1")
         hang(running, "coordinator")
         ended = running.wait()
     ended.check()
-    assert "server-1 has not answered for 8 s: it is killed" in ended.out
-    assert "coordinator has not answered for 8 s: it is killed" in ended.out
+    for name in ("server-1", "coordinator"):
+        assert re.search(rf"{name} has not answered for \d+ s: it is killed", ended.out), ended.out
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["rewinds"], summary["lost_workers"]) == (0, 0)
     assert summary["restarts"] == {"worker": 0, "server": 1, "coordinator": 1}
@@ -103,14 +104,13 @@ def test_who_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
 @pytest.mark.timeout(200)
 def test_a_server_that_is_given_up_does_not_end_a_run_that_others_can_carry(tmp_path: Path) -> None:
     script = ["--epochs", "4", "--slot-ms", "20"]
-    with live(tmp_path, [*SHAPE, "--slots", "4", "--max-restarts", "1"], SCRIPT, *script) as running:
-        first = _pid(running.until(is_whole), "server-1")
-        running.roles()["server-1"].send_signal(signal.SIGKILL)
-        running.until(lambda status: is_whole(status) and _pid(status, "server-1") not in (0, first))
+    with live(tmp_path, [*SHAPE, "--slots", "4", "--max-restarts", "0"], SCRIPT, *script) as running:
+        running.until(is_whole)
         running.roles()["server-1"].send_signal(signal.SIGKILL)
         running.until(lambda status: status["wanted_servers"] == 2 and status["placement"]["short"] == 0)
         ended = running.wait()
     ended.check()
-    often = "server-1 ended (signal 9) 2 times in a row within 10 s of its start, and --max-restarts is 1"
-    assert f"{often}: the run goes on with 2 servers" in ended.out
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["rewinds"] == 0
+    why = "server-1 ended (signal 9), and --max-restarts is 0"
+    assert f"{why}: the run goes on with 2 servers" in ended.out
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["rewinds"], summary["servers"]) == (0, 2)

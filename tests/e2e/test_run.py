@@ -60,7 +60,7 @@ def test_a_run_says_what_it_does_and_leaves_a_summary(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
 def test_status_of_a_run_that_is_on_and_is_told_to_end(told: signal.Signals, tmp_path: Path) -> None:
-    with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
+    with live(tmp_path, ["-w", "1", "--checkpoint-every", "0"], SMALL, *FOREVER) as running:
         running.until_version(3)
         status = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check()
         assert "run: running" in status.out
@@ -89,6 +89,23 @@ def test_status_of_a_run_that_is_on_and_is_told_to_end(told: signal.Signals, tmp
     )
     known = json.loads(run([*PACELINE, "status", "run", "--json"], tmp_path, timeout_s=20).check().out)
     assert (known["code"], known["checkpoint"]) == (128 + told, None)
+
+
+def test_a_script_that_says_much_before_its_loop_does_not_have_the_coordinator_killed(tmp_path: Path) -> None:
+    (tmp_path / "chatty.py").write_text(
+        "import time, paceline, torch\n"
+        "job = paceline.join(seed=3)\n"
+        "for number in range(130):\n"
+        "    print('shard', number, flush=True)\n"
+        "    time.sleep(0.07)\n"
+        "model = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "job.prepare(model, optimizer)\n"
+        "for (x,) in job.batches([(row,) for row in torch.randn(16, 4)], batch_size=8):\n"
+        "    optimizer.zero_grad(); model(x).mean().backward(); optimizer.step()\n"
+    )
+    ended = run([*PACELINE, "run", "-w", "1", "chatty.py"], tmp_path, PACELINE_TIMEOUT_S="10").check()
+    assert "has not answered" not in ended.out, ended.out
 
 
 def test_ctrl_c_while_roles_start(tmp_path: Path) -> None:

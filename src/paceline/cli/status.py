@@ -64,9 +64,10 @@ def _ended(path: Path, end: Mapping[str, Any]) -> str:
 
     at = f" at step {end['step']} of {end['end_step']}" if end.get("end_step") else ""
     checkpoint = end.get("checkpoint")
-    kept = f"checkpoint {checkpoint['folder']}, step {checkpoint['step']}" if checkpoint else "no checkpoint"
+    kept = f"; checkpoint {checkpoint['folder']}, step {checkpoint['step']}" if checkpoint else ""
+    kept = kept or "; no checkpoint" * ("checkpoint" in end)  # else it ended before that was known
     ago = f"{max(0.0, time.time() - end['at']):,.0f} s ago"
-    return f"{path}: {end['reason']}{at}, {ago}; {kept}. `paceline run --resume {path}` goes on with it"
+    return f"{path}: {end['reason']}{at}, {ago}{kept}. `paceline run --resume {path}` goes on with it"
 
 
 def _copies(status: Mapping[str, Any]) -> Iterator[str]:

@@ -101,8 +101,15 @@ def worker_env(env: Mapping[str, str] | None = None) -> WorkerEnv:
 
 
 def timeout_s(env: Mapping[str, str] | None = None) -> float:
-    """How long a role waits for an answer before it fails by name."""
-    return _seconds(env, TIMEOUT_S, "30")
+    """How long a role waits for an answer before it fails by name.
+
+    Raises:
+        UsageError: it is not a positive number.
+    """
+    seconds = _seconds(env, TIMEOUT_S, "30")
+    if not seconds > 0:
+        raise UsageError(f"{TIMEOUT_S} must be positive, not {seconds:g}")
+    return seconds
 
 
 def heartbeat_timeout_s(env: Mapping[str, str] | None = None) -> float:

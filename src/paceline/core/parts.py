@@ -15,9 +15,9 @@ PART_NBYTES = 16 << 20
 PUSH_NBYTES = 256 << 20
 """Of one push: large, because backward has sent most blocks already, and far from what a message may hold."""
 
-_PUSH_FRAMES = 4096
-_MANY = 512
-_MOST_NBYTES = 64 << 20
+_PUSH_FRAMES = 4096  # as many as a message may have
+_MANY = 512  # parts of an answer: a queue holds some more messages
+_MOST_NBYTES = 64 << 20  # with which a part of the smallest blocks has as many frames as it may
 
 LEAST_NBYTES = 16 << 10
 """What a frame counts for at least: a message may not have too many of them."""

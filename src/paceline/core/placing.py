@@ -26,6 +26,8 @@ DIFFERENT = "are not as they should be"
 _PATIENCE_S = 3.0  # for a lost server to be replaced, before its copies are made elsewhere
 _AGAIN_S = 0.25
 _STALLED_S = 3.0  # without a commit, after which blocks change hands although work is lost with that
+_OVERDUE_S = 10.0  # of waiting for a moment at which nothing is lost
+_LONGEST_S = 60.0  # pause between two commits that says something about the next
 _OTHERS_S = 0.4  # after the first report of a server, in which others may say that it is the one who is cut off
 _TRY_S = 1.0
 _GRUDGE_S = 60.0  # in which a worker that made the job give up one server is not heard about another
@@ -44,7 +46,7 @@ class Placing:
         self._job = books
         self._keeping = keeping
         self._look_at: float | None = None
-        self._committed_at = -1e9
+        self._committed_at: float | None = None
         self._pause_s = 0.0
         self._stuck_since: float | None = None
         self._next_try = 0.0
@@ -265,21 +267,26 @@ class Placing:
     def committed(self, saving: bool) -> list[Effect]:
         """A step was committed just now, and in lock-step nothing of the next is computed: the time for a change.
 
-        Not if the version is to be saved: the servers would be told to drop what they have just begun to write.
+        It waits while a version is being saved: the servers would be told to drop what they have written of it.
         """
         now = self._job.now
-        if self._committed_at >= 0:
-            self._pause_s = max(now - self._committed_at, 0.7 * self._pause_s)
+        if self._committed_at is not None:
+            self._pause_s = max(min(now - self._committed_at, _LONGEST_S), 0.7 * self._pause_s)
         self._committed_at = now
-        return [] if saving else self._go_on()
+        busy = saving or not self._keeping.settled
+        return [] if busy and not self._is_overdue() else self._go_on()
 
     def _may_void(self) -> bool:
         """Whether blocks may change hands between two commits: nothing is lost, or there may be none without that."""
         job = self._job
-        if job.cut_off or not len(job.leases):
+        if job.cut_off or not len(job.leases) or self._is_overdue():
             return True
-        waited_s = job.now - max(self._committed_at, self._look_at or 0.0)
-        return waited_s > max(_STALLED_S, 3 * self._pause_s)
+        since = max(self._committed_at or 0.0, self._look_at or 0.0)
+        return job.now - since > max(_STALLED_S, 3 * self._pause_s)
+
+    def _is_overdue(self) -> bool:
+        """Whether the best moment has been waited for long enough: there may be none."""
+        return self._look_at is not None and self._job.now - self._look_at > max(_OVERDUE_S, 3 * self._pause_s)
 
     def _go_on(self) -> list[Effect]:
         job = self._job
@@ -331,16 +338,16 @@ class Placing:
 
     def _plan(self, placement: Placement) -> list[Effect]:
         job = self._job
-        fleet = self._fleet()
-        owners, backups = settle(job.blocks, placement, fleet)
+        servers = self._servers()
+        owners, backups = settle(job.blocks, placement, servers)
         settled = msgspec.structs.replace(placement, owners=owners, backups=backups)
-        joining = joins(job.blocks, settled, fleet)
+        joining = joins(job.blocks, settled, servers)
         if (owners, backups) == (placement.owners, placement.backups) and not joining:
             return []
         why = "copies are made" if joining else "blocks are balanced"
         return self._change(owners, backups, joining, why=why, planned=True)
 
-    def _fleet(self) -> Servers:
+    def _servers(self) -> Servers:
         job = self._job
         leaving = job.draining
         servers = [m.node for m in job.members.by_role("server")]

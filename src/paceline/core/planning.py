@@ -96,14 +96,14 @@ def normal(backups: Sequence[tuple[NodeId, ...]]) -> Backups:
     return tuple(backups) if any(backups) else ()
 
 
-def settle(blocks: Sequence[BlockSpec], placement: Placement, fleet: Servers) -> tuple[Owners, Backups]:
+def settle(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers) -> tuple[Owners, Backups]:
     """The best that can be made of the copies there are: nothing is moved, nobody is added."""
-    load = _loads(blocks, placement, fleet)
+    load = _loads(blocks, placement, servers)
     sets: list[list[NodeId]] = []
     for block in blocks:
         members = list(placement.copies(block.index))
         staying = sum(m in load for m in members)
-        while len(members) > fleet.copies and staying:
+        while len(members) > servers.copies and staying:
             leaving = [m for m in members if m not in load]
             if leaving:
                 members.remove(leaving[-1])
@@ -112,14 +112,14 @@ def settle(blocks: Sequence[BlockSpec], placement: Placement, fleet: Servers) ->
             load[surplus] -= block.nbytes
             members.remove(surplus)
         sets.append(members)
-    owners = _roles(blocks, placement.owners, sets, fleet)
+    owners = _roles(blocks, placement.owners, sets, servers)
     return owners, normal([tuple(m for m in sets[b.index] if m != owners[b.index]) for b in blocks])
 
 
-def _roles(blocks: Sequence[BlockSpec], before: Owners, sets: Sequence[Sequence[NodeId]], fleet: Servers) -> Owners:
+def _roles(blocks: Sequence[BlockSpec], before: Owners, sets: Sequence[Sequence[NodeId]], servers: Servers) -> Owners:
     """Who of each set is the primary: whoever was, unless it leaves, or others have much less to serve."""
     owners = list(before)
-    serving = {s: 0 for s in fleet.staying if s not in fleet.unfit}
+    serving = {s: 0 for s in servers.staying if s not in servers.unfit}
     for block in blocks:
         if owners[block.index] in serving and owners[block.index] in sets[block.index]:
             serving[owners[block.index]] += block.nbytes
@@ -127,7 +127,7 @@ def _roles(blocks: Sequence[BlockSpec], before: Owners, sets: Sequence[Sequence[
         members = sets[block.index]
         if owners[block.index] in serving and owners[block.index] in members:
             continue
-        heirs = [m for m in members if m in serving] or [m for m in members if m in fleet.staying]
+        heirs = [m for m in members if m in serving] or [m for m in members if m in servers.staying]
         if not heirs and owners[block.index] in members:
             continue
         owners[block.index] = min(heirs or members, key=lambda m: serving.get(m, 0))
@@ -145,35 +145,35 @@ def _roles(blocks: Sequence[BlockSpec], before: Owners, sets: Sequence[Sequence[
             members = sets[block.index]
             if owners[block.index] != most or least not in members or block.nbytes >= gap:
                 continue
-            if all(fleet.reach(least, m) for m in members if m != least):
+            if all(servers.reach(least, m) for m in members if m != least):
                 owners[block.index] = least
                 serving[most] -= block.nbytes
                 serving[least] += block.nbytes
     return tuple(owners)
 
 
-def joins(blocks: Sequence[BlockSpec], placement: Placement, fleet: Servers, limit: int = BATCH_NBYTES) -> Joining:
+def joins(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers, limit: int = BATCH_NBYTES) -> Joining:
     """The copies to be made next, at most about `limit` bytes: where one is lacking, else where it is uneven."""
-    load = _loads(blocks, placement, fleet)
+    load = _loads(blocks, placement, servers)
     wanted: dict[NodeId, list[int]] = {}
     budget = limit
     for block in blocks:
         members = placement.copies(block.index)
-        lacking = fleet.copies - sum(m in load for m in members)
-        others = [s for s in fleet.staying if s not in members and fleet.reach(placement.owners[block.index], s)]
-        for server in sorted(others, key=lambda s: (s in fleet.suspects, load[s]))[: max(0, lacking)]:
+        lacking = servers.copies - sum(m in load for m in members)
+        others = [s for s in servers.staying if s not in members and servers.reach(placement.owners[block.index], s)]
+        for server in sorted(others, key=lambda s: (s in servers.suspects, load[s]))[: max(0, lacking)]:
             if budget < block.nbytes and wanted:
                 break
             budget -= block.nbytes
             load[server] += block.nbytes
             wanted.setdefault(server, []).append(block.index)
     if not wanted:
-        wanted = _even_out(blocks, placement, fleet, load, limit)
+        wanted = _even_out(blocks, placement, servers, load, limit)
     return tuple((server, tuple(sorted(mine))) for server, mine in sorted(wanted.items()))
 
 
 def _even_out(
-    blocks: Sequence[BlockSpec], placement: Placement, fleet: Servers, load: dict[NodeId, int], limit: int
+    blocks: Sequence[BlockSpec], placement: Placement, servers: Servers, load: dict[NodeId, int], limit: int
 ) -> dict[NodeId, list[int]]:
     wanted: dict[NodeId, list[int]] = {}
     budget = limit
@@ -189,7 +189,7 @@ def _even_out(
                 continue
             if block.nbytes >= load[most] - load[least] or budget < block.nbytes:
                 continue
-            if not fleet.reach(placement.owners[block.index], least):
+            if not servers.reach(placement.owners[block.index], least):
                 continue
             budget -= block.nbytes
             taken.add(block.index)
@@ -199,9 +199,9 @@ def _even_out(
     return wanted
 
 
-def _loads(blocks: Sequence[BlockSpec], placement: Placement, fleet: Servers) -> dict[NodeId, int]:
+def _loads(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers) -> dict[NodeId, int]:
     """Bytes of all copies on each server that stays."""
-    load = dict.fromkeys(fleet.staying, 0)
+    load = dict.fromkeys(servers.staying, 0)
     for block in blocks:
         for member in placement.copies(block.index):
             if member in load:

@@ -93,13 +93,18 @@ class Recovery:
             self._await_owners()
 
     def _recall_metrics(self, history: History) -> None:
-        """What those were told who left phases that are not the last one."""
+        """What those were told who left phases: all but the last one, and that too if it was validated to its end."""
         evaluations, base = self._job.evaluations, self._job.base
         results = [] if base is None else list(base.position.results)
         results += [(row.validator, row.version, row.values) for row in history.evaluations]
-        for phase in self._job.phases.phases[:-1]:
-            if phase.metrics is None and phase.end_version is not None:
-                phase.metrics = evaluations.metrics_at(phase.end_version, results)
+        phases = self._job.phases.phases
+        for phase in phases:
+            end = phase.end_version
+            if phase.metrics is not None or end is None:
+                continue
+            due = evaluations.due(end, last=True) if phase is phases[-1] else ()
+            if all((validator.number, end) in self._validated for validator in due):
+                phase.metrics = evaluations.metrics_at(end, results)
 
     def _learn(self, row: FactRow) -> None:
         """Facts that a rewind does not undo."""

@@ -36,7 +36,7 @@ class Hanging:
             silent_s = clock - self._heard.get(pid, clock)
             if silent_s > self.limit_s and role_of(name) != "worker":
                 found[name] = silent_s
-                del self._heard[pid]
+                self._heard.pop(pid, None)
         return found
 
 

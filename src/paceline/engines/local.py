@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import time
@@ -38,6 +39,7 @@ from paceline.runtime.rundir import RunDir
 _WAIT_S = 0.1
 _BUSY_WAIT_S = 0.02
 _BURST = 1000
+_LEAST_HANG_S = 5.0
 _PARTING_S = 5.0  # how long a run that is over waits for workers that were not started by this engine
 
 
@@ -55,12 +57,13 @@ class LocalRun:
     def __init__(self, plan: RunPlan, screen: Screen) -> None:
         self.plan = plan
         self.screen = screen
+        # Before the others give up; theirs may be in the plan.
+        self._hanging = Hanging(max(_LEAST_HANG_S, timeout_s({**plan.env, **os.environ}) / 2))
         self._chronicle = Chronicle(screen)
         self.dir = RunDir.create(plan.run) if plan.resume is None else RunDir(plan.run)
         self.children = Children(self.dir.logs)
         self._liaison = Liaison(self.dir.coordinator, self.dir.token())
         self._policy = RestartPolicy(plan.max_restarts)
-        self._hanging = Hanging(timeout_s() / 2)  # before the others give up
         self._crew = Crew(plan.workers)
         self._fleet = Fleet(plan.servers)
         self._due: dict[str, float] = {}
@@ -70,6 +73,7 @@ class LocalRun:
         self._others = False
         self._rewinds = 0
         self._next_look = 0.0
+        self._news = False
 
     def run(self) -> int:
         """Start everything, follow it to its end, leave nothing behind. Returns the exit code.
@@ -77,7 +81,7 @@ class LocalRun:
         Raises:
             UsageError: another launcher runs this directory.
         """
-        outcome = _Outcome(EXIT_INTERRUPTED, "interrupted")
+        outcome = _Outcome(EXIT_LOST, "the launcher itself failed")
         try:
             with self.dir.launching(), terminable():
                 try:
@@ -87,7 +91,7 @@ class LocalRun:
                 except Terminated:
                     outcome = _Outcome(EXIT_TERMINATED, "told to end (SIGTERM)")
                 except KeyboardInterrupt:
-                    pass
+                    outcome = _Outcome(EXIT_INTERRUPTED, "interrupted")
                 finally:
                     self._end(outcome)
                     if self.plan.trace is not None:
@@ -137,14 +141,13 @@ class LocalRun:
         while True:
             try:
                 self.children.end(at_once=at_once)
+                self._drain()
+                if outcome.code != EXIT_DONE:
+                    told = {k: v for k, v in self._liaison.status.items() if k in ("step", "end_step", "checkpoint")}
+                    self.dir.write_end({"state": "ended", "code": outcome.code, "reason": outcome.reason, **told})
                 break
             except KeyboardInterrupt:
                 continue  # a second Ctrl-C while children end must not leave them behind
-        self._drain()
-        if outcome.code != EXIT_DONE:
-            status = self._liaison.status
-            told = {key: status.get(key) for key in ("step", "end_step", "checkpoint")}
-            self.dir.write_end({"code": outcome.code, "reason": outcome.reason, **told})
 
     # ------------------------------------------------------------ following
 
@@ -158,10 +161,9 @@ class LocalRun:
                     if outcome is not None:
                         return outcome
             self._start_due()
-            news = self._liaison.pump()
-            if news:
+            if self._liaison.pump():
                 self._looked()
-            self._end_hanging(news)
+            self._end_hanging()
             failure = self._liaison.status.get("failure")
             if failure is not None:
                 return self._failed(failure)
@@ -211,14 +213,16 @@ class LocalRun:
 
     def _looked(self) -> None:
         """There is a new status: show it, and do what it asks for."""
+        self._news = True
         status = self._liaison.status
         self._resume = None
         self._chronicle.status(status)
         self._policy.saw(taking_part(status), status.get("incarnation", 0), status.get("version", -1))
         self._resize(status)
 
-    def _end_hanging(self, news: bool) -> None:
+    def _end_hanging(self) -> None:
         """Kill whoever lives and does not answer: it is started again, as if it had died."""
+        news, self._news = self._news, False
         alive = {n: c.pid for n, c in self.children.children.items() if c.alive and n not in self._fleet.leaving}
         there = taking_part(self._liaison.status) if news else None
         for name, silent_s in self._hanging.see(time.monotonic(), alive, there).items():
@@ -278,7 +282,7 @@ class LocalRun:
         name, code, role = event.name, event.code, role_of(event.name)
         if role != "coordinator":
             self._liaison.report(name, event.pid, code)
-            self._liaison.pump()
+            self._news |= self._liaison.pump()
         if role == "server" and (why := self._fleet.ended(name)):
             self.screen.note(f"{name} {why}", warning=code != EXIT_DONE)
             return None
@@ -296,6 +300,9 @@ class LocalRun:
         if self._liaison.status.get("failure") is not None:
             return None
         why = enough(name, code, decision, self._policy.limit)
+        self._look()
+        if self._liaison.status.get("failure") is not None:
+            return None
         if role == "server" and 0 < self.plan.replicas < self._fleet.target - 1:
             self._fleet.give_up(name)
             self._liaison.scale(self._crew.target, self._fleet.target)

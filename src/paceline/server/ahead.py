@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from paceline.server.chunks import Buffer
-from paceline.server.crew import Scratch, Threads
 from paceline.server.sums import Sum
+from paceline.server.threads import Scratch, Threads
 from paceline.server.updating import ChunkUpdate
 from paceline.server.versions import Versions
 from paceline.types import Commit, Hyper

@@ -17,10 +17,10 @@ from paceline.errors import CheckpointError
 from paceline.messages import BlockFrame, CopyFrame, SumMeta
 from paceline.server.ahead import Ahead
 from paceline.server.chunks import Buffer, Part
-from paceline.server.crew import Scratch, Threads
 from paceline.server.holdings import Holdings, Moved
 from paceline.server.sharing import Room, SharedRooms
 from paceline.server.sums import BlockSum, Rooms, Sum, Term
+from paceline.server.threads import Scratch, Threads
 from paceline.server.updating import ChunkUpdate, Frozen
 from paceline.transport.base import Memory
 from paceline.transport.memory import Arena

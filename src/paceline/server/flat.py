@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from paceline.server.chunks import Chunk
-from paceline.server.crew import Scratch
+from paceline.server.threads import Scratch
 from paceline.types import Hyper
 
 Numbers = Mapping[str, Any]

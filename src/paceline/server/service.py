@@ -16,9 +16,9 @@ from paceline.core.server import ServerCore
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import BeatAck, Message, Register, Shutdown, Try, Welcome
 from paceline.server.chunks import Part
-from paceline.server.crew import Threads
 from paceline.server.dense import DenseStore
 from paceline.server.saving import Saver
+from paceline.server.threads import Threads
 from paceline.server.updating import Frozen
 from paceline.transport.base import Event, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId

@@ -9,10 +9,10 @@ import torch
 
 from paceline.checkpoint.shards import BlockState
 from paceline.server.chunks import Chunk
-from paceline.server.crew import Scratch
 from paceline.server.flat import FlatOptimizer, fits, flat_optimizer
 from paceline.server.optimizers import PieceOptimizer, State
 from paceline.server.sums import Sum, mean
+from paceline.server.threads import Scratch
 from paceline.transport.base import Delivery
 from paceline.types import Commit, Hyper, ModelSpec
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.core.kit import HYPER, Desk, fence, segment, sent, turn_of, written
 
-from paceline.core.effects import ChoiceFact, Effect, IncarnationFact, PlacementFact, Send, Write
+from paceline.core.effects import ChoiceFact, Complete, Effect, IncarnationFact, PlacementFact, Send, Write
 from paceline.core.watching import Watching
 from paceline.core.worker import WorkerCore
 from paceline.messages import (
@@ -46,9 +46,9 @@ TENSORS = (
 )
 
 
-def desk(*, servers: int = 3, replicas: int = 1, **changes: Any) -> Desk:
+def desk(*, servers: int = 3, replicas: int = 1, data_len: int = 12, **changes: Any) -> Desk:
     spec = {"replicas": replicas, "rewinds": True, "heartbeat_timeout_s": 100.0, "reach_s": 100.0} | changes
-    return Desk(servers=servers, tensors=TENSORS, **spec).start().initialise()
+    return Desk(servers=servers, tensors=TENSORS, **spec).start(data_len=data_len).initialise()
 
 
 def placed(job: Desk) -> Placement:
@@ -435,11 +435,60 @@ def test_where_steps_take_long_copies_wait_for_them_longer() -> None:
     assert placed(job).joining
 
 
-def test_copies_are_not_begun_with_a_commit_that_is_to_be_saved() -> None:
-    job = desk(checkpoint_steps=1)
-    ready(job, 0, replaced(job))
-    assert (job.core.version, job.core.saving) == (1, 1)
-    assert not placed(job).joining, "what the servers have begun to write would be dropped"
+def written_whole(job: Desk) -> None:
+    """Every primary has written its part of the checkpoint under way."""
+    version = job.core.saving
+    assert version is not None
+    for server in job.core.owners:
+        chains = tuple((b, b"chain") for b, owner in enumerate(placed(job).owners) if owner == server)
+        for effect in job.say(server, Saved(0, epoch(job), version, (), chains)):
+            if isinstance(effect, Complete):
+                job.wrote(job.core.completed(effect.checkpoint.folder, "", job.now))
+    assert job.core.saving is None
+
+
+def test_copies_are_not_begun_while_a_version_is_saved() -> None:
+    job = desk(checkpoint_steps=2, data_len=80)
+    ready(job, 0, compute(job, 0))
+    kill(job, "server-0")
+    grants = compute(job, 1)
+    returns(job, "server-0")
+    ready(job, 1, grants)
+    assert job.core.saving == 2
+    ready(job, 2, compute(job, 2))
+    assert (job.core.saving, placed(job).joining) == (2, ()), "what the servers have written of it would be dropped"
+    written_whole(job)
+    ready(job, 3, compute(job, 3))
+    assert not placed(job).joining, "the next one is due at once"
+    written_whole(job)
+    ready(job, 4, compute(job, 4))
+    assert placed(job).joining
+
+
+@pytest.mark.parametrize("hindrance", ["every version is saved", "every version is read for longer than a step"])
+def test_where_no_commit_is_a_good_moment_copies_are_begun_all_the_same(hindrance: str) -> None:
+    saved = hindrance == "every version is saved"
+    job = desk(checkpoint_steps=1 if saved else 0, data_len=80)
+    kill(job, "server-0")
+    returns(job, "server-0")
+    grants = compute(job, 0)
+    step = 0
+    while not placed(job).joining and job.now < 60.0:
+        tick(job, 1.0)
+        if not saved and step:
+            job.core.pins.discard(step - 1, "somebody reads it")
+        tick(job, 1.0)
+        if placed(job).joining:
+            break
+        if not saved:
+            job.core.pins.add(job.core.version, "somebody reads it")
+        ready(job, step, grants)
+        if saved and job.core.saving is not None:
+            written_whole(job)
+        step += 1
+        if not placed(job).joining:
+            grants = compute(job, step)
+    assert 10.0 < job.now < 16.0
 
 
 def test_who_cannot_compute_does_not_wait_for_a_commit() -> None:

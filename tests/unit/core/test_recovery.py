@@ -285,6 +285,28 @@ def test_rule_whoever_leaves_a_phase_is_told_the_metrics_of_its_end(event: str) 
     assert [over.metrics for over in sent(effects, PhaseOver)] == [{"accuracy": 0.25}]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_rule_what_was_evaluated_after_the_last_loop_is_not_told_at_its_end(restarted: bool) -> None:
+    desk = Desk(servers=2, slots=1, rewinds=True).start(begin=False)
+    for worker in desk.workers:
+        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 100, 4, 4)))
+        desk.say(worker, Declare(desk.req(), ValidatorSpec(1, "test", 0, 4, 4)))
+        desk.begin(worker, data_len=2)
+    desk.initialise().finish_step(0)
+    (slot,) = sent(desk.turn("worker-0"), EvalGrant)
+    (over,) = sent(desk.evaluated("worker-0", slot, {"accuracy": Sums(1.0, 4.0)}), PhaseOver)
+    (slot,) = sent(desk.turn("worker-0", evaluation=1), EvalGrant)
+    desk.evaluated("worker-0", slot, {"more": Sums(4.0, 4.0)}, evaluation=1)
+    if restarted:
+        desk.restart()
+        for server in desk.servers:
+            server_back(desk, server)
+        worker_back(desk, "worker-1", declared=2)
+        desk.now += 1.0
+    (late,) = sent(desk.turn("worker-1"), PhaseOver)
+    assert late.metrics == over.metrics == {"accuracy": 0.25}
+
+
 def test_the_newest_result_of_a_validation_is_that_of_the_newest_version() -> None:
     """Rounds may end in another order than they began, and are in the log in that order."""
     desk = trained(2)

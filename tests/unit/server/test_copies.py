@@ -364,7 +364,7 @@ def test_a_copy_of_many_small_tensors_is_sent_in_messages_that_are_not_refused()
 
 def test_threads_that_finish_sums_do_not_ask_the_port_for_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory, and who still reads it, belong to the port's own thread."""
-    monkeypatch.setattr("paceline.server.crew.WORTH_NBYTES", 0)
+    monkeypatch.setattr("paceline.server.threads.WORTH_NBYTES", 0)
     own = threading.get_ident()
     others: set[int] = set()
 

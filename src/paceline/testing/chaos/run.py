@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from paceline.config.load import FAULTS, HEARTBEAT_TIMEOUT_S, HOST, LANE, VIA
+from paceline.config.load import FAULTS, HEARTBEAT_TIMEOUT_S, HOST, LANE, TIMEOUT_S, VIA
 from paceline.errors import TransportError
 from paceline.runtime.faults import plan_for_workers
 from paceline.runtime.rundir import RunDir
@@ -92,7 +92,8 @@ class ChaosRun:
     @property
     def env(self) -> dict[str, str]:
         """What every process of the run finds in its environment."""
-        env = {HEARTBEAT_TIMEOUT_S: str(self.spec.lease_s)}
+        # Nobody is stopped for more than two leases: that must not count as hanging.
+        env = {HEARTBEAT_TIMEOUT_S: str(self.spec.lease_s), TIMEOUT_S: str(max(30.0, 8 * self.spec.lease_s))}
         if self.network is not None:  # processes on different nodes must not find each other's memory
             env |= {HOST: self.network.range, VIA: self.network.via, LANE: "tcp"}
         faults = self.spec.messages

@@ -11,8 +11,8 @@ from tests.unit.server.test_flat import frames, hyper_of
 
 from paceline.core.layout import cut
 from paceline.core.store import SumKey
-from paceline.server.crew import WORTH_NBYTES, Scratch, Threads
 from paceline.server.dense import DenseStore
+from paceline.server.threads import WORTH_NBYTES, Scratch, Threads
 from paceline.types import INIT_STEP, Commit, Kind, ModelSpec, OptimizerSpec, TensorSpec
 
 
