@@ -250,7 +250,8 @@ def test_a_role_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
     assert ended.code == 3, ended.out
     often = "ended (signal 9) 2 times in a row within 10 s of its start, and --max-restarts is 1"
     assert f"worker-1 {often}: it is not restarted" in ended.out
-    assert ended.lines[-1] == f"paceline: coordinator {often} (see logs/coordinator.log)"
+    advice = f"see logs/coordinator.log; `paceline run --resume {running.dir}` goes on"
+    assert ended.lines[-1] == f"paceline: coordinator {often} ({advice})"
 
 
 def _strike_until_given_up(running: Live, name: str) -> None:

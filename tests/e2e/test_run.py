@@ -95,7 +95,7 @@ def test_a_script_that_says_much_before_its_loop_does_not_have_the_coordinator_k
     (tmp_path / "chatty.py").write_text(
         "import time, paceline, torch\n"
         "job = paceline.join(seed=3)\n"
-        "for number in range(130):\n"
+        "for number in range(100):\n"
         "    print('shard', number, flush=True)\n"
         "    time.sleep(0.07)\n"
         "model = torch.nn.Linear(4, 1)\n"
