@@ -50,6 +50,7 @@ class Desk:
             raise MismatchError(f"validation {turn.evaluation} was never declared")
         self._waiting.pop(sender, None)
         self._evaluating.pop(sender, None)
+        self._job.declared[sender] = max(self._job.declared.get(sender, 0), turn.declared)
         if turn.phase >= len(self._job.phases.phases) and self._job.state != "finished":
             return self._recovery.send_back(sender)  # its phase began in a history that is no more
         if turn.phase >= 0:
@@ -65,7 +66,7 @@ class Desk:
         if turn.abandoned is not None:
             freed = self._job.leases.abandon(turn.abandoned) is not None
             freed |= self._job.evaluations.abandon(turn.abandoned) is not None
-        # A worker that asks has nothing in hand: a lease of which it never heard goes to somebody else. But one of which
+        # A worker that asks has nothing in hand: a lease of which it never heard goes to somebody else. One of which
         # it has told this coordinator is what an earlier one gave it for this very turn: that is said again.
         told = self._job.leases.told_by(sender)
         if told is None:
@@ -110,12 +111,12 @@ class Desk:
                 effects.append(Send(node, reply))
         for node, turn in list(self._waiting.items()):
             # Workers in this queue are all in the open phase: where the first gets nothing, nobody does, unless it
-            # was only left out because others are faster.
+            # was only left out because others are faster, or does not know what there is to validate.
             reply = self._offer(node, turn)
             if reply is not None:
                 del self._waiting[node]
                 effects.append(Send(node, reply))
-            elif not self._sheltered:
+            elif not self._sheltered and not self._job.evaluations.waiting(len(self._job.evaluations.validators)):
                 return effects
         if self._waiting:
             return effects

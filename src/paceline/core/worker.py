@@ -159,7 +159,7 @@ class WorkerCore:
         self.progress = max(self.progress, 2 * phase)
         self._evaluation = evaluation
         req = self._asking.next_req()
-        turn = Turn(req, phase, self.incarnation, sealed, evaluated, abandoned, evaluation)
+        turn = Turn(req, phase, self.incarnation, sealed, evaluated, abandoned, evaluation, self.declared)
         return [self._asking.ask(turn, now)]
 
     def push(
@@ -297,7 +297,8 @@ class WorkerCore:
         if self.placement is before or self.placement is None:
             return []
         out: list[Effect] = [Connect(dict(self.placement.addresses))]
-        if self._asking.placing is not None and self.task is not None:
+        if self.task is not None and (self._asking.placing is not None or self._asking.pulls):
+            # What it reads is read from where it is now: answers from where it was would not be complete.
             self._asking.placing = None
             out += self._begin(self.task, now)
         return out

@@ -75,7 +75,8 @@ class Turn(Message, frozen=True):
     """Report what was done and ask for the next lease: one message a turn.
 
     `phase` is the phase the worker is in; `evaluation` is the number of the validator whose result it waits for
-    instead, -1 for none. `abandoned` hands a lease back without work.
+    instead, -1 for none. `abandoned` hands a lease back without work. `declared` is how many validators it knows,
+    of which another coordinator may have heard.
     """
 
     req: int
@@ -85,6 +86,7 @@ class Turn(Message, frozen=True):
     evaluated: Evaluated | None = None
     abandoned: Fence | None = None
     evaluation: int = -1
+    declared: int = 0
 
 
 class Grant(Message, frozen=True):

@@ -158,6 +158,25 @@ def test_a_registration_that_is_repeated_does_not_take_back_what_the_worker_has_
     assert (again.step, again.slot) == (grant.step, grant.slot)
 
 
+def test_a_declaration_that_another_coordinator_answered_is_told_with_the_next_turn() -> None:
+    """The worker had registered when the last word of the one before arrived."""
+    desk = Desk(slots=1, rewinds=True).start(begin=False)
+    for worker in desk.workers:
+        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
+        desk.begin(worker, data_len=80)
+    desk.initialise()
+    desk.restart()
+    for server in desk.servers:
+        server_back(desk, server)
+    worker_back(desk, "worker-0", declared=0)
+    worker_back(desk, "worker-1", declared=1)
+    desk.now += 1.0
+    desk.finish_step(0)
+    assert sent(desk.turn("worker-0"), EvalGrant) == [], "as far as is known it does not know the validator"
+    assert len(sent(desk.turn("worker-1"), EvalGrant)) == 1, "others do not wait for it"
+    assert len(sent(desk.turn("worker-0", declared=1), EvalGrant)) == 1
+
+
 def test_rule_a_turn_that_is_said_again_to_a_new_coordinator_is_answered_with_the_lease_in_hand() -> None:
     """A worker that waits to read what its lease needs repeats its turn: it has let nothing go by that."""
     desk = trained(1)

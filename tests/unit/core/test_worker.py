@@ -444,6 +444,21 @@ def test_rule_parts_of_two_versions_do_not_make_a_state() -> None:
     assert (kit.core.held["s0"], kit.core.state) == (4, WorkerState.COMPUTING)
 
 
+def test_rule_blocks_that_move_while_they_are_read_are_read_where_they_are() -> None:
+    kit = WorkerKit()
+    kit.core.ask(0.0, 0)
+    old = {send.to: send.message for send in kit.grant(0) if isinstance(send, Send) and isinstance(send.message, Pull)}
+    out = kit.hear(kit.prepared(2, "s1", "s1"))
+    (pull,) = sent(out, Pull)
+    assert (pull.epoch, pull.blocks, pull.have) == (2, (0, 1), -1)
+    assert kit.hear(PullReply(old["s0"].req, 0, 0, 0, (frame(0),)), "s0", ("value",)) == []
+    assert kit.hear(PullReply(old["s1"].req, 0, 0, 0, (frame(1),)), "s1", ("value",)) == []
+    assert state_of(kit.core) == WorkerState.PULLING
+    kit.hear(PullReply(pull.req, 0, 0, 0, (frame(0), frame(1))), "s1", ("value", "value"))
+    assert state_of(kit.core) == WorkerState.COMPUTING
+    assert kit.core.held == {"s1": 0}
+
+
 def test_rule_a_read_that_was_given_up_half_way_is_read_in_full_next_time() -> None:
     kit = WorkerKit()
     kit.computing(0)
