@@ -66,17 +66,14 @@ class Desk:
         if turn.abandoned is not None:
             freed = self._job.leases.abandon(turn.abandoned) is not None
             freed |= self._job.evaluations.abandon(turn.abandoned) is not None
-        # A worker that asks has nothing in hand: a lease of which it never heard goes to somebody else. One of which
-        # it has told this coordinator is what an earlier one gave it for this very turn: that is said again.
-        told = self._job.leases.told_by(sender)
-        if told is None:
-            freed |= self._job.leases.abandon_open(sender)
+        # A worker that asks has nothing in hand: a lease of which it never heard goes to somebody else.
+        freed |= self._job.leases.abandon_open(sender)
         freed |= self._job.evaluations.revoke(sender)
         if freed:
             effects += self.serve()
         if self._job.failure is not None or self._job.members.members[sender].left:
             return effects
-        reply = self._offer(sender, turn) if told is None else self._again(sender, turn, told)
+        reply = self._offer(sender, turn)
         if reply is not None:
             effects.append(Send(sender, reply))
         elif turn.evaluation >= 0:
@@ -245,11 +242,6 @@ class Desk:
         if self._job.state == "waiting":
             self._job.state = "running"
         return self._grant(turn, lease, lead=lead)
-
-    def _again(self, node: NodeId, turn: Turn, lease: Lease) -> Message | None:
-        """What the worker has in hand already, as soon as the blocks are placed."""
-        job = self._job
-        return None if job.placement is None else self._grant(turn, lease, lead=job.members.lead() == node)
 
     def _grant(self, turn: Turn, lease: Lease, *, lead: bool) -> Grant:
         assert self._job.placement is not None

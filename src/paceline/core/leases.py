@@ -274,11 +274,6 @@ class LeaseBook:
             self.abandon(lease.fence)
         return bool(held)
 
-    def told_by(self, worker: NodeId) -> Lease | None:
-        """The lease of an earlier coordinator that `worker` has told of, and neither sealed nor given back since."""
-        held = self._by_worker.get(worker, {}).values()
-        return next((ls for ls in held if ls.fence.generation < self.generation and ls.fence not in self._sealed), None)
-
     def revoke(self, worker: NodeId, *, lost: bool = True) -> Revoked:
         """`worker` is gone: its fences are void from now on. With `lost` unset it left in good order."""
         again: list[SlotId] = []

@@ -199,6 +199,8 @@ class WorkerCore:
         report = Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds)
         epoch = None if self.placement is None else self.placement.epoch
         self._reports.add(task, report, self.incarnation, epoch)
+        if task.fence.generation < self.generation:
+            self._reports.doubt()  # it may have taken a repeated turn for the end of this one
         return self.ask(now, self.phase, sealed=report, evaluation=self._evaluation)
 
     @property

@@ -152,7 +152,7 @@ def test_a_registration_that_is_repeated_does_not_take_back_what_the_worker_has_
     desk.say("worker-0", intro)
     assert grant.fence in desk.core.leases
     desk.now += 100.0
-    again = desk.lease("worker-0", abandoned=grant.fence)
+    again = desk.lease("worker-0")
     desk.say("worker-0", intro)
     assert grant.fence not in desk.core.leases
     assert (again.step, again.slot) == (grant.step, grant.slot)
@@ -175,24 +175,6 @@ def test_a_declaration_that_another_coordinator_answered_is_told_with_the_next_t
     assert sent(desk.turn("worker-0"), EvalGrant) == [], "as far as is known it does not know the validator"
     assert len(sent(desk.turn("worker-1"), EvalGrant)) == 1, "others do not wait for it"
     assert len(sent(desk.turn("worker-0", declared=1), EvalGrant)) == 1
-
-
-def test_rule_a_turn_that_is_said_again_to_a_new_coordinator_is_answered_with_the_lease_in_hand() -> None:
-    """A worker that waits to read what its lease needs repeats its turn: it has let nothing go by that."""
-    desk = trained(1)
-    mine, others = desk.lease("worker-0"), desk.lease("worker-1")
-    desk.restart()
-    for server in desk.servers:
-        server_back(desk, server)
-    worker_back(desk, "worker-0", held(mine))
-    worker_back(desk, "worker-1", held(others))
-    desk.now += 1.0
-    again = desk.lease("worker-0")
-    assert (again.step, again.slot, again.fence) == (mine.step, mine.slot, mine.fence)
-    desk.seal("worker-0", mine)
-    desk.seal("worker-1", others)
-    effects = [e for server in desk.servers for e in desk.ready(server, 1, mine.fence, others.fence)]
-    assert [commit.fences for commit in written(effects, Commit)] == [(mine.fence, others.fence)], "both count"
 
 
 def test_a_lease_that_somebody_else_has_is_not_adopted() -> None:

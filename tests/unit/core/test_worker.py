@@ -139,6 +139,17 @@ def test_asynchronous_workers_read_their_own_writes() -> None:
     assert {p.after for p in sent(kit.grant(9, of=ASP, slots=1), Pull)} == {3}
 
 
+def test_rule_a_worker_does_not_wait_for_a_step_that_it_sealed_for_an_earlier_coordinator() -> None:
+    """The new one may not count it, and have leased the step to somebody who waits for another."""
+    kit = WorkerKit()
+    kit.computing(3, of=ASP, slots=1)
+    kit.core.generation = 2
+    kit.push()
+    kit.seal()
+    out = kit.hear(Grant(turn_of(kit.core).req, 2, 0, 1, 4, 0, 1, fence(9), ASP, False))
+    assert {pull.after for pull in sent(out, Pull)} == {-2}
+
+
 def test_rule_a_worker_never_waits_for_its_own_step_when_others_have_slots_of_it() -> None:
     kit = WorkerKit()
     kit.computing(3, of=ASP, slots=2)
