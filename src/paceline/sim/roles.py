@@ -79,6 +79,8 @@ class SimCoordinator(Node):
         if len(members) < self._members:
             for node in [n for n in checker.by_worker if n not in members]:
                 checker.lost(node)
+            for worker in self.cluster.workers:
+                worker.evicted |= worker.node not in members  # it may sleep, and never hear of it
         self._members = len(members)
         for effect in effects:
             if isinstance(effect, Send):
