@@ -177,6 +177,19 @@ def test_a_declaration_that_another_coordinator_answered_is_told_with_the_next_t
     assert len(sent(desk.turn("worker-0", declared=1), EvalGrant)) == 1
 
 
+def test_a_worker_that_does_not_know_a_validator_does_not_hold_up_those_behind_it() -> None:
+    desk = Desk(slots=1, rewinds=True).start(begin=False)
+    for worker in desk.workers:
+        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
+        desk.begin(worker, data_len=2)
+    desk.initialise()
+    desk.core.declared["worker-0"] = 0
+    grant = desk.lease("worker-0")
+    assert desk.seal("worker-0", grant) == desk.turn("worker-1") == [], "both wait, worker-0 first"
+    effects = desk.ready("server-0", 0, grant.fence)
+    assert [e.to for e in effects if sent([e], EvalGrant)] == ["worker-1"]  # type: ignore[union-attr]
+
+
 def test_a_lease_that_somebody_else_has_is_not_adopted() -> None:
     desk = trained(1)
     grant = desk.lease("worker-0")

@@ -91,7 +91,7 @@ def test_a_turn_from_asking_to_sealing() -> None:
     kit = WorkerKit()
     core = kit.core
     (ask,) = sent(core.ask(0.0, 0), Turn)
-    assert (state_of(core), ask.phase, ask.sealed) == (WorkerState.ASKING, 0, None)
+    assert (state_of(core), ask.phase, ask.sealed, ask.declared) == (WorkerState.ASKING, 0, None, 0)
     out = kit.grant(0)
     assert [(p.exact, p.have) for p in sent(out, Pull)] == [(0, -1), (0, -1)]
     first, second = (s for s in out if isinstance(s, Send))
@@ -110,6 +110,12 @@ def test_a_turn_from_asking_to_sealing() -> None:
     for push in pushes:
         kit.hear(PushAck(push.req, "held"), "s0")
     assert not core.unacked
+
+
+def test_every_turn_tells_how_many_validators_are_declared() -> None:
+    kit = WorkerKit()
+    kit.core.declared = 2
+    assert [turn.declared for turn in sent(kit.core.ask(0.0, 0), Turn)] == [2]
 
 
 def test_the_first_worker_makes_version_0_and_reads_nothing() -> None:
