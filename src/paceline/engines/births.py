@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -17,6 +19,7 @@ from paceline.runtime.nursery import ROOM, Asked, Birth
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _PATIENCE_S = 60.0
+_DYING_S = 0.5
 _LOADED_BY = (
     *("LD_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "DNNL_", "ONEDNN_", "ATEN_", "TORCH", "PYTORCH"),
     *("CUDA", "HIP_", "ROCR_", "MALLOC_", "GLIBC_TUNABLES", "TZ", "LC_", "LANG"),
@@ -84,16 +87,26 @@ class Nursery:
             return None
 
     def close(self) -> None:
-        """No more births. Roles that were born live on."""
+        """No more births. Roles that were born live on; those that are only half born end, and are waited for."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            bury(self._process.pid)
             self._process = None
             _adoption.end()
+
+
+def bury(group: int) -> None:
+    """Wait for those who were killed in a group of processes: this process inherits them while it has a nursery."""
+    deadline = time.monotonic() + _DYING_S
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            if os.waitpid(-group, os.WNOHANG)[0] == 0:
+                time.sleep(0.001)
 
 
 class _Adoption:

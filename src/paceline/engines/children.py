@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import IO
 
 from paceline.config.load import child_env, forking, via
-from paceline.engines.births import Nursery
+from paceline.engines.births import Nursery, bury
 
 _MAX_WAITING = 2000
-_DYING_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ class Children:
             os.killpg(child.pid, signal.SIGKILL)
         child.ended.set()
         code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
-        _bury(child.pid)
+        bury(child.pid)
         reader.join(timeout=0.5)  # a process that fled from the session may hold the pipe open
         self._put(Exit(child.name, child.pid, code))
 
@@ -186,12 +185,3 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path | None, out
     )
     process.returncode = 0  # it is waited for by its number
     return process.pid
-
-
-def _bury(group: int) -> None:
-    """Wait for those who were killed in a child's session: this process inherits them while it has a nursery."""
-    deadline = time.monotonic() + _DYING_S
-    with contextlib.suppress(ChildProcessError):
-        while time.monotonic() < deadline:
-            if os.waitpid(-group, os.WNOHANG)[0] == 0:
-                time.sleep(0.001)

@@ -26,7 +26,7 @@ ROOM = 2048
 """Bytes that this process's command line is padded with, for those of the roles."""
 
 _LENGTH = struct.Struct("<I")
-_ANSWER = struct.Struct("<I?")  # who was born; that it is well, later
+_ANSWER = struct.Struct("<II?")  # who will be born, said by its parent; who was, said by itself; that it is well
 
 
 class Birth(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class Asked:
                 return 0
             self._said += more
         self._pipe.close()
-        return int(_ANSWER.unpack(self._said)[0])
+        return int(_ANSWER.unpack(self._said)[1])
 
     def undo(self) -> None:
         """Nobody wants it any more, and the nursery has ended: whatever was born ends as well."""
@@ -127,7 +127,7 @@ def _born(sock: socket.socket) -> Birth | None:
             between = os.fork()
             if between == 0:
                 sock.close()
-                _leave_behind()
+                _leave_behind(answer)
                 return _become(birth, output, answer)
             os.waitpid(between, 0)
         os.close(output)
@@ -135,11 +135,15 @@ def _born(sock: socket.socket) -> Birth | None:
     return None
 
 
-def _leave_behind() -> None:
-    """Fork once more, and end. Returns in the new process when its parent is gone."""
+def _leave_behind(answer: int) -> None:
+    """Fork once more, tell who it is, and end. Returns in the new process when its parent is gone.
+
+    The engine knows the number before the new process falls to it: one that is killed at once is waited for, too.
+    """
     between = os.getpid()
     try:
-        if os.fork() != 0:
+        if (child := os.fork()) != 0:
+            os.write(answer, _LENGTH.pack(child))
             os._exit(0)
     except OSError:
         os._exit(1)

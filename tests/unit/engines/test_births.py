@@ -147,6 +147,47 @@ def test_a_role_that_is_killed_while_it_is_born_is_not_waited_for(
     assert time.monotonic() - began < 20.0
 
 
+KILLED = """
+import os, signal
+nursery, parent, ask = os.getpid(), os.getppid(), os.getppid
+def getppid():
+    found = ask()
+    if os.getpid() != nursery and found == parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return found
+os.getppid = getppid
+"""
+"""In a nursery: whoever is forked ends once it is adopted."""
+
+HALF = """
+import os, time
+nursery, fork = os.getpid(), os.fork
+def half():
+    child = fork()
+    if child != 0 and os.getpid() != nursery:
+        time.sleep(1000)
+    return child
+os.fork = half
+"""
+"""In a nursery: who is to leave its child behind does not."""
+
+
+@pytest.mark.parametrize("fault", [KILLED, HALF], ids=["killed", "half"])
+def test_a_role_that_ends_before_it_has_said_a_word_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(fault)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr("paceline.engines.births._PATIENCE_S", 5.0)  # so long until it has loaded torch
+    children = Children(tmp_path)
+    children.warm()
+    try:
+        assert not born(children, tmp_path)["warm"], "it is started instead"
+        assert [p for p in psutil.Process().children() if "runtime.nursery" not in " ".join(p.cmdline())] == []
+    finally:
+        children.end()
+
+
 def test_a_role_that_is_being_born_when_the_engine_is_interrupted_ends(
     children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
