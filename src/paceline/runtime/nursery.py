@@ -123,6 +123,8 @@ def _born(sock: socket.socket) -> Birth | None:
     """Fork whatever is asked for. Returns in each new role with what it is; in this process None, at the end."""
     while (asked := _heard(sock)) is not None:
         birth, output, answer = asked
+        if birth.arguments[1] == b"worker":
+            _load_for_training()
         with contextlib.suppress(OSError):  # no room for another process: the engine hears of it by the pipe's end
             between = os.fork()
             if between == 0:
@@ -133,6 +135,23 @@ def _born(sock: socket.socket) -> Birth | None:
         os.close(output)
         os.close(answer)
     return None
+
+
+def _load_for_training() -> None:
+    """What torch loads when the first optimizer is made: two seconds of a core, in every worker that is started.
+
+    Servers do without, and are not kept waiting for it.
+    """
+    if "torch._dynamo" not in sys.modules:
+        with contextlib.suppress(Exception):  # the script of a worker that needs it will tell why it cannot be loaded
+            import torch._dynamo  # noqa: F401
+        _freeze()
+
+
+def _freeze() -> None:
+    """Or the first collection of every role would copy all that was imported."""
+    gc.collect()
+    gc.freeze()
 
 
 def _leave_behind(answer: int) -> None:
@@ -201,8 +220,7 @@ def main(argv: list[str]) -> int:
     import paceline.worker.job  # noqa: F401
     from paceline.runtime import process, script  # noqa: F401
 
-    gc.collect()
-    gc.freeze()  # or the first collection of every role would copy all that was imported
+    _freeze()
     with socket.socket(fileno=int(argv[1])) as sock:
         birth = _born(sock)
     return 0 if birth is None else process.main([os.fsdecode(word) for word in birth.arguments])

@@ -19,12 +19,13 @@ from paceline.engines.children import Children, Exit, Line
 
 ABOUT = """
 import json, os, sys
-warm = "torch" in sys.modules
+warm, trains = "torch" in sys.modules, "torch._dynamo" in sys.modules
 import random, numpy, psutil
 me = psutil.Process()
 print(json.dumps({
-    "warm": warm, "parent": os.getppid(), "session": os.getsid(0), "group": os.getpgid(0), "pid": os.getpid(),
-    "words": me.cmdline(), "cwd": os.getcwd(), "argv": sys.argv, "said": os.environ.get("SAID"), "env": len(os.environ),
+    "warm": warm, "trains": trains, "pid": os.getpid(), "parent": os.getppid(),
+    "session": os.getsid(0), "group": os.getpgid(0), "words": me.cmdline(), "cwd": os.getcwd(), "argv": sys.argv,
+    "said": os.environ.get("SAID"), "env": len(os.environ),
     "draws": [random.random(), numpy.random.random()], "stdin": open("/proc/self/fd/0").read(),
     "files": len(os.listdir("/proc/self/fd")),
 }))
@@ -68,6 +69,16 @@ def test_a_forked_role_is_as_one_that_was_started(children: Children, tmp_path: 
     for what in ("words", "cwd", "argv", "said", "env", "stdin"):
         assert forked[what] == started[what], what
     assert forked["files"] <= started["files"], "files of the nursery came along"
+
+
+def test_a_forked_worker_need_not_load_what_an_optimizer_needs(children: Children, tmp_path: Path) -> None:
+    children.warm()
+    children.start("server-0", ["server", "server-0", str(tmp_path / "nowhere"), "1"], {})  # it only needs torch
+    while not isinstance(children.events.get(timeout=30.0), Exit):
+        pass
+    threads = nursery().num_threads()
+    assert born(children, tmp_path)["trains"]
+    assert nursery().num_threads() == threads, "a thread would not come along"
 
 
 def test_forked_roles_do_not_draw_the_same_numbers(children: Children, tmp_path: Path) -> None:
