@@ -108,12 +108,13 @@ class Desk:
                 effects.append(Send(node, reply))
         for node, turn in list(self._waiting.items()):
             # Workers in this queue are all in the open phase: where the first gets nothing, nobody does, unless it
-            # was only left out because others are faster, or does not know what there is to validate.
+            # was only left out because others are faster, does not know what there is to validate, or because what
+            # there is was left to others.
             reply = self._offer(node, turn)
             if reply is not None:
                 del self._waiting[node]
                 effects.append(Send(node, reply))
-            elif not self._sheltered and not self._job.evaluations.waiting(len(self._job.evaluations.validators)):
+            elif not self._sheltered and not self._differ():
                 return effects
         if self._waiting:
             return effects
@@ -123,13 +124,17 @@ class Desk:
                 effects.append(Send(lease.worker, Revoke(self._job.generation, lease.fence)))
         return effects
 
+    def _differ(self) -> bool:
+        """Whether one of those who wait may get what another does not."""
+        return bool(self._job.leases.reserved) or self._job.evaluations.waiting(len(self._job.evaluations.validators))
+
     def speculate(self) -> list[Effect]:
         """Late slots are leased again, to workers that have nothing to do or that only wait for one of them."""
         job = self._job
         step = job.watermark.low
         if job.version < 0 or job.placement is None or job.awaited or job.is_over():
             return []
-        effects: list[Effect] = []
+        effects = self._release()
         for late in sorted(job.leases.open_leases(), key=lambda lease: lease.slot):
             if late.slot.step != step or not job.pace.is_late(late.worker, job.now - self._since(late)):
                 continue
@@ -143,6 +148,18 @@ class Desk:
                 if blocked is not None:  # it asks again, and gets the late slot
                     effects.append(Send(blocked.worker, Revoke(job.generation, blocked.fence)))
         return effects
+
+    def _release(self) -> list[Effect]:
+        """Who does not come for the slot that was left to it in the usual time does not get it for certain."""
+        job = self._job
+        late = [
+            r.worker
+            for r in job.leases.reserved.all()
+            if r.worker in job.cut_off or job.pace.is_late(r.worker, job.now - r.at)
+        ]
+        for worker in late:
+            job.leases.release(worker)
+        return self.serve() if late else []
 
     def _second(self, node: NodeId) -> Lease | None:
         """A late slot for `node` to try as well."""
@@ -167,7 +184,7 @@ class Desk:
     def _shelters(self, node: NodeId, end_step: int) -> bool:
         """Whether `node` is so slow that the others finish the rest without it before it ended one slot."""
         job = self._job
-        if not job.pace.is_slow(node, job.now) or job.leases.has_requeued:
+        if not job.pace.is_slow(node, job.now) or job.leases.has_requeued or job.leases.reserved.has(node):
             return False
         slots = job.leases.unleased(end_step, in_step=job.schedule.window(job.watermark.low) == 0)
         workers = len(job.members.members)

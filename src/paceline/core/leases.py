@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from paceline.core.reserved import Reserved
 from paceline.core.schedule import Schedule
 from paceline.core.window import may_lease
 from paceline.types import INIT_STEP, UNLIMITED, Fence, NodeId, SlotId
@@ -64,6 +65,7 @@ class LeaseBook:
         self.max_losses = max_losses
         self.granted = 0
         self.counter = counter
+        self.reserved = Reserved()
         self._done = done
         self._next = SlotId(INIT_STEP, 0)
         self._requeued: list[SlotId] = []
@@ -84,12 +86,16 @@ class LeaseBook:
         """Everything below `step` is committed (after a restart)."""
         self._next = SlotId(step, 0)
 
-    def restart(self, step: int, *, initialised: bool) -> tuple[list[Lease], int]:
+    def restart(self, step: int, *, initialised: bool, now: float = 0.0) -> tuple[list[Lease], int]:
         """Every lease is void, and what is not committed, from `step` on, is leased again; no loss is counted.
 
-        Returns the leases that nobody had sealed, and how many had been.
+        In lock-step the state that `step` is computed on stays what it is: its slots are first left to those who had
+        them. Returns the leases that nobody had sealed, and how many had been.
         """
         held, sealed = self.open_leases(), len(self._sealed)
+        keep = initialised and bool(self._leases) and self.schedule.window(step) == 0
+        theirs = [(ls.fence, ls.worker, ls.slot) for ls in self._leases.values() if keep and ls.slot.step == step]
+        self.reserved.begin(theirs, now)
         self._next = SlotId(step, 0) if initialised else SlotId(INIT_STEP, 0)
         self._requeued.clear()
         self._waiting.clear()
@@ -107,7 +113,7 @@ class LeaseBook:
 
         `watermark` is the lowest uncommitted step, `end_step` the first step that must not be leased.
         """
-        slot = self._take(watermark, initialised, end_step)
+        slot = self._own(worker, watermark, end_step) or self._take(watermark, initialised, end_step)
         return None if slot is None else self._lease(slot, self.fence(), worker, now)
 
     def _lease(self, slot: SlotId, fence: Fence, worker: NodeId, now: float) -> Lease:
@@ -131,6 +137,23 @@ class LeaseBook:
         self._lease(slot, fence, worker, now)
         self._keep_requeued([s for s in self._requeued if s != slot])
         return True
+
+    def _own(self, worker: NodeId, watermark: int, end_step: int) -> SlotId | None:
+        """The slot that was left to `worker`, if it may be leased now."""
+        slot = self.reserved.end(worker)
+        if slot is None or slot.step < watermark or slot in self._by_slot or self._done(slot):
+            return None
+        if slot.step >= end_step or slot.slot >= self._step(slot.step).low + self.hold:
+            self._requeue(slot)
+            return None
+        self._keep_requeued([s for s in self._requeued if s != slot])
+        return slot
+
+    def release(self, worker: NodeId) -> None:
+        """What was left to `worker` is anybody's."""
+        slot = self.reserved.end(worker)
+        if slot is not None and not self._done(slot):
+            self._requeue(slot)
 
     def _take(self, watermark: int, initialised: bool, end_step: int) -> SlotId | None:
         if self._requeued:
@@ -157,7 +180,7 @@ class LeaseBook:
         if slot.slot >= self._step(slot.step).low + self.hold:
             return None
         self._next = after
-        return slot
+        return slot if slot not in self.reserved else self._take(watermark, initialised, end_step)
 
     def _step(self, number: int) -> _Step:
         step = self._steps.get(number)
@@ -279,6 +302,7 @@ class LeaseBook:
         again: list[SlotId] = []
         sealed: list[SlotId] = []
         poisoned = None
+        self.release(worker)
         for lease in list(self._by_worker.get(worker, {}).values()):
             was_sealed = lease.fence in self._sealed
             self._remove(lease)
@@ -321,6 +345,7 @@ class LeaseBook:
         for step in [s for s in self._steps if s >= end_step]:
             del self._steps[step]
         self._keep_requeued([s for s in self._requeued if s.step < end_step])
+        self.reserved.end_from(end_step)
         if self._next.step >= end_step:
             self._next = SlotId(end_step, 0)
         return void

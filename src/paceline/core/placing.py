@@ -90,7 +90,7 @@ class Placing:
         effects = self._keeping.void()
         job.gate = Gate()
         job.suspects.clear()
-        held, sealed = job.leases.restart(job.watermark.low, initialised=job.version >= 0)
+        held, sealed = job.leases.restart(job.watermark.low, initialised=job.version >= 0, now=job.now)
         job.totals.wasted_slots += sealed
         # Whoever waits to read what it was to compute on asks again; whoever computes is refused by the servers.
         effects += [Send(lease.worker, Revoke(job.generation, lease.fence)) for lease in held]

@@ -220,6 +220,12 @@ class WorkerCore:
         return None if asked is None else asked.message
 
     @property
+    def version(self) -> int:
+        """The version of all that the host's model has now; -1 if it has blocks of several."""
+        versions = set(self.held.values())
+        return versions.pop() if len(versions) == 1 else -1
+
+    @property
     def last_step(self) -> int:
         """Its own last step, which an asynchronous worker waits to read; -2 if there is none to wait for."""
         return self._reports.last_step

@@ -31,6 +31,16 @@ class _Letter(NamedTuple):
     seal: Seal | None
 
 
+class _Sealed(NamedTuple):
+    """What a turn was sealed with: blocks of rev 0 are in `stage`, those of rev 1 in `other`."""
+
+    carried: Carried
+    weight: float
+    revs: Mapping[int, int]
+    stage: Stage | None
+    other: Stage | None
+
+
 class Pushes:
     """The pushes of one worker, turn by turn.
 
@@ -52,6 +62,7 @@ class Pushes:
         self._turn = 0
         self._ahead: dict[int, BlockSpec] = {}
         self._stage: Stage | None = None
+        self._sealed: _Sealed | None = None
         self._mine: Mapping[NodeId, tuple[int, ...]] = {}
         self._letters: dict[tuple[frozenset[int], float], list[_Letter]] = {}
         session.on_push = self._lent
@@ -61,7 +72,7 @@ class Pushes:
         self._turn += 1
         self.weight = weight
         self._ahead.clear()
-        self._stage = None
+        self._stage = self._sealed = None
 
     # ------------------------------------------------------------ sending
 
@@ -89,12 +100,20 @@ class Pushes:
         """What ends the attempt: the blocks that are not on their way as they are now. None is an empty slot."""
         self.resent = 0
         if made is None:
+            self._sealed = _Sealed(_NOTHING, 0.0, {}, None, None)
             return self._push(self._known(_NOTHING, 0.0), 0.0, None, None)
         if self._ahead:
             return self._seal_rest(made)
         stage = self._take()
         self._binding.write_all(made, stage)
+        self._sealed = _Sealed(made.carried, self.weight, {}, stage, None)
         return self._push(self._known(made.carried, self.weight), self.weight, stage, None)
+
+    def seal_again(self) -> list[Send]:
+        """The turn that was sealed last, as it was, for another attempt at its slot; until the next turn begins."""
+        assert self._sealed is not None
+        carried, weight, revs, stage, other = self._sealed
+        return self._push(self._seals(carried, weight, revs, ()), weight, stage, other)
 
     def initial(self) -> list[Send]:
         """The weights as they are: they become version 0."""
@@ -117,6 +136,7 @@ class Pushes:
         rest = [b for b in made.carried.blocks if b.index not in self._ahead]
         self._binding.write(values, self._stage, rest)
         revs = {b.index: 1 for b in again}
+        self._sealed = _Sealed(made.carried, self.weight, revs, self._stage, other)
         letters = self._seals(made.carried, self.weight, revs, self._ahead.keys() - revs.keys())
         return self._push(letters, self.weight, self._stage, other)
 

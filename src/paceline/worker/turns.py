@@ -26,7 +26,7 @@ from paceline.messages import (
     PhaseOver,
     Stop,
 )
-from paceline.types import Kind, PhaseSpec, Segment
+from paceline.types import Hyper, Kind, PhaseSpec, Segment
 from paceline.worker.binding import Binding
 from paceline.worker.leaving import left_by_break
 from paceline.worker.overlap import Overlap
@@ -50,6 +50,25 @@ class _Batch(NamedTuple):
     slot: int
     content: Any
     num_samples: int
+
+
+class _Sealed(NamedTuple):
+    """A turn whose gradients are still there: of which slot, computed on which version, and what it reported."""
+
+    segment: Segment
+    incarnation: int
+    step: int
+    slot: int
+    version: int
+    weight: float
+    hyper: Hyper
+    logs: dict[str, float]
+    seconds: float
+
+    def answers(self, grant: Grant) -> bool:
+        """Whether computing `grant` would be computing this once more, if it is on the same version."""
+        of = grant.segment, grant.incarnation, grant.step, grant.slot
+        return self.version >= 0 and of == (self.segment, self.incarnation, self.step, self.slot)
 
 
 class Turns:
@@ -81,6 +100,8 @@ class Turns:
         self._overlap: Overlap | None = None
         self._maker: BatchMaker | None = None
         self._batch: _Batch | None = None
+        self._last: _Sealed | None = None
+        self._version = -1
         self._seeded: tuple[int, int] | None = None
         self._began = 0.0
         self._computing = tracing.span("forward+backward")
@@ -152,6 +173,13 @@ class Turns:
         while self.next_task() is None:
             grant = self.grant
             assert grant is not None
+            if (
+                self._last is not None
+                and self._last.answers(grant)
+                and self._last.version == self._session.core.version
+            ):
+                self._seal_again(self._last)
+                continue
             batch = self._make(grant)
             self._batch = None
             content = batch.content
@@ -219,7 +247,7 @@ class Turns:
             with tracing.span("wait"):
                 state = session.run((), _TOLD, "lease or state")
             if state == WorkerState.PULLING:
-                if self._maker is not None and isinstance(core.task, Grant) and core.task.segment is not None:
+                if self._maker is not None and isinstance(core.task, Grant) and self._computes(core.task):
                     # While the servers are at work; if the lease becomes void, so does this.
                     self._make(core.task)
                     self._seed_slot(core.task)
@@ -237,6 +265,10 @@ class Turns:
                 assert isinstance(task, PhaseOver | EvalOver)
                 self._over(task)
                 return task
+
+    def _computes(self, task: Grant) -> bool:
+        """Whether `task` will be a turn of the script."""
+        return task.segment is not None and (self._last is None or not self._last.answers(task))
 
     def _over(self, task: PhaseOver | EvalOver) -> None:
         self.metrics.update(task.metrics)
@@ -269,7 +301,8 @@ class Turns:
         if self._replay is not None:
             self._replay.seek(grant.step)
         self.binding.begin_turn()
-        self.sealed = False
+        self.sealed, self._last = False, None
+        self._version = self._session.core.version
         self.logged = {}
         self.pushes.begin(count / grant.segment.batch_size)
         if self._overlap is not None:
@@ -319,10 +352,23 @@ class Turns:
             logs = {name: float(value) for name, value in self.logged.items()}
             now = time.monotonic()
             weight = 0.0 if made is None else self.pushes.weight
-            sends += core.sealed(now, weight, binding.hyper(), logs, now - self._began)
+            grant, hyper, seconds = self.grant, binding.hyper(), now - self._began
+            assert grant is not None
+            assert grant.segment is not None
+            of = grant.segment, grant.incarnation, grant.step, grant.slot
+            self._last = _Sealed(*of, self._version, weight, hyper, logs, seconds)
+            sends += core.sealed(now, weight, hyper, logs, seconds)
             self._session.say(sends)
         if self._overlap is not None:
             self._overlap.sealed()
+
+    def _seal_again(self, last: _Sealed) -> None:
+        """The slot is this worker's once more (its blocks have moved meanwhile): what it computed is sent again."""
+        with tracing.span("push", step=last.step, again=True):
+            sends = self.pushes.seal_again()
+            now = time.monotonic()
+            sends += self._session.core.sealed(now, last.weight, last.hyper, last.logs, last.seconds)
+            self._session.say(sends)
 
     def _fill(self, fill: Fill) -> None:
         with tracing.span("fill"):
