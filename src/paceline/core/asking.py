@@ -86,6 +86,20 @@ class Asking:
         self.given_back[give_back.req] = Request(COORDINATOR, give_back, (), now)
         return Send(COORDINATOR, give_back)
 
+    def taken_back(self, req: int) -> None:
+        """The coordinator has heard of such an attempt.
+
+        One that it is being told of in an introduction it may not have known yet: that is said once more after it.
+        """
+        if self.rejoining is None:
+            self.given_back.pop(req, None)
+
+    def give_back_again(self, now: float) -> list[Send]:
+        """Another coordinator knows this worker now: it is told, and what it answered before counts no more."""
+        fences = [asked.message.fence for asked in self.given_back.values()]
+        self.given_back.clear()
+        return [self.give_back(fence, now) for fence in fences]
+
     def place(self, epoch: int, now: float) -> Send:
         """Where are the blocks, after `epoch`?"""
         request = PlacementRequest(self.next_req(), epoch)

@@ -274,7 +274,7 @@ class WorkerCore:
             case Prepared():
                 return self._placed(message, now)
             case Ok(req=req):
-                self._asking.given_back.pop(req, None)
+                self._asking.taken_back(req)
             case Welcome(req=req) if message.generation >= self.generation:
                 self.generation = message.generation
                 rejoining = self._asking.rejoining
@@ -290,7 +290,7 @@ class WorkerCore:
             self._void_all = False
             return self.ask(now, self.phase, evaluation=self._evaluation)
         asking = self._asking
-        out = [asked.again(now) for asked in asking.given_back.values()]
+        out = asking.give_back_again(now)
         if any(asked.message.after >= 0 for asked in asking.pulls.values()):
             return out + self._abandon(now)
         if asking.placing is not None:
