@@ -81,6 +81,39 @@ def test_servers_that_die_cost_no_step_and_no_bit_over_tcp(tmp_path: Path) -> No
     assert struck["steps"] == plain["steps"]
 
 
+NOTED = """
+import sys, pathlib
+from paceline.worker.job import Job
+batches = Job.batches
+def noted(self, *arguments, **named):
+    with pathlib.Path(f"turns-{self._session.port.node.replace('/', '-')}").open("a", buffering=1) as file:
+        for batch in batches(self, *arguments, **named):
+            grant = self._turns.grant
+            file.write(f"{grant.step} {grant.slot}\\n")
+            yield batch
+Job.batches = noted
+script = sys.argv[1]
+sys.argv = sys.argv[1:]
+exec(compile(pathlib.Path(script).read_text(), script, "exec"))
+"""
+
+
+@pytest.mark.timeout(200)
+def test_no_slot_is_computed_again_after_a_failover(tmp_path: Path) -> None:
+    """The gradients are sent to where the blocks are now."""
+    (tmp_path / "noted.py").write_text(NOTED)
+    script = [str(SCRIPT), "--epochs", "4", "--slot-ms", "40"]
+    with live(tmp_path, [*SHAPE, "--slots", "2"], tmp_path / "noted.py", *script) as running:
+        kill_servers(running, 4)
+        ended = running.wait()
+    ended.check()
+    turns = [line for file in tmp_path.glob("turns-*") for line in file.read_text().splitlines()]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["failovers"] >= 4
+    assert summary["wasted_slots"] > 0, "no kill was in the middle of a step"
+    assert sorted(turns) == sorted(f"{step} {slot}" for step in range(summary["steps"]) for slot in range(2))
+
+
 @pytest.mark.timeout(200)
 def test_with_a_window_nothing_is_lost_either(tmp_path: Path) -> None:
     summary = train(tmp_path / "struck", "ssp:3", 6, 2)

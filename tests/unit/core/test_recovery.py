@@ -19,10 +19,12 @@ from paceline.messages import (
     Declare,
     EvalGrant,
     Exited,
+    GiveBack,
     Grant,
     HeldLease,
     JobArgs,
     NotLoaded,
+    Ok,
     PhaseBegun,
     PhaseOver,
     PlacementRequest,
@@ -828,6 +830,29 @@ def test_rule_an_attempt_that_was_given_back_is_not_reported_as_sealed() -> None
     core.sealed(0.0, 1.0, HYPER, {}, 0.1)
     (intro,) = sent(core.reconnected(0.0), Register)
     assert intro.leases == ()
+
+
+def test_rule_what_is_given_back_while_a_coordinator_is_told_of_it_is_given_back_once_more() -> None:
+    """It answers at once, of a lease that it does not know yet; then it hears that the slot was sealed."""
+    core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "bsp", 1, 1)))
+    core.place(Prepared(0, 1, 0, Placement(1, ("server-0",), {"server-0": "at"})))
+    core.ask(0.0, 0)
+    grant = Grant(turn_of(core).req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20), True)
+    (pull,) = sent(core.handle("coordinator", grant, (), 0.0), Pull)
+    core.handle("server-0", PullReply(pull.req, 0, 4, 4, ()), (), 0.0)
+    (push,) = core.push(0.0, {"server-0": ((), (), Seal(1.0, (), ()))})
+    core.sealed(0.0, 1.0, HYPER, {}, 0.1)
+    (intro,) = sent(core.reconnected(0.0), Register)
+    assert [held.fence for held in intro.leases] == [fence(1)]
+    refused = Refused(push.message.req, "stale", "")  # type: ignore[attr-defined]
+    (first,) = sent(core.handle("server-0", refused, (), 0.0), GiveBack)
+    core.handle("coordinator", Ok(first.req), (), 0.0)
+    (again,) = sent(core.handle("coordinator", Welcome(intro.req, 2, 0, None, 0.5, 3.0), (), 0.0), GiveBack)
+    assert again.fence == fence(1)
+    core.handle("coordinator", Ok(first.req), (), 0.0)  # to what was said before
+    assert [g.fence for g in sent(core.tick(5.0), GiveBack)] == [fence(1)]
+    core.handle("coordinator", Ok(again.req), (), 5.0)
+    assert sent(core.tick(10.0), GiveBack) == []
 
 
 def test_a_coordinator_that_dies_between_a_rewind_and_the_placement_validates_where_it_goes_on() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from paceline.blocks import piece_of, tensor_of
 from paceline.core.attempts import Attempt
-from paceline.messages import Grant, Prepared, Push, PushAck, Register
+from paceline.messages import Grant, Prepared, Push, PushAck, Register, Seal
 from paceline.transport.base import Received
 from paceline.transport.inproc import InprocHub, InprocPort
 from paceline.types import Fence, Placement, Segment
@@ -196,6 +196,41 @@ def test_the_gradient_of_step_counts(worker: Worker, change: Callable[[Worker], 
         assert (len(sent) > len(set(sent))) == again
         for server in worker.servers:
             server.drop()
+
+
+def moved(worker: Worker) -> None:
+    """Every block is at another server, which has nothing of this turn; the slot is leased again."""
+    core = worker.session.core
+    assert core.placement is not None
+    owners = tuple(f"server-{(i + 1) % 2}/1" for i in range(len(worker.binding.blocks)))
+    worker.session.place(Prepared(2, 1, 0, Placement(2, owners, core.placement.addresses)))
+    core.task = Grant(2, 1, 0, 2, 0, worker.slot, 9, Fence(1, 100 + worker.slot), SEGMENT, True)
+    for server in worker.servers:
+        server.drop()
+
+
+@pytest.mark.parametrize("change", [nothing, clipped, taken_away])
+def test_what_was_sealed_can_be_sent_again_to_where_the_blocks_are_now(
+    worker: Worker, change: Callable[[Worker], None]
+) -> None:
+    worker.begin()
+    worker.backward()
+    change(worker)
+    worker.seal()
+    moved(worker)
+    worker.session.say(worker.pushes.seal_again())
+    worker.talk()
+    worker.check()
+    assert {push.fence for server in worker.servers for push in server.pushes} == {Fence(1, 100)}
+
+
+def test_an_empty_slot_is_as_empty_again(worker: Worker) -> None:
+    worker.begin()
+    worker.seal(empty=True)
+    moved(worker)
+    worker.session.say(worker.pushes.seal_again())
+    worker.talk()
+    assert [push.seal for server in worker.servers for push in server.pushes] == [Seal(0.0, (), ())] * 2
 
 
 def test_without_overlap_everything_goes_with_the_seal(worker: Worker) -> None:
