@@ -75,6 +75,11 @@ class Chronicle:
             self._screen.note("every block has its copies again")
         self._short = short
 
+    def wants(self, role: str, number: int, before: int) -> None:
+        """So many of a role are wanted from now on."""
+        if number != before:
+            self._screen.note(f"{number} {role}{'s' * (number != 1)} wanted instead of {before}")
+
     def restarts(self, name: str, code: int, decision: Again) -> None:
         """A role has ended, and is started again."""
         if code == EXIT_AGAIN:

@@ -35,6 +35,10 @@ class Fleet:
         staying = [name for name in self.active if name not in self._draining]
         return max(0, wanted - len(staying)), ending
 
+    def can_do_without(self, replicas: int) -> bool:
+        """Whether the run can go on with one fewer: others have its blocks, and enough stay for every copy."""
+        return 0 < replicas < self.target - 1
+
     def give_up(self, name: str) -> None:
         """This one will not be started again: one fewer is wanted."""
         self.active.remove(name)

@@ -241,12 +241,9 @@ class LocalRun:
             if (wanted, servers) != (self._crew.target, self._fleet.target):
                 self._liaison.scale(self._crew.target, self._fleet.target)
             return
-        if servers != self._fleet.target:
-            self.screen.note(f"{servers} server{'s' * (servers != 1)} wanted instead of {self._fleet.target}")
         if (wanted, servers) != (self._crew.target, self._fleet.target):
-            replace(
-                self.plan, workers=wanted, servers=servers
-            ).save()  # cut off, a run goes on with what was wanted last
+            replace(self.plan, workers=wanted, servers=servers).save()  # cut off, it goes on with what was wanted last
+        self._chronicle.wants("server", servers, self._fleet.target)
         missing, emptied = self._fleet.adjust(servers, status.get("draining", ()), status.get("drained", ()))
         for _ in range(missing):
             self._start(self._fleet.hire())
@@ -260,7 +257,7 @@ class LocalRun:
     def _resize_crew(self, wanted: int) -> None:
         if wanted == self._crew.target:
             return
-        self.screen.note(f"{wanted} worker{'s' * (wanted != 1)} wanted instead of {self._crew.target}")
+        self._chronicle.wants("worker", wanted, self._crew.target)
         missing, surplus = self._crew.adjust(wanted)
         for _ in range(missing):
             self._start(self._crew.hire())
@@ -303,7 +300,7 @@ class LocalRun:
         self._look()
         if self._liaison.status.get("failure") is not None:
             return None
-        if role == "server" and 0 < self.plan.replicas < self._fleet.target - 1:
+        if role == "server" and self._fleet.can_do_without(self.plan.replicas):
             self._fleet.give_up(name)
             self._liaison.scale(self._crew.target, self._fleet.target)
             self.screen.note(f"{why}: the run goes on with {self._fleet.target} servers", warning=True)

@@ -131,3 +131,10 @@ def test_failovers_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -
         "warning: server-0 cannot reach server-1: those copies are made again",
         "every block has its copies again",
     ]
+
+
+def test_other_numbers_are_told(sheet: Sheet, chronicle: Chronicle) -> None:
+    chronicle.wants("server", 3, 3)
+    chronicle.wants("server", 1, 3)
+    chronicle.wants("worker", 2, 1)
+    assert sheet.notes == ["1 server wanted instead of 3", "2 workers wanted instead of 1"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from paceline.engines.fleet import Fleet
 
 
@@ -57,3 +59,26 @@ def test_one_that_is_given_up_is_not_wanted_any_more() -> None:
     fleet.give_up("server-1")
     assert (fleet.target, fleet.active) == (2, ["server-0", "server-2"])
     assert fleet.adjust(2, [], []) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("servers", "replicas", "can"),
+    [
+        (3, 1, True),
+        (2, 1, False),  # the last one has nowhere to keep copies
+        (4, 2, True),
+        (3, 2, False),
+        (3, 0, False),  # nobody has its blocks
+        (1, 0, False),
+    ],
+)
+def test_who_can_be_done_without(servers: int, replicas: int, can: bool) -> None:
+    assert fleet_of(servers).can_do_without(replicas) is can
+
+
+def test_one_after_the_other_is_given_up_as_long_as_the_others_are_enough() -> None:
+    fleet = fleet_of(4)
+    fleet.give_up("server-3")
+    assert fleet.can_do_without(1)
+    fleet.give_up("server-0")
+    assert not fleet.can_do_without(1)
