@@ -48,7 +48,7 @@ def cli() -> None:
 def main() -> None:
     """Entry point. A refused value exits with 2 and one line that names it."""
     try:
-        cli(standalone_mode=False)
+        cli(prog_name="paceline", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

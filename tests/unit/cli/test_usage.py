@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,20 @@ def test_no_threads_at_all_are_refused() -> None:
     with pytest.raises(UsageError, match="PACELINE_THREADS"):
         worker_env({"PACELINE_THREADS": "0"})
     assert worker_env({}).threads == 1
+
+
+@pytest.mark.parametrize("module", ["paceline", "paceline.cli.main"])
+def test_the_module_is_the_command(module: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", module]
+    assert (
+        run([*command, "--help"], tmp_path, timeout_s=20).check().lines[0]
+        == "Usage: paceline [OPTIONS] COMMAND [ARGS]..."
+    )
+    assert run([*command, "--version"], tmp_path, timeout_s=20).check().out.startswith("paceline, version ")
+    wrong = run([*command, "run", "--wrokers", "2"], tmp_path, timeout_s=20).check(2)
+    assert wrong.lines[:2] == [
+        "Usage: paceline run [OPTIONS] [SCRIPT] [ARGUMENTS]...",
+        "Try 'paceline run --help' for help.",
+    ]
+    refused = run([*command, "status", "nowhere"], tmp_path, timeout_s=20).check(2)
+    assert refused.lines[-1].startswith("paceline: nowhere is not a run directory")
