@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.cluster import PACELINE, ROOT, TRAIN_CASE, Ended, Live, live, run
 from tests.e2e.reference import expected
 
+from paceline.checkpoint.manifest import folder_name
 from paceline.runtime.rundir import RunDir
 
 SMALL = ROOT / "tests" / "e2e" / "small.py"
@@ -69,8 +70,12 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path: P
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
+    incomplete = kept[-1].with_name(folder_name(0, 99))
+    incomplete.mkdir()
     ended = resume(tmp_path)
     summary_of(ended, tmp_path)
+    assert f"warning: checkpoint {incomplete.name} cannot be used: incomplete: COMPLETE is missing" in ended.out
+    assert ended.out.count(incomplete.name) == 1, "it is named once"
     assert f"warning: checkpoint {kept[-1].name} cannot be used: {shard.name} is damaged" in ended.out
     assert f"resuming from checkpoint {kept[-2].name}" in ended.out
 

@@ -27,14 +27,17 @@ from paceline.messages import Checkpoint
 logger = logging.getLogger(__name__)
 
 
-def complete_checkpoints(storage: Storage) -> list[Checkpoint]:
-    """The checkpoints that are complete, oldest first; their tensors are not looked at."""
+def complete_checkpoints(storage: Storage, resume: str | None = None) -> list[Checkpoint]:
+    """The checkpoints that are complete, oldest first; their tensors are not looked at.
+
+    The others are named, but for those above the folder `resume`: whoever chose it has looked at them, and said so.
+    """
     found = []
     try:
         for listed in list_checkpoints(storage, verify=False):
             if listed.manifest is not None:
                 found.append(Checkpoint(listed.folder, listed.manifest.position))
-            else:
+            elif resume is None or listed.folder <= resume:
                 logger.warning("checkpoint %s is passed over: %s", listed.folder, listed.problem)
     except OSError as error:
         logger.warning("cannot list the checkpoints in %s: %s", storage.url, error)

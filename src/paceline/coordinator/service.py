@@ -65,7 +65,7 @@ class CoordinatorService:
         self.log = log
         self.run = run
         history = log.history()
-        checkpoints = [] if storage is None else complete_checkpoints(storage)
+        checkpoints = [] if storage is None else complete_checkpoints(storage, spec.resume)
         self.core = CoordinatorCore(spec, log.generation, history, checkpoints)
         self.ended: str | None = None
         path = None if str(log.path) == ":memory:" else log.path

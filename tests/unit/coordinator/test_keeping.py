@@ -160,7 +160,24 @@ def test_damaged_and_incomplete_ones_are_passed_over(tmp_path: Path, caplog: pyt
     shard(storage, folder_name(0, 9))
     assert [c.position.version for c in complete_checkpoints(storage)] == [1, 3]
     assert folder_name(0, 2) in caplog.text
+    assert folder_name(0, 9) in caplog.text
     assert complete_checkpoints(LocalStorage(tmp_path / "nowhere")) == []
+
+
+def test_what_was_passed_over_to_resume_is_not_named_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    storage = LocalStorage(tmp_path)
+    keeper = Keeper(storage, None, 1)
+    keeper.complete(complete(storage, 2))
+    outcome(keeper)
+    shard(storage, folder_name(0, 1))
+    shard(storage, folder_name(0, 3))
+    assert [c.position.version for c in complete_checkpoints(storage, folder_name(0, 2))] == [2]
+    assert folder_name(0, 3) not in caplog.text
+    assert folder_name(0, 1) in caplog.text, "nobody has looked below the one that was chosen"
+    caplog.clear()
+    storage.remove(folder_name(0, 2))
+    assert complete_checkpoints(storage, "") == []
+    assert caplog.text == "", "none of them could be used"
 
 
 def test_a_disk_that_is_full_at_the_very_end_keeps_the_old_one(small_disk: Path) -> None:
