@@ -60,14 +60,19 @@ class Chronicle:
         self._screen.status(status)
 
     def _moved(self, status: Mapping[str, Any]) -> None:
-        """Backups that took over, sets that shrank, and that every block has its copies again."""
+        """Backups that took over, sets that shrank, and that every block has its copies again.
+
+        What came before a rewind that is heard of with it is not told any more.
+        """
         generation, changes = status.get("generation", 0), status.get("changes", ())
         told, self._changes = self._changes, (generation, changes[-1]["number"] if changes else 0)
+        undone = max((c["number"] for c in changes if c["kind"] == "rewind"), default=0)
         for change in changes:
-            if told is None or (generation, change["number"]) <= told:
+            if told is None or (generation, change["number"]) <= told or change["number"] < undone:
                 continue
             if change["kind"] == "failover":
-                self._screen.note(f"{change['why']}: a backup took over, and no commit is lost", warning=True)
+                # That no commit is lost is not said: another server may be dead already.
+                self._screen.note(f"{change['why']}: a backup took over", warning=True)
             elif change["kind"] == "shrink":
                 self._screen.note(f"{change['why']}: those copies are made again", warning=True)
         short = (status.get("placement") or {}).get("short", 0) > 0

@@ -106,10 +106,11 @@ def test_ends(sheet: Sheet, chronicle: Chronicle) -> None:
     assert enough("server-0", -9, GiveUp(1), 0) == "server-0 ended (signal 9), and --max-restarts is 0"
 
 
-def test_failovers_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -> None:
-    def change(number: int, kind: str, why: str) -> dict[str, Any]:
-        return {"number": number, "kind": kind, "why": why, "age_s": 0.1}
+def change(number: int, kind: str, why: str) -> dict[str, Any]:
+    return {"number": number, "kind": kind, "why": why, "age_s": 0.1}
 
+
+def test_failovers_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -> None:
     old = change(1, "failover", "server-0 is lost (killed)")
     lost, planned = change(2, "failover", "server-1 is lost (killed)"), change(3, "planned", "copies are made")
     cut = change(1, "shrink", "server-0 cannot reach server-1")
@@ -126,7 +127,7 @@ def test_failovers_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -
     ):
         chronicle.status({"generation": generation, "changes": changes, "placement": placement})
     assert sheet.notes == [
-        "warning: server-1 is lost (killed): a backup took over, and no commit is lost",
+        "warning: server-1 is lost (killed): a backup took over",
         "every block has its copies again",
         "warning: server-0 cannot reach server-1: those copies are made again",
         "every block has its copies again",
@@ -138,3 +139,29 @@ def test_other_numbers_are_told(sheet: Sheet, chronicle: Chronicle) -> None:
     chronicle.wants("server", 1, 3)
     chronicle.wants("worker", 2, 1)
     assert sheet.notes == ["1 server wanted instead of 3", "2 workers wanted instead of 1"]
+
+
+LOST_0 = change(1, "failover", "server-0 is lost (killed)")
+LOST_1 = change(2, "rewind", "server-1 is lost (killed)")
+LOST_2 = change(3, "failover", "server-2 is lost (killed)")
+BEFORE = {"generation": 1, "rewinds": 0, "recomputed_steps": 0, "version": 9, "changes": []}
+AFTER = {"generation": 1, "rewinds": 1, "recomputed_steps": 3, "version": 6}
+
+
+def test_a_failover_promises_nothing_that_a_second_loss_would_break(sheet: Sheet, chronicle: Chronicle) -> None:
+    for status in (BEFORE, {**BEFORE, "changes": [LOST_0]}, {**AFTER, "changes": [LOST_0, LOST_1]}):
+        chronicle.status(status)
+    assert sheet.notes == [
+        "warning: server-0 is lost (killed): a backup took over",
+        "warning: server-1 is lost (killed): the job goes back to version 6 and computes 3 steps again",
+    ]
+
+
+def test_a_rewind_is_the_end_of_what_was_before_it(sheet: Sheet, chronicle: Chronicle) -> None:
+    """All of it is heard of at once: the backup that took over did not help."""
+    chronicle.status(BEFORE)
+    chronicle.status({**AFTER, "changes": [LOST_0, LOST_1, LOST_2]})
+    assert sheet.notes == [
+        "warning: server-1 is lost (killed): the job goes back to version 6 and computes 3 steps again",
+        "warning: server-2 is lost (killed): a backup took over",
+    ]
