@@ -24,15 +24,19 @@ STARTED = ["-w", "2", "-s", "2", "--seed", "7", "--checkpoint-every", "2"]
 def cut_off(running: Live, *, checkpoints: int) -> list[Path]:
     """A power cut, as far as a process sees one: everything is killed at once, when so many checkpoints are whole."""
     running.until(lambda status: len(whole(running.dir)) >= checkpoints and status["version"] >= 5)
-    roles = running.roles()
     running.process.send_signal(signal.SIGSTOP)  # nobody restarts anything
+    kill_all(running)
+    return whole(running.dir)
+
+
+def kill_all(running: Live) -> None:
+    roles = running.roles()
     for process in roles.values():
         process.kill()
     running.process.kill()
     running.process.wait()
     _, alive = psutil.wait_procs(list(roles.values()), timeout=5.0)
     assert not alive
-    return whole(running.dir)
 
 
 def whole(where: Path) -> list[Path]:
@@ -91,6 +95,20 @@ def test_a_run_without_a_checkpoint_begins_from_nothing(tmp_path: Path) -> None:
     ended = resume(tmp_path)
     summary_of(ended, tmp_path)
     assert "there is no whole checkpoint: starting from nothing" in ended.out
+
+
+def test_a_run_goes_on_with_what_was_wanted_last_though_its_launcher_never_heard_of_it(tmp_path: Path) -> None:
+    options = ["-w", "1", "-s", "1", "--checkpoint-every", "0"]
+    with live(tmp_path, options, SMALL, "--epochs", "1000", "--sleep", "0.02") as running:
+        running.until_version(1)
+        running.process.send_signal(signal.SIGSTOP)
+        run([*PACELINE, "scale", "run", "-w", "2"], tmp_path, timeout_s=20).check()
+        run([*PACELINE, "scale", "run", "-s", "3"], tmp_path, timeout_s=20).check()
+        kill_all(running)
+    ended = resume(tmp_path, "-s", "2", "--max-steps", "5").check()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["workers"], summary["servers"]) == (2, 2), "the command line goes over what was wanted"
+    assert "wanted instead of" not in ended.out, "they are there from the start"
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from paceline.runtime.rundir import RunDir
 
 
 @click.command("scale")
@@ -41,10 +45,24 @@ def command(run: Path | None, workers: int | None, servers: int | None) -> None:
         raise UsageError(f"no coordinator of {path} answers: it is not running") from None
     finally:
         observer.close()
+    _keep(where, {"workers": workers, "servers": servers})
     if workers is not None:
         click.echo(f"{path}: {_change('worker', workers, before['wanted_workers'])}")
     if servers is not None:
         click.echo(f"{path}: {_change('server', servers, before['wanted_servers'], len(before['draining']))}")
+
+
+def _keep(where: RunDir, wanted: Mapping[str, int | None]) -> None:
+    """`--resume` goes on with what was wanted last, though the launcher may end before it has heard of it.
+
+    The log knows the number too, but not who asked for it: when a worker leaves for good, the launcher asks for one
+    fewer, and a run that goes on is to have that one again.
+    """
+    from paceline.errors import UsageError
+
+    with suppress(OSError, UsageError):  # the coordinator knows; the launcher will keep it
+        if plan := where.plan():
+            where.write_plan(plan | {role: number for role, number in wanted.items() if number is not None})
 
 
 def _check_replicas(servers: int, status: Mapping[str, Any]) -> None:
