@@ -26,11 +26,12 @@ from paceline.messages import (
     PhaseOver,
     Stop,
 )
-from paceline.types import Hyper, Kind, PhaseSpec, Segment
+from paceline.types import Kind, PhaseSpec, Segment
 from paceline.worker.binding import Binding
 from paceline.worker.leaving import left_by_break
 from paceline.worker.overlap import Overlap
 from paceline.worker.pushing import Pushes
+from paceline.worker.sealed import SealedTurn
 from paceline.worker.sealing import Replay
 from paceline.worker.session import Session
 from paceline.worker.validation import Validator
@@ -50,25 +51,6 @@ class _Batch(NamedTuple):
     slot: int
     content: Any
     num_samples: int
-
-
-class _Sealed(NamedTuple):
-    """A turn whose gradients are still there: of which slot, computed on which version, and what it reported."""
-
-    segment: Segment
-    incarnation: int
-    step: int
-    slot: int
-    version: int
-    weight: float
-    hyper: Hyper
-    logs: dict[str, float]
-    seconds: float
-
-    def answers(self, grant: Grant) -> bool:
-        """Whether computing `grant` would be computing this once more, if it is on the same version."""
-        of = grant.segment, grant.incarnation, grant.step, grant.slot
-        return self.version >= 0 and of == (self.segment, self.incarnation, self.step, self.slot)
 
 
 class Turns:
@@ -100,7 +82,7 @@ class Turns:
         self._overlap: Overlap | None = None
         self._maker: BatchMaker | None = None
         self._batch: _Batch | None = None
-        self._last: _Sealed | None = None
+        self._last: SealedTurn | None = None
         self._version = -1
         self._seeded: tuple[int, int] | None = None
         self._began = 0.0
@@ -173,12 +155,9 @@ class Turns:
         while self.next_task() is None:
             grant = self.grant
             assert grant is not None
-            if (
-                self._last is not None
-                and self._last.answers(grant)
-                and self._last.version == self._session.core.version
-            ):
-                self._seal_again(self._last)
+            last = self._last
+            if last is not None and last.is_of(grant) and last.version == self._session.core.version:
+                self._seal_again(last)
                 continue
             batch = self._make(grant)
             self._batch = None
@@ -268,7 +247,7 @@ class Turns:
 
     def _computes(self, task: Grant) -> bool:
         """Whether `task` will be a turn of the script."""
-        return task.segment is not None and (self._last is None or not self._last.answers(task))
+        return task.segment is not None and (self._last is None or not self._last.is_of(task))
 
     def _over(self, task: PhaseOver | EvalOver) -> None:
         self.metrics.update(task.metrics)
@@ -352,22 +331,19 @@ class Turns:
             logs = {name: float(value) for name, value in self.logged.items()}
             now = time.monotonic()
             weight = 0.0 if made is None else self.pushes.weight
-            grant, hyper, seconds = self.grant, binding.hyper(), now - self._began
-            assert grant is not None
-            assert grant.segment is not None
-            of = grant.segment, grant.incarnation, grant.step, grant.slot
-            self._last = _Sealed(*of, self._version, weight, hyper, logs, seconds)
-            sends += core.sealed(now, weight, hyper, logs, seconds)
+            assert self.grant is not None
+            self._last = SealedTurn(self.grant, self._version, weight, binding.hyper(), logs, now - self._began)
+            sends += core.sealed(now, *self._last.report)
             self._session.say(sends)
         if self._overlap is not None:
             self._overlap.sealed()
 
-    def _seal_again(self, last: _Sealed) -> None:
+    def _seal_again(self, last: SealedTurn) -> None:
         """The slot is this worker's once more (its blocks have moved meanwhile): what it computed is sent again."""
-        with tracing.span("push", step=last.step, again=True):
+        with tracing.span("push", step=last.grant.step, again=True):
             sends = self.pushes.seal_again()
             now = time.monotonic()
-            sends += self._session.core.sealed(now, last.weight, last.hyper, last.logs, last.seconds)
+            sends += self._session.core.sealed(now, *last.report)
             self._session.say(sends)
 
     def _fill(self, fill: Fill) -> None:

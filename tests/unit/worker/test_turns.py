@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,9 @@ from paceline.core.sampling import slot_seed
 from paceline.core.worker import WorkerState
 from paceline.data.seeding import preserved, seed_all
 from paceline.messages import Grant
+from paceline.types import Fence, Segment
 from paceline.worker.job import Job
+from paceline.worker.sealed import SealedTurn
 
 SEED = 11
 
@@ -105,3 +108,51 @@ def test_a_batch_for_a_lease_that_became_void_is_dropped(job: Job) -> None:
     for batch in loop:
         model(batch).sum().backward()
         optimizer.step()
+
+
+SEGMENT = Segment(0, 0, 0, 0, 100, 1, 6400, 2, 64, True, False, 0, "bsp")
+GRANT = Grant(1, 1, 0, 1, 3, 1, 2, Fence(1, 1), SEGMENT, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"fence": Fence(2, 9), "epoch": 2, "req": 7, "generation": 2, "lead": False}, True),
+        ({"incarnation": 1}, False),
+        ({"step": 4}, False),
+        ({"slot": 0}, False),
+        ({"segment": msgspec.structs.replace(SEGMENT, batch_size=32)}, False),
+    ],
+)
+def test_which_leases_are_of_a_turn_that_was_computed(changes: dict[str, Any], same: bool) -> None:
+    turn = SealedTurn(GRANT, 3, 1.0, (), {}, 0.1)
+    assert turn.is_of(msgspec.structs.replace(GRANT, **changes)) == same
+    assert not turn._replace(version=-1).is_of(GRANT), "nobody knows what it was computed on"
+
+
+@pytest.mark.parametrize("moved_on", [False, True])
+def test_a_slot_that_comes_back_is_computed_again_only_on_another_version(
+    job: Job, monkeypatch: pytest.MonkeyPatch, moved_on: bool
+) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    job.prepare(model, optimizer)
+    turns, sent_again = job._turns, []
+    monkeypatch.setattr(turns, "_seal_again", lambda last: sent_again.append(last.grant))
+    loop = job.batches(Rows(), 2, slots=1, shuffle=False)
+    first = next(loop)
+    grant = turns.grant
+    model(first).sum().backward()
+    optimizer.step()
+    core, next_task = turns._session.core, turns.next_task
+
+    def again() -> None:
+        monkeypatch.setattr(turns, "next_task", next_task)
+        turns.grant = grant
+        core.held = dict.fromkeys(core.held, 0 if not moved_on else 1)
+
+    monkeypatch.setattr(turns, "next_task", again)
+    second = next(loop)
+    assert sent_again == ([] if moved_on else [grant])
+    assert torch.equal(second, first) == moved_on
+    del loop
