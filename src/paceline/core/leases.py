@@ -93,9 +93,8 @@ class LeaseBook:
         them. Returns the leases that nobody had sealed, and how many had been.
         """
         held, sealed = self.open_leases(), len(self._sealed)
-        keep = initialised and bool(self._leases) and self.schedule.window(step) == 0
-        theirs = [(ls.fence, ls.worker, ls.slot) for ls in self._leases.values() if keep and ls.slot.step == step]
-        self.reserved.begin(theirs, now)
+        theirs = [(ls.fence, ls.worker, ls.slot) for ls in self._leases.values() if ls.slot.step == step]
+        self.reserved.begin(step, theirs if initialised and theirs and not self.schedule.window(step) else (), now)
         self._next = SlotId(step, 0) if initialised else SlotId(INIT_STEP, 0)
         self._requeued.clear()
         self._waiting.clear()

@@ -34,9 +34,10 @@ class Reserved:
         """Whether a slot is left to `worker`."""
         return worker in self._of
 
-    def begin(self, held: Iterable[tuple[Fence, NodeId, SlotId]], now: float) -> None:
-        """What was given to whom has become void; before, nothing was left to anybody any more."""
-        self._of = {worker: Reservation(worker, slot, now) for _, worker, slot in sorted(held)}
+    def begin(self, step: int, held: Iterable[tuple[Fence, NodeId, SlotId]], now: float) -> None:
+        """Slots of `step` that were given to somebody have become void. What nobody has fetched yet is still theirs."""
+        self._of = {worker: r for worker, r in self._of.items() if r.slot.step == step}
+        self._of |= {worker: Reservation(worker, slot, now) for _, worker, slot in sorted(held)}
 
     def all(self) -> list[Reservation]:
         """Everything that is left to somebody."""

@@ -53,6 +53,18 @@ def test_a_worker_that_had_two_gets_the_newer_one() -> None:
     assert take(leases, "a") == (1, 0)
 
 
+def test_it_is_still_theirs_when_the_blocks_change_hands_once_more() -> None:
+    leases = struck()
+    assert take(leases, "b") == (0, 1)
+    leases.restart(0, initialised=True, now=2.0)
+    assert take(leases, "c") == (1, 0)
+    assert [take(leases, w) for w in "ba"] == [(0, 1), (0, 0)]
+    leases.restart(1, initialised=True, now=3.0)
+    lease = leases.grant("b", 1, True, 5)
+    assert lease is not None
+    assert lease.slot == (1, 1), "step 0 is committed, and c had a slot of step 1"
+
+
 def test_what_is_not_fetched_is_anybodys_at_last() -> None:
     leases = struck()
     assert take(leases, "c") == (1, 0)
@@ -74,7 +86,7 @@ def test_a_slot_is_not_lost_with_one_that_may_not_have_it_now() -> None:
     assert take(leases, "a", end=0) is None, "it is in another loop"
     assert [take(leases, w) for w in "cb"] == [(0, 0), (0, 1)]
     late = struck(slots=3, hold=1, workers="a")
-    late.reserved.begin([(fence(1), "a", SlotId(0, 2))], 0.0)
+    late.reserved.begin(0, [(fence(1), "a", SlotId(0, 2))], 0.0)
     assert take(late, "a") == (0, 0), "the servers have no room for a later one"
     assert late.summed("s0", 0, 1, 1)
     assert take(late, "a") == (0, 1)
