@@ -84,13 +84,18 @@ class SimServers:
         return True
 
     def is_redundant(self) -> bool:
-        """Whether every block has all its copies, on healthy servers that the coordinator hears."""
+        """Whether every block has all its copies, on healthy servers that the coordinator hears.
+
+        A server that complains of another is about to lose its copy there: to lose it as well would be a second loss.
+        """
         placement, cluster = self._placement(), self._cluster
         if placement is None or cluster.coordinator.core.awaited or placement.joining:
             return False
         core = cluster.coordinator.core
         heard = {m.node for m in core.members.by_role("server") if core.now - m.seen < _BEATS * core.spec.heartbeat_s}
         healthy = {s.node for s in self.servers if s.alive and not s.stopped} & heard
+        if any(heard.issuperset(pair) for pair in core.cuts):
+            return False
         copies = [placement.copies(b) for b in range(len(placement.owners))]
         replicas = cluster.scenario.cluster.replicas
         return all(len(members) > replicas and healthy.issuperset(members) for members in copies)
