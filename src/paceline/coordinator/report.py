@@ -10,6 +10,8 @@ from paceline.coordinator.copies import drained, placed
 from paceline.coordinator.course import Course
 from paceline.coordinator.numbers import plain, shown
 from paceline.core.coordinator import CoordinatorCore
+from paceline.core.leases import Lease
+from paceline.core.reserved import Reservation
 from paceline.types import UNLIMITED, name_of
 
 _LATE_S = 5.0  # after which the progress line names whom a step waits for
@@ -86,13 +88,15 @@ def _rate(core: CoordinatorCore, course: Course, now: float) -> float:
 
 
 def _slowest(core: CoordinatorCore) -> dict[str, object] | None:
-    """The lease that the oldest uncommitted step has waited for longest."""
-    lease = core.leases.oldest_open(core.watermark.low)
-    if lease is None:
+    """What the oldest uncommitted step has waited for longest: a lease, or a slot that is left to a worker."""
+    found: Lease | Reservation | None = core.leases.oldest_open(core.watermark.low)
+    if found is None:
+        found = min(core.leases.reserved.all(), key=lambda left: left.at, default=None)
+    if found is None:
         return None
-    member = core.members.members.get(lease.worker)
-    worker = member.name if member is not None else lease.worker
-    return {"step": lease.slot.step, "slot": lease.slot.slot, "worker": worker, "seconds": core.now - lease.at}
+    member = core.members.members.get(found.worker)
+    worker = member.name if member is not None else found.worker
+    return {"step": found.slot.step, "slot": found.slot.slot, "worker": worker, "seconds": core.now - found.at}
 
 
 def unfinished(core: CoordinatorCore, course: Course) -> bool:

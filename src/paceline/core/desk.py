@@ -29,6 +29,8 @@ from paceline.types import (
     NodeId,
 )
 
+_UNKNOWN_S = 60.0  # in which a worker fetches what was left to it, where it is not known how fast anybody is
+
 
 class Desk:
     """Answers turns, at once or when something becomes free."""
@@ -116,7 +118,7 @@ class Desk:
                 effects.append(Send(node, reply))
             elif not self._sheltered and not self._differ():
                 return effects
-        if self._waiting:
+        if self._waiting.keys() - self._job.cut_off:
             return effects
         if self._job.failure is None:
             lease = self._job.leases.recall(self._job.watermark.low, self._job.version >= 0)
@@ -129,7 +131,10 @@ class Desk:
         return bool(self._job.leases.reserved) or self._job.evaluations.waiting(len(self._job.evaluations.validators))
 
     def speculate(self) -> list[Effect]:
-        """Late slots are leased again, to workers that have nothing to do or that only wait for one of them."""
+        """Late slots are leased again, to workers that have nothing to do or that only wait for one of them.
+
+        So are slots that were left to workers who are late to fetch them.
+        """
         job = self._job
         step = job.watermark.low
         if job.version < 0 or job.placement is None or job.awaited or job.is_over():
@@ -152,14 +157,15 @@ class Desk:
     def _release(self) -> list[Effect]:
         """Who does not come for the slot that was left to it in the usual time does not get it for certain."""
         job = self._job
-        late = [
-            r.worker
-            for r in job.leases.reserved.all()
-            if r.worker in job.cut_off or job.pace.is_late(r.worker, job.now - r.at)
-        ]
+        late = [r.worker for r in job.leases.reserved.all() if self._is_late(r.worker, job.now - r.at)]
         for worker in late:
             job.leases.release(worker)
         return self.serve() if late else []
+
+    def _is_late(self, worker: NodeId, elapsed_s: float) -> bool:
+        if self._job.pace.typical is None:  # nobody knows yet how long a slot takes
+            return elapsed_s > _UNKNOWN_S
+        return self._job.pace.is_late(worker, elapsed_s)
 
     def _second(self, node: NodeId) -> Lease | None:
         """A late slot for `node` to try as well."""
@@ -248,7 +254,8 @@ class Desk:
         open_ = self._job.phases.open
         mine = open_ is not None and open_.spec.number == turn.phase and turn.evaluation < 0
         end = open_.end if open_ is not None and mine else 0  # step 0 is beyond 0, the initial weights are not
-        lease = self._second(node) if mine and self._late else None
+        # What it has computed comes before what others are late with.
+        lease = self._second(node) if mine and self._late and not self._job.leases.reserved.has(node) else None
         if lease is None and mine and self._job.version >= 0 and self._shelters(node, end):
             self._sheltered = True
             return None

@@ -162,24 +162,25 @@ class LeaseBook:
             slot = heappop(self._requeued)
             self._waiting.discard(slot)
             return slot
-        slot = self._next
-        if slot.step == INIT_STEP:
-            self._next = SlotId(0, 0)
-            again = initialised or slot in self._by_slot
-            return slot if not again else self._take(watermark, initialised, end_step)
-        if not initialised and slot.step > 0:
-            return None
-        if slot.step >= end_step or not may_lease(self.schedule.window(slot.step), slot.step, watermark):
-            return None
-        last = slot.slot + 1 == self.schedule.num_slots(slot.step)
-        after = SlotId(slot.step + 1, 0) if last else SlotId(slot.step, slot.slot + 1)
-        if slot in self._by_slot or self._done(slot):  # somebody had it under an earlier coordinator
-            self._next = after
-            return self._take(watermark, initialised, end_step)
-        if slot.slot >= self._step(slot.step).low + self.hold:
-            return None
-        self._next = after
-        return slot if slot not in self.reserved else self._take(watermark, initialised, end_step)
+        while True:
+            slot = self._next
+            if slot.step == INIT_STEP:
+                self._next = SlotId(0, 0)
+                if not initialised and slot not in self._by_slot:
+                    return slot
+                continue
+            if not initialised and slot.step > 0:
+                return None
+            if slot.step >= end_step or not may_lease(self.schedule.window(slot.step), slot.step, watermark):
+                return None
+            # Somebody had it under an earlier coordinator, or fetched what was left to it.
+            is_taken = slot in self._by_slot or self._done(slot)
+            if not is_taken and slot.slot >= self._step(slot.step).low + self.hold:
+                return None
+            last = slot.slot + 1 == self.schedule.num_slots(slot.step)
+            self._next = SlotId(slot.step + 1, 0) if last else SlotId(slot.step, slot.slot + 1)
+            if not is_taken and slot not in self.reserved:
+                return slot
 
     def _step(self, number: int) -> _Step:
         step = self._steps.get(number)
@@ -255,7 +256,10 @@ class LeaseBook:
         return bool(self._requeued)
 
     def unleased(self, end_step: int, *, in_step: bool) -> int:
-        """How many slots nobody has yet: of the step that is leased now, or of all steps before `end_step`."""
+        """How many slots nobody has yet: of the step that is leased now, or of all steps before `end_step`.
+
+        Not exactly: what was leased out of order counts, what is left to somebody may not.
+        """
         count, at = len(self._requeued), self._next
         if at.step == INIT_STEP or at.step >= end_step:
             return count
@@ -334,6 +338,7 @@ class LeaseBook:
                 self._remove(lease)
         self._steps.pop(step, None)
         self._keep_requeued([s for s in self._requeued if s.step != step])
+        self.reserved.end_steps(lambda other: other == step)
         return sealed
 
     def beyond(self, end_step: int) -> list[Lease]:
@@ -344,7 +349,7 @@ class LeaseBook:
         for step in [s for s in self._steps if s >= end_step]:
             del self._steps[step]
         self._keep_requeued([s for s in self._requeued if s.step < end_step])
-        self.reserved.end_from(end_step)
+        self.reserved.end_steps(lambda step: step >= end_step)
         if self._next.step >= end_step:
             self._next = SlotId(end_step, 0)
         return void
@@ -363,7 +368,7 @@ class LeaseBook:
         if self._by_slot.get(slot) or slot in self._waiting:
             return None  # somebody else is on it, or will be
         if slot >= self._next:
-            return slot  # adopted out of order: its turn comes anyway
+            return slot  # it was leased out of order: its turn comes anyway
         heappush(self._requeued, slot)
         self._waiting.add(slot)
         return slot

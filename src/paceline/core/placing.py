@@ -245,6 +245,8 @@ class Placing:
         """Workers that cannot reach some primary get no leases."""
         job = self._job
         job.cut_off = {node for node, peer in self.reach.cuts(job.now) if peer in job.owners}
+        for node in job.cut_off:
+            job.leases.release(node)
 
     # ------------------------------------------------------------ what should be elsewhere
 

@@ -92,9 +92,10 @@ class Nursery:
             self._sock.close()
             self._sock = None
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            if self._process.returncode is None:  # not waited for yet, it still owns its number
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
             bury(self._process.pid)
             self._process = None
             _adoption.end()

@@ -92,8 +92,9 @@ class Asked:
         if len(self._said) >= _LENGTH.size:
             pid = _LENGTH.unpack(self._said[: _LENGTH.size])[0]
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:  # else the number may be somebody else's by now
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
 
 
 def _exactly(sock: socket.socket, nbytes: int) -> bytes:
@@ -140,7 +141,7 @@ def _born(sock: socket.socket) -> Birth | None:
 def _load_for_training() -> None:
     """What torch loads when the first optimizer is made: two seconds of a core, in every worker that is started.
 
-    Servers do without, and are not kept waiting for it.
+    Servers do without: those that are started before the first worker do not wait for it.
     """
     if "torch._dynamo" not in sys.modules:
         with contextlib.suppress(Exception):  # the script of a worker that needs it will tell why it cannot be loaded

@@ -10,10 +10,10 @@ from torch import nn
 
 from paceline.blocks import piece_of, tensor_of
 from paceline.core.attempts import Attempt
-from paceline.messages import Grant, Prepared, Push, PushAck, Register, Seal
+from paceline.messages import BlockFrame, Grant, Prepared, Push, PushAck, Register, Seal
 from paceline.transport.base import Received
 from paceline.transport.inproc import InprocHub, InprocPort
-from paceline.types import Fence, Placement, Segment
+from paceline.types import Fence, Kind, Placement, Segment
 from paceline.worker.binding import Binding
 from paceline.worker.overlap import SMALLEST_NBYTES, Overlap, pays
 from paceline.worker.pushing import Pushes
@@ -222,6 +222,53 @@ def test_what_was_sealed_can_be_sent_again_to_where_the_blocks_are_now(
     worker.talk()
     worker.check()
     assert {push.fence for server in worker.servers for push in server.pushes} == {Fence(1, 100)}
+
+
+def held(worker: Worker) -> dict[int, tuple[bytes, float, frozenset[int]]]:
+    """What the servers have, by block: its bytes, its weight, and what is absent of it."""
+    found = {}
+    for server in worker.servers:
+        assert server.attempt.whole
+        seal = server.attempt.seal
+        assert seal is not None
+        for index, _ in seal.revs:
+            tensors = {p.tensor for p in worker.binding.blocks[index].pieces}
+            payload = server.attempt.payloads[index]
+            assert isinstance(payload, memoryview)
+            found[index] = bytes(payload), seal.weight, frozenset(seal.absent) & tensors
+    return found
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_statistics_and_weights_are_sent_again_whatever_became_of_the_model(weight: float) -> None:
+    torch.manual_seed(0)
+    normal = Worker(nn.Sequential(nn.Linear(40, 400), nn.BatchNorm1d(400), nn.Linear(400, 400), nn.Linear(400, 10)))
+    for _ in range(3):  # stages are in use
+        normal.begin()
+        normal.backward()
+        normal.seal()
+        for server in normal.servers:
+            server.drop()
+    normal.begin(weight)
+    normal.backward()
+    clipped(normal)
+    normal.seal()
+    first = held(normal)
+    assert {normal.binding.blocks[index].kind for index in first} == {Kind.PARAMETER, Kind.MEAN, Kind.LAST}
+    normal.binding.drop_gradients()
+    normal.binding.begin_turn()
+    normal.model(torch.randn(4, 40))
+    normal.binding.restore()
+    for block in normal.binding.blocks:  # as if something else were read meanwhile
+        normal.binding.fill([BlockFrame(block.index, block.dtype, block.numel)], [memoryview(bytearray(block.nbytes))])
+    for _ in range(2):
+        moved(normal)
+        normal.session.say(normal.pushes.seal_again())
+        normal.talk()
+        assert held(normal) == first
+    normal.overlap.close()
+    for port in [normal.port, *(s.port for s in normal.servers)]:
+        port.close()
 
 
 def test_an_empty_slot_is_as_empty_again(worker: Worker) -> None:
