@@ -348,5 +348,5 @@ def test_a_slow_one_is_given_what_it_has() -> None:
     tick(job, 0.0)
     assert job.core.pace.is_slow(slow, job.now)
     kill(job, "server-0")
-    assert slots(job.turn(slow)) == {slow: (2, 1)}
     assert slots(job.turn(fast)) == {fast: (2, 0)}
+    assert slots(job.turn(slow)) == {slow: (2, 1)}
