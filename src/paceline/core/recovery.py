@@ -195,7 +195,8 @@ class Recovery:
         if server not in job.awaited:
             return effects + self._catch_up(server, applied)
         job.awaited.discard(server)
-        self._heard[server] = applied, frozenset(message.kept)
+        # One that has not heard of a rewind yet speaks of versions that are no more.
+        self._heard[server] = applied, frozenset(message.kept if message.incarnation == job.incarnation else ())
         return effects if job.awaited else effects + self._all_heard()
 
     def gone(self, server: NodeId) -> list[Effect]:
@@ -249,7 +250,7 @@ class Recovery:
         job = self._job
         ends = {phase.end_version for phase in job.phases.phases}
         closed = [p for p in job.phases.phases if p.end_version is not None]
-        versions = sorted(v for v in kept if v > 0)
+        versions = sorted(v for v in kept if v >= 0)
         for version in versions:
             for validator in job.evaluations.due(version, last=version in ends):
                 if (validator.number, version) in self._validated:

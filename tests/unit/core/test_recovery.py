@@ -871,3 +871,35 @@ def test_a_coordinator_that_dies_between_a_rewind_and_the_placement_validates_wh
     desk.restart([complete.checkpoint])
     assert desk.core.rewinding
     assert [r.version for r in desk.core.evaluations.rounds.values()] == [1]
+
+
+def test_versions_that_a_server_kept_before_a_rewind_are_not_validated_after_it() -> None:
+    """It was cut off: it has not heard that the job went back when another coordinator asks it what it has."""
+    desk = Desk(servers=2, rewinds=True).start(begin=False)
+    for worker in desk.workers:
+        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
+        desk.begin(worker, data_len=80)
+    desk.initialise()
+    desk.finish_step(0)
+    assert [r.version for r in desk.core.evaluations.rounds.values()] == [1]
+    desk.wrote(desk.core.lost("server-1", "gone", desk.now))
+    desk.say("server-1/2", Register(desk.req(), "server", "server-1", 2, "here", "there"))
+    assert (desk.core.incarnation, desk.core.version, desk.core.rewinding) == (1, -1, False)
+    desk.restart()
+    server_back(desk, "server-1/2", applied=-1)
+    server_back(desk, "server-0", incarnation=0, epoch=1, applied=1, kept=(1,))
+    assert not desk.core.awaited
+    assert desk.core.evaluations.rounds == {}
+
+
+def test_the_initial_weights_are_the_last_version_of_a_loop_without_data_after_a_restart_too() -> None:
+    desk = Desk(servers=2).start(data_len=0).initialise()
+    desk.begin("worker-0", number=1)
+    desk.finish_step(0, phase=1)
+    assert desk.core.version == 1
+    desk.restart()
+    for server in desk.servers:
+        server_back(desk, server, kept=(0,))
+    for worker in desk.workers:
+        worker_back(desk, worker)
+    assert [over.version for over in desk.over(desk.turn("worker-1"))] == [0]
