@@ -94,6 +94,7 @@ class Books:
         self.owners: tuple[NodeId, ...] = ()
         self.holders: tuple[NodeId, ...] = ()
         self.cut_off: set[NodeId] = set()
+        self.restored = False  # an earlier coordinator had begun this job
         self.failovers = 0
         self.log: deque[Commit] = deque()
         self.suspects: deque[tuple[float, SlotId]] = deque()

@@ -89,6 +89,7 @@ class Recovery:
         self._begin_leasing()
         newest = job.checkpoint
         self._keeping.restart(-1 if newest is None else newest.position.version, soon=True)
+        job.restored = bool(history.facts)
         if history.facts:
             self._await_owners()
 

@@ -58,6 +58,7 @@ class Roster:
         self._desk = desk
         self._recovery = recovery
         self._requests = requests
+        self._crew: set[str] = set()
         self._placing = placing
         self._prepare_waiting: dict[NodeId, int] = {}
         self._applied: dict[NodeId, int] = {}
@@ -81,7 +82,8 @@ class Roster:
                     f"{message.name} joined with seed={message.job.seed}, mode={message.job.mode!r}; "
                     f"the job has seed={job.job.seed}, mode={job.job.mode!r}"
                 )
-                return self._refuse_late(sender, problem) if job.version >= 0 else job.fail("script", problem, "")
+                is_late = self._is_late(message.name)
+                return self._refuse_late(sender, problem) if is_late else job.fail("script", problem, "")
             if self._recovery.is_ahead(message.progress):
                 return self._recovery.send_back(sender)
             job.progress[sender] = max(job.progress.get(sender, -1), message.progress)
@@ -89,7 +91,9 @@ class Roster:
             effects += self._replace(sender, message)
         known = job.members.members.get(sender)
         if known is None or not known.pid:  # new, or known only from the log
-            late = job.version >= 0
+            late = self._is_late(message.name)
+            if message.role == "worker":
+                self._crew.add(message.name)
             job.members.add(
                 Member(
                     sender,
@@ -116,6 +120,11 @@ class Roster:
             return effects + self._returned(sender, message) + self.place()
         again = self._requests.seen(sender, message, message.req)
         return effects + self._recovery.adopt(sender, message, again=again)
+
+    def _is_late(self, name: str) -> bool:
+        """Whether the job has begun without this worker. The first ones, as many as are wanted, begin it together."""
+        job = self._job
+        return job.version >= 0 and (job.restored or name in self._crew or len(self._crew) >= job.wanted_workers)
 
     def _replace(self, sender: NodeId, message: Register) -> list[Effect]:
         """A server that starts again under its name is not the one that held the blocks: that one is gone."""

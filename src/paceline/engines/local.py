@@ -190,9 +190,10 @@ class LocalRun:
             self._start(name)
 
     def _line(self, line: Line) -> None:
-        if not self._chronicle.begun and self._liaison.status and time.monotonic() >= self._next_look:
+        script = role_of(line.name) == "worker"
+        if script and not self._chronicle.begun and time.monotonic() >= self._next_look:
             # What will be computed comes before what the script says of it; a coordinator that died is not waited for.
-            heard = bool(self.children.alive("coordinator")) and self._look(0.1)
+            heard = bool(self.children.alive("coordinator")) and self._look(0.1 if self._liaison.status else 0.5)
             self._next_look = time.monotonic() + (_BUSY_WAIT_S if heard else 1.0)
         self._chronicle.line(line)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import signal
@@ -9,7 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from paceline.errors import ClusterLostError, JobError, JobRewoundError, TransportError
+from paceline.errors import ClusterLostError, JobError, JobRewoundError, TransportError, UsageError
 from paceline.runtime import joined
 from paceline.runtime.exits import EXIT_AGAIN, EXIT_COLLATERAL, EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
 from paceline.worker.notice import Notice, Preempted
@@ -114,7 +115,8 @@ def _failed(trace: str) -> int:
     sys.stderr.write(trace.rstrip() + "\n")
     sys.stderr.flush()
     try:
-        joined.fail(trace)
+        with contextlib.suppress(UsageError):  # one that was refused is not heard any more
+            joined.fail(trace)
     finally:
         joined.close(failed=True)
     return EXIT_SCRIPT

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.unit.core.kit import HYPER, TENSORS, Desk, fence, model, sent, written
 
-from paceline.core.effects import EvaluationRow, LogRow, PhaseFact, PlacementFact, StopFact
+from paceline.core.effects import EvaluationRow, LogRow, PhaseFact, PlacementFact, Send, StopFact
 from paceline.messages import (
     Abort,
     Assign,
@@ -703,3 +703,29 @@ def test_the_initial_weights_are_leased_again_when_their_maker_dies() -> None:
     again = desk.lease("worker-1")
     assert (first.step, again.step) == (INIT_STEP, INIT_STEP)
     assert again.fence > fence(1)
+
+
+def test_workers_that_begin_a_job_together_fail_it_together_however_fast_the_first_is() -> None:
+    desk = Desk()
+    desk.say("server-0", Register(desk.req(), "server", "server-0", 1, "here", "there"))
+    desk.join("worker-0")
+    desk.begin("worker-0")
+    desk.initialise()  # before the other one was there
+    desk.join("worker-1")
+    effects = desk.begin("worker-1", data_len=13)
+    assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Abort)} >= {"worker-0", "worker-1"}
+    assert desk.core.failure is not None
+
+
+def test_a_worker_that_joins_a_job_which_has_all_its_workers_is_refused_alone() -> None:
+    desk = Desk().start().initialise()
+    desk.join("worker-2")
+    effects = desk.begin("worker-2", data_len=13)
+    assert [s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Abort)] == ["worker-2"]
+    other = Register(desk.req(), "worker", "worker-3", 1, "here", None, JobArgs(8, "bsp", 2, 1))
+    assert [s.to for s in desk.say("worker-3", other) if isinstance(s, Send)] == ["worker-3"]
+    assert desk.core.failure is None
+    assert desk.core.failure is None
+    again = Register(desk.req(), "worker", "worker-1", 2, "here", None, JobArgs(8, "bsp", 2, 1))
+    assert [s.to for s in desk.say("worker-1/2", again) if isinstance(s, Send)] == ["worker-1/2"], "started again"
+    assert desk.core.failure is None
