@@ -483,6 +483,14 @@ def test_no_segment_is_too_strange_to_be_reported(fields: dict[str, int], drop_l
     assert report.ok == (not changed) or fields.keys() <= {"slots", "window"}
 
 
+@pytest.mark.timeout(20)
+def test_positions_beyond_the_data_are_reported_and_not_looked_up() -> None:
+    """There is no sample to be found for them, however long one looks."""
+    story = eventful()
+    base_segment(0, end_step=10**9, data_len=10**9, end_epoch=10**9)(story)
+    assert not story.audit().ok
+
+
 @settings(deadline=None)
 @given(st.sampled_from(["incarnation", "version", "watermark"]), WILD, st.booleans())
 def test_no_position_is_too_strange_to_be_reported(name: str, value: int, in_claim: bool) -> None:
