@@ -112,9 +112,12 @@ def _speed_beside_a_slow_worker(tmp_path: Path) -> float:
 FAULTS = {"seed": 5, "duplicate": {"Push": 0.1}, "recv_drop": {"PushAck": 0.2}}
 
 
-def train_with_faults(cwd: Path, mode: str, case: str, *options: str) -> Trained:
-    """10 % of pushes come twice, 20 % are retried, 5 % of turns end after a partial push, and a worker dies in one."""
-    sleep = json.dumps({f"worker-{n}": 0.006 for n in range(2)})
+def train_with_faults(cwd: Path, mode: str, case: str, *options: str, turn_s: float) -> Trained:
+    """10 % of pushes come twice, 20 % are retried, 5 % of turns end after a partial push, and a worker dies in one.
+
+    A push is retried after a second or two: turns take `turn_s`, so that the run lasts longer than that.
+    """
+    sleep = json.dumps({f"worker-{n}": turn_s for n in range(2)})
     trained = train(
         cwd,
         ["-w", "2", "-s", "2", "--mode", mode],
@@ -135,12 +138,12 @@ def train_with_faults(cwd: Path, mode: str, case: str, *options: str) -> Trained
 
 @pytest.mark.parametrize(("mode", "slots"), [("ssp:2", 1), ("asp", 1), ("ssp:1", 2)])
 def test_every_slot_counts_once_whatever_happens_to_pushes(mode: str, slots: int, tmp_path: Path) -> None:
-    trained = train_with_faults(tmp_path, mode, "counts", "--epochs", "8", "--slots", str(slots))
+    trained = train_with_faults(tmp_path, mode, "counts", "--epochs", "8", "--slots", str(slots), turn_s=0.01)
     check_once(trained, 8, slots)
 
 
 def test_lock_step_keeps_its_digest_whatever_happens_to_pushes(tmp_path: Path) -> None:
-    trained = train_with_faults(tmp_path, "bsp", "norm-long")
+    trained = train_with_faults(tmp_path, "bsp", "norm-long", turn_s=0.03)
     commits = commits_of(trained)
     assert [c.step for c in commits] == list(range(-1, 80))
     assert trained.digest == expected("norm-long")
