@@ -94,7 +94,7 @@ def cover(phases: Sequence[PhaseEntry], steps: Steps, bound: int, seed: int, bud
                 if spans:
                     count = sum(stop - start for start, stop in spans)
                     holes.append(Hole(entry.spec.number, epoch, count, _named(spans, key), is_twice))
-            if key is not None and target <= min(n, budget) and n <= _LARGEST and not missing and not twice:
+            if key is not None and budget > 0 and target <= n <= _LARGEST and not missing and not twice:
                 budget -= target
                 doubled = _doubled(target, key)
                 if doubled:
