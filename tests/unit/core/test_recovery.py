@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, model, segment, sent, turn_of, written
@@ -49,6 +51,15 @@ from paceline.messages import (
     Welcome,
 )
 from paceline.types import Commit, Fence, PhaseSpec, Placement, SavedFile, Sums
+
+
+def validating(*, data_len: int = 80, **spec: Any) -> Desk:
+    """A job that validates every version; the initial weights are there."""
+    desk = Desk(**spec).start(begin=False)
+    for worker in desk.workers:
+        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
+        desk.begin(worker, data_len=data_len)
+    return desk.initialise()
 
 
 def server_back(desk: Desk, server: str, **changes: object) -> list[Effect]:
@@ -162,11 +173,7 @@ def test_a_registration_that_is_repeated_does_not_take_back_what_the_worker_has_
 
 def test_a_declaration_that_another_coordinator_answered_is_told_with_the_next_turn() -> None:
     """The worker had registered when the last word of the one before arrived."""
-    desk = Desk(slots=1, rewinds=True).start(begin=False)
-    for worker in desk.workers:
-        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
-        desk.begin(worker, data_len=80)
-    desk.initialise()
+    desk = validating(slots=1, rewinds=True)
     desk.restart()
     for server in desk.servers:
         server_back(desk, server)
@@ -180,11 +187,7 @@ def test_a_declaration_that_another_coordinator_answered_is_told_with_the_next_t
 
 
 def test_a_worker_that_does_not_know_a_validator_does_not_hold_up_those_behind_it() -> None:
-    desk = Desk(slots=1, rewinds=True).start(begin=False)
-    for worker in desk.workers:
-        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
-        desk.begin(worker, data_len=2)
-    desk.initialise()
+    desk = validating(data_len=2, slots=1, rewinds=True)
     desk.core.declared["worker-0"] = 0
     grant = desk.lease("worker-0")
     assert desk.seal("worker-0", grant) == desk.turn("worker-1") == [], "both wait, worker-0 first"
@@ -265,11 +268,7 @@ def test_a_stop_and_the_end_of_a_phase_survive_a_restart() -> None:
 
 
 def test_a_validation_that_was_under_way_is_run_again_on_the_same_version() -> None:
-    desk = Desk(servers=2, rewinds=True).start(begin=False)
-    for worker in desk.workers:
-        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
-        desk.begin(worker, data_len=80)
-    desk.initialise()
+    desk = validating(servers=2, rewinds=True)
     desk.finish_step(0)
     assert [r.version for r in desk.core.evaluations.rounds.values()] == [1]
     desk.restart()
@@ -856,13 +855,8 @@ def test_rule_what_is_given_back_while_a_coordinator_is_told_of_it_is_given_back
 
 
 def test_a_coordinator_that_dies_between_a_rewind_and_the_placement_validates_where_it_goes_on() -> None:
-    from paceline.messages import Declare, ValidatorSpec
 
-    desk = Desk(servers=2, rewinds=True, checkpoint_steps=1).start(begin=False)
-    for worker in desk.workers:
-        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
-        desk.begin(worker, data_len=80)
-    desk.initialise()
+    desk = validating(servers=2, rewinds=True, checkpoint_steps=1)
     desk.finish_step(0)
     complete = save(desk, 1)
     desk.core.completed(complete.checkpoint.folder, "", desk.now)
@@ -875,11 +869,7 @@ def test_a_coordinator_that_dies_between_a_rewind_and_the_placement_validates_wh
 
 def test_versions_that_a_server_kept_before_a_rewind_are_not_validated_after_it() -> None:
     """It was cut off: it has not heard that the job went back when another coordinator asks it what it has."""
-    desk = Desk(servers=2, rewinds=True).start(begin=False)
-    for worker in desk.workers:
-        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
-        desk.begin(worker, data_len=80)
-    desk.initialise()
+    desk = validating(servers=2, rewinds=True)
     desk.finish_step(0)
     assert [r.version for r in desk.core.evaluations.rounds.values()] == [1]
     desk.wrote(desk.core.lost("server-1", "gone", desk.now))
