@@ -118,3 +118,4 @@ def test_workers_that_disagree_fail_by_name(tmp_path: Path) -> None:
     assert re.search(
         r"worker-\d called batches\(\) number 0 with data_len=[89], others with data_len=[89]", done.lines[-1]
     )
+    assert "joined.fail" not in done.out, "who is refused need not tell that it failed, nor fail at that"

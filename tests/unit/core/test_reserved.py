@@ -9,6 +9,7 @@ import pytest
 from tests.unit.core.kit import fence, segment, sent
 from tests.unit.core.test_placing import compute, desk, epoch, kill, placed, ready, tick
 
+from paceline.coordinator.report import _slowest
 from paceline.core.effects import Effect
 from paceline.core.leases import Lease, LeaseBook
 from paceline.core.schedule import Schedule
@@ -261,6 +262,9 @@ def test_one_that_still_computes_is_waited_for_as_long_as_usual() -> None:
     job.seal("worker-1", again)
     tick(job, 0.2)
     assert job.core.leases.reserved
+    slowest = _slowest(job.core)
+    assert slowest is not None
+    assert (slowest["worker"], slowest["slot"]) == ("worker-2", 2), "it is told whom the step waits for"
     tick(job, 1.0)
     assert slots(job.turn("worker-0")) == {"worker-0": (1, 2)}, "worker-2 is late: another one computes it"
 
