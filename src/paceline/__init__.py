@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from paceline import datasets as datasets
     from paceline import errors as errors
-    from paceline.blocks import digest as digest
-    from paceline.runtime.joined import join as join
+    from paceline.blocks.tensors import digest as digest
+    from paceline.runtime.current_job import join as join
     from paceline.worker.job import Job as Job
 
 __version__ = "0.1.0"
@@ -17,9 +17,9 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Job": ("paceline.worker.job", "Job"),
     "datasets": ("paceline.datasets", None),
-    "digest": ("paceline.blocks", "digest"),
+    "digest": ("paceline.blocks.tensors", "digest"),
     "errors": ("paceline.errors", None),
-    "join": ("paceline.runtime.joined", "join"),
+    "join": ("paceline.runtime.current_job", "join"),
 }
 __all__ = ["Job", "datasets", "digest", "errors", "join"]
 

@@ -10,6 +10,6 @@ import pytest
 @pytest.fixture(autouse=True)
 def no_open_job() -> Iterator[None]:
     yield
-    from paceline.runtime import joined
+    from paceline.runtime import current_job
 
-    joined.close(failed=True)
+    current_job.close(failed=True)

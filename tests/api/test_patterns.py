@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from tests.api.line import error, line, one_by_one, points, prepared, through, weights
+from tests.kit.line import error, line, one_by_one, points, prepared, through, weights
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 

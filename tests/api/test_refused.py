@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.api.line import error, line, points, prepared
+from tests.kit.line import error, line, points, prepared
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 

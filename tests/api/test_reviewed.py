@@ -7,15 +7,15 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from tests.api.line import error, line, points
+from tests.kit.line import error, line, points
 from torch import nn
 from torch.utils.data import DataLoader
 
 import paceline
-from paceline.coordinator.numbers import plain, shown
-from paceline.coordinator.report import describe
-from paceline.core.evaluation import EvaluationBook
-from paceline.engines.local import RunPlan
+from paceline.coordinator.json_numbers import plain, shown
+from paceline.coordinator.status import describe
+from paceline.core.coordinator.validation import EvaluationBook
+from paceline.engines.supervisor import RunPlan
 from paceline.errors import LoopError, UsageError
 from paceline.messages import ValidatorSpec
 from paceline.runtime.rundir import RunDir, next_run

@@ -16,11 +16,11 @@ WITHOUT_TORCH = [
     "paceline.cli.status",
     "paceline.cli.audit",
     "paceline.cli.checkpoints",
-    "paceline.coordinator.auditing",
+    "paceline.coordinator.audit_input",
     "paceline.coordinator.service",
     "paceline.clients.observer",
-    "paceline.engines.local",
-    "paceline.runtime.process",
+    "paceline.engines.supervisor",
+    "paceline.runtime.role_process",
 ]
 
 
@@ -42,7 +42,7 @@ def test_a_coordinator_that_serves_has_no_torch(tmp_path: Path) -> None:
         "from paceline.coordinator.service import CoordinatorService\n"
         "from paceline.coordinator.store import LogStore\n"
         "from paceline.runtime.rundir import RunDir\n"
-        "from paceline.transport.zmq import ZmqPort\n"
+        "from paceline.transport.zmq.port import ZmqPort\n"
         "run = RunDir.create(pathlib.Path('run'))\n"
         "log = LogStore(run.log_file)\n"
         "port = ZmqPort('coordinator/1', run.token(), listen='127.0.0.1')\n"

@@ -10,7 +10,7 @@ from tests.contract.port_contract import Lane, PortContract
 from paceline.testing.faulty import FaultPlan, FaultyPort
 from paceline.transport.base import Port
 from paceline.transport.inproc import InprocHub
-from paceline.transport.zmq import ZmqPort
+from paceline.transport.zmq.port import ZmqPort
 from paceline.wire.handshake import new_token
 
 

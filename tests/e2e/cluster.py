@@ -169,9 +169,9 @@ class Live:
         for child in psutil.Process(self.process.pid).children():
             try:
                 words = child.cmdline()
-                if "paceline.runtime.process" not in words:
+                if "paceline.runtime.role_process" not in words:
                     continue  # between fork and exec
-                found[words[words.index("paceline.runtime.process") + 3]] = child
+                found[words[words.index("paceline.runtime.role_process") + 3]] = child
             except psutil.Error:
                 continue  # it has just ended
         return found

@@ -77,7 +77,7 @@ def test_a_worker_may_join_late(tmp_path: Path) -> None:
         running.until_version(3)  # the first of three loops is over
         role = [str(os.getpid()), "worker", "worker-late", str(TRAIN_CASE), *arguments]
         late = subprocess.Popen(
-            [sys.executable, "-m", "paceline.runtime.process", *role],
+            [sys.executable, "-m", "paceline.runtime.role_process", *role],
             env=environment(PACELINE_RUN=str(running.dir), PACELINE_NAME="worker-late"),
             stdout=subprocess.PIPE,
             text=True,

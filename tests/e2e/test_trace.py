@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.chrome import read_trace
 from tests.e2e.cluster import PACELINE, live, run
+from tests.kit.chrome_trace import read_trace
 
 from paceline.testing.chaos.campaigns import SCRIPT
 

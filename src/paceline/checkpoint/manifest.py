@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from paceline.checkpoint.storage import Storage
-from paceline.core.keeping import folder_name as folder_name
+from paceline.core.coordinator.checkpoints import folder_name as folder_name
 from paceline.errors import CheckpointError
 from paceline.messages import Position
 from paceline.types import ModelSpec, SavedFile

@@ -11,12 +11,12 @@ import hashlib
 import json
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import IO, Any
 
 import torch
 
-from paceline.blocks import bytes_of
+from paceline.blocks.block_state import BlockState
+from paceline.blocks.tensors import bytes_of
 from paceline.checkpoint.manifest import Manifest, read_checked
 from paceline.checkpoint.storage import Storage
 from paceline.errors import CheckpointError
@@ -39,19 +39,6 @@ _NAMES = {
     torch.bool: "BOOL",
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-
-
-@dataclass(slots=True)
-class BlockState:
-    """One block at one version: its value, and its optimizer state by piece and name."""
-
-    value: torch.Tensor
-    state: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all of it."""
-        return sum(t.nbytes for t in (self.value, *self.state.values()))
 
 
 def write_shards(

@@ -20,7 +20,7 @@ def command(run: Path | None, json_file: str | None) -> None:
     import json
 
     from paceline.checkpoint.storage import open_storage
-    from paceline.coordinator.auditing import audit_run, report_json, report_lines
+    from paceline.coordinator.audit_input import audit_run, report_json, report_lines
     from paceline.errors import UsageError
     from paceline.runtime.rundir import RunDir
 

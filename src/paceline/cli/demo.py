@@ -19,7 +19,7 @@ def command(epochs: int, run_dir: Path) -> None:
     """
     from paceline.cli.screen import make_screen
     from paceline.datasets import GENERATED, fashion_mnist
-    from paceline.engines.local import LocalRun, RunPlan
+    from paceline.engines.supervisor import LocalRun, RunPlan
     from paceline.errors import DatasetUnavailableError, UsageError
     from paceline.runtime.rundir import RunDir, point_latest
 

@@ -18,7 +18,7 @@ def command(run: Path, script: Path | None, arguments: tuple[str, ...]) -> None:
     The worker stays in the foreground. Ctrl-C and SIGTERM let it hand back its lease and leave; the run goes on.
     Exit codes: 0 the job is done, or the worker has left; 1 the script failed; 2 usage; 3 the run was lost.
     """
-    from paceline.engines.joining import JoinedWorker
+    from paceline.engines.join import JoinedWorker
     from paceline.engines.plan import RunPlan
     from paceline.runtime.rundir import RunDir
 

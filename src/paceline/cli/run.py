@@ -52,8 +52,8 @@ def command(resume: Path | None, run_dir: Path | None, script: Path | None, **op
     3 a role that the run needs was lost, 130 Ctrl-C, 143 SIGTERM.
     """
     from paceline.cli.screen import make_screen
-    from paceline.engines.local import LocalRun
     from paceline.engines.resume import choose_checkpoint
+    from paceline.engines.supervisor import LocalRun
     from paceline.runtime.rundir import point_latest
 
     given = {name: value for name, value in options.items() if value is not None and value != ()}

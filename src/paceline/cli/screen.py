@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from paceline.coordinator.numbers import shown
-from paceline.coordinator.report import describe
+from paceline.coordinator.json_numbers import shown
+from paceline.coordinator.status import describe
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
 

@@ -17,7 +17,7 @@ def command(run: Path | None, as_json: bool) -> None:
     import json
 
     from paceline.clients.observer import Observer
-    from paceline.coordinator.report import describe
+    from paceline.coordinator.status import describe
     from paceline.errors import TransportError
     from paceline.runtime.rundir import RunDir
 

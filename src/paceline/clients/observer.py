@@ -26,7 +26,7 @@ from paceline.messages import (
     Summary,
 )
 from paceline.transport.base import PeerDown, Port, Received
-from paceline.transport.zmq import ZmqPort
+from paceline.transport.zmq.port import ZmqPort
 from paceline.types import NodeId
 
 Reply = TypeVar("Reply", bound=Message)

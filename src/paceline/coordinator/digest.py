@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from paceline.core.coordinator import CoordinatorCore
+from paceline.core.coordinator.dispatch import CoordinatorCore
 from paceline.core.effects import Send
 from paceline.core.layout import ITEMSIZE, digest_header
 from paceline.messages import Pull, PullReply
@@ -16,7 +16,7 @@ _SILENT_S = 2.0  # without an answer for this long, the read begins again
 
 
 class DigestReader:
-    """SHA-256 over names, dtypes, shapes and bytes in model order; see `paceline.blocks.digest` for a model's.
+    """SHA-256 over names, dtypes, shapes and bytes in model order; see `paceline.blocks.tensors.digest` for a model's.
 
     This room has no torch, and bytes need none. A reader is of one version in one placement; when the job moves on or
     goes back it is `stale`, and so it is when no server answers: the caller makes another.

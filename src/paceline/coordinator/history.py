@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
-from paceline.coordinator.rows import decode_values, read_commits, read_evaluations, read_facts
+from paceline.coordinator.tables import decode_values, read_commits, read_evaluations, read_facts
 from paceline.core.effects import History, IncarnationFact
 from paceline.core.lineage import committed_steps, start_of
 

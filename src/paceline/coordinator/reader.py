@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from paceline.coordinator.rows import check_schema, is_empty, read_commits, read_evaluations, read_facts
+from paceline.coordinator.tables import check_schema, is_empty, read_commits, read_evaluations, read_facts
 from paceline.core.effects import EvaluationRow, FactRow
 from paceline.errors import StateError
 from paceline.types import Commit

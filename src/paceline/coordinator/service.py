@@ -8,21 +8,21 @@ from pathlib import Path
 
 import msgspec
 
-from paceline import tracing
 from paceline.checkpoint.manifest import folder_name
 from paceline.checkpoint.storage import Storage
 from paceline.config.dials import ClusterSpec
-from paceline.coordinator.course import Course
+from paceline.coordinator.checkpoint_completion import Keeper, complete_checkpoints
 from paceline.coordinator.digest import DigestReader
-from paceline.coordinator.keeping import Keeper, complete_checkpoints
 from paceline.coordinator.reader import LogReader
-from paceline.coordinator.report import status_of, summary_of, unfinished
+from paceline.coordinator.status import status_of, summary_of, unfinished
 from paceline.coordinator.store import LogStore
-from paceline.core.coordinator import CoordinatorCore
+from paceline.coordinator.timeline import Course
+from paceline.core.coordinator.dispatch import CoordinatorCore
+from paceline.core.coordinator.membership import RunningTime
 from paceline.core.effects import Complete, Effect, FactRow, IncarnationFact, PlacementFact, Send, Write
-from paceline.core.membership import RunningTime
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Finish, Message, PullReply, Saved, Shutdown, StatusReply, StatusRequest, Summary
+from paceline.telemetry import tracing
 from paceline.transport.base import Event, Frame, PeerDown, PeerUp, Port, Received
 from paceline.types import NodeId
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from paceline.coordinator.history import read_history
-from paceline.coordinator.numbers import plain
-from paceline.coordinator.rows import SCHEMA, TABLES, check_schema, decode_fact, is_empty
+from paceline.coordinator.json_numbers import plain
+from paceline.coordinator.tables import SCHEMA, TABLES, check_schema, decode_fact, is_empty
 from paceline.core.effects import AnyFact, ChoiceFact, EvaluationRow, FactRow, History, IncarnationFact, LogRow, Write
 from paceline.errors import DeposedError, StateError
 from paceline.types import Commit

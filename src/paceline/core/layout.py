@@ -1,4 +1,4 @@
-"""A model's tensors cut into blocks: arithmetic only; `paceline.blocks` does it with memory."""
+"""A model's tensors cut into blocks: arithmetic only; `paceline.blocks.tensors` does it with memory."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 
 from paceline.config.dials import ClusterSpec
-from paceline.coordinator.report import describe
 from paceline.coordinator.service import CoordinatorService
+from paceline.coordinator.status import describe
 from paceline.coordinator.store import LogStore
 from paceline.messages import Finish, Register, Summary
-from paceline.runtime.loop import pump
 from paceline.runtime.rundir import RunDir
+from paceline.runtime.service_loop import pump
 from paceline.server.service import ServerService
 from paceline.transport.base import Received
 from paceline.transport.inproc import InprocHub

@@ -11,9 +11,9 @@ import traceback
 from pathlib import Path
 
 from paceline.errors import ClusterLostError, JobError, JobRewoundError, TransportError, UsageError
-from paceline.runtime import joined
-from paceline.runtime.exits import EXIT_AGAIN, EXIT_COLLATERAL, EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
-from paceline.worker.notice import Notice, Preempted
+from paceline.runtime import current_job
+from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_COLLATERAL, EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
+from paceline.worker.preemption import Notice, Preempted
 
 
 def run_script(script: str, arguments: list[str]) -> int:
@@ -21,15 +21,15 @@ def run_script(script: str, arguments: list[str]) -> int:
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:
-        heed_sigterm(joined.notice)
+        heed_sigterm(current_job.notice)
         error = _run(script)
-        if not joined.notice.given:
-            joined.notice.accept()  # from here on it is too late: the script has ended by itself
+        if not current_job.notice.given:
+            current_job.notice.accept()  # from here on it is too late: the script has ended by itself
     except Preempted as late:
         error = late
-    if joined.notice.given and (error is not None or not joined.ever()):
+    if current_job.notice.given and (error is not None or not current_job.ever()):
         return _leave(error)
-    joined.notice.accept()
+    current_job.notice.accept()
     return _done(script) if error is None else _ended(script, error)
 
 
@@ -64,18 +64,18 @@ def _leave(error: BaseException | None) -> int:
     """Told to leave: an exception of the script after that is its own business."""
     if error is not None and not isinstance(error, Preempted):
         sys.stderr.write("".join(traceback.format_exception(error)))
-    joined.close(failed=True)
+    current_job.close(failed=True)
     return EXIT_LEFT
 
 
 def _done(script: str) -> int:
-    if not joined.ever():
+    if not current_job.ever():
         return _failed(
             f"{script} ended without calling paceline.join(): under `paceline run` a script must join the job "
             "(job = paceline.join()), or run it with plain `python`"
         )
     try:
-        joined.close(failed=False)
+        current_job.close(failed=False)
     except (JobRewoundError, TransportError) as error:
         return _lost(error)
     return EXIT_DONE
@@ -84,7 +84,7 @@ def _done(script: str) -> int:
 def _ended(script: str, error: BaseException) -> int:
     rewound = _rewound(error)
     if rewound is not None or isinstance(error, JobError | TransportError):
-        joined.close(failed=True)
+        current_job.close(failed=True)
         return _lost(rewound or error)
     if isinstance(error, SystemExit):
         text = f"SystemExit: {error.code}" if isinstance(error.code, str) else f"the script called exit({error.code})"
@@ -116,7 +116,7 @@ def _failed(trace: str) -> int:
     sys.stderr.flush()
     try:
         with contextlib.suppress(UsageError):  # one that was refused is not heard any more
-            joined.fail(trace)
+            current_job.fail(trace)
     finally:
-        joined.close(failed=True)
+        current_job.close(failed=True)
     return EXIT_SCRIPT

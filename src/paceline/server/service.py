@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from paceline import tracing
+from paceline.blocks.chunk_update import Frozen
+from paceline.blocks.chunks import Part
+from paceline.blocks.threads import Threads
 from paceline.checkpoint.manifest import folder_name
 from paceline.checkpoint.storage import Storage
 from paceline.clients.links import Links
 from paceline.clients.redial import is_coordinator
 from paceline.core.effects import Send
-from paceline.core.parts import PART_NBYTES
-from paceline.core.server import ServerCore
+from paceline.core.message_parts import PART_NBYTES
+from paceline.core.server.dispatch import ServerCore
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import BeatAck, Message, Register, Shutdown, Try, Welcome
-from paceline.server.chunks import Part
-from paceline.server.dense import DenseStore
-from paceline.server.saving import Saver
-from paceline.server.threads import Threads
-from paceline.server.updating import Frozen
+from paceline.server.checkpoint_writer import Saver
+from paceline.server.dense_store import DenseStore
+from paceline.telemetry import tracing
 from paceline.transport.base import Event, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paceline.core.chain import START, extend
+from paceline.core.coordinator.placement import DIFFERENT
+from paceline.core.coordinator.recovery import RESUMED
 from paceline.core.effects import (
     ChoiceFact,
     Complete,
@@ -19,12 +20,11 @@ from paceline.core.effects import (
     StopFact,
     Write,
 )
-from paceline.core.placing import DIFFERENT
-from paceline.core.recovery import RESUMED
+from paceline.core.hash_chain import START, extend
 from paceline.core.sampling import place
-from paceline.core.schedule import Schedule
-from paceline.core.server import ServerCore
-from paceline.core.store import SumKey
+from paceline.core.segments import Schedule
+from paceline.core.server.block_store import SumKey
+from paceline.core.server.dispatch import ServerCore
 from paceline.core.window import Watermark, admits
 from paceline.messages import Choose, Committed, EvalGrant, Grant, PhaseOver, PullReply
 from paceline.sim.scenario import Scenario

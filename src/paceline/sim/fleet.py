@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from paceline.core.following import Follower
+from paceline.core.server.following import Follower
 from paceline.messages import Exited, Scale
 from paceline.sim.network import CUTS
 from paceline.sim.scenario import Fault

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from paceline.core.coordinator import CoordinatorCore
+from paceline.core.coordinator.checkpoints import folder_name
+from paceline.core.coordinator.dispatch import CoordinatorCore
+from paceline.core.coordinator.membership import RunningTime
 from paceline.core.effects import Complete, Effect, Send, Write
-from paceline.core.keeping import folder_name
-from paceline.core.membership import RunningTime
-from paceline.core.server import ServerCore
+from paceline.core.server.dispatch import ServerCore
 from paceline.messages import BeatAck, GiveBack, Message, PullReply, Push, Register, Turn, Welcome
 from paceline.sim.symbols import SymbolStore
 from paceline.sim.world import Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, cast
 
-from paceline.core.store import SumKey
+from paceline.core.server.block_store import SumKey
 from paceline.messages import BlockFrame, CopyFrame, SumMeta
 from paceline.sim.disk import Disk
 from paceline.types import INIT_STEP, BlockSpec, Commit, Fence, Kind, ModelSpec, NodeId

@@ -10,7 +10,7 @@ import msgspec
 
 from paceline.core.effects import Send
 from paceline.core.layout import cut
-from paceline.core.worker import Fill, WorkerCore, WorkerState
+from paceline.core.worker.turn import Fill, WorkerCore, WorkerState
 from paceline.messages import (
     Beat,
     Message,

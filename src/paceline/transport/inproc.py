@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from paceline.errors import PeerLostError, PeerUnknownError, TransportError
 from paceline.messages import Message, Refused
+from paceline.transport.admission import admit, check_outgoing, encode_checked, open_header
 from paceline.transport.base import Counters, Delivery, Event, Frame, PeerDown, PeerUp
-from paceline.transport.inbox import admit, check_outgoing, encode_checked, open_header
 from paceline.transport.limits import LinkLimits
-from paceline.transport.memory import Arena
+from paceline.transport.memory.arena import Arena
 from paceline.types import NodeId
 from paceline.wire.handshake import check_node
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline.blocks import DTYPES
+from paceline.blocks.tensors import DTYPES
 from paceline.core.layout import cut
 from paceline.errors import LoopError, UsageError
 from paceline.messages import BlockFrame
 from paceline.types import BlockSpec, Hyper, Kind, ModelSpec, OptimizerSpec
-from paceline.worker.entries import Entry, collect
-from paceline.worker.hyper import Numbers
-from paceline.worker.raw import address_of, compare, copy, flat, plain
-from paceline.worker.stage import Room, Stage, StagePlan
+from paceline.worker.hyperparameters import Numbers
+from paceline.worker.memcpy import address_of, compare, copy, flat, plain
+from paceline.worker.model_tensors import Entry, collect
+from paceline.worker.push_buffers import Room, Stage, StagePlan
 
 _MEMORISED = 64  # sets of absent tensors whose consequences are remembered
 

@@ -30,10 +30,10 @@ from paceline.messages import (
 )
 from paceline.types import PhaseSpec
 from paceline.worker.binding import Binding
-from paceline.worker.saving import save_model
-from paceline.worker.sealing import Replay, attach, refuse_others
+from paceline.worker.loop import SendAhead, Turns
+from paceline.worker.optimizer_hook import Replay, attach, refuse_others
+from paceline.worker.save_model import save_model
 from paceline.worker.session import Session
-from paceline.worker.turns import SendAhead, Turns
 from paceline.worker.validation import Metric, Validator
 
 M = TypeVar("M", bound=Metric)

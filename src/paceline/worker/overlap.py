@@ -11,7 +11,7 @@ import torch
 
 from paceline.types import BlockSpec, Kind
 from paceline.worker.binding import Binding
-from paceline.worker.pushing import Pushes
+from paceline.worker.pushes import Pushes
 
 SMALLEST_NBYTES = 8 << 20
 """Gradients smaller than this are sent at the seal: messages would cost more than the overlap gains."""

@@ -12,8 +12,8 @@ import msgspec
 from paceline.clients.redial import Find, Redial, is_coordinator
 from paceline.config.dials import REACH_S
 from paceline.core.effects import Send
-from paceline.core.watching import Watching
-from paceline.core.worker import Connect, Effect, Fill, WorkerCore, WorkerState
+from paceline.core.worker.reachability import Watching
+from paceline.core.worker.turn import Connect, Effect, Fill, WorkerCore, WorkerState
 from paceline.errors import (
     ClusterLostError,
     DeadlineError,
@@ -31,7 +31,7 @@ from paceline.messages import Abort, Bye, Message, Ok, Prepared, Push, Refused, 
 from paceline.transport.base import Delivery, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId
 from paceline.wire.codec import decode, encode
-from paceline.worker.notice import Notice
+from paceline.worker.preemption import Notice
 
 Reply = TypeVar("Reply", bound=Message)
 _POLL_S = 0.2

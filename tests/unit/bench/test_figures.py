@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.bench.loading import load
+from tests.kit.bench_modules import load
 
 figures = load("figures")
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.unit.bench.loading import load
+from tests.kit.bench_modules import load
 
 marking = load("marking")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.bench.loading import BENCH, load
+from tests.kit.bench_modules import BENCH, load
 
 SIZES = {"0.25", "25", "100", "400"}
 NAMES = {

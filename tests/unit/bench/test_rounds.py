@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.unit.bench.loading import load
+from tests.kit.bench_modules import load
 
 figures, harness, tables = load("figures"), load("harness"), load("tables")
 

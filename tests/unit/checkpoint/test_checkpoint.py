@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from paceline.blocks.block_state import BlockState
 from paceline.checkpoint.manifest import (
     FORMAT,
     MANIFEST,
@@ -22,13 +23,13 @@ from paceline.checkpoint.manifest import (
     read_manifest,
     write_manifest,
 )
-from paceline.checkpoint.shards import BlockState, read_shards, write_shards
+from paceline.checkpoint.shards import read_shards, write_shards
 from paceline.checkpoint.storage import LocalStorage, Storage, open_storage
 from paceline.core.layout import cut
-from paceline.core.store import SumKey
+from paceline.core.server.block_store import SumKey
 from paceline.errors import CheckpointError
 from paceline.messages import JobArgs, Position
-from paceline.server.dense import DenseStore
+from paceline.server.dense_store import DenseStore
 from paceline.types import INIT_STEP, Commit, Fence, Hyper, Kind, ModelSpec, OptimizerSpec, TensorSpec
 
 HYPER: Hyper = ({"lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False},)

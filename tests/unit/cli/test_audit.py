@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from tests.e2e.cluster import PACELINE, python, run
-from tests.unit.core.story import Story, eventful
+from tests.kit.story import Story, eventful
 
 from paceline.checkpoint.manifest import FORMAT, MARKER, Manifest, write_manifest
 from paceline.checkpoint.storage import LocalStorage

@@ -7,7 +7,7 @@ import time
 from paceline.clients.heartbeat import Heartbeat
 from paceline.messages import Beat, BeatAck
 from paceline.transport.base import Received
-from paceline.transport.zmq import ZmqPort
+from paceline.transport.zmq.port import ZmqPort
 
 TOKEN = bytes(32)
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
-from tests.unit.clients.desk import TOKEN
+from tests.kit.fake_coordinator import TOKEN
 
 from paceline.clients.links import Links
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Ok
 from paceline.transport.base import PeerDown, PeerUp, Received
-from paceline.transport.zmq import ZmqPort
+from paceline.transport.zmq.port import ZmqPort
 
 
 class Server:

@@ -6,7 +6,7 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
-from tests.unit.clients.desk import TOKEN, Desk, deaf, desk, polite
+from tests.kit.fake_coordinator import TOKEN, Desk, deaf, desk, polite
 
 from paceline.clients.observer import Observer
 from paceline.errors import DeadlineError, UsageError

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.config.load import HOST, VIA, host, via
 from paceline.errors import UsageError
-from paceline.runtime.host import own_address
+from paceline.runtime.addresses import own_address
 
 
 def test_roles_listen_on_this_machine_only_unless_told() -> None:

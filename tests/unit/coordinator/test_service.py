@@ -15,12 +15,12 @@ import torch
 from paceline.checkpoint.manifest import folder_name, list_checkpoints
 from paceline.checkpoint.storage import LocalStorage, Storage
 from paceline.config.dials import ClusterSpec
-from paceline.coordinator.course import Course
-from paceline.coordinator.report import describe
 from paceline.coordinator.service import CoordinatorService
+from paceline.coordinator.status import describe
 from paceline.coordinator.store import LogStore
+from paceline.coordinator.timeline import Course
 from paceline.messages import Exited, Finish, JobArgs, Register, Summary
-from paceline.runtime.loop import pump
+from paceline.runtime.service_loop import pump
 from paceline.server.service import ServerService
 from paceline.transport.base import PeerUp, Received
 from paceline.transport.inproc import InprocHub, InprocPort

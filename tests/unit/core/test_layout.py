@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.core.balance import balance, owned
 from paceline.core.layout import ALIGN, ITEMSIZE, cut, target_nbytes
-from paceline.core.placement import balance, owned
 from paceline.types import BlockSpec, Kind, TensorSpec
 
 

@@ -6,11 +6,11 @@ The simulator breaks them too, by chance; here each has a name and the shortest 
 from __future__ import annotations
 
 import pytest
-from tests.unit.core.kit import BLOCKS, HYPER, Desk, ServerKit, fence, model, segment, sent, state_of, turn_of, written
+from tests.kit.core import BLOCKS, HYPER, Desk, ServerKit, fence, model, segment, sent, state_of, turn_of, written
 
 from paceline.core.effects import Send, Write
-from paceline.core.store import SumKey
-from paceline.core.worker import WorkerCore, WorkerState
+from paceline.core.server.block_store import SumKey
+from paceline.core.worker.turn import WorkerCore, WorkerState
 from paceline.messages import (
     Abort,
     Assign,

@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from tests.unit.core.kit import segment
+from tests.kit.core import segment
 
 from paceline.core.sampling import Order, num_steps, permute, place, slot_seed
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.core.kit import segment
+from tests.kit.core import segment
 
-from paceline.core.schedule import Schedule
+from paceline.core.segments import Schedule
 from paceline.core.window import Watermark, admits, may_lease, needed_watermark, staleness
 from paceline.types import INIT_STEP, UNLIMITED
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runtime.exits import EXIT_AGAIN, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
+from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
 from paceline.runtime.rundir import RunDir
 
 LOOP = """
@@ -28,7 +28,15 @@ finally:
 def start(tmp_path: Path, source: str, **env: str) -> subprocess.Popen[str]:
     script = tmp_path / "script.py"
     script.write_text(source)
-    command = [sys.executable, "-m", "paceline.runtime.process", str(os.getpid()), "worker", "worker-0", str(script)]
+    command = [
+        sys.executable,
+        "-m",
+        "paceline.runtime.role_process",
+        str(os.getpid()),
+        "worker",
+        "worker-0",
+        str(script),
+    ]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **env}
     )

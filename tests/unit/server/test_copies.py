@@ -11,22 +11,22 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from tests.unit.server.kit import BLOCKS, TENSORS, commit, contents, model
-from tests.unit.server.test_saving import EXACT, bits
+from tests.kit.server import BLOCKS, TENSORS, commit, contents, model
+from tests.unit.server.test_checkpoint_writer import EXACT, bits
 
-from paceline.blocks import bytes_of, piece_of, tensor_of
+from paceline.blocks.chunk_update import Frozen
+from paceline.blocks.chunks import Part
+from paceline.blocks.sums import BlockSum, Rooms
+from paceline.blocks.tensors import bytes_of, piece_of, tensor_of
 from paceline.core.layout import cut
-from paceline.core.replicating import Lane, Replicator
-from paceline.core.store import SumKey
+from paceline.core.server.block_store import SumKey
+from paceline.core.server.replication import Lane, Replicator
 from paceline.messages import BlockFrame, CopyFrame, CopyPart, CopyPartAck, SumMeta
-from paceline.server.chunks import Part
-from paceline.server.dense import DenseStore
-from paceline.server.sharing import Room
-from paceline.server.sums import BlockSum, Rooms
-from paceline.server.updating import Frozen
+from paceline.server.dense_store import DenseStore
+from paceline.server.shared_sums import Room
 from paceline.transport.base import Frame
 from paceline.transport.inproc import _lend
-from paceline.transport.memory import Arena
+from paceline.transport.memory.arena import Arena
 from paceline.types import INIT_STEP, Commit, Fence, Kind, ModelSpec, TensorSpec
 from paceline.wire.frames import check_message
 
@@ -364,7 +364,7 @@ def test_a_copy_of_many_small_tensors_is_sent_in_messages_that_are_not_refused()
 
 def test_threads_that_finish_sums_do_not_ask_the_port_for_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory, and who still reads it, belong to the port's own thread."""
-    monkeypatch.setattr("paceline.server.threads.WORTH_NBYTES", 0)
+    monkeypatch.setattr("paceline.blocks.threads.WORTH_NBYTES", 0)
     own = threading.get_ident()
     others: set[int] = set()
 

@@ -11,8 +11,8 @@ CODE = """
 import sys
 import torch
 from paceline.core.layout import cut
-from paceline.core.store import SumKey
-from paceline.server.dense import DenseStore
+from paceline.core.server.block_store import SumKey
+from paceline.server.dense_store import DenseStore
 from paceline.server.service import ServerService
 from paceline.types import Commit, Fence, Kind, ModelSpec, OptimizerSpec, TensorSpec
 

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from tests.unit.clients.desk import TOKEN
-from tests.unit.server.kit import BLOCKS, bits_of, commit, model
+from tests.kit.fake_coordinator import TOKEN
+from tests.kit.server import BLOCKS, bits_of, commit, model
 from tests.unit.server.test_copies import Slot, content
 
 from paceline.checkpoint.storage import LocalStorage
-from paceline.core.parts import PART_NBYTES
+from paceline.core.message_parts import PART_NBYTES
 from paceline.messages import (
     Assign,
     Beat,
@@ -33,13 +33,13 @@ from paceline.messages import (
     Seal,
     Unreachable,
 )
-from paceline.runtime.loop import pump
-from paceline.server.dense import DenseStore
+from paceline.runtime.service_loop import pump
+from paceline.server.dense_store import DenseStore
 from paceline.server.service import ServerService
 from paceline.transport.base import PeerUp, Port, Received
 from paceline.transport.inproc import InprocHub
 from paceline.transport.limits import LinkLimits
-from paceline.transport.zmq import ZmqPort
+from paceline.transport.zmq.port import ZmqPort
 from paceline.types import INIT_STEP, Fence, NodeId, Placement, Segment
 from paceline.wire.frames import WireLimits
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.unit.server.kit import BLOCKS
+from tests.kit.server import BLOCKS
 from tests.unit.server.test_replicas import LANES, Cluster, ports
 
 from paceline.errors import PeerLostError

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from tests.unit.server.kit import BLOCKS, bits_of, commit, model, opened, position, push
-from tests.unit.server.test_saving import Gate
+from tests.kit.server import BLOCKS, bits_of, commit, model, opened, position, push
+from tests.unit.server.test_checkpoint_writer import Gate
 
-from paceline.blocks import bytes_of
+from paceline.blocks.tensors import bytes_of
 from paceline.checkpoint.manifest import FORMAT, Manifest, folder_name, write_manifest
 from paceline.checkpoint.storage import LocalStorage, Storage
 from paceline.messages import (
@@ -31,7 +31,7 @@ from paceline.messages import (
     Shutdown,
     Welcome,
 )
-from paceline.runtime.loop import pump
+from paceline.runtime.service_loop import pump
 from paceline.server.service import ServerService
 from paceline.transport.base import PeerUp, Received
 from paceline.transport.inproc import InprocHub, InprocPort

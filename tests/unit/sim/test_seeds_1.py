@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.sim.playing import PER_TEST, play, play_seeds
+from tests.kit.schedules import PER_TEST, play, play_seeds
 
 from paceline.sim.scenario import make_scenario
 

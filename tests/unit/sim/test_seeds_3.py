@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.sim.playing import PER_TEST, play_copies, play_seeds
+from tests.kit.schedules import PER_TEST, play_copies, play_seeds
 
 
 @pytest.mark.parametrize("start", range(2000, 3000, PER_TEST))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count, islice
 
 import pytest
-from tests.unit.sim.playing import PER_TEST, play, play_seeds
+from tests.kit.schedules import PER_TEST, play, play_seeds
 
 from paceline.sim.scenario import make_scenario
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.core.store import SumKey
+from paceline.core.server.block_store import SumKey
 from paceline.sim.checks import Checker
 from paceline.sim.disk import Disk
 from paceline.sim.measure import measure

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.testing.statuses import seen
+from tests.kit.statuses import seen
 
 from paceline.testing.chaos.campaigns import SCRIPT
 from paceline.testing.chaos.figures import Figures, RoundFigures, quantile, spread, table

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline import messages
 from paceline.messages import PlacementRequest, PushAck
-from paceline.runtime.faults import plan_for_workers, read_counts, wrap
+from paceline.runtime.fault_injection import plan_for_workers, read_counts, wrap
 from paceline.transport.faulty import FaultPlan
 from paceline.transport.inproc import InprocHub
 

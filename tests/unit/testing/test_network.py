@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from paceline.cli.chaos import command
 from paceline.errors import UsageError
-from paceline.runtime.host import own_address
+from paceline.runtime.addresses import own_address
 from paceline.testing.chaos import network as network_module
 from paceline.testing.chaos.campaigns import CAMPAIGNS, SCRIPT
 from paceline.testing.chaos.network import Network, problem
@@ -87,7 +87,7 @@ def test_a_cut_has_a_direction(net: Network) -> None:
 @as_root
 def test_processes_are_started_in_it(net: Network) -> None:
     words = [word.replace("{name}", "server-1") for word in net.via.split()]
-    code = f"from paceline.runtime.host import own_address; print(own_address({net.range!r}))"
+    code = f"from paceline.runtime.addresses import own_address; print(own_address({net.range!r}))"
     done = subprocess.run([*words, sys.executable, "-c", code], capture_output=True, text=True, check=True)
     with net.inside("server-1"):
         assert done.stdout.strip() == own_address(net.range)

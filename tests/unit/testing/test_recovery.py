@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.testing.statuses import seen
+from tests.kit.statuses import seen
 
 from paceline.testing.chaos.plan import Fault, Kind
 from paceline.testing.chaos.recovery import Recovering

@@ -304,7 +304,7 @@ def test_another_fault_awaits_a_run_that_starts(tmp_path: Path, victim: psutil.P
 def test_roles_are_known_by_their_launcher() -> None:
     """A role's command line begins with the pid of its launcher, even when that is gone."""
     script = "import time; time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", script, "paceline.runtime.process", "987654321"]) as role:
+    with subprocess.Popen([sys.executable, "-c", script, "paceline.runtime.role_process", "987654321"]) as role:
         try:
             deadline = time.monotonic() + 10
             while not (found := started_by(987654321)) and time.monotonic() < deadline:

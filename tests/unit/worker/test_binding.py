@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.blocks import piece_of, tensor_of
+from paceline.blocks.tensors import piece_of, tensor_of
 from paceline.messages import BlockFrame
 from paceline.types import Kind
 from paceline.worker.binding import Binding, Made
-from paceline.worker.stage import Stage
+from paceline.worker.push_buffers import Stage
 
 
 def room(nbytes: int) -> memoryview:

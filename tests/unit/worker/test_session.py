@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from paceline.core.watching import Watching
-from paceline.core.worker import WorkerState
+from paceline.core.worker.reachability import Watching
+from paceline.core.worker.turn import WorkerState
 from paceline.errors import ClusterLostError, DeadlineError, JobRewoundError, JobStoppedError
 from paceline.messages import (
     Abort,
@@ -30,7 +30,7 @@ from paceline.messages import (
 from paceline.transport.base import PeerUp, Received
 from paceline.transport.inproc import InprocHub, InprocPort
 from paceline.types import ModelSpec, OptimizerSpec, Placement
-from paceline.worker.notice import Notice, Preempted
+from paceline.worker.preemption import Notice, Preempted
 from paceline.worker.session import Session, error_of
 
 Answer = Callable[[Message], Message | None]

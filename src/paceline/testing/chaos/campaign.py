@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections import deque
 
-from paceline.runtime.faults import read_counts
+from paceline.runtime.fault_injection import read_counts
 from paceline.testing.chaos.cuts import COORDINATOR
 from paceline.testing.chaos.figures import Figures, RoundFigures
 from paceline.testing.chaos.network import Network

@@ -25,7 +25,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from paceline.cli.main import main
 main()
 """
-_ROLE = "paceline.runtime.process"
+_ROLE = "paceline.runtime.role_process"
 _SHM = Path("/dev/shm")
 
 

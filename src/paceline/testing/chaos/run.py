@@ -12,7 +12,7 @@ import psutil
 
 from paceline.config.load import FAULTS, HEARTBEAT_TIMEOUT_S, HOST, LANE, TIMEOUT_S, VIA
 from paceline.errors import TransportError
-from paceline.runtime.faults import plan_for_workers
+from paceline.runtime.fault_injection import plan_for_workers
 from paceline.runtime.rundir import RunDir
 from paceline.testing.chaos.launch import Footprint, Launched, kill, segments, started_by
 from paceline.testing.chaos.network import Network

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.coordinator.reader import LogReader
+from paceline.core.coordinator.recovery import RESUMED
 from paceline.core.effects import IncarnationFact
-from paceline.core.recovery import RESUMED
 from paceline.runtime.rundir import RunDir
 from paceline.testing.chaos.launch import finish
 from paceline.testing.chaos.plan import CampaignSpec

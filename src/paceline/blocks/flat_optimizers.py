@@ -1,0 +1,310 @@
+"""SGD, Adam and AdamW over whole chunks: the operations of `torch.optim`, in its order, on fewer and longer tensors.
+
+`torch.optim` reads and writes each parameter in place, one call of torch for each operation and tensor. Here a run of
+pieces with equal numbers is one tensor, and new weights are written beside the old ones instead of copied first. The
+bits are the same, which `tests/unit/server/test_flat.py` shows. Whatever is not listed in `fits` is left to torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from paceline.blocks.chunks import Chunk
+from paceline.blocks.threads import Scratch
+from paceline.types import Hyper
+
+Numbers = Mapping[str, Any]
+
+
+class _Run(NamedTuple):
+    """Elements that are updated with the same numbers; `group` is -1 for those that stay as they are."""
+
+    start: int
+    end: int
+    group: int
+    age: int
+
+
+_ADAM = {"lr", "betas", "eps", "weight_decay", "maximize"}
+_NEEDED = {
+    "SGD": {"lr", "momentum", "dampening", "nesterov", "weight_decay", "maximize"},
+    "Adam": _ADAM,
+    "AdamW": _ADAM,
+}
+
+
+def fits(name: str, hyper: Hyper) -> bool:
+    """Whether these numbers mean one of the updates that are written here."""
+    needed = _NEEDED.get(name)
+    if needed is None:
+        return False
+    for group in hyper:
+        if not needed <= group.keys():
+            return False
+        if group.get("fused") or group.get("foreach") or group.get("differentiable") or group.get("capturable"):
+            return False
+        if name != "SGD" and (group.get("amsgrad") or not group.get("eps")):
+            return False
+    return True
+
+
+class FlatOptimizer(ABC):
+    """The state and the update of one chunk of parameters.
+
+    State is flat and as long as the chunk; what it holds of a piece that was never updated is zero. `_ages` counts the
+    updates of each piece, as far as they matter.
+    """
+
+    def __init__(self, chunk: Chunk, groups: Sequence[int]) -> None:
+        """`groups[i]` is the param group of piece i."""
+        self._chunk = chunk
+        self._groups = groups
+        self._joint = elements_agree(chunk.dtype)
+        self._ages = [0] * len(groups)
+        self._flats: dict[str, torch.Tensor] = {}
+        self._beside: dict[str, torch.Tensor] = {}
+        self._written: set[str] | None = None
+        self._aheads: set[str] = set()
+        self._usual: list[_Run] | None = None
+
+    @abstractmethod
+    def _update(
+        self, numbers: Numbers, old: torch.Tensor, new: torch.Tensor, grad: torch.Tensor, run: _Run, work: torch.Tensor
+    ) -> None:
+        """Write `new`. `work` is as long as they are, to be used at will; `old` and `grad` are not to be written."""
+
+    @abstractmethod
+    def _aged(self, age: int, numbers: Numbers) -> int:
+        """The age of a piece after an update."""
+
+    def step(
+        self,
+        hyper: Hyper,
+        old: torch.Tensor,
+        new: torch.Tensor,
+        grad: torch.Tensor,
+        present: Sequence[bool] | None,
+        scratch: Scratch,
+    ) -> None:
+        """Write to `new` what `grad` makes of `old`; pieces that are not `present` (None: all are) stay as they are."""
+        runs = self._usual if present is None and self._usual is not None else self._runs(present)
+        self._go_over(runs, hyper, old, new, grad, scratch)
+        self._grow_older(hyper, runs, present)
+
+    def ahead(self, hyper: Hyper, old: torch.Tensor, new: torch.Tensor, grad: torch.Tensor, scratch: Scratch) -> bool:
+        """As `step` with all pieces, but the state is written beside the one in use; `accept` makes it count.
+
+        False if that cannot be: only some of the pieces would have new state.
+        """
+        if self._usual is None:
+            self._usual = self._runs(None)
+        if len({bool(hyper[run.group].get("momentum", True)) for run in self._usual}) > 1:
+            return False
+        self._written = set()
+        self._go_over(self._usual, hyper, old, new, grad, scratch)
+        self._aheads, self._written = self._written, None
+        return True
+
+    def accept(self, hyper: Hyper, *, reuse: bool) -> None:
+        """What `ahead` has made counts. With `reuse`, nobody else reads the state that it replaces."""
+        assert self._usual is not None
+        for name in self._aheads:
+            left, self._flats[name] = self._state_of(name), self._beside.pop(name)
+            if reuse:
+                self._beside[name] = left
+        self._grow_older(hyper, self._usual, None)
+
+    def _go_over(
+        self,
+        runs: Sequence[_Run],
+        hyper: Hyper,
+        old: torch.Tensor,
+        new: torch.Tensor,
+        grad: torch.Tensor,
+        scratch: Scratch,
+    ) -> None:
+        whole, dtype = self._chunk.numel, self._chunk.dtype
+        for run in runs:
+            length = run.end - run.start
+            o, n, g = (old, new, grad) if length == whole else (t[run.start : run.end] for t in (old, new, grad))
+            if run.group < 0:
+                n.copy_(o)
+            else:
+                self._update(hyper[run.group], o, n, g, run, scratch.take("work", dtype, length))
+
+    def _runs(self, present: Sequence[bool] | None) -> list[_Run]:
+        """Pieces in a row with the same numbers make one run; the padding behind a piece goes with it."""
+        runs: list[_Run] = []
+        for number, place in enumerate(self._chunk.places):
+            here = present is None or present[number]
+            group, age = (self._groups[number], self._ages[number]) if here else (-1, 0)
+            if self._joint and runs and (runs[-1].group, runs[-1].age) == (group, age):
+                runs[-1] = runs[-1]._replace(end=place.end)
+            else:
+                runs.append(_Run(place.start, place.end, group, age))
+        if self._joint and len(runs) == 1:
+            runs[0] = runs[0]._replace(start=0, end=self._chunk.numel)
+        return runs
+
+    def _grow_older(self, hyper: Hyper, runs: list[_Run], present: Sequence[bool] | None) -> None:
+        """Remember the runs of a step that had all pieces: the next one has the same if all have the same age."""
+        ages = self._ages
+        if runs is self._usual:
+            aged = {run.age: self._aged(run.age, hyper[run.group]) for run in runs}
+            if len(aged) == 1 and len({run.group for run in runs}) == 1:
+                (before, after), *_ = aged.items()
+                if before != after:
+                    self._ages = [after] * len(ages)
+                    self._usual = [run._replace(age=after) for run in runs]
+                return
+        for number, group in enumerate(self._groups):
+            if present is None or present[number]:
+                ages[number] = self._aged(ages[number], hyper[group])
+        self._usual = self._runs(None) if present is None else None
+
+    # ------------------------------------------------------------ state
+
+    def _state_of(self, name: str) -> torch.Tensor:
+        flat = self._flats.get(name)
+        if flat is None:
+            flat = self._flats[name] = torch.zeros(self._chunk.numel, dtype=self._chunk.dtype)
+        return flat
+
+    def _state(self, name: str, run: _Run) -> torch.Tensor:
+        return self._part(self._state_of(name), run)
+
+    def _next(self, name: str, run: _Run) -> torch.Tensor:
+        """Where the next state is written: over the one in use, or beside it."""
+        if self._written is None:
+            return self._state(name, run)
+        self._written.add(name)
+        flat = self._beside.get(name)
+        if flat is None:
+            flat = self._beside[name] = torch.zeros(self._chunk.numel, dtype=self._chunk.dtype)
+        return self._part(flat, run)
+
+    def _part(self, flat: torch.Tensor, run: _Run) -> torch.Tensor:
+        return flat if run.end - run.start == self._chunk.numel else flat[run.start : run.end]
+
+    def state(self, piece: int) -> dict[str, torch.Tensor]:
+        """The optimizer state of one piece, by torch's own names; empty before its first update."""
+        if not self._ages[piece]:
+            return {}
+        place = self._chunk.places[piece]
+        return {name: flat[place.start : place.end] for name, flat in self._flats.items()}
+
+    def depart(self, room: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Go on with a copy of all state, made in `room` if there is any; what was used until now is returned."""
+        left, there = self._flats, room[0] if room else {}
+        self._flats = {n: there[n].copy_(flat) if n in there else flat.clone() for n, flat in left.items()}
+        return [left]
+
+    def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Put back what `state` gave, or some of it."""
+        place = self._chunk.places[piece]
+        self._usual, self._beside = None, {}
+        if "step" in state:
+            self._ages[piece] = int(state["step"])
+        elif state:
+            self._ages[piece] = max(1, self._ages[piece])
+        for name, tensor in state.items():
+            if name != "step":
+                self._state(name, _Run(place.start, place.end, 0, 0)).copy_(tensor)
+
+
+class FlatSgd(FlatOptimizer):
+    """As `torch.optim.sgd._single_tensor_sgd`. A piece is of age 1 once it has a momentum buffer."""
+
+    def _aged(self, age: int, numbers: Numbers) -> int:
+        return 1 if numbers["momentum"] != 0 else age
+
+    def _update(
+        self, numbers: Numbers, old: torch.Tensor, new: torch.Tensor, grad: torch.Tensor, run: _Run, work: torch.Tensor
+    ) -> None:
+        momentum = numbers["momentum"]
+        if numbers["maximize"]:
+            grad = torch.neg(grad, out=work)
+        if numbers["weight_decay"] != 0:
+            grad = torch.add(grad, old, alpha=numbers["weight_decay"], out=work)
+        if momentum != 0:
+            buffer, held = self._next("momentum_buffer", run), self._state("momentum_buffer", run)
+            if run.age:
+                torch.mul(held, momentum, out=buffer).add_(grad, alpha=1 - numbers["dampening"])
+            else:
+                buffer.copy_(grad)
+            grad = torch.add(grad, buffer, alpha=momentum, out=work) if numbers["nesterov"] else buffer
+        torch.add(old, grad, alpha=-numbers["lr"], out=new)
+
+
+class FlatAdam(FlatOptimizer):
+    """As `torch.optim.adam._single_tensor_adam` without `amsgrad`."""
+
+    def __init__(self, chunk: Chunk, groups: Sequence[int], *, decoupled: bool) -> None:
+        """`decoupled` is what makes AdamW."""
+        super().__init__(chunk, groups)
+        self._decoupled = decoupled
+
+    def _aged(self, age: int, numbers: Numbers) -> int:
+        return age + 1
+
+    def _update(
+        self, numbers: Numbers, old: torch.Tensor, new: torch.Tensor, grad: torch.Tensor, run: _Run, work: torch.Tensor
+    ) -> None:
+        rate, decay, (beta1, beta2) = numbers["lr"], numbers["weight_decay"], numbers["betas"]
+        if numbers["maximize"]:
+            grad = torch.neg(grad, out=work)
+        if decay != 0:
+            if self._decoupled or numbers.get("decoupled_weight_decay"):
+                old = torch.mul(old, 1 - rate * decay, out=new)
+            else:
+                grad = torch.add(grad, old, alpha=decay, out=work)
+        first, second = self._next("exp_avg", run), self._next("exp_avg_sq", run)
+        torch.lerp(self._state("exp_avg", run), grad, 1 - beta1, out=first)
+        torch.mul(self._state("exp_avg_sq", run), beta2, out=second).addcmul_(grad, grad, value=1 - beta2)
+        step = float(run.age + 1)
+        torch.sqrt(second, out=work).div_((1 - beta2**step) ** 0.5).add_(numbers["eps"])
+        torch.addcdiv(old, first, work, value=-(rate / (1 - beta1**step)), out=new)
+
+    def state(self, piece: int) -> dict[str, torch.Tensor]:
+        """As above, with the number of updates."""
+        held = super().state(piece)
+        return {"step": torch.tensor(float(self._ages[piece]), dtype=torch.float32), **held} if held else held
+
+
+def flat_optimizer(name: str, chunk: Chunk, groups: Sequence[int]) -> FlatOptimizer:
+    """The update of the optimizer called `name`, for which `fits` is true."""
+    return FlatSgd(chunk, groups) if name == "SGD" else FlatAdam(chunk, groups, decoupled=name == "AdamW")
+
+
+@cache
+def elements_agree(dtype: torch.dtype) -> bool:
+    """Whether torch rounds an element the same way wherever it lies in a tensor, so that pieces may be joined.
+
+    The last elements of a tensor are not computed by vector instructions, and not for every dtype (and processor) do
+    these and the ordinary ones agree: bfloat16 is an example. So it is tried out.
+    """
+    generator = torch.Generator().manual_seed(1)
+    a, b, c = (torch.randn(256, generator=generator).to(dtype) for _ in range(3))
+    c = c.abs() + 0.1
+    for end in range(1, 130, 3):
+        for one, many in zip(_trial(a[:end], b[:end], c[:end]), _trial(a, b, c), strict=True):
+            if not torch.equal(one, many[:end]):
+                return False
+    return True
+
+
+def _trial(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> list[torch.Tensor]:
+    return [
+        torch.add(a, b, alpha=0.3),
+        torch.mul(a, 0.9),
+        torch.div(a, 0.3),
+        torch.lerp(a, b, 0.1),
+        torch.addcmul(a, b, b, value=0.001),
+        torch.sqrt(c),
+        torch.addcdiv(a, b, c, value=-0.01),
+    ]

@@ -1,0 +1,117 @@
+"""Threads that share out the chunks of one update."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+import torch
+
+from paceline.blocks.chunks import Chunk
+
+T = TypeVar("T")
+
+WORTH_NBYTES = 4 << 20
+"""Below this one thread is done before another has woken up."""
+
+
+class Scratch:
+    """Memory of one thread for what an update needs only in passing: it stays in the cache."""
+
+    def __init__(self) -> None:
+        self._flats: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+        self._views: dict[tuple[str, torch.dtype, int], torch.Tensor] = {}
+        self._parts: dict[Chunk, tuple[torch.Tensor, dict[int, torch.Tensor]]] = {}
+
+    def take(self, purpose: str, dtype: torch.dtype, numel: int) -> torch.Tensor:
+        """Room for `numel` elements, the same for the same purpose."""
+        key = (purpose, dtype, numel)
+        view = self._views.get(key)
+        if view is None:
+            flat = self._flats.get((purpose, dtype))
+            if flat is None or flat.numel() < numel:
+                self._views.clear()
+                flat = self._flats[purpose, dtype] = torch.empty(numel, dtype=dtype)
+            view = self._views[key] = flat[:numel]
+        return view
+
+    def parts(self, flat: torch.Tensor, chunk: Chunk) -> dict[int, torch.Tensor]:
+        """The blocks of `chunk` in `flat`, which is from here."""
+        known = self._parts.get(chunk)
+        if known is None or known[0] is not flat:
+            known = self._parts[chunk] = flat, {index: chunk.of(flat, index) for index in chunk.blocks}
+        return known[1]
+
+
+class _Round(Generic[T]):
+    """One call of `run`: whoever is free takes the next item."""
+
+    def __init__(self, work: Callable[[Scratch, T], None], items: Iterator[T]) -> None:
+        self._work = work
+        self._items = items
+        self._lock = threading.Lock()
+        self.error: BaseException | None = None
+
+    def go(self, scratch: Scratch) -> None:
+        while self.error is None:
+            with self._lock:
+                item = next(self._items, None)
+            if item is None:
+                return
+            try:
+                self._work(scratch, item)
+            except BaseException as error:
+                self.error = error
+
+
+class Threads:
+    """`threads` of them, the caller's among them; the others are started when they are first of use.
+
+    Each item is worked on by one thread, from its beginning to its end, so the result does not depend on how many
+    there are.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
+        self._scratch = Scratch()
+        self._rounds: queue.SimpleQueue[_Round[object] | None] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._helpers: list[threading.Thread] = []
+
+    def run(self, work: Callable[[Scratch, T], None], items: Sequence[T], nbytes: int) -> None:
+        """Do all `items`, which are `nbytes` of work, and return. Raises what `work` raises."""
+        helpers = min(self._threads, len(items)) - 1 if nbytes >= WORTH_NBYTES else 0
+        if helpers < 1:
+            for item in items:
+                work(self._scratch, item)
+            return
+        while len(self._helpers) < helpers:
+            thread = threading.Thread(target=self._help, name=f"paceline-apply-{len(self._helpers)}", daemon=True)
+            self._helpers.append(thread)
+            thread.start()
+        shared = _Round(work, iter(items))
+        for _ in range(helpers):
+            self._rounds.put(shared)  # type: ignore[arg-type]
+        shared.go(self._scratch)
+        for _ in range(helpers):
+            self._finished.get()
+        error, shared.error = shared.error, None
+        if error is not None:
+            raise error
+
+    def _help(self) -> None:
+        scratch = Scratch()
+        while (shared := self._rounds.get()) is not None:
+            shared.go(scratch)
+            del shared
+            self._finished.put(None)
+
+    def close(self) -> None:
+        """End the threads."""
+        for _ in self._helpers:
+            self._rounds.put(None)
+        for thread in self._helpers:
+            thread.join()
+        self._helpers.clear()

@@ -1,0 +1,107 @@
+"""The real `torch.optim` classes, built from a name and numbers, over pieces of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any, cast
+
+import torch
+
+from paceline.blocks.tensors import as_parameter
+from paceline.config.dials import OPTIMIZERS
+from paceline.errors import UsageError
+from paceline.types import Hyper, OptimizerSpec
+
+State = dict[str, Any]
+"""What `torch.optim` keeps of one parameter, by its own names."""
+
+
+def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
+    """The class by name.
+
+    Raises:
+        UsageError: it is not among those that servers can run.
+    """
+    if name not in OPTIMIZERS:
+        raise UsageError(f"{name} does not run on servers; use one of {', '.join(OPTIMIZERS)}")
+    return cast(type[torch.optim.Optimizer], getattr(torch.optim, name))
+
+
+class PieceOptimizer:
+    """One `torch.optim` instance over some pieces. Weights are not its own: each step is told where they lie."""
+
+    def __init__(self, spec: OptimizerSpec, groups: Sequence[int], samples: Sequence[torch.Tensor]) -> None:
+        """`groups[i]` is the param group of piece i, `samples[i]` a tensor of its size and dtype."""
+        self._group_numbers = sorted(set(groups))
+        self.params = [as_parameter(sample) for sample in samples]
+        by_group = [
+            {
+                "params": [p for p, g in zip(self.params, groups, strict=True) if g == number],
+                **_arguments(spec.hyper[number]),
+            }
+            for number in self._group_numbers
+        ]
+        kind = optimizer_class(spec.name)
+        known = signature(kind).parameters  # AdamW's groups hold a number that its constructor does not take
+        first: dict[str, Any] = {k: v for k, v in by_group[0].items() if k != "params" and k in known}
+        self._optimizer = kind(by_group, **first)
+        marked: Any = self._optimizer
+        marked._paceline = True  # in the embedded mode it steps inside the worker's process
+        self._hyper = spec.hyper
+
+    def step(self, hyper: Hyper, weights: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> None:
+        """Update `weights` in place with `grads`; a piece whose gradient is None is skipped."""
+        if hyper != self._hyper:
+            for group, number in zip(self._optimizer.param_groups, self._group_numbers, strict=True):
+                group.update(_arguments(hyper[number]))
+            self._hyper = hyper
+        for param, weight, grad in zip(self.params, weights, grads, strict=True):
+            param.data = weight
+            param.grad = grad
+        self._optimizer.step()
+        for param in self.params:
+            param.grad = None  # it may be a frame that its sender waits for
+
+    def state(self, piece: int) -> dict[str, torch.Tensor]:
+        """The optimizer state of one piece, by torch's own names; empty before its first update.
+
+        These are the tensors in use: the next `step` writes to them, unless `depart` came before it.
+        """
+        held = self._optimizer.state.get(self.params[piece], {})
+        return {name: _as_tensor(value) for name, value in held.items() if value is not None}
+
+    def depart(self, room: Sequence[State]) -> list[State]:
+        """Go on with a copy of all state; what `state` gave until now is returned, and never written again.
+
+        The copy is made in `room`, by piece and name, where that has a tensor of the same size and dtype.
+        """
+        left: list[State] = []
+        for number, param in enumerate(self.params):
+            old: State = self._optimizer.state.get(param, {})
+            if old:
+                there = room[number] if room else {}
+                self._optimizer.state[param] = {name: _copy(value, there.get(name)) for name, value in old.items()}
+            left.append(old)
+        return left
+
+    def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Put back what `state` gave, or some of it; the tensors belong to the optimizer from now on."""
+        if state:
+            self._optimizer.state[self.params[piece]].update(state)
+
+
+def _as_tensor(value: Any) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value)
+
+
+def _copy(value: Any, room: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    if isinstance(room, torch.Tensor) and (room.shape, room.dtype) == (value.shape, value.dtype):
+        return room.copy_(value)
+    return value.clone()
+
+
+def _arguments(hyper: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in hyper.items()}

@@ -1,0 +1,147 @@
+"""The readable versions of all chunks. The next one is written beside them, into memory that nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from paceline.blocks.chunks import Buffer, Chunk, Part
+from paceline.messages import BlockFrame
+from paceline.transport.base import Memory
+from paceline.types import BlockSpec
+
+
+class _Version(NamedTuple):
+    """A buffer by chunk, and for each block the version that last changed it."""
+
+    buffers: dict[int, Buffer]
+    changed: dict[int, int]
+
+
+class Shelf(NamedTuple):
+    """All versions of one chunk, on their way from one `Versions` to another.
+
+    `kept` are the versions that must stay readable; each comes with the version that last changed each block.
+    """
+
+    chunk: Chunk
+    current: Buffer
+    changed: dict[int, int]
+    kept: dict[int, tuple[Buffer, dict[int, int]]]
+    spare: list[Buffer]
+
+
+class Versions:
+    """Buffers of the current version and of those that are kept. A chunk is named by its number.
+
+    A buffer that no version needs is written again as soon as its readers are done. So there are two of each chunk,
+    and one more for each version that is kept or still read.
+    """
+
+    def __init__(self, chunks: Sequence[Chunk], blocks: Sequence[BlockSpec], memory: Memory) -> None:
+        self.chunks: dict[int, Chunk] = {}
+        self.home: dict[int, int] = {}
+        self.number = -1
+        self._memory = memory
+        self._frames: dict[int, BlockFrame] = {}
+        self._now = _Version({}, {})
+        self._kept: dict[int, _Version] = {}
+        self._spare: dict[int, list[Buffer]] = {}
+        self._next = 0
+        for chunk in chunks:
+            self.add(Shelf(chunk, self._new(chunk), dict.fromkeys(chunk.blocks, 0), {}, []))
+        self.declare(blocks)
+
+    def _new(self, chunk: Chunk) -> Buffer:
+        return Buffer(chunk, self._memory.room(chunk.nbytes))
+
+    @property
+    def current(self) -> Mapping[int, Buffer]:
+        """The current version, by chunk."""
+        return self._now.buffers
+
+    def fresh(self, chunk: int) -> Buffer:
+        """Memory for the next version of a chunk; what it holds is of no use."""
+        spare = self._spare[chunk]
+        idle = [b for b in spare if b.idle]
+        if not idle:
+            return self._new(self.chunks[chunk])
+        self._spare[chunk] = [b for b in spare if b not in idle]
+        return idle[0]
+
+    def put_back(self, chunk: int, buffer: Buffer) -> None:
+        """`buffer`, which `fresh` gave, is not needed after all."""
+        self._spare[chunk].append(buffer)
+
+    def switch(self, chunk: int, buffer: Buffer, changed: Iterable[int]) -> None:
+        """`buffer` is the current version from now on, and `changed` are the blocks in it that are not as before."""
+        old = self._now.buffers[chunk]
+        self._now.buffers[chunk] = buffer
+        for index in changed:
+            self._now.changed[index] = self.number
+        self._let_go(chunk, old)
+
+    def reset(self, version: int) -> None:
+        """Everything is of `version`."""
+        self.number = version
+        for index in self._now.changed:
+            self._now.changed[index] = version
+
+    def keep(self, version: int) -> None:
+        """Keep the current version readable."""
+        assert version == self.number
+        self._kept[version] = _Version(dict(self._now.buffers), dict(self._now.changed))
+
+    def release(self, version: int) -> None:
+        """Give up a kept version, if it is one."""
+        kept = self._kept.pop(version, None)
+        for chunk, buffer in (kept.buffers if kept is not None else {}).items():
+            if buffer is not self._now.buffers[chunk]:
+                self._let_go(chunk, buffer)
+
+    def _let_go(self, chunk: int, buffer: Buffer) -> None:
+        if not any(buffer is kept.buffers.get(chunk) for kept in self._kept.values()):
+            self._spare[chunk].append(buffer)
+
+    def read(
+        self, version: int, have: int, blocks: Sequence[int] | None
+    ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
+        """Frames and parts of the blocks that changed after `have`."""
+        buffers, changed = self._now if version == self.number else self._kept[version]
+        wanted = self._frames if blocks is None else blocks
+        found = [index for index in wanted if changed[index] > have or have < 0]
+        home = self.home
+        held = [(i, buffers[home[i]]) for i in found]
+        return tuple([self._frames[i] for i in found]), [Part(buffer.frames[i], buffer) for i, buffer in held]
+
+    # ------------------------------------------------------------ chunks that come and go
+
+    def declare(self, blocks: Iterable[BlockSpec]) -> None:
+        """These are the blocks of all chunks: what a reader is told of them, in the order of the model."""
+        self._frames = {b.index: BlockFrame(b.index, b.dtype, b.numel) for b in sorted(blocks, key=lambda b: b.index)}
+
+    def add(self, shelf: Shelf) -> int:
+        """One chunk more, with its versions; returns its number."""
+        number, self._next = self._next, self._next + 1
+        self.chunks[number] = shelf.chunk
+        self.home.update(dict.fromkeys(shelf.chunk.blocks, number))
+        self._now.buffers[number] = shelf.current
+        self._now.changed.update(shelf.changed)
+        self._spare[number] = shelf.spare
+        for version, (buffer, changed) in shelf.kept.items():
+            kept = self._kept.setdefault(version, _Version({}, {}))
+            kept.buffers[number] = buffer
+            kept.changed.update(changed)
+        return number
+
+    def remove(self, number: int) -> Shelf:
+        """One chunk less: everything that there is of it."""
+        chunk = self.chunks.pop(number)
+        kept = {}
+        for version, (buffers, changed) in self._kept.items():
+            if number in buffers:
+                kept[version] = buffers.pop(number), {i: changed.pop(i) for i in chunk.blocks}
+        for index in chunk.blocks:
+            del self.home[index]
+        current = {i: self._now.changed.pop(i) for i in chunk.blocks}
+        return Shelf(chunk, self._now.buffers.pop(number), current, kept, self._spare.pop(number))

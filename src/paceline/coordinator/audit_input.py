@@ -1,0 +1,71 @@
+"""Reads what an audit compares: the log of a run, and what its checkpoints say of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from paceline.checkpoint.manifest import Listed, list_checkpoints
+from paceline.checkpoint.storage import Storage
+from paceline.coordinator.reader import LogReader
+from paceline.core.audit.audit import audit
+from paceline.core.audit.findings import Claim, Report
+from paceline.errors import StateError
+
+
+def audit_run(log: Path, storage: Storage) -> tuple[Report, list[Listed]]:
+    """Audit a run that goes on or has ended; also returns the checkpoints that cannot be compared.
+
+    Raises:
+        StateError: there is no log, it is of another version of Paceline, or the checkpoints cannot be listed.
+    """
+    try:
+        # Before the log, in which every commit is before a checkpoint of it is complete.
+        found = list_checkpoints(storage, verify=False)
+    except OSError as error:
+        raise StateError(f"cannot list the checkpoints in {storage.url}: {error.strerror or error}") from error
+    claims = [Claim(c.folder, c.manifest.position, c.manifest.chains) for c in found if c.manifest is not None]
+    with LogReader(log) as reader, reader.snapshot():
+        report = audit(reader.facts(), reader.each_commit(), claims)
+    return report, [listed for listed in found if listed.manifest is None]
+
+
+def report_json(report: Report, passed_over: list[Listed], run: str) -> dict[str, object]:
+    """The whole report as plain values: counts by name, problems as lines and again with their numbers."""
+    return {
+        "run": run,
+        "ok": report.ok,
+        **asdict(report.counts),
+        "begun": [{"epoch": epoch, "samples": samples} for epoch, samples in report.begun],
+        "problems": [f"{p.kind}: {p.detail}" for p in report.problems],
+        "omitted": report.omitted,
+        "where": [{"kind": p.kind, **p.where} for p in report.problems],
+        "not_compared": {listed.folder: listed.problem for listed in passed_over},
+    }
+
+
+def report_lines(report: Report, passed_over: list[Listed]) -> list[str]:
+    """What people read: a few lines, or the list of what is wrong."""
+    counts = report.counts
+    made = f"{_n(counts.commits, 'commit')} of {_n(counts.slots, 'slot')} and {_n(counts.samples, 'sample')}"
+    again = f", {_n(counts.recomputed, 'commit')} computed again" if counts.recomputed else ""
+    lines = [f"{made}; {_n(counts.incarnations, 'incarnation')}{again}"]
+    if report.ok:
+        whole = [f"each sample of {_n(counts.epochs, 'epoch')}"] if counts.epochs else []
+        begun = [f"the first {samples:,} of epoch {epoch}" for epoch, samples in report.begun]
+        lines.append(f"applied exactly once: {', '.join(whole + begun) or 'nothing yet'}")
+        agree = f"{_n(counts.checkpoints, 'checkpoint')} agree{'s' * (counts.checkpoints == 1)} with the log"
+        lines.append(agree if counts.checkpoints else "no checkpoint to compare the log with")
+    else:
+        lines += [f"- {p.kind}: {p.detail}" for p in report.problems]
+        lines += [f"- {kind}: and {more:,} more" for kind, more in report.omitted.items()]
+        lost = f"{_n(counts.lost_commits, 'commit')} and {_n(counts.lost_slots, 'slot')} lost"
+        lines.append(f"{lost}, {_n(counts.duplicate_slots, 'slot')} applied more than once")
+    if counts.empty_slots:
+        lines.append(f"without a gradient, and so with weight 0: {_n(counts.empty_slots, 'slot')}")
+    lines += [f"not compared: {listed.folder}: {listed.problem}" for listed in passed_over]
+    return lines
+
+
+def _n(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"

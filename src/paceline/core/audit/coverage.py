@@ -1,0 +1,164 @@
+"""Whether the committed steps of a job took every sample of every epoch exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.core.sampling import Indices, permute, places
+from paceline.core.segments import Schedule
+from paceline.types import PhaseEntry
+
+_CHUNK = 1 << 18
+_SHOWN = 5
+_SPARE = 100  # epochs without any step that are looked at, however many somebody claims
+_LARGEST = 1 << 28  # samples of a data set for which a table is made
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Committed steps (twice, where they were committed twice), with what their segments say of them."""
+
+    step: Indices
+    phase: Indices
+    epoch: Indices
+    offset: Indices
+    samples: Indices
+    slots: Indices
+    window: Indices
+    start: Indices
+
+    def pick(self, chosen: npt.NDArray[np.bool_] | Indices | slice) -> Steps:
+        """Some of them."""
+        return Steps(*(getattr(self, name)[chosen] for name in self.__slots__))
+
+
+def place_all(schedule: Schedule, steps: Indices) -> Steps:
+    """What the segments say of `steps`, all of which they cover. `start` is the first step of the phase."""
+    begins: dict[int, int] = {}
+    for segment in schedule.segments:
+        begins.setdefault(segment.phase, segment.step)
+    columns = [np.zeros(len(steps), dtype=np.int64) for _ in range(7)]
+    order = np.argsort(steps, kind="stable")
+    ends = [segment.step for segment in schedule.segments[1:]] + [schedule.end_step]
+    stops = np.searchsorted(steps[order], ends).tolist()
+    for segment, start, stop in zip(schedule.segments, [0, *stops], stops, strict=False):
+        mine = order[start:stop]
+        at = places(segment, steps[mine])
+        values: list[Indices | int] = [segment.phase, *at, segment.window, begins[segment.phase]]
+        for column, value in zip(columns, values, strict=True):
+            column[mine] = value
+    return Steps(steps, *columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Samples of one epoch that were not applied once: missing, or applied `twice`. The first few are named."""
+
+    phase: int
+    epoch: int
+    count: int
+    samples: tuple[int, ...]
+    twice: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What was found: epochs that are whole, the samples of those that are not yet, and what is wrong."""
+
+    epochs: int
+    begun: tuple[tuple[int, int], ...]
+    holes: tuple[Hole, ...]
+
+
+def cover(phases: Sequence[PhaseEntry], steps: Steps, bound: int, seed: int, budget: int = 1 << 25) -> Covered:
+    """Look at every epoch. All steps below `bound` must be there, those above may be.
+
+    Positions are looked at in every epoch. Which samples they are is computed too, for at most `budget` of them: that
+    the order of an epoch is a permutation does not depend on the run.
+    """
+    order = np.lexsort((steps.offset, steps.epoch, steps.phase))
+    steps = steps.pick(order)
+    whole, begun, holes = 0, [], list[Hole]()
+    for entry in phases:
+        for epoch, mine, closed in _epochs(entry, steps, bound):
+            usable = _usable(entry)
+            target = usable if closed else int((mine.offset + mine.samples)[mine.step < bound].max(initial=0))
+            missing, twice = _compare(mine, target)
+            n = entry.spec.data_len
+            key = (n, seed, epoch) if entry.spec.shuffle else None
+            for spans, is_twice in ((missing, False), (twice, True)):
+                if spans:
+                    count = sum(stop - start for start, stop in spans)
+                    holes.append(Hole(entry.spec.number, epoch, count, _named(spans, key), is_twice))
+            if key is not None and budget > 0 and target <= n <= _LARGEST and not missing and not twice:
+                budget -= target
+                doubled = _doubled(target, key)
+                if doubled:
+                    holes.append(Hole(entry.spec.number, epoch, len(doubled), doubled[:_SHOWN], True))
+            if closed:
+                whole += usable > 0
+            elif target:
+                begun.append((epoch, target))
+    return Covered(whole, tuple(begun), tuple(holes))
+
+
+def _usable(entry: PhaseEntry) -> int:
+    spec = entry.spec
+    return spec.data_len - spec.data_len % spec.batch_size if spec.drop_last else spec.data_len
+
+
+def _epochs(entry: PhaseEntry, steps: Steps, bound: int) -> Iterator[tuple[int, Steps, bool]]:
+    """The epochs of a phase that must have something, each with its steps, and whether it must be whole."""
+    mine = steps.pick(slice(*np.searchsorted(steps.phase, (entry.spec.number, entry.spec.number + 1))))
+    first = entry.segment.epoch
+    ended = bound >= entry.end and entry.end >= entry.segment.end_step
+    reached = int(mine.epoch[mine.step < bound].max(initial=first - 1))
+    last = first + entry.spec.epochs - 1 if ended else int(mine.epoch.max(initial=first - 1))
+    for epoch in range(first, min(last, first + len(mine.step) + _SPARE) + 1):
+        of_epoch = slice(*np.searchsorted(mine.epoch, (epoch, epoch + 1)))
+        yield epoch, mine.pick(of_epoch), ended or epoch < reached
+
+
+Spans = list[tuple[int, int]]
+
+
+def _compare(steps: Steps, target: int) -> tuple[Spans, Spans]:
+    """Positions below `target` that no step has, and positions that more than one has."""
+    starts, ends = steps.offset, steps.offset + steps.samples
+    before = np.concatenate(([0], np.maximum.accumulate(ends)))
+    missing = [
+        (int(before[i]), min(int(starts[i]), target))
+        for i in np.flatnonzero(starts > before[:-1])
+        if before[i] < target
+    ]
+    if before[-1] < target:
+        missing.append((int(before[-1]), target))
+    doubled = np.flatnonzero(starts < before[:-1])
+    return missing, [(int(starts[i]), min(int(ends[i]), int(before[i]))) for i in doubled]
+
+
+def _order(positions: Indices, key: tuple[int, int, int] | None) -> Indices:
+    return positions if key is None else permute(positions, *key)
+
+
+def _named(spans: Spans, key: tuple[int, int, int] | None) -> tuple[int, ...]:
+    """The first samples of some positions."""
+    first = [position for start, stop in spans[:_SHOWN] for position in range(start, min(stop, start + _SHOWN))]
+    n = key[0] if key is not None else None
+    known = [p for p in first[:_SHOWN] if n is None or p < n]
+    return tuple(_order(np.array(known, dtype=np.int64), key).tolist())
+
+
+def _doubled(target: int, key: tuple[int, int, int]) -> tuple[int, ...]:
+    """Samples that come twice among the first `target` positions."""
+    seen = np.zeros(key[0], dtype=np.bool_)
+    for start in range(0, target, _CHUNK):
+        seen[_order(np.arange(start, min(start + _CHUNK, target), dtype=np.int64), key)] = True
+    if int(seen.sum()) == target:
+        return ()
+    samples, counts = np.unique(_order(np.arange(target, dtype=np.int64), key), return_counts=True)
+    return tuple(samples[counts > 1].tolist())

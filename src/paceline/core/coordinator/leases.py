@@ -1,0 +1,388 @@
+"""Who may compute which slot. Soft state: never persisted; after a restart holders tell of it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from paceline.core.coordinator.reservations import Reserved
+from paceline.core.segments import Schedule
+from paceline.core.window import may_lease
+from paceline.types import INIT_STEP, UNLIMITED, Fence, NodeId, SlotId
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Permission for `worker` to compute `slot`, named by `fence`."""
+
+    slot: SlotId
+    fence: Fence
+    worker: NodeId
+    at: float = 0.0
+
+
+class Revoked(NamedTuple):
+    """What a lost worker leaves behind.
+
+    `again` are slots that are leased again at once. `sealed` are slots it had sealed: their pushes may have arrived,
+    so the caller gives the servers a moment before it calls `requeue`. `poisoned` is a slot that has now lost too many
+    holders in a row, with their names.
+    """
+
+    again: list[SlotId]
+    sealed: list[SlotId]
+    poisoned: tuple[SlotId, tuple[NodeId, ...]] | None
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step that is not committed: how many of its slots, from the first on, every server has summed."""
+
+    num_slots: int
+    low: int = 0
+    summed: dict[NodeId, int] = field(default_factory=dict)
+
+
+class LeaseBook:
+    """Leases of training slots, in slot order, within the window and within `hold`."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        generation: int,
+        *,
+        hold: int,
+        max_losses: int,
+        done: Callable[[SlotId], bool] = lambda slot: False,
+        counter: int = 0,
+    ) -> None:
+        """`done` tells slots that need not be computed any more; fences go on after `counter`."""
+        self.schedule = schedule
+        self.generation = generation
+        self.hold = hold
+        self.max_losses = max_losses
+        self.granted = 0
+        self.counter = counter
+        self.reserved = Reserved()
+        self._done = done
+        self._next = SlotId(INIT_STEP, 0)
+        self._requeued: list[SlotId] = []
+        self._waiting: set[SlotId] = set()
+        self._leases: dict[Fence, Lease] = {}
+        self._sealed: set[Fence] = set()
+        self._by_worker: dict[NodeId, dict[Fence, Lease]] = {}
+        self._by_slot: dict[SlotId, dict[Fence, Lease]] = {}
+        self._losses: dict[SlotId, list[NodeId]] = {}
+        self._steps: dict[int, _Step] = {}
+
+    def fence(self) -> Fence:
+        """A new fence, larger than every earlier one."""
+        self.counter += 1
+        return Fence(self.generation, self.counter)
+
+    def start_at(self, step: int) -> None:
+        """Everything below `step` is committed (after a restart)."""
+        self._next = SlotId(step, 0)
+
+    def restart(self, step: int, *, initialised: bool, now: float = 0.0) -> tuple[list[Lease], int]:
+        """Every lease is void, and what is not committed, from `step` on, is leased again; no loss is counted.
+
+        In lock-step the state that `step` is computed on stays what it is: its slots are first left to those who had
+        them. Returns the leases that nobody had sealed, and how many had been.
+        """
+        held, sealed = self.open_leases(), len(self._sealed)
+        theirs = [(ls.fence, ls.worker, ls.slot) for ls in self._leases.values() if ls.slot.step == step]
+        self.reserved.begin(step, theirs if initialised and theirs and not self.schedule.window(step) else (), now)
+        self._next = SlotId(step, 0) if initialised else SlotId(INIT_STEP, 0)
+        self._requeued.clear()
+        self._waiting.clear()
+        self._leases.clear()
+        self._sealed.clear()
+        self._by_worker.clear()
+        self._by_slot.clear()
+        self._steps.clear()
+        return held, sealed
+
+    # ------------------------------------------------------------ granting
+
+    def grant(self, worker: NodeId, watermark: int, initialised: bool, end_step: int, now: float = 0.0) -> Lease | None:
+        """The next slot that `worker` may compute, lowest first; None when it must wait.
+
+        `watermark` is the lowest uncommitted step, `end_step` the first step that must not be leased.
+        """
+        slot = self._own(worker, watermark, end_step) or self._take(watermark, initialised, end_step)
+        return None if slot is None else self._lease(slot, self.fence(), worker, now)
+
+    def _lease(self, slot: SlotId, fence: Fence, worker: NodeId, now: float) -> Lease:
+        lease = Lease(slot, fence, worker, now)
+        self._leases[fence] = lease
+        self._by_worker.setdefault(worker, {})[fence] = lease
+        self._by_slot.setdefault(slot, {})[fence] = lease
+        self.granted += 1
+        return lease
+
+    def again(self, late: Lease, worker: NodeId, now: float) -> Lease:
+        """Lease a slot a second time, because its holder is late; whichever attempt is first counts."""
+        return self._lease(late.slot, self.fence(), worker, now)
+
+    def adopt(self, worker: NodeId, slot: SlotId, fence: Fence, now: float) -> bool:
+        """A lease of an earlier coordinator gets a full new term, unless somebody else has the slot."""
+        if fence.generation >= self.generation or fence in self._leases or self._by_slot.get(slot) or self._done(slot):
+            return False
+        if slot.step != INIT_STEP:
+            self._step(slot.step)
+        self._lease(slot, fence, worker, now)
+        self._keep_requeued([s for s in self._requeued if s != slot])
+        return True
+
+    def _own(self, worker: NodeId, watermark: int, end_step: int) -> SlotId | None:
+        """The slot that was left to `worker`, if it may be leased now."""
+        slot = self.reserved.end(worker)
+        if slot is None or slot.step < watermark or slot in self._by_slot or self._done(slot):
+            return None
+        if slot.step >= end_step or slot.slot >= self._step(slot.step).low + self.hold:
+            self._requeue(slot)
+            return None
+        self._keep_requeued([s for s in self._requeued if s != slot])
+        return slot
+
+    def release(self, worker: NodeId) -> None:
+        """What was left to `worker` is anybody's."""
+        slot = self.reserved.end(worker)
+        if slot is not None and not self._done(slot):
+            self._requeue(slot)
+
+    def _take(self, watermark: int, initialised: bool, end_step: int) -> SlotId | None:
+        if self._requeued:
+            # Slots are requeued from below `_next`: where the lowest of them may not be leased, nothing may.
+            if self._requeued[0].step >= end_step:
+                return None
+            slot = heappop(self._requeued)
+            self._waiting.discard(slot)
+            return slot
+        while True:
+            slot = self._next
+            if slot.step == INIT_STEP:
+                self._next = SlotId(0, 0)
+                if not initialised and slot not in self._by_slot:
+                    return slot
+                continue
+            if not initialised and slot.step > 0:
+                return None
+            if slot.step >= end_step or not may_lease(self.schedule.window(slot.step), slot.step, watermark):
+                return None
+            # Somebody had it under an earlier coordinator, or fetched what was left to it.
+            is_taken = slot in self._by_slot or self._done(slot)
+            if not is_taken and slot.slot >= self._step(slot.step).low + self.hold:
+                return None
+            last = slot.slot + 1 == self.schedule.num_slots(slot.step)
+            self._next = SlotId(slot.step + 1, 0) if last else SlotId(slot.step, slot.slot + 1)
+            if not is_taken and slot not in self.reserved:
+                return slot
+
+    def _step(self, number: int) -> _Step:
+        step = self._steps.get(number)
+        if step is None:
+            step = self._steps[number] = _Step(self.schedule.num_slots(number))
+        return step
+
+    def summed(self, server: NodeId, number: int, count: int, num_servers: int) -> bool:
+        """A server has added the first `count` slots of a step; True if that lets a further slot be leased."""
+        step = self._steps.get(number)
+        if step is None or count <= step.summed.get(server, 0):
+            return False
+        step.summed[server] = count
+        low = min(step.summed.values()) if len(step.summed) == num_servers else 0
+        moved, step.low = low > step.low, low
+        return moved
+
+    def recall(self, watermark: int, initialised: bool) -> Lease | None:
+        """Take back one lease whose holder can only wait for a slot that nobody has; its slot is leased again.
+
+        Leases are granted one step early, so a slot that comes back may find every worker waiting for its step.
+        """
+        return self.take_back(self._requeued[0].step, watermark, initialised) if self._requeued else None
+
+    def take_back(self, above: int, watermark: int, initialised: bool) -> Lease | None:
+        """Take back one lease of a step above `above` that cannot be computed yet; its slot is leased again later."""
+        step = self._next.step if self._next.slot else self._next.step - 1
+        if step <= above or step < 0:
+            return None
+        window = self.schedule.window(step)
+        if initialised and (window == UNLIMITED or step <= watermark + window):
+            return None
+        top = self._next.slot if self._next.slot else self._step(step).num_slots
+        for index in range(top - 1, -1, -1):
+            slot = SlotId(step, index)
+            for lease in self._by_slot.get(slot, {}).values():
+                if lease.fence not in self._sealed:
+                    self._remove(lease)
+                    self._requeue(slot)
+                    return lease
+        return None
+
+    # ------------------------------------------------------------ what becomes of a lease
+
+    def __len__(self) -> int:
+        """Live leases."""
+        return len(self._leases)
+
+    def __contains__(self, fence: object) -> bool:
+        """Whether a live lease has that fence."""
+        return fence in self._leases
+
+    def oldest_open(self, step: int) -> Lease | None:
+        """Of the leases of `step` that nobody has sealed, the one granted first: whom the step waits for."""
+        waiting = [ls for ls in self._leases.values() if ls.slot.step == step and ls.fence not in self._sealed]
+        return min(waiting, key=lambda lease: lease.at, default=None)
+
+    def open_leases(self) -> list[Lease]:
+        """Leases that nobody has sealed."""
+        return [lease for lease in self._leases.values() if lease.fence not in self._sealed]
+
+    def is_open(self, fence: Fence) -> bool:
+        """Whether a live lease has that fence, and nobody has sealed it."""
+        return fence in self._leases and fence not in self._sealed
+
+    def attempts(self, slot: SlotId) -> int:
+        """How many live leases a slot has."""
+        return len(self._by_slot.get(slot, ()))
+
+    @property
+    def has_requeued(self) -> bool:
+        """Whether a slot waits to be leased again."""
+        return bool(self._requeued)
+
+    def unleased(self, end_step: int, *, in_step: bool) -> int:
+        """How many slots nobody has yet: of the step that is leased now, or of all steps before `end_step`.
+
+        Not exactly: what was leased out of order counts, what is left to somebody may not.
+        """
+        count, at = len(self._requeued), self._next
+        if at.step == INIT_STEP or at.step >= end_step:
+            return count
+        count += self.schedule.num_slots(at.step) - at.slot
+        if not in_step:
+            count += sum(self.schedule.num_slots(s) for s in range(at.step + 1, min(end_step, at.step + 65)))
+        return count
+
+    def find(self, fence: Fence) -> Lease | None:
+        """The live lease with that fence; None once it was given back, revoked or its step committed."""
+        return self._leases.get(fence)
+
+    def seal(self, fence: Fence, worker: NodeId) -> Lease | None:
+        """Its holder sealed the slot. The lease lives on until the step is committed: the pushes may still be lost."""
+        lease = self._leases.get(fence)
+        if lease is None or lease.worker != worker:
+            return None
+        self._sealed.add(fence)
+        self._losses.pop(lease.slot, None)  # a holder survived it: the row is broken
+        return lease
+
+    def abandon(self, fence: Fence) -> SlotId | None:
+        """The holder gives the lease back without work; the slot is leased again, and no loss is counted."""
+        lease = self._leases.get(fence)
+        if lease is None:
+            return None
+        self._remove(lease)
+        return self._requeue(lease.slot)
+
+    def abandon_open(self, worker: NodeId) -> bool:
+        """Give back every lease that `worker` has not sealed; True if there was one.
+
+        A worker has at most one turn in hand. When it asks for the next one, a lease that it neither sealed nor
+        gave back is one of which it knows nothing.
+        """
+        held = [ls for ls in self._by_worker.get(worker, {}).values() if ls.fence not in self._sealed]
+        for lease in held:
+            self.abandon(lease.fence)
+        return bool(held)
+
+    def revoke(self, worker: NodeId, *, lost: bool = True) -> Revoked:
+        """`worker` is gone: its fences are void from now on. With `lost` unset it left in good order."""
+        again: list[SlotId] = []
+        sealed: list[SlotId] = []
+        poisoned = None
+        self.release(worker)
+        for lease in list(self._by_worker.get(worker, {}).values()):
+            was_sealed = lease.fence in self._sealed
+            self._remove(lease)
+            if was_sealed:
+                sealed.append(lease.slot)
+                continue
+            if lost:
+                holders = self._losses.setdefault(lease.slot, [])
+                holders.append(worker)
+                if len(holders) >= self.max_losses:
+                    poisoned = lease.slot, tuple(holders)
+            if self._requeue(lease.slot) is not None:
+                again.append(lease.slot)
+        return Revoked(again, sealed, poisoned)
+
+    def requeue(self, slot: SlotId) -> None:
+        """The pushes of a sealed slot did not arrive: it is leased again, unless its step is over."""
+        if slot.step in self._steps or slot.step == INIT_STEP:
+            self._requeue(slot)
+
+    def committed(self, step: int) -> list[Lease]:
+        """The step is in the log; returns the sealed attempts of it. All its leases end."""
+        sealed: list[Lease] = []
+        for index in range(self._step(step).num_slots if step != INIT_STEP else 1):
+            slot = SlotId(step, index)
+            self._losses.pop(slot, None)
+            for lease in list(self._by_slot.get(slot, {}).values()):
+                if lease.fence in self._sealed:
+                    sealed.append(lease)
+                self._remove(lease)
+        self._steps.pop(step, None)
+        self._keep_requeued([s for s in self._requeued if s.step != step])
+        self.reserved.end_steps(lambda other: other == step)
+        return sealed
+
+    def beyond(self, end_step: int) -> list[Lease]:
+        """Live leases on steps that will not be computed after all; they are void now."""
+        void = [lease for lease in self._leases.values() if lease.slot.step >= end_step]
+        for lease in void:
+            self._remove(lease)
+        for step in [s for s in self._steps if s >= end_step]:
+            del self._steps[step]
+        self._keep_requeued([s for s in self._requeued if s.step < end_step])
+        self.reserved.end_steps(lambda step: step >= end_step)
+        if self._next.step >= end_step:
+            self._next = SlotId(end_step, 0)
+        return void
+
+    @property
+    def highest_step(self) -> int:
+        """The highest step of which a slot is leased or waits to be leased again; -1 for none."""
+        leased = max((lease.slot.step for lease in self._leases.values()), default=-1)
+        return max(leased, max((s.step for s in self._requeued), default=-1))
+
+    def held_by(self, worker: NodeId) -> Iterable[Lease]:
+        """Live leases of a worker."""
+        return self._by_worker.get(worker, {}).values()
+
+    def _requeue(self, slot: SlotId) -> SlotId | None:
+        if self._by_slot.get(slot) or slot in self._waiting:
+            return None  # somebody else is on it, or will be
+        if slot >= self._next:
+            return slot  # it was leased out of order: its turn comes anyway
+        heappush(self._requeued, slot)
+        self._waiting.add(slot)
+        return slot
+
+    def _keep_requeued(self, slots: list[SlotId]) -> None:
+        if len(slots) < len(self._requeued):
+            self._requeued, self._waiting = slots, set(slots)
+            heapify(self._requeued)
+
+    def _remove(self, lease: Lease) -> None:
+        del self._leases[lease.fence]
+        self._sealed.discard(lease.fence)
+        for table, key in ((self._by_worker, lease.worker), (self._by_slot, lease.slot)):
+            held: dict[Fence, Lease] = table[key]  # type: ignore[index]
+            del held[lease.fence]
+            if not held:
+                del table[key]  # type: ignore[arg-type]

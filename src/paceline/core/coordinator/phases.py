@@ -1,0 +1,155 @@
+"""Phases of a job (calls of `batches`) and the segments they append."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from paceline.config.dials import parse_mode
+from paceline.core.sampling import num_steps
+from paceline.core.segments import Schedule
+from paceline.errors import MismatchError
+from paceline.messages import JobArgs
+from paceline.types import NodeId, PhaseEntry, PhaseSpec, Segment
+
+
+@dataclass(slots=True)
+class Phase:
+    """One call of `batches`: its steps are [start, end). `end_version` is set once all are committed.
+
+    `metrics` are those at its end, which everyone who leaves it is told, however late. The first who does sets them.
+    """
+
+    spec: PhaseSpec
+    segment: Segment
+    end: int
+    end_version: int | None = None
+    metrics: dict[str, float] | None = None
+
+    @property
+    def start(self) -> int:
+        """First step."""
+        return self.segment.step
+
+    @property
+    def entry(self) -> PhaseEntry:
+        """The phase as a checkpoint holds it."""
+        return PhaseEntry(self.spec, self.segment, self.end, self.end_version, self.metrics)
+
+    @classmethod
+    def of(cls, entry: PhaseEntry) -> Phase:
+        """The phase that `entry` says."""
+        return cls(entry.spec, entry.segment, entry.end, entry.end_version, entry.metrics)
+
+
+class PhaseBook:
+    """Phases in order; at most the last one is open."""
+
+    def __init__(self, schedule: Schedule, num_workers: int) -> None:
+        self.schedule = schedule
+        self.num_workers = num_workers
+        self.phases: list[Phase] = []
+
+    @property
+    def open(self) -> Phase | None:
+        """The phase being trained, None between phases."""
+        return self.phases[-1] if self.phases and self.phases[-1].end_version is None else None
+
+    def begin(self, spec: PhaseSpec, job: JobArgs, worker: str) -> Segment | None:
+        """A worker enters phase `spec.number`; returns the segment if this is the first to do so.
+
+        Raises:
+            MismatchError: another worker entered this phase with other data or other numbers.
+        """
+        if spec.number < len(self.phases):
+            known = self.phases[spec.number].spec
+            for name in spec.__struct_fields__:
+                if getattr(spec, name) != getattr(known, name):
+                    raise MismatchError(
+                        f"{worker} called batches() number {spec.number} with {name}={getattr(spec, name)!r}, "
+                        f"others with {name}={getattr(known, name)!r}: every worker must run the same loop"
+                    )
+            return None
+        if spec.number > len(self.phases) or self.open is not None:
+            raise MismatchError(
+                f"{worker} called batches() number {spec.number}, but number {len(self.phases) - 1} is where the job "
+                "is: every worker must run the same loops in the same order"
+            )
+        segment = self._segment(spec, job)
+        self.schedule.append(segment)
+        self.phases.append(Phase(spec, segment, segment.end_step))
+        return segment
+
+    def _segment(self, spec: PhaseSpec, job: JobArgs) -> Segment:
+        mode = parse_mode(job.mode)
+        slots = job.slots or spec.slots or mode.default_slots or self.num_workers
+        last = self.schedule.segments[-1] if self.schedule.segments else None
+        step = last.end_step if last else 0
+        epoch = last.end_epoch if last else 0
+        segment = Segment(
+            step=step,
+            phase=spec.number,
+            epoch=epoch,
+            offset=0,
+            end_step=step,
+            end_epoch=epoch + spec.epochs,
+            data_len=spec.data_len,
+            slots=slots,
+            batch_size=spec.batch_size,
+            shuffle=spec.shuffle,
+            drop_last=spec.drop_last,
+            window=mode.window,
+            mode=mode.name,
+        )
+        return msgspec.structs.replace(segment, end_step=step + num_steps(segment))
+
+    def end_at(self, step: int) -> Segment | None:
+        """The open phase ends before `step`; returns the segment that says so, None if it ends there anyway."""
+        phase = self.open
+        assert phase is not None
+        end = max(phase.start, step)
+        if end >= phase.end:
+            return None
+        phase.end = end
+        at = self.schedule.place(end)
+        return msgspec.structs.replace(
+            self.schedule.segment(end),
+            step=end,
+            epoch=at.epoch,
+            offset=at.offset,
+            end_step=end,
+            end_epoch=at.epoch,
+        )
+
+
+class Attendance:
+    """In which phase each live worker is, and so which phases everybody has left."""
+
+    def __init__(self) -> None:
+        self._phase: dict[NodeId, int] = {}
+        self._count: dict[int, int] = {}
+
+    def enter(self, worker: NodeId, phase: int) -> bool:
+        """`worker` is in `phase`; True if that is news."""
+        before = self._phase.get(worker, -1)
+        if phase <= before:
+            return False
+        self._leave(before)
+        self._phase[worker] = phase
+        self._count[phase] = self._count.get(phase, 0) + 1
+        return True
+
+    def leave(self, worker: NodeId) -> None:
+        """`worker` is gone."""
+        self._leave(self._phase.pop(worker, -1))
+
+    def _leave(self, phase: int) -> None:
+        if phase >= 0:
+            self._count[phase] -= 1
+            if not self._count[phase]:
+                del self._count[phase]
+
+    def lowest(self, default: int) -> int:
+        """The earliest phase that somebody is in. Workers that have not entered any do not count."""
+        return min(self._count, default=default)

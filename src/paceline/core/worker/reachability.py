@@ -1,0 +1,46 @@
+"""Which servers a worker cannot reach, for the coordinator to decide about."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from paceline.core.coordinator.membership import RunningTime
+from paceline.messages import Message, Reachable, Unreachable
+from paceline.types import NodeId
+
+_AGAIN_S = 1.0
+_MAX_GAP_S = 0.5  # a worker that computes does not try to connect, so that time does not count
+
+
+class Watching:
+    """The sessions of one port. A server without one for `reach_s`, while it was tried, is reported by name."""
+
+    def __init__(self, reach_s: float) -> None:
+        self.reach_s = reach_s
+        self._running = RunningTime(_MAX_GAP_S)
+        self._up: set[NodeId] = set()
+        self._missing: dict[NodeId, float] = {}
+        self._told: dict[NodeId, float] = {}
+
+    def up(self, peer: NodeId) -> None:
+        """A session came up."""
+        self._up.add(peer)
+
+    def down(self, peer: NodeId) -> None:
+        """A session ended."""
+        self._up.discard(peer)
+
+    def tick(self, now: float, servers: Collection[NodeId], epoch: int) -> list[Message]:
+        """What to tell the coordinator about the `servers` that this worker must reach, who hold blocks by `epoch`."""
+        ran = self._running.advance(now)
+        out: list[Message] = []
+        self._missing = {s: self._missing.get(s, ran) for s in servers if s not in self._up}
+        for server, since in self._missing.items():
+            if ran - since >= self.reach_s and ran - self._told.get(server, -_AGAIN_S) >= _AGAIN_S:
+                self._told[server] = ran
+                out.append(Unreachable(server, ran - since, epoch))
+        for server in [s for s in self._told if s not in self._missing]:
+            del self._told[server]
+            if server in self._up:
+                out.append(Reachable(server))
+        return out

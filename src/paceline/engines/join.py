@@ -1,0 +1,163 @@
+"""One more worker for a run that goes on, in the foreground of a terminal."""
+
+from __future__ import annotations
+
+import json
+import queue
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from paceline.clients.observer import Observer
+from paceline.engines.plan import RunPlan
+from paceline.engines.processes import Children, Exit, Line
+from paceline.engines.restart_policy import Again, RestartPolicy
+from paceline.errors import TransportError, UsageError
+from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT, how
+from paceline.runtime.rundir import RunDir
+
+_POLL_S = 0.1
+_PARTING_S = 5.0  # how long a worker may outlive its run: it may be about to save something
+
+
+class JoinedWorker:
+    """A worker that this terminal adds. `show` prints what the script prints, `say` what this process has to say."""
+
+    def __init__(self, plan: RunPlan, show: Callable[[str], None], say: Callable[[str], None]) -> None:
+        self.plan = plan
+        self.dir = RunDir(plan.run)
+        self.name = f"worker-j{secrets.token_hex(2)}"
+        self._show = show
+        self._say = say
+        self._children = Children(self.dir.logs)
+        self._policy = RestartPolicy(plan.max_restarts)
+        self._told = 0
+        self._passed_on = 0
+
+    def run(self) -> int:
+        """Work until the job is done or this process is told to end; returns the exit code.
+
+        Raises:
+            UsageError: the run is not there, is over, or does not answer.
+        """
+        self._check_running()
+        self._say(f"{self.name} joins {self.plan.run}")
+        try:
+            with self._heeding():
+                return self._follow()
+        finally:
+            self._children.end(at_once="worker-")
+
+    def _check_running(self) -> None:
+        token = self.dir.token()
+        if self.dir.summary_file.exists():
+            steps = json.loads(self.dir.summary_file.read_text()).get("steps")
+            raise UsageError(f"{self.plan.run} is over: done after {steps} steps")
+        observer = Observer(self.dir.coordinator, token)
+        try:
+            status = observer.status(timeout_s=self.dir.answer_s)
+        except TransportError:
+            raise UsageError(
+                f"no coordinator of {self.plan.run} answers: it is not running. "
+                f"`paceline run --resume {self.plan.run}` goes on with it"
+            ) from None
+        finally:
+            observer.close()
+        if status.get("failure"):
+            raise UsageError(f"{self.plan.run} has failed: {status['failure']['reason']}")
+
+    def _answers(self) -> bool:
+        with suppress(UsageError):
+            self._check_running()
+            return True
+        return False
+
+    @contextmanager
+    def _heeding(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM are notices to leave; a second one ends the worker at once."""
+
+        def on_signal(number: int, _: object) -> None:
+            self._told += 1
+
+        previous = {s: signal.signal(s, on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _pass_on(self) -> None:
+        """What this process was told, the worker is told."""
+        while self._passed_on < self._told:
+            self._passed_on += 1
+            for child in self._children.alive():
+                if self._passed_on == 1:
+                    child.signal(signal.SIGTERM)
+                else:
+                    child.signal(signal.SIGKILL, group=True)
+
+    def _start(self) -> None:
+        plan = self.plan
+        arguments = ["worker", self.name, str(plan.script.absolute()), *plan.arguments]
+        child = self._children.start(self.name, arguments, plan.worker_env(self.name), cwd=plan.cwd, defaults=plan.env)
+        self._policy.started(self.name, child.pid, time.monotonic())
+
+    def _follow(self) -> int:
+        self._start()
+        over_at: float | None = None
+        while True:
+            self._pass_on()
+            if over_at is None and self.dir.summary_file.exists():
+                over_at = time.monotonic()
+            if over_at is not None and time.monotonic() > over_at + _PARTING_S:
+                self._say(f"{self.plan.run} is over")
+                return EXIT_DONE
+            with suppress(queue.Empty):
+                match self._children.events.get(timeout=_POLL_S):
+                    case Line(text=text):
+                        self._show(text)
+                    case Exit() as event:
+                        code = self._exited(event)
+                        if code is not None:
+                            return code
+
+    def _exited(self, event: Exit) -> int | None:
+        code = event.code
+        if code == EXIT_DONE:
+            return EXIT_DONE
+        self._report(event)
+        if code == EXIT_LEFT or self._told:
+            self._say(f"{self.name} has left {self.plan.run}")
+            return EXIT_DONE
+        decision = self._policy.ended(self.name, code, time.monotonic())
+        if code >= 0 and isinstance(decision, Again) and self._answers():
+            self._say(f"{self.name} ended ({how(code)}): restarted")
+            self._pause(decision.after_s)
+            if self._told:
+                return EXIT_DONE
+            self._start()
+            return None
+        if code == EXIT_LOST and self.dir.summary_file.exists():
+            self._say(f"{self.plan.run} is over")
+            return EXIT_DONE
+        if code != EXIT_SCRIPT:
+            self._say(f"{self.name} ended ({how(code)})")
+        return EXIT_SCRIPT if code == EXIT_SCRIPT else EXIT_LOST
+
+    def _pause(self, pause_s: float) -> None:
+        until = time.monotonic() + pause_s
+        while time.monotonic() < until and not self._told:
+            time.sleep(0.02)
+
+    def _report(self, event: Exit) -> None:
+        """The coordinator need not wait for the worker's silence."""
+        if self.dir.coordinator() is None:
+            return
+        observer = Observer(self.dir.coordinator, self.dir.token())
+        try:
+            with suppress(TransportError):
+                observer.exited(event.name, event.pid, event.code, timeout_s=1.0)
+        finally:
+            observer.close()

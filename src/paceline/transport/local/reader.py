@@ -1,0 +1,259 @@
+"""What comes in on a local link: bytes become records, and records messages, each checked before it counts."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket as sockets
+from collections import deque
+from collections.abc import Sequence
+
+from paceline.errors import RefusedFrameError
+from paceline.transport.admission import open_header
+from paceline.transport.base import Frame
+from paceline.transport.local import records
+from paceline.transport.memory.arena import Arena
+from paceline.transport.memory.loans import Borrower
+from paceline.transport.memory.shared_files import Mapping
+from paceline.transport.zmq.sessions import Sessions
+from paceline.types import NodeId
+from paceline.wire.handshake import Farewell, decode_control
+
+_BUFFER_NBYTES = 64 << 10
+_ROOM_NBYTES = 64 << 10
+_MAX_FDS = 8
+_ANCILLARY_NBYTES = sockets.CMSG_SPACE(_MAX_FDS * 4)
+
+
+class _Body:
+    """A message whose frames are still coming in."""
+
+    __slots__ = ("frames", "header", "left")
+
+    def __init__(self, header: bytes, frames: list[Frame], left: deque[Frame]) -> None:
+        self.header = header
+        self.frames = frames
+        self.left = left
+
+
+class Incoming:
+    """One direction of a local link. Messages go to the sessions; `farewell` is set when the peer said it."""
+
+    def __init__(self, socket: sockets.socket, sessions: Sessions, arena: Arena, peer: NodeId) -> None:
+        self.farewell: Farewell | None = None
+        self.filled = False
+        """Whether the last `read` got anything from the socket."""
+        self._socket = socket
+        self._sessions = sessions
+        self._arena = arena
+        self._peer = peer
+        self._buffer = bytearray(_BUFFER_NBYTES)
+        self._start = self._end = 0
+        self._prelude: records.Prelude | None = None
+        self._body: _Body | None = None
+        self._fds: deque[int] = deque()
+        self._segments: dict[int, Mapping] = {}
+        self._borrower: Borrower | None = None
+        self._closed = False
+
+    def read(self) -> bool:
+        """Take one record, if it has come; True when another is known to be there.
+
+        Raises:
+            RefusedFrameError: the peer breaks the rules.
+            ConnectionError: it has closed the link.
+            OSError: the link broke, or memory of the peer cannot be mapped.
+        """
+        self.filled = False
+        if self._body is not None:
+            self._fill_body(self._body)
+        elif self._whole() or (self._fill() and self._whole()):
+            self.filled = True
+            self._take()
+        return self._another()
+
+    def ended(self) -> bool:
+        """Whether the peer has closed, once nothing is read any more: nobody will take what is sent."""
+        try:
+            return not self._socket.recv_into(self._buffer)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """Read no more. Frames that were handed out stay valid. Idempotent."""
+        self._closed = True
+        if self._borrower is not None:
+            self._borrower.close()
+            self._borrower = None
+        self._body = None
+        self._segments.clear()
+        while self._fds:
+            os.close(self._fds.popleft())
+
+    # ------------------------------------------------------------ bytes
+
+    def _another(self) -> bool:
+        return not self._closed and self._body is None and self._whole()
+
+    def _whole(self) -> bool:
+        """Whether the buffer holds a record as far as its header."""
+        have = self._end - self._start
+        if self._prelude is None:
+            if have < records.PRELUDE_NBYTES:
+                return False
+            self._prelude = records.open_prelude(self._buffer, self._start, self._sessions.limits.wire)
+        return have >= records.PRELUDE_NBYTES + self._prelude.more_nbytes
+
+    def _fill(self) -> bool:
+        """Read what the socket has, into the buffer; False for nothing."""
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > _BUFFER_NBYTES:
+                self._buffer = bytearray(_BUFFER_NBYTES)
+        if self._end == len(self._buffer):
+            self._make_space()
+        view = memoryview(self._buffer)[self._end :]
+        try:
+            count, ancillary, _, _ = self._socket.recvmsg_into([view], _ANCILLARY_NBYTES, sockets.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return False
+        if ancillary:
+            self._take_descriptors(ancillary)
+        if not count:
+            raise ConnectionResetError
+        self.filled = True
+        self._end += count
+        return True
+
+    def _make_space(self) -> None:
+        """Move what is left to the front; more than it can hold is allocated only as it really comes."""
+        left = self._buffer[self._start : self._end]
+        if self._start == 0:
+            self._buffer = left + bytes(len(left))
+        else:
+            self._buffer = left + bytes(max(_BUFFER_NBYTES - len(left), _BUFFER_NBYTES // 2))
+        self._start, self._end = 0, len(left)
+
+    def _take_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
+        for level, kind, data in ancillary:
+            if level == sockets.SOL_SOCKET and kind == sockets.SCM_RIGHTS:
+                self._fds.extend(array.array("i", data[: len(data) - len(data) % 4]))
+        if len(self._fds) > _MAX_FDS:
+            raise RefusedFrameError("segment", f"{len(self._fds)} descriptors that nothing announces")
+
+    def _take(self) -> None:
+        """The record at the start of the buffer, which is there as far as its header."""
+        prelude = self._prelude
+        assert prelude is not None
+        self._prelude = None
+        begin = self._start + records.PRELUDE_NBYTES
+        self._start = begin + prelude.more_nbytes
+        kind = prelude.kind
+        if kind == records.MESSAGE:
+            self._take_message(prelude, begin)
+        elif kind == records.CONTROL:
+            self._take_control(bytes(memoryview(self._buffer)[begin : self._start]))
+        elif kind == records.DROP:
+            self._segments.pop(prelude.number, None)
+        else:
+            self._take_memory(prelude)
+
+    def _take_message(self, prelude: records.Prelude, begin: int) -> None:
+        view = memoryview(self._buffer)
+        header = view[self._start - prelude.header_nbytes : self._start]
+        if not prelude.rows:
+            self._deliver(header, ())
+            return
+        rows = records.open_rows(view[begin : self._start - prelude.header_nbytes], self._sessions.limits.wire)
+        frames = self._frames(prelude, rows)
+        left = deque(frame for row, frame in zip(rows, frames, strict=True) if row[0] == records.INLINE and row[2])
+        if not left:
+            self._deliver(header, frames)
+            return
+        self._body = _Body(bytes(header), frames, left)
+        while left and self._start < self._end:  # what was read ahead
+            count = min(left[0].nbytes, self._end - self._start)
+            left[0][:count] = view[self._start : self._start + count]
+            self._start += count
+            self._received(left, count)
+        if not left:
+            self._deliver_body(self._body)
+
+    def _frames(self, prelude: records.Prelude, rows: Sequence[records.Row]) -> list[Frame]:
+        """Views of what was lent, and room for what is coming."""
+        places = []
+        find = self._segments.get
+        for number, offset, nbytes in rows:
+            if number != records.INLINE:
+                mapping = find(number)
+                if mapping is None:
+                    raise RefusedFrameError("reference", f"segment {number} was not announced")
+                if offset + nbytes > mapping.nbytes:
+                    raise RefusedFrameError("reference", f"{nbytes} bytes at {offset} of {mapping.nbytes}")
+                places.append((mapping, offset, nbytes))
+        borrowed: list[Frame] = []
+        if places:
+            if self._borrower is None:
+                raise RefusedFrameError("reference", "no table was announced")
+            borrowed = self._borrower.borrow(prelude.slot, prelude.number, places)
+            if len(borrowed) == len(rows):
+                return borrowed
+        lent = iter(borrowed)
+        return [self._room(nbytes) if number == records.INLINE else next(lent) for number, _, nbytes in rows]
+
+    def _room(self, nbytes: int) -> Frame:
+        return self._arena.raw_room(nbytes) if nbytes >= _ROOM_NBYTES else memoryview(bytearray(nbytes))
+
+    def _fill_body(self, body: _Body) -> None:
+        """Read what the socket has into the frames themselves."""
+        try:
+            count = self._socket.recv_into(body.left[0])
+        except BlockingIOError:
+            return
+        if not count:
+            raise ConnectionResetError
+        self.filled = True
+        self._received(body.left, count)
+        if not body.left:
+            self._deliver_body(body)
+
+    @staticmethod
+    def _received(left: deque[Frame], count: int) -> None:
+        if count == left[0].nbytes:
+            left.popleft()
+        else:
+            left[0] = left[0][count:]
+
+    def _deliver_body(self, body: _Body) -> None:
+        self._body = None
+        self._deliver(body.header, body.frames)
+
+    def _deliver(self, header: bytes | memoryview, frames: Sequence[Frame]) -> None:
+        sessions = self._sessions
+        message = open_header(header, sessions.limits.wire, sessions.counters)
+        if message is not None:
+            sessions.received(self._peer, message, tuple(frames))
+
+    def _take_control(self, frame: bytes) -> None:
+        control = decode_control(frame)
+        if not isinstance(control, Farewell):
+            raise RefusedFrameError("control", f"{type(control).__name__} within a session")
+        self.farewell = control
+
+    def _take_memory(self, prelude: records.Prelude) -> None:
+        if not self._fds:
+            raise RefusedFrameError("segment", "no descriptor came with it")
+        fd = self._fds.popleft()
+        try:
+            if prelude.kind == records.TABLE:
+                if self._borrower is not None:
+                    raise RefusedFrameError("segment", "a second table")
+                self._borrower = Borrower(fd, prelude.nbytes)
+            elif prelude.number in self._segments or len(self._segments) >= records.MAX_SEGMENTS:
+                raise RefusedFrameError("segment", f"number {prelude.number} again, or too many")
+            else:
+                self._segments[prelude.number] = Mapping(fd, prelude.nbytes)
+        finally:
+            os.close(fd)

@@ -1,0 +1,214 @@
+"""The lane between processes, on one host or many: ZeroMQ over TCP, each connection proven by the token.
+
+Two processes on one host then leave the network: see `local_link`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+import zmq
+
+from paceline.config.load import local_lane
+from paceline.errors import TransportError
+from paceline.messages import Message
+from paceline.transport.base import Counters, Delivery, Event, Frame
+from paceline.transport.limits import LinkLimits
+from paceline.transport.local.link import Locals
+from paceline.transport.memory.arena import Arena
+from paceline.transport.zmq.dial import Dial
+from paceline.transport.zmq.listener import Connection, Listener
+from paceline.transport.zmq.loop import Loop
+from paceline.transport.zmq.parts import ZmqContext
+from paceline.transport.zmq.sessions import Sessions
+from paceline.types import NodeId
+from paceline.wire.handshake import check_node, check_token
+
+
+class ZmqPort:
+    """A `Port` over ZeroMQ. It starts no Python thread and no event loop: all its work is done inside `recv`.
+
+    A role must therefore call `recv` often enough (a few times in `limits.handshake_s`) for peers to connect.
+    Until a peer is proven it is named by its address: `PeerDown(address, reason)` says, once, why a
+    connection is not accepted by either side; attempts go on.
+    """
+
+    def __init__(
+        self,
+        node: NodeId,
+        token: bytes,
+        *,
+        listen: str | None = None,
+        port: int = 0,
+        limits: LinkLimits | None = None,
+        encrypt: bool | None = None,
+        local: bool | None = None,
+    ) -> None:
+        """Open a port that shows itself as `node`; with `listen`, an IP address, accept connections there.
+
+        `port` 0 lets the system choose. `encrypt` None means: on, except on loopback addresses. `local` says whether
+        sessions with processes of this host may be carried by shared memory; None asks the environment.
+
+        Raises:
+            ValueError: `listen` is not one address of this machine (a wildcard would be reachable from
+                everywhere), or it is not loopback and `encrypt` is False.
+            RefusedFrameError: `node` is not a node id.
+            TransportError: the address is in use or not here.
+        """
+        check_node(node)
+        check_token(token)
+        listen = None if listen is None else _listen_address(listen)
+        listen_encrypted = None if listen is None else _encrypts(listen, encrypt)
+        self._encrypt = encrypt
+        self._sessions = Sessions(node, token, LinkLimits() if limits is None else limits)
+        self._context: ZmqContext = zmq.Context()
+        self._loop = Loop()
+        local = local_lane() if local is None else local
+        self._memory = Arena(share=local)
+        self._locals = Locals(self._loop, self._sessions, self._memory) if local else None
+        self._dials: dict[str, Dial] = {}
+        self._listener: Listener | None = None
+        self._closed = False
+        if listen is not None and listen_encrypted is not None:
+            try:
+                self._listener = Listener(
+                    self._context,
+                    self._loop,
+                    self._sessions,
+                    self._locals,
+                    listen,
+                    port,
+                    encrypt=listen_encrypted,
+                )
+            except BaseException:
+                self._context.destroy(0)
+                raise
+
+    @property
+    def node(self) -> NodeId:
+        """As `Port.node`."""
+        return self._sessions.node
+
+    @property
+    def address(self) -> str | None:
+        """As `Port.address`: ``tcp://host:port``."""
+        return None if self._listener is None else self._listener.address
+
+    @property
+    def counters(self) -> Counters:
+        """As `Port.counters`."""
+        return self._sessions.counters
+
+    @property
+    def memory(self) -> Arena:
+        """As `Port.memory`."""
+        return self._memory
+
+    def connect(self, address: str) -> None:
+        """As `Port.connect`. An address that is being tried already is left alone."""
+        self._check_open()
+        parts = urlsplit(address)
+        if parts.scheme != "tcp" or not parts.hostname or not parts.port or parts.path or parts.query:
+            raise ValueError(f"{address!r} is not of the form tcp://host:port")
+        dial = self._dials.get(address)
+        if dial is not None and not dial.stopped:
+            return
+        encrypt = _encrypts(parts.hostname, self._encrypt)
+        self._dials[address] = Dial(
+            self._context, self._loop, self._sessions, self._locals, address, parts.port, encrypt=encrypt
+        )
+
+    def disconnect(self, peer: NodeId) -> None:
+        """As `Port.disconnect`. A peer that connected to this port may do so again.
+
+        The address of a peer that has not come up yet names it as well: it is not tried any longer.
+        """
+        self._check_open()
+        dial = self._dials.get(peer)
+        link = self._sessions.forget(peer) if dial is None else dial
+        if isinstance(link, Dial):
+            if link.peer is not None:
+                self._sessions.forget(link.peer)
+            link.stop()
+            del self._dials[link.address]
+        elif isinstance(link, Connection):
+            link.end("closed", "the peer ended the session")
+
+    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
+        """As `Port.send`."""
+        self._check_open()
+        self._loop.said = type(message)
+        return self._sessions.send(peer, message, frames)
+
+    def recv(self, timeout_s: float) -> Event | None:
+        """As `Port.recv`."""
+        self._check_open()
+        loop, events = self._loop, self._sessions.events
+        now = loop.now()
+        deadline = now + timeout_s
+        polled = False
+        while True:
+            if now >= loop.due:
+                self._tick(now)
+            while not events and loop.read_one():
+                pass
+            if events:
+                return events.popleft()
+            if polled and now >= deadline:
+                return None
+            loop.wait(min(deadline, loop.due) - now)
+            polled = True
+            now = loop.now()
+
+    def close(self) -> None:
+        """As `Port.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        for dial in self._dials.values():
+            dial.stop()
+        if self._listener is not None:
+            self._listener.close()
+        if self._locals is not None:
+            self._locals.close()
+        self._memory.close()
+        self._sessions.events.clear()
+        self._context.term()
+
+    # ------------------------------------------------------------ inside
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TransportError(f"the port of {self.node} is closed")
+
+    def _tick(self, now: float) -> None:
+        self._loop.due = float("inf")
+        if self._listener is not None:
+            self._listener.tick(now)
+        for dial in list(self._dials.values()):
+            dial.tick(now)
+        if self._locals is not None:
+            self._locals.tick(now)
+
+
+def _listen_address(listen: str) -> str:
+    try:
+        address = ipaddress.ip_address(listen)
+    except ValueError:
+        raise ValueError(f"listen={listen!r} is not an IP address: give the one address peers shall use") from None
+    if address.is_unspecified or address.is_multicast:
+        raise ValueError(f"listen={listen!r} is a wildcard: give the one address peers shall use")
+    return str(address)
+
+
+def _encrypts(host: str, encrypt: bool | None) -> bool:
+    """Whether connections to `host` are encrypted; only loopback may go without."""
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if not loopback and encrypt is False:
+        raise ValueError(f"{host} is not a loopback address: connections to it are encrypted, drop encrypt=False")
+    return (not loopback) if encrypt is None else encrypt

@@ -1,0 +1,128 @@
+"""A store that is told of gradients beforehand ends with the bits of one that is not."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from tests.kit.server import BLOCKS, TENSORS, commit, contents, model
+
+from paceline.blocks.tensors import bytes_of
+from paceline.core.server.block_store import SumKey
+from paceline.server.dense_store import DenseStore
+from paceline.types import INIT_STEP, Fence, Kind
+
+Blocks = dict[int, tuple[int, object]]
+
+
+def content(dice: random.Random, index: int) -> memoryview:
+    block = BLOCKS[index]
+    values = torch.randn(block.numel, generator=torch.Generator().manual_seed(dice.randrange(1 << 30)))
+    return bytes_of((values * 3).to(getattr(torch, block.dtype)))
+
+
+def open_both(dice: random.Random) -> list[DenseStore]:
+    spec = model()
+    start = {b.index: content(dice, b.index) for b in BLOCKS}
+    stores = [DenseStore(), DenseStore()]
+    for store in stores:
+        store.open(spec, BLOCKS)
+        store.add(SumKey(INIT_STEP, None), 1.0, frozenset(), start)
+        store.apply(SumKey(INIT_STEP, None), commit(spec, 0, INIT_STEP))
+    return stores
+
+
+class Attempt:
+    """What one worker pushes for one slot, as it changes until it is sealed."""
+
+    def __init__(self, dice: random.Random, slot: int, fence: Fence) -> None:
+        self.slot, self.fence = slot, fence
+        self.weight = dice.choice([1.0, 1.0, 0.25])
+        gone = {n for n, t in enumerate(TENSORS) if t.kind == Kind.PARAMETER and dice.random() < 0.15}
+        self.absent = frozenset(gone)
+        self.pushed: Blocks = {
+            b.index: (0, content(dice, b.index))
+            for b in BLOCKS
+            if b.kind != Kind.FROZEN and not all(p.tensor in gone for p in b.pieces)
+        }
+
+    def change(self, dice: random.Random) -> None:
+        index = dice.choice(sorted(self.pushed))
+        self.pushed[index] = (self.pushed[index][0] + 1, content(dice, index))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_bits_do_not_depend_on_what_was_anticipated(seed: int) -> None:
+    dice = random.Random(seed)
+    spec = model("SGD", {"lr": 0.1, "momentum": 0.9})
+    told, plain = open_both(dice)
+    for step in range(5):
+        slots = dice.randrange(1, 5)
+        winners = [Attempt(dice, n, Fence(1, n)) for n in range(slots)]
+        losers = [Attempt(dice, dice.randrange(slots), Fence(1, 50 + n)) for n in range(2)]
+        key, done = SumKey(step, None), 0
+        while done < slots:
+            attempt = dice.choice([*winners, *losers])
+            if dice.random() < 0.3 and attempt in winners[done:]:
+                attempt.change(dice)
+            some = {b: pushed for b, pushed in attempt.pushed.items() if dice.random() < 0.7}
+            if dice.random() < 0.1:  # a block that the seal will not name
+                some[0] = (9, content(dice, 0))
+            told.anticipate(key, attempt.slot, attempt.fence, attempt.weight, some)
+            if dice.random() < 0.1:
+                told.save(step)
+            elif dice.random() < 0.2 and told.frozen is not None:
+                told.frozen.done = True
+                told.thaw()
+            if dice.random() < 0.4:
+                sealed = winners[done]
+                frames = {b: frame for b, (_, frame) in sealed.pushed.items()}
+                revs = {b: rev for b, (rev, _) in sealed.pushed.items()}
+                for store in (told, plain):
+                    store.add(key, sealed.weight, sealed.absent, frames, slot=done, fence=sealed.fence, revs=revs)
+                done += 1
+        if dice.random() < 0.5:
+            told.partials(key)
+            told.work_ahead()
+        for store in (told, plain):
+            store.apply(key, commit(spec, step + 1, step))
+        assert contents([(told, [])]) == contents([(plain, [])]), f"step {step}"
+
+
+def test_a_sum_that_was_only_anticipated_is_dropped_or_goes_with_the_step() -> None:
+    dice = random.Random(0)
+    spec = model()
+    told, plain = open_both(dice)
+    early = Attempt(dice, 0, Fence(1, 7))
+    told.anticipate(SumKey(0, None), 0, early.fence, 1.0, early.pushed)
+    told.anticipate(SumKey(1, None), 0, early.fence, 1.0, early.pushed)
+    frames = {b: frame for b, (_, frame) in Attempt(dice, 0, Fence(1, 8)).pushed.items()}
+    for store in (told, plain):
+        store.add(SumKey(0, Fence(1, 8)), 1.0, frozenset(), frames)
+        store.apply(SumKey(0, Fence(1, 8)), commit(spec, 1, 0))
+    told.drop(SumKey(1, None))
+    assert contents([(told, [])]) == contents([(plain, [])])
+    for store in (told, plain):
+        for slot in range(2):
+            store.add(SumKey(1, None), 1.0, frozenset(), frames, slot=slot)
+        store.apply(SumKey(1, None), commit(spec, 2, 1))
+    assert contents([(told, [])]) == contents([(plain, [])])
+
+
+def test_a_frame_is_only_read() -> None:
+    dice = random.Random(1)
+    told, _ = open_both(dice)
+    attempts = [Attempt(dice, n, Fence(1, n)) for n in range(3)]
+    before = [bytes(frame) for a in attempts for _, frame in a.pushed.values() if isinstance(frame, memoryview)]
+    key = SumKey(0, None)
+    for attempt in attempts:
+        told.anticipate(key, attempt.slot, attempt.fence, 1.0, attempt.pushed)
+    for attempt in attempts:
+        frames = {b: frame for b, (_, frame) in attempt.pushed.items()}
+        told.add(
+            key, 1.0, attempt.absent, frames, slot=attempt.slot, fence=attempt.fence, revs=dict.fromkeys(frames, 0)
+        )
+    told.apply(key, commit(model(), 1, 0))
+    after = [bytes(frame) for a in attempts for _, frame in a.pushed.values() if isinstance(frame, memoryview)]
+    assert after == before

@@ -1,0 +1,150 @@
+"""Updates that are made before their commit: when they count, and that nobody sees them until then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from tests.kit.server import BLOCKS, commit, contents, model
+
+from paceline.blocks.chunk_update import ChunkUpdate
+from paceline.blocks.tensors import bytes_of
+from paceline.core.server.block_store import SumKey
+from paceline.server.dense_store import DenseStore
+from paceline.types import INIT_STEP, Commit, Fence, Kind
+
+TRAINED = [b.index for b in BLOCKS if b.kind == Kind.PARAMETER]
+SPEC = model()
+
+
+def gradients(seed: int) -> dict[int, object]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        i: bytes_of(torch.randn(BLOCKS[i].numel, generator=generator).to(getattr(torch, BLOCKS[i].dtype)))
+        for i in TRAINED
+    }
+
+
+@pytest.fixture
+def updates(monkeypatch: pytest.MonkeyPatch) -> list[ChunkUpdate]:
+    """The chunks that were updated at a commit."""
+    found: list[ChunkUpdate] = []
+    run = ChunkUpdate.run
+
+    def noted(self: ChunkUpdate, *args: Any) -> None:
+        found.append(self)
+        run(self, *args)
+
+    monkeypatch.setattr(ChunkUpdate, "run", noted)
+    return found
+
+
+@pytest.fixture
+def store() -> Iterator[DenseStore]:
+    """After two steps."""
+    made = DenseStore()
+    made.open(SPEC, BLOCKS)
+    everything = {b.index: bytes_of(torch.zeros(b.numel).to(getattr(torch, b.dtype))) for b in BLOCKS}
+    key = SumKey(INIT_STEP, None)
+    made.add(key, 1.0, frozenset(), everything)
+    made.apply(key, commit(SPEC, 0, INIT_STEP))
+    for step in range(2):
+        add(made, step, gradients(step))
+        made.apply(SumKey(step, None), commit(SPEC, step + 1, step))
+    yield made
+    made.close()
+
+
+def add(store: DenseStore, step: int, payloads: Mapping[int, object], fence: int = 1, rev: int = 0) -> None:
+    revs = dict.fromkeys(payloads, rev)
+    store.add(SumKey(step, None), 1.0, frozenset(), payloads, slot=0, fence=Fence(1, fence), revs=revs)
+
+
+def expect(store: DenseStore, step: int, payloads: Mapping[int, object], fence: int = 1) -> None:
+    store.anticipate(SumKey(step, None), 0, Fence(1, fence), 1.0, {i: (0, p) for i, p in payloads.items()})
+
+
+def ready(store: DenseStore, step: int) -> None:
+    store.partials(SumKey(step, None))
+    store.work_ahead()
+
+
+def slower(version: int, step: int) -> Commit:
+    """A commit with another learning rate."""
+    hyper = tuple({**group, "lr": 0.05} for group in SPEC.optimizer.hyper)
+    return msgspec.structs.replace(commit(SPEC, version, step), hyper=hyper)
+
+
+def test_what_is_ready_is_made_before_the_commit_and_not_again(store: DenseStore, updates: list[ChunkUpdate]) -> None:
+    add(store, 2, gradients(2))
+    before = contents([(store, [])])
+    ready(store, 2)
+    assert contents([(store, [])]) == before, "readable before its commit"
+    store.apply(SumKey(2, None), commit(SPEC, 3, 2))
+    assert {u.chunk.dtype for u in updates} <= {torch.bfloat16}  # whose elements torch does not round alike
+    assert contents([(store, [])]) != before
+
+
+def test_what_is_not_sealed_yet_is_made_during_backward(store: DenseStore, updates: list[ChunkUpdate]) -> None:
+    expect(store, 2, gradients(2))
+    add(store, 2, gradients(2))
+    store.apply(SumKey(2, None), commit(SPEC, 3, 2))
+    assert not updates
+
+
+def test_gradients_that_changed_are_made_again(store: DenseStore, updates: list[ChunkUpdate]) -> None:
+    expect(store, 2, gradients(2))
+    changed = gradients(2) | {TRAINED[0]: gradients(3)[TRAINED[0]]}
+    revs = dict.fromkeys(changed, 0) | {TRAINED[0]: 1}
+    store.add(SumKey(2, None), 1.0, frozenset(), changed, slot=0, fence=Fence(1, 1), revs=revs)
+    store.apply(SumKey(2, None), commit(SPEC, 3, 2))
+    assert len(updates) == 1
+
+
+def test_another_attempt_is_not_taken_for_the_one_that_was_expected(
+    store: DenseStore, updates: list[ChunkUpdate]
+) -> None:
+    expect(store, 2, gradients(2), fence=1)
+    add(store, 2, gradients(3), fence=2)
+    store.apply(SumKey(2, None), commit(SPEC, 3, 2))
+    assert len(updates) == len({u.chunk for u in updates}) > 0
+
+
+def test_other_numbers_are_noticed_and_cost_less_and_less(store: DenseStore, updates: list[ChunkUpdate]) -> None:
+    tried = []
+    ahead = store._ahead
+    assert ahead is not None
+    for step in range(2, 12):
+        add(store, step, gradients(step))
+        ready(store, step)
+        tried.append(len(ahead._made) > 0)
+        store.apply(SumKey(step, None), slower(step + 1, step) if step % 2 else commit(SPEC, step + 1, step))
+    assert tried[:2] == [True, True]  # the first guess was right, the second was not
+    assert sum(tried) < 6
+
+
+def test_a_frozen_version_does_not_change_when_what_was_made_ahead_counts(store: DenseStore) -> None:
+    store.save(2)
+    frozen = store.frozen
+    assert frozen is not None
+    before = {i: (s.value.clone(), {k: t.clone() for k, t in s.state.items()}) for i, s in frozen.blocks.items()}
+    store.thaw()  # given up, but whoever writes it has not noticed yet
+    for step in range(2, 6):
+        add(store, step, gradients(step))
+        ready(store, step)
+        store.apply(SumKey(step, None), commit(SPEC, step + 1, step))
+    for index, (value, state) in before.items():
+        assert torch.equal(frozen.blocks[index].value, value)
+        assert all(torch.equal(frozen.blocks[index].state[k], t) for k, t in state.items())
+
+
+def test_a_step_that_will_never_be_leaves_nothing(store: DenseStore, updates: list[ChunkUpdate]) -> None:
+    add(store, 2, gradients(2))
+    ready(store, 2)
+    store.drop(SumKey(2, None))
+    add(store, 3, gradients(3))
+    store.apply(SumKey(3, None), commit(SPEC, 3, 3))
+    assert len(updates) == len({u.chunk for u in updates}) > 0

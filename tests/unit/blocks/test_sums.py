@@ -1,0 +1,135 @@
+"""Gradients that are added early, late or in vain: the sum has the bits of the plain one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from paceline.blocks.sums import BlockSum, Rooms, Sum, Term, mean
+from paceline.types import BlockSpec, Fence, Kind, Piece
+
+N = 70
+
+
+def draw(dice: random.Random) -> torch.Tensor:
+    return torch.randn(N, generator=torch.Generator().manual_seed(dice.randrange(1 << 30))) * 3
+
+
+class Counted(Rooms):
+    """Counts what is out, and spoils what comes back."""
+
+    __slots__ = ("most", "out")
+
+    def __init__(self) -> None:
+        super().__init__(N, torch.float32)
+        self.out = 0
+        self.most = 0
+
+    def take(self) -> torch.Tensor:
+        self.out += 1
+        self.most = max(self.most, self.out)
+        return super().take().fill_(float("nan"))
+
+    def give(self, room: torch.Tensor | None) -> None:
+        if room is not None:
+            self.out -= 1
+            super().give(room.fill_(float("nan")))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_what_was_expected_never_changes_the_sum(seed: int) -> None:
+    dice = random.Random(seed)
+    slots = dice.randrange(1, 7)
+    rooms = Counted()
+    held = BlockSum(rooms)
+    fences = [Fence(1, n) for n in range(slots)]
+    revs = [0] * slots
+    weights = [dice.choice([1.0, 1.0, 0.5, 0.3]) for _ in range(slots)]
+    content = {(n, 0): draw(dice) for n in range(slots)}
+    expected: torch.Tensor | None = None
+    late = dice.choice([0, 1])
+    for slot in range(slots):
+        for _ in range(dice.randrange(6)):
+            other = dice.randrange(slots)
+            if dice.random() < 0.3:
+                revs[other] += 1
+                content[other, revs[other]] = draw(dice)
+            fence = fences[other] if dice.random() < 0.8 else Fence(1, 99)  # an attempt that will not count
+            value = content[other, revs[other]] if fence == fences[other] else draw(dice)
+            weight = weights[other] if dice.random() < 0.9 else 0.7
+            held.expect(Term(other, fence, revs[other], weight, value), slot)
+        if dice.random() < 0.15:
+            held.skip(slot)
+            continue
+        value = content[slot, revs[slot]]
+        held.seal(Term(slot, fences[slot], revs[slot], weights[slot], value))
+        if len(held.terms) > late:
+            held.fold(len(held.terms) - late)
+        assert sum(t.sealed for t in held.terms) <= slots
+        part = value if weights[slot] == 1.0 else value * weights[slot]
+        expected = part if expected is None else expected + part
+    assert held.empty == (expected is None)
+    if expected is not None:
+        held.skip(slots)  # whatever waits beyond the last slot
+        assert torch.equal(held.into(torch.empty(N)), expected)
+    assert rooms.most <= 2
+    held.close()
+    assert rooms.out == 0
+
+
+def test_what_was_added_early_is_not_added_again() -> None:
+    rooms = Counted()
+    held = BlockSum(rooms)
+    values = [torch.ones(N), torch.ones(N) * 2]
+    for slot in (1, 0):
+        held.expect(Term(slot, Fence(1, slot), 0, 1.0, values[slot]), 0)
+    assert rooms.out == 1, "both are added"
+    for slot in (0, 1):
+        held.seal(Term(slot, Fence(1, slot), 0, 1.0, values[slot]))
+    assert held.terms == [], "the gradients are free"
+    assert held.base is not None
+    assert held.base.tolist() == [3.0] * N
+
+
+def test_the_last_gradient_may_stay_where_it_is() -> None:
+    rooms = Counted()
+    held = BlockSum(rooms)
+    for slot in range(2):
+        held.seal(Term(slot, None, -1, 1.0, torch.ones(N)))
+        held.fold(len(held.terms) - slot)
+    assert rooms.out == 0
+    assert len(held.terms) == 2
+    assert held.into(torch.empty(N)).tolist() == [2.0] * N
+
+
+@pytest.mark.parametrize("weight", [1.0, 2.0, 3.0, 4.0, 1.375, 1024.0])
+def test_the_mean_has_the_bits_of_a_division(weight: float) -> None:
+    values = torch.cat(
+        [torch.randn(1000), torch.tensor([1e-45, 3e-45, -1e-40, 1.2e-38, 3e38, float("inf"), 0.0, -0.0])]
+    )
+    assert torch.equal(mean(values, weight, torch.empty_like(values)), values / weight)
+
+
+def test_a_tensor_is_there_if_some_slot_had_it() -> None:
+    block = BlockSpec(3, Kind.PARAMETER, "float32", 128, 512, (Piece(0, 0, 10, 0), Piece(1, 0, 10, 64)))
+    total = Sum()
+    assert not total.has(3, 0)
+    total.note(block, frozenset({1, 7}))
+    assert (total.has(3, 0), total.has(3, 1)) == (True, False)
+    assert not total.has(4, 0), "another block was in no slot"
+    total.note(block, frozenset({7}))
+    assert (total.has(3, 0), total.has(3, 1)) == (True, True)
+
+
+def test_what_follows_a_gradient_that_changed_need_not_come_again() -> None:
+    rooms = Counted()
+    held = BlockSum(rooms)
+    for slot in range(3):
+        held.expect(Term(slot, Fence(1, slot), 0, 1.0, torch.full((N,), slot + 1.0)), 0)
+    held.expect(Term(0, Fence(1, 0), 1, 1.0, torch.full((N,), 10.0)), 0)
+    for slot, rev in enumerate((1, 0, 0)):
+        held.seal(Term(slot, Fence(1, slot), rev, 1.0, torch.full((N,), float("nan"))))
+    assert held.terms == [], "all were added before they were sealed"
+    assert held.into(torch.empty(N)).tolist() == [15.0] * N

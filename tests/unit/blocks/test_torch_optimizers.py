@@ -1,0 +1,70 @@
+"""Cutting a tensor into pieces does not change a single bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.blocks.torch_optimizers import PieceOptimizer, optimizer_class
+from paceline.config.dials import OPTIMIZERS
+from paceline.errors import UsageError
+from paceline.types import Hyper, OptimizerSpec
+
+NUMBERS: list[tuple[str, dict[str, Any]]] = [
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "fused": True}),
+    ("Adam", {"lr": 0.01, "weight_decay": 0.1}),
+    ("Adam", {"lr": 0.01, "amsgrad": True, "maximize": True}),
+    ("Adam", {"lr": 0.01, "fused": True}),
+    ("AdamW", {"lr": 0.01, "betas": (0.8, 0.9)}),
+    ("AdamW", {"lr": 0.01, "fused": True}),
+    ("Adagrad", {"lr": 0.01, "lr_decay": 0.1, "initial_accumulator_value": 0.5}),
+    ("Adagrad", {"lr": 0.01, "fused": True}),
+    ("RMSprop", {"lr": 0.01, "momentum": 0.5, "centered": True}),
+]
+
+
+CUT = [64, 320, 616]  # at multiples of 64, as blocks are cut
+
+
+def _hyper(kind: type[torch.optim.Optimizer], numbers: dict[str, Any]) -> Hyper:
+    defaults = kind([torch.nn.Parameter(torch.zeros(1))], **numbers).defaults
+    return ({k: float(v) if isinstance(v, torch.Tensor) else v for k, v in defaults.items()},)
+
+
+@pytest.mark.parametrize(("name", "numbers"), NUMBERS, ids=lambda v: v if isinstance(v, str) else ",".join(v))
+def test_pieces_equal_the_whole(name: str, numbers: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    kind = optimizer_class(name)
+    whole = torch.nn.Parameter(torch.randn(1000))
+    plain = kind([whole], **numbers)
+    pieces = [p.clone() for p in torch.split(whole.detach(), CUT)]
+    spec = OptimizerSpec(name, _hyper(kind, numbers))
+    ours = PieceOptimizer(spec, [0, 0, 0], pieces)
+    for step in range(5):
+        rate = 0.1 / (1 + step)
+        grad = torch.randn(1000)
+        plain.param_groups[0]["lr"] = rate
+        whole.grad = grad if step != 2 else None
+        plain.step()
+        parts: list[torch.Tensor | None] = list(torch.split(grad, CUT)) if step != 2 else [None] * 3
+        ours.step(({**spec.hyper[0], "lr": rate},), pieces, parts)
+        assert torch.equal(torch.cat(pieces), whole.detach()), f"step {step}"
+
+
+def test_groups_keep_their_own_numbers() -> None:
+    hyper = tuple(_hyper(torch.optim.SGD, {"lr": lr})[0] for lr in (0.0, 0.5, 1.0))
+    pieces = [torch.zeros(2) for _ in range(3)]
+    ours = PieceOptimizer(OptimizerSpec("SGD", hyper), [2, 1, 2], pieces)
+    ours.step(hyper, pieces, [torch.ones(2), torch.ones(2), None])
+    assert [p.tolist() for p in pieces] == [[-1.0, -1.0], [-0.5, -0.5], [0.0, 0.0]]
+
+
+def test_what_servers_run_is_known_by_name() -> None:
+    assert [optimizer_class(name).__name__ for name in OPTIMIZERS] == list(OPTIMIZERS)
+    with pytest.raises(UsageError, match="LBFGS does not run on servers; use one of SGD, Adam"):
+        optimizer_class("LBFGS")

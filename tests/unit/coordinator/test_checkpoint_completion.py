@@ -1,0 +1,194 @@
+"""A checkpoint counts only after its log is safe, and what need not be kept goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+from tests.kit.server import TENSORS, model, position
+
+from paceline.checkpoint.manifest import MARKER, folder_name, list_checkpoints, read_manifest
+from paceline.checkpoint.storage import LocalStorage, Storage, open_storage
+from paceline.coordinator import checkpoint_completion
+from paceline.coordinator.checkpoint_completion import Keeper, complete_checkpoints
+from paceline.coordinator.store import LogStore
+from paceline.core.effects import Complete
+from paceline.messages import Checkpoint
+from paceline.types import SavedFile
+
+SPEC = model()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LogStore]:
+    made = LogStore(tmp_path / "log.sqlite")
+    yield made
+    made.close()
+
+
+def shard(storage: Storage, folder: str) -> SavedFile:
+    with storage.create(f"{folder}/server-0.safetensors") as file:
+        file.write(b"tensors")
+    return SavedFile("server-0.safetensors", 7, "0" * 64, (0,))
+
+
+def complete(storage: Storage, version: int, *drop: str, incarnation: int = 0) -> Complete:
+    folder = folder_name(incarnation, version)
+    checkpoint = Checkpoint(folder, position(version))
+    return Complete(checkpoint, SPEC, (shard(storage, folder),), ("00",), drop)
+
+
+def outcome(keeper: Keeper) -> tuple[str, str]:
+    deadline = time.monotonic() + 20
+    while (found := keeper.poll()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return found
+
+
+@pytest.mark.parametrize("where", ["local", "memory"])
+def test_a_complete_checkpoint_replaces_older_ones(where: str, log: LogStore, tmp_path: Path) -> None:
+    storage = open_storage(tmp_path / "ckpt" if where == "local" else f"memory://{tmp_path.name}")
+    keeper = Keeper(storage, log.path, log.generation)
+    for version in (1, 2):
+        keeper.complete(complete(storage, version))
+        assert outcome(keeper) == (folder_name(0, version), "")
+    shard(storage, folder_name(0, 3))  # the remains of a server that was killed
+    shard(storage, "indigo")  # somebody else's
+    keeper.complete(complete(storage, 4, folder_name(0, 1)))
+    assert outcome(keeper) == (folder_name(0, 4), "")
+    assert storage.folders() == [folder_name(0, 2), folder_name(0, 4), "indigo"]
+    manifest = read_manifest(storage, folder_name(0, 4))
+    assert (manifest.model.tensors, manifest.position.version, manifest.chains) == (TENSORS, 4, ("00",))
+    assert [c.folder for c in complete_checkpoints(storage)] == [folder_name(0, 2), folder_name(0, 4)]
+    assert keeper.poll() is None
+
+
+def test_the_log_is_synced_before_the_marker_is_written(
+    log: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    class Told(LocalStorage):
+        @contextmanager
+        def create(self, name: str) -> Iterator[IO[bytes]]:
+            order.append(name.split("/")[1])
+            with super().create(name) as file:
+                yield file
+
+    monkeypatch.setattr(checkpoint_completion, "sync_log", lambda path: order.append(f"sync {path.name}"))
+    storage = Told(tmp_path / "ckpt")
+    keeper = Keeper(storage, log.path, log.generation)
+    keeper.complete(complete(storage, 1))
+    outcome(keeper)
+    assert order == ["server-0.safetensors", "sync log.sqlite", "manifest.json", MARKER]
+
+
+def test_a_log_that_cannot_be_synced_leaves_no_checkpoint(
+    log: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(checkpoint_completion, "sync_log", fail)
+    storage = LocalStorage(tmp_path / "ckpt")
+    keeper = Keeper(storage, log.path, log.generation)
+    keeper.complete(complete(storage, 1, "i0000-v0000000000"))
+    folder, problem = outcome(keeper)
+    assert f"cannot complete {folder}" in problem
+    assert "Input/output error" in problem
+    assert storage.folders() == []
+
+
+def test_a_coordinator_that_was_replaced_completes_and_removes_nothing(log: LogStore, tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "ckpt")
+    keeper = Keeper(storage, log.path, log.generation)
+    keeper.complete(complete(storage, 1))
+    outcome(keeper)
+    LogStore(log.path).close()
+    keeper.complete(complete(storage, 2, folder_name(0, 1)))
+    assert "generation 2 has taken over" in outcome(keeper)[1]
+    assert [c.folder for c in complete_checkpoints(storage)] == [folder_name(0, 1)]
+    assert storage.files(folder_name(0, 2)) == ["server-0.safetensors"], "the new one may be about to complete it"
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    keeper = Keeper(storage, None, 1)
+    wanted = complete(storage, 1)
+    storage.delete(f"{folder_name(0, 1)}/server-0.safetensors")
+    keeper.complete(wanted)
+    assert "server-0.safetensors is gone" in outcome(keeper)[1]
+    assert complete_checkpoints(storage) == []
+
+
+def test_what_was_given_up_is_swept_and_what_is_complete_stays(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    keeper = Keeper(storage, None, 1)
+    keeper.complete(complete(storage, 1))
+    for number in (2, 3, 4):
+        shard(storage, folder_name(0, number))
+    keeper.sweep(folder_name(0, 3))
+    keeper.sweep(folder_name(0, 1))
+    outcome(keeper)
+    deadline = time.monotonic() + 20
+    while len(storage.folders()) > 2:
+        assert keeper.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert storage.folders() == [folder_name(0, 1), folder_name(0, 4)]
+    keeper.close()
+
+
+def test_without_a_place_nothing_is_complete(tmp_path: Path) -> None:
+    keeper = Keeper(None, None, 1)
+    keeper.complete(complete(LocalStorage(tmp_path), 1))
+    assert "without a place" in outcome(keeper)[1]
+
+
+def test_damaged_and_incomplete_ones_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    storage = LocalStorage(tmp_path)
+    keeper = Keeper(storage, None, 1)
+    for version in (1, 2, 3):
+        keeper.complete(complete(storage, version))
+        outcome(keeper)
+    (tmp_path / folder_name(0, 2) / "manifest.json").write_text("{}")
+    shard(storage, folder_name(0, 9))
+    assert [c.position.version for c in complete_checkpoints(storage)] == [1, 3]
+    assert folder_name(0, 2) in caplog.text
+    assert folder_name(0, 9) in caplog.text
+    assert complete_checkpoints(LocalStorage(tmp_path / "nowhere")) == []
+
+
+def test_what_was_passed_over_to_resume_is_not_named_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    storage = LocalStorage(tmp_path)
+    keeper = Keeper(storage, None, 1)
+    keeper.complete(complete(storage, 2))
+    outcome(keeper)
+    shard(storage, folder_name(0, 1))
+    shard(storage, folder_name(0, 3))
+    assert [c.position.version for c in complete_checkpoints(storage, folder_name(0, 2))] == [2]
+    assert folder_name(0, 3) not in caplog.text
+    assert folder_name(0, 1) in caplog.text, "nobody has looked below the one that was chosen"
+    caplog.clear()
+    storage.remove(folder_name(0, 2))
+    assert complete_checkpoints(storage, "") == []
+    assert caplog.text == "", "none of them could be used"
+
+
+def test_a_disk_that_is_full_at_the_very_end_keeps_the_old_one(small_disk: Path) -> None:
+    storage = LocalStorage(small_disk)
+    keeper = Keeper(storage, None, 1)
+    keeper.complete(complete(storage, 1))
+    assert outcome(keeper)[1] == ""
+    wanted = complete(storage, 2, folder_name(0, 1))
+    with pytest.raises(OSError, match="No space"):
+        (small_disk / "ballast").write_bytes(bytes(1 << 20))
+    keeper.complete(wanted)
+    folder, problem = outcome(keeper)
+    assert problem == f"cannot complete {folder} in {small_disk}: No space left on device"
+    assert [(c.folder, c.problem) for c in list_checkpoints(storage, verify=False)] == [(folder_name(0, 1), None)]

@@ -1,0 +1,51 @@
+"""The placement as people and engines see it."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.coordinator.placement_report import drained, placed
+from paceline.coordinator.timeline import Course
+from paceline.types import Placement
+
+A, B, C = "server-0/aa", "server-1/bb", "server-2/cc"
+ADDRESSES = {A: "tcp://a", B: "tcp://b", C: "tcp://c"}
+PLACED = Placement(4, (A, B, A), ADDRESSES, ((B,), (C,), (B,)))
+
+
+def test_who_holds_how_much() -> None:
+    assert placed(PLACED, 1) == {
+        "epoch": 4,
+        "blocks": 3,
+        "servers": {"server-0": [2, 0], "server-1": [1, 2], "server-2": [0, 1]},
+        "short": 0,
+        "building": 0,
+    }
+    assert placed(None, 1)["blocks"] == 0
+
+
+def test_what_is_lacking_and_what_is_being_made() -> None:
+    short = Placement(5, (A, A, A), ADDRESSES, ((), (C,), ()), ((B, (0, 2)),))
+    figures = placed(short, 1)
+    assert (figures["short"], figures["building"]) == (2, 2)
+    assert placed(Placement(1, (A, B, A), ADDRESSES), 0)["short"] == 0
+    assert placed(Placement(1, (A, B, A), ADDRESSES), 1)["short"] == 3
+
+
+def test_a_server_is_drained_once_it_holds_nothing() -> None:
+    assert drained(PLACED, [C]) == [], "it is a backup"
+    moved = Placement(5, (A, B, A), ADDRESSES, ((B,), (A,), (B,)))
+    assert drained(moved, [C]) == ["server-2"]
+    coming = Placement(5, (A, B, A), ADDRESSES, ((B,), (A,), (B,)), ((C, (0,)),))
+    assert drained(coming, [C]) == [], "it is being sent a copy"
+
+
+def test_the_longest_time_without_a_commit() -> None:
+    course = Course()
+    course.committed(0, 0.0, 10.0)
+    course.committed(1, 8.0, 11.0)
+    course.failed_over(11.2)
+    course.failed_over(11.4)
+    course.committed(2, 16.0, 11.9)
+    course.committed(3, 24.0, 99.0)
+    assert course.failover_s == pytest.approx(0.9), "and not what has nothing to do with it"

@@ -1,0 +1,51 @@
+"""Who cannot reach whom: how long that is believed."""
+
+from __future__ import annotations
+
+from paceline.core.coordinator.reachability import Reach
+
+
+def test_a_report_counts_for_a_while_or_until_it_is_taken_back() -> None:
+    reach = Reach()
+    assert reach.report("a", "b", 0.0, 5.0) == 0.0
+    assert reach.cuts(4.9) == {("a", "b")}
+    assert reach.cuts(5.0) == frozenset()
+    assert reach.report("a", "b", 6.0, 5.0) == 0.0
+    assert reach.report("a", "b", 7.0, 5.0) == 1.0
+    assert reach.next_end(7.0) == 12.0
+    assert reach.untried(8.0) == [("a", "b")]
+    reach.restore("a", "b", 8.0)
+    assert reach.cuts(8.0) == frozenset()
+    assert reach.untried(8.0) == []
+
+
+def test_whoever_is_wary_waits_longer_each_time_but_never_for_long() -> None:
+    reach, waits = Reach(), []
+    for now in range(0, 200, 20):
+        reach.report("a", "b", float(now), 60.0)
+        reach.restore("a", "b", now + 1.0, wary=True)
+        assert reach.untried(now + 1.0) == []
+        end = reach.next_end(now + 1.0)
+        waits.append(0.0 if end is None else end - now - 1.0)
+        reach.restore("a", "b", now + 1.5, wary=True)
+        assert reach.next_end(now + 1.0) == end, "said twice, it is not later"
+    assert waits[:5] == [0.0, 1.0, 3.0, 7.0, 7.0]
+
+
+def test_trouble_of_long_ago_is_forgotten() -> None:
+    reach = Reach()
+    for now in range(0, 200, 20):
+        reach.report("a", "b", float(now), 5.0)
+    reach.report("c", "d", 500.0, 5.0)
+    assert len(reach._cuts) == 1
+    reach.report("a", "b", 501.0, 60.0)
+    reach.restore("a", "b", 502.0, wary=True)
+    assert reach.cuts(502.0) == {("c", "d")}
+
+
+def test_who_is_gone_is_not_spoken_of() -> None:
+    reach = Reach()
+    reach.report("a", "b", 0.0, 60.0)
+    reach.report("c", "a", 0.0, 60.0)
+    reach.forget("a")
+    assert reach.untried(0.0) == []

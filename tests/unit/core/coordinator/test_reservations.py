@@ -1,0 +1,356 @@
+"""Blocks change hands in the middle of a step: who has computed a slot of it gets it again, if it comes for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from tests.kit.core import fence, segment, sent
+from tests.unit.core.coordinator.test_placement import compute, desk, epoch, kill, placed, ready, tick
+
+from paceline.coordinator.status import _slowest
+from paceline.core.coordinator.leases import Lease, LeaseBook
+from paceline.core.effects import Effect
+from paceline.core.segments import Schedule
+from paceline.messages import Exited, Grant, Revoke, Unreachable
+from paceline.types import SlotId
+
+
+def struck(*, slots: int = 2, hold: int = 10, workers: str = "ab", window: int = 0) -> LeaseBook:
+    """Each worker had a slot of step 0, when everything became void."""
+    leases = LeaseBook(Schedule([segment(slots=slots, data_len=24, window=window)]), 1, hold=hold, max_losses=3)
+    leases.start_at(0)
+    for worker in workers:
+        assert leases.grant(worker, 0, True, 5) is not None
+    leases.restart(0, initialised=True, now=1.0)
+    return leases
+
+
+def take(leases: LeaseBook, worker: str, end: int = 5) -> SlotId | None:
+    lease = leases.grant(worker, 0, True, end)
+    return None if lease is None else lease.slot
+
+
+# ---------------------------------------------------------------- leases
+
+
+def test_who_had_a_slot_gets_it_again_whoever_asks_first() -> None:
+    leases = struck()
+    assert [take(leases, w) for w in "ba"] == [(0, 1), (0, 0)]
+    assert not leases.reserved
+    assert take(leases, "a") == (1, 0), "nothing is left of step 0"
+
+
+def test_others_leave_it_to_them_and_go_on_with_what_comes_next() -> None:
+    leases = struck(slots=3)
+    assert take(leases, "c") == (0, 2)
+    assert take(leases, "c") == (1, 0)
+    assert [take(leases, w) for w in "ab"] == [(0, 0), (0, 1)]
+
+
+def test_a_worker_that_had_two_gets_the_newer_one() -> None:
+    leases = struck(slots=3, workers="aba")
+    assert take(leases, "a") == (0, 2)
+    assert take(leases, "a") == (0, 0), "the older one is anybody's"
+    assert take(leases, "a") == (1, 0)
+
+
+def test_it_is_still_theirs_when_the_blocks_change_hands_once_more() -> None:
+    leases = struck()
+    assert take(leases, "b") == (0, 1)
+    leases.restart(0, initialised=True, now=2.0)
+    assert take(leases, "c") == (1, 0)
+    assert [take(leases, w) for w in "ba"] == [(0, 1), (0, 0)]
+    leases.restart(1, initialised=True, now=3.0)
+    lease = leases.grant("b", 1, True, 5)
+    assert lease is not None
+    assert lease.slot == (1, 1), "step 0 is committed, and c had a slot of step 1"
+
+
+def test_what_is_not_fetched_is_anybodys_at_last() -> None:
+    leases = struck()
+    assert take(leases, "c") == (1, 0)
+    leases.release("a")
+    assert take(leases, "c") == (0, 0)
+    assert take(leases, "a") == (1, 1), "it has none any more"
+    assert take(leases, "b") == (0, 1)
+
+
+def test_who_is_gone_fetches_nothing() -> None:
+    leases = struck()
+    assert take(leases, "c") == (1, 0)
+    leases.revoke("b")
+    assert take(leases, "c") == (0, 1)
+
+
+def test_a_slot_is_not_lost_with_one_that_may_not_have_it_now() -> None:
+    leases = struck()
+    assert take(leases, "a", end=0) is None, "it is in another loop"
+    assert [take(leases, w) for w in "cb"] == [(0, 0), (0, 1)]
+    late = struck(slots=3, hold=1, workers="a")
+    late.reserved.begin(0, [(fence(1), "a", SlotId(0, 2))], 0.0)
+    assert take(late, "a") == (0, 0), "the servers have no room for a later one"
+    assert late.summed("s0", 0, 1, 1)
+    assert take(late, "a") == (0, 1)
+    assert late.summed("s0", 0, 2, 1)
+    assert take(late, "a") == (0, 2)
+
+
+def test_steps_that_will_not_be_computed_are_left_to_nobody() -> None:
+    leases = struck()
+    leases.beyond(0)
+    assert not leases.reserved
+    assert take(leases, "a", end=0) is None
+
+
+def test_with_a_window_whoever_is_first_gets_it() -> None:
+    """The state has changed since: what was computed is not what would be computed."""
+    leases = struck(slots=1, window=3)
+    assert not leases.reserved
+    assert [take(leases, w) for w in "ba"] == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("fetched", [False, True])
+def test_any_number_of_workers_may_have_one(fetched: bool) -> None:
+    workers = [f"worker-{i}" for i in range(1500)]
+    leases = LeaseBook(Schedule([segment(slots=1500, data_len=30_000, batch_size=1)]), 1, hold=2000, max_losses=3)
+    leases.start_at(0)
+    for worker in workers:
+        take(leases, worker)
+    leases.restart(0, initialised=True)
+    if fetched:
+        assert [take(leases, worker) for worker in workers] == [(0, i) for i in range(1500)]
+    assert take(leases, "new") == (1, 0)
+
+
+def test_a_step_that_is_committed_is_left_to_nobody() -> None:
+    leases = struck(slots=1, workers="a")
+    (late,) = [leases.grant("a", 0, True, 5)]
+    assert late is not None
+    leases.again(late, "b", 0.0)  # both have it
+    leases.restart(0, initialised=True)
+    assert len(leases.reserved) == 2
+    assert take(leases, "a") == (0, 0)
+    assert SlotId(0, 0) in leases.reserved
+    leases.committed(0)
+    assert not leases.reserved
+    assert SlotId(0, 0) not in leases.reserved
+
+
+class History:
+    """Workers do anything, at any time; the servers sum and commit what is sealed."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self.slots = self.chance.randint(1, 6)
+        self.hold = self.chance.choice([1, 2, 3, self.slots + 2, 20])
+        plan = Schedule([segment(slots=self.slots, data_len=self.slots * 160, end_step=40)])
+        self.low = 0
+        self.leases = LeaseBook(plan, 1, hold=self.hold, max_losses=10**9, done=lambda slot: slot.step < self.low)
+        self.leases.start_at(0)
+        self.workers = [f"worker-{i}" for i in range(self.chance.randint(1, 5))]
+
+    def ask(self, worker: str, end: int = 38) -> Lease | None:
+        self.leases.abandon_open(worker)  # who asks has nothing in hand
+        lease = self.leases.grant(worker, self.low, True, end)
+        if lease is not None:
+            assert lease.slot.step >= self.low
+            assert lease.slot.slot < self.leases._step(lease.slot.step).low + self.hold
+        return lease
+
+    def lose(self, worker: str) -> None:
+        for slot in self.leases.revoke(worker).sealed:
+            self.leases.requeue(slot)
+
+    def sum(self) -> bool:
+        """Whether a step is committed by it."""
+        sealed = {ls.slot for ls in self.leases._leases.values() if not self.leases.is_open(ls.fence)}
+        count = next(i for i in range(self.slots + 1) if SlotId(self.low, i) not in sealed)
+        self.leases.summed("server", self.low, count, 1)
+        if count < self.slots:
+            return False
+        self.leases.committed(self.low)
+        self.low += 1
+        return True
+
+    def event(self) -> None:
+        leases, worker = self.leases, self.chance.choice(self.workers)
+        open_ = leases.open_leases()
+        held = self.chance.choice(open_) if open_ else None
+        match self.chance.choices(range(8), (45, 20, 6, 6, 6, 6, 3, 5))[0]:
+            case 0:
+                self.ask(worker, 38 if self.chance.random() < 0.93 else 0)
+            case 1 if held is not None:
+                leases.seal(held.fence, held.worker)
+            case 2 if held is not None:
+                leases.abandon(held.fence)
+            case 3:
+                leases.release(worker)
+            case 4:
+                self.lose(worker)
+            case 5:
+                leases.restart(self.low, initialised=True)
+            case 6 if held is not None and leases.attempts(held.slot) == 1:
+                leases.again(held, worker, 0.0)
+            case 7:
+                self.sum()
+                leases.recall(self.low, True)
+
+    def end(self) -> None:
+        """All that were there are gone, and one that is new computes everything."""
+        for worker in self.workers:
+            self.lose(worker)
+        for _ in range(2):
+            for _ in range(10 * self.slots + 20):
+                lease = self.ask("new")
+                if lease is not None:
+                    self.leases.seal(lease.fence, "new")
+                if self.sum():
+                    break
+            else:
+                raise AssertionError(f"a slot of step {self.low} is lost")
+
+
+def test_no_slot_is_ever_lost() -> None:
+    for seed in range(1500):
+        history = History(seed)
+        for _ in range(history.chance.randint(1, 80)):
+            if history.low < 30:
+                history.event()
+        history.end()
+
+
+# ---------------------------------------------------------------- the coordinator
+
+
+def slots(effects: Sequence[Effect]) -> dict[str, tuple[int, int]]:
+    """What each worker is given by `effects`."""
+    workers = [f"worker-{i}" for i in range(3)]
+    return {worker: (g.step, g.slot) for worker in workers for g in sent(effects, Grant, worker)}
+
+
+def test_after_a_failover_workers_get_what_they_had() -> None:
+    job = desk()
+    compute(job, 0)
+    kill(job, "server-0")
+    assert slots(job.turn("worker-1")) == {"worker-1": (0, 1)}
+    assert slots(job.turn("worker-0")) == {"worker-0": (0, 0)}
+
+
+def test_who_waits_and_gets_nothing_is_not_in_the_way_of_one_who_does() -> None:
+    job = desk(slots=1, data_len=2)
+    grant = job.lease("worker-1")
+    assert slots(job.turn("worker-0")) == slots(job.seal("worker-1", grant)) == {}, "there is only one slot"
+    assert slots(kill(job, "server-0")) == {"worker-1": (0, 0)}
+
+
+def test_one_that_still_computes_is_waited_for_as_long_as_usual() -> None:
+    job = desk(workers=3, slots=3, data_len=60)
+    ready(job, 0, compute(job, 0))  # each takes 0.1 s
+    for worker in job.workers:
+        job.core.leases.abandon_open(worker)
+    grants = [job.lease(worker) for worker in job.workers]
+    job.seal("worker-0", grants[0])
+    tick(job, 0.0)
+    kill(job, "server-0")
+    (again,) = sent(job.turn("worker-0"), Grant, "worker-0")
+    assert (again.step, again.slot) == (1, 0)
+    assert slots(job.seal("worker-0", again)) == {"worker-0": (2, 0)}, "the others are about to come"
+    (again,) = sent(job.seal("worker-1", grants[1]), Grant, "worker-1")
+    assert (again.step, again.slot) == (1, 1)
+    job.seal("worker-1", again)
+    tick(job, 0.2)
+    assert job.core.leases.reserved
+    slowest = _slowest(job.core)
+    assert slowest is not None
+    assert (slowest["worker"], slowest["slot"]) == ("worker-2", 2), "it is told whom the step waits for"
+    tick(job, 1.0)
+    assert slots(job.turn("worker-0")) == {"worker-0": (1, 2)}, "worker-2 is late: another one computes it"
+
+
+def test_one_that_cannot_reach_a_server_is_not_waited_for() -> None:
+    job = desk()
+    compute(job, 0)
+    kill(job, "server-0")
+    job.say("worker-1", Unreachable(placed(job).owners[0], 1.0, epoch(job)))
+    assert job.core.cut_off == {"worker-1"}
+    tick(job, 0.01)
+    found = []
+    for _ in range(2):
+        (grant,) = sent(job.turn("worker-0"), Grant, "worker-0")
+        found.append((grant.step, grant.slot))
+        job.core.leases.seal(grant.fence, "worker-0")
+    assert found == [(0, 0), (0, 1)]
+
+
+def test_one_that_is_cut_off_and_waits_does_not_keep_others_from_its_slot() -> None:
+    job = desk(servers=2, data_len=60)
+    compute(job, 0)
+    job.say("worker-1", Unreachable("server-1", 1.0, epoch(job)))
+    kill(job, "server-0")
+    assert job.core.cut_off == {"worker-1"}
+    (grant,) = sent(job.turn("worker-0"), Grant, "worker-0")
+    assert (grant.step, grant.slot) == (0, 0)
+    assert slots(job.turn("worker-1")) == {}
+    assert slots(job.seal("worker-0", grant)) == {"worker-0": (0, 1)}
+
+
+def test_a_lease_is_called_back_though_one_that_is_cut_off_waits() -> None:
+    """It waits for work that it would not be given."""
+    job = desk(servers=2, workers=3, data_len=60)
+    first, second = job.lease("worker-0"), job.lease("worker-1")
+    job.say("worker-2", Unreachable(placed(job).owners[0], 1.0, epoch(job)))
+    assert slots(job.turn("worker-2")) == {}
+    (ahead,) = sent(job.seal("worker-0", first), Grant, "worker-0")
+    assert ahead.step == 1
+    assert second.slot == 1
+    effects = job.say("engine", Exited(job.req(), "worker-1", 1, -9))
+    assert [r.fence for r in sent(effects, Revoke, "worker-0")] == [ahead.fence]
+
+
+def test_ones_own_slot_comes_before_what_others_are_late_with() -> None:
+    job = desk(workers=3, slots=3, data_len=60)
+    ready(job, 0, compute(job, 0))
+    for worker in job.workers:
+        job.core.leases.abandon_open(worker)
+    grants = [job.lease(worker) for worker in job.workers]
+    job.core.pace.note("worker-2", 60.0, job.now)
+    tick(job, 0.0)
+    kill(job, "server-0")
+    for worker in ("worker-0", "worker-1"):
+        (grant,) = sent(job.turn(worker), Grant, worker)
+        if worker == "worker-0":
+            job.seal(worker, grant)
+    tick(job, 1.0)  # worker-1 is late, worker-2 is always slow
+    assert slots(job.seal("worker-2", grants[2])) == {"worker-2": (1, 2)}
+
+
+def test_where_nobody_knows_how_long_a_slot_takes_there_is_an_end_to_the_waiting() -> None:
+    job = desk(slots=1, data_len=60)
+    job.lease("worker-0")
+    kill(job, "server-0")
+    assert slots(job.turn("worker-1")) == {"worker-1": (1, 0)}
+    tick(job, 30.0)  # copies are made: all that is leased is void once more
+    assert slots(job.turn("worker-1")) == {"worker-1": (1, 0)}
+    assert job.core.leases.reserved
+    assert sent(tick(job, 31.0), Revoke, "worker-1"), "it is to compute what the other one does not come for"
+    assert slots(job.turn("worker-1")) == {"worker-1": (0, 0)}
+
+
+def test_a_slow_one_is_given_what_it_has() -> None:
+    """Though others would compute it sooner than it would."""
+    job = desk(data_len=60)
+    fast, slow = job.workers
+    for step in range(2):
+        grants = compute(job, step)
+        ready(job, step, grants)
+        for worker in job.workers:
+            job.core.leases.abandon_open(worker)
+    compute(job, 2)
+    job.core.pace.note(slow, 60.0, job.now)
+    tick(job, 0.0)
+    assert job.core.pace.is_slow(slow, job.now)
+    kill(job, "server-0")
+    assert slots(job.turn(fast)) == {fast: (2, 0)}
+    assert slots(job.turn(slow)) == {slow: (2, 1)}

@@ -1,0 +1,133 @@
+"""Validation as leased work."""
+
+from __future__ import annotations
+
+import math
+
+from tests.kit.core import fence
+
+from paceline.core.coordinator.validation import EvaluationBook
+from paceline.messages import Evaluated, ValidatorSpec
+from paceline.types import Sums
+
+SPEC = ValidatorSpec(0, "accuracy", 5, 10, 4)
+
+
+def report(slot: int, counter: int, total: float, count: float, number: int = 1) -> Evaluated:
+    return Evaluated(number, slot, fence(counter), {"acc": Sums(total, count)})
+
+
+def test_a_round_is_every_slot_once_and_its_mean_is_over_samples() -> None:
+    book = EvaluationBook()
+    round_ = book.open(SPEC, 5, 5)
+    assert round_ is not None
+    assert [book.grant("w", fence(i), 1) for i in range(4)] == [(round_, 0), (round_, 1), (round_, 2), None]
+    assert book.report(report(2, 2, 2.0, 2.0)) is None
+    assert book.report(report(0, 0, 1.0, 4.0)) is None
+    assert book.report(report(0, 0, 9.0, 4.0)) is None, "the first report of a slot counts"
+    assert book.report(report(7, 1, 9.0, 4.0)) is None, "there is no such slot"
+    assert book.report(report(1, 1, 3.0, 4.0)) is round_
+    assert book.latest[0] == (5, {"acc": 0.6})
+    assert book.metrics() == {"acc": 0.6}
+    assert book.report(report(1, 1, 3.0, 4.0)) is None
+    assert book.open(SPEC, 5, 5) is None, "known"
+
+
+def test_slots_of_a_lost_worker_are_free_again() -> None:
+    book = EvaluationBook()
+    book.open(SPEC, 5, 5)
+    book.grant("a", fence(1), 1)
+    book.grant("b", fence(2), 1)
+    book.grant("b", fence(3), 1)
+    assert not book.waiting(1)
+    assert book.revoke("b")
+    assert not book.revoke("b")
+    assert book.waiting(1)
+    assert fence(1) in book
+    assert fence(2) not in book
+    again = [book.grant("c", fence(4), 1), book.grant("c", fence(5), 1)]
+    assert sorted(g[1] for g in again if g is not None) == [1, 2]
+
+
+def test_a_late_report_of_a_slot_that_was_given_away_counts_and_the_second_does_not() -> None:
+    book = EvaluationBook()
+    book.open(ValidatorSpec(0, "v", 1, 4, 4), 5, 5)
+    book.grant("a", fence(1), 1)
+    book.revoke("a")
+    book.grant("b", fence(2), 1)
+    assert book.report(report(0, 1, 1.0, 4.0)) is not None
+    assert book.report(report(0, 2, 3.0, 4.0)) is None
+    assert book.latest[0] == (5, {"acc": 0.25})
+
+
+def test_a_slot_that_is_handed_back_is_free_again() -> None:
+    book = EvaluationBook()
+    round_ = book.open(SPEC, 5, 5)
+    book.grant("a", fence(1), 1)
+    assert book.abandon(fence(1)) is round_
+    assert book.abandon(fence(1)) is None
+    assert book.grant("b", fence(2), 1) == (round_, 0)
+
+
+def test_a_worker_gets_only_slots_of_validators_that_it_has_declared() -> None:
+    book = EvaluationBook()
+    book.open(ValidatorSpec(1, "second", 0, 4, 4), 5, 5)
+    assert not book.waiting(1)
+    assert book.grant("a", fence(1), 1) is None
+    assert book.waiting(2)
+    assert book.grant("a", fence(1), 2) is not None
+
+
+def test_rounds_due() -> None:
+    book = EvaluationBook()
+    by_hand, empty = ValidatorSpec(1, "by hand", 0, 10, 4), ValidatorSpec(2, "empty", 5, 0, 4)
+    book.validators += [SPEC, by_hand, empty]
+    assert book.due(0, last=True) == []
+    assert book.due(4, last=False) == []
+    assert book.due(5, last=False) == [SPEC]
+    assert book.due(7, last=True) == [SPEC]
+
+
+def test_rounds_may_end_in_another_order_than_they_began() -> None:
+    book = EvaluationBook()
+    spec = ValidatorSpec(0, "v", 1, 4, 4)
+    book.open(spec, 5, 5)
+    book.open(spec, 6, 6)
+    assert book.open(spec, 6, 6) is book.rounds[2], "asked for twice, run once"
+    assert book.concerns(6)
+    assert book.report(report(0, 1, 2.0, 4.0, number=2)) is not None
+    assert not book.concerns(6)
+    assert book.report(report(0, 2, 1.0, 4.0, number=1)) is not None
+    assert book.latest[0] == (6, {"acc": 0.5}), "the newest version's result stays"
+
+
+def test_no_data_gives_no_metrics_at_once() -> None:
+    book = EvaluationBook()
+    assert book.open(ValidatorSpec(0, "v", 0, 0, 4), 3, 3) is None
+    assert book.latest[0] == (3, {})
+
+
+def test_a_metric_without_samples_is_nan() -> None:
+    book = EvaluationBook()
+    book.open(ValidatorSpec(0, "v", 0, 4, 4), 3, 3)
+    ended = book.report(report(0, 1, 0.0, 0.0))
+    assert ended is not None
+    assert math.isnan(ended.metrics()["acc"])
+
+
+def test_the_metrics_of_a_phase_are_those_that_were_known_when_it_was_left() -> None:
+    book = EvaluationBook()
+    book.validators += [SPEC, ValidatorSpec(1, "top1", 0, 10, 4)]
+    results = [
+        (0, 5, {"acc": 0.5}),
+        (1, 5, {"top": 0.1}),
+        (0, 9, {"acc": 0.9}),
+        (0, 7, {"acc": 0.7}),
+        (1, 9, {"top": 0.2}),
+    ]
+    assert book.metrics_at(9, results) == {"acc": 0.9, "top": 0.1}, (
+        "what is evaluated by hand on its end comes after it"
+    )
+    assert book.metrics_at(8, results) == {"acc": 0.7, "top": 0.1}
+    assert book.metrics_at(5, results) == {"acc": 0.5}
+    assert book.metrics_at(4, results) == {}

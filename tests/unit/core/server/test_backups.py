@@ -1,0 +1,533 @@
+"""A server's side of copies: what is replicated before it is ready, who enters which placement with what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from tests.kit.core import BLOCKS, HYPER, Recorder, fence, frame, model, segment, sent
+
+from paceline.core.effects import Send
+from paceline.core.message_parts import PART_NBYTES
+from paceline.core.server.block_store import SumKey
+from paceline.core.server.dispatch import ServerCore
+from paceline.messages import (
+    Assign,
+    Beat,
+    Chained,
+    Committed,
+    Copied,
+    CopyOver,
+    CopyPart,
+    CopyPartAck,
+    Message,
+    NotLoaded,
+    Plan,
+    Pull,
+    PullReply,
+    Push,
+    PushAck,
+    Reachable,
+    Ready,
+    Refused,
+    Replicate,
+    Replicated,
+    Seal,
+    SumMeta,
+    Unreachable,
+)
+from paceline.types import INIT_STEP, Commit, NodeId, Placement
+
+ALL = len(BLOCKS)
+ADDRESSES = {"s0": "at s0", "s1": "at s1", "s2": "at s2"}
+
+
+def placement(
+    epoch: int, *copies: tuple[NodeId, ...], joining: tuple[tuple[NodeId, tuple[int, ...]], ...] = ()
+) -> Placement:
+    """Each block's copies, the primary first; the last given holds for the rest."""
+    sets = [copies[min(b, len(copies) - 1)] for b in range(ALL)]
+    return Placement(epoch, tuple(s[0] for s in sets), ADDRESSES, tuple(s[1:] for s in sets), joining)
+
+
+class Server:
+    """A server in a placement, and everyone's voice."""
+
+    def __init__(self, node: NodeId, where: Placement, *, part_nbytes: int = PART_NBYTES, **assign: object) -> None:
+        self.stores: list[Recorder] = []
+        self.core = ServerCore(node, self._make, part_nbytes=part_nbytes)
+        self.now = 0.0
+        self.tell(self.assign(where, **assign))
+        self.tell(Plan(1, (segment(slots=1, end_step=20),)))
+
+    def _make(self) -> Recorder:
+        self.stores.append(Recorder())
+        return self.stores[-1]
+
+    @staticmethod
+    def assign(where: Placement, **changes: object) -> Assign:
+        return msgspec.structs.replace(Assign(1, 0, where, model(), BLOCKS, False), **changes)
+
+    def tell(self, message: Message) -> list[Send]:
+        return self.core.handle("coordinator", message, (), self.now)
+
+    def say(self, sender: NodeId, message: Message, payload: Sequence[object] = ()) -> list[Send]:
+        return self.core.handle(sender, message, payload, self.now)
+
+    def push(self, step: int, counter: int, *, epoch: int = 1) -> list[Send]:
+        mine = list(self.core.blocks)
+        seal = Seal(1.0, (), tuple((b, 0) for b in mine))
+        push = Push(counter, 0, epoch, step, 0, fence(counter), step, tuple(frame(b) for b in mine), seal)
+        return self.say("worker-0", push, tuple(f"{counter}:{b}" for b in mine))
+
+    def commit(self, version: int, counter: int) -> list[Send]:
+        row = Commit(0, version, version - 1, (fence(counter),), HYPER, 1.0, False, 0, 0)
+        return self.tell(Committed(1, self.core.epoch, row))
+
+    def replicate(self, sender: NodeId, step: int, counter: int, *, epoch: int = 1, **changes: object) -> list[Send]:
+        key = fence(counter) if step == INIT_STEP else None
+        message = Replicate(counter, 0, epoch, step, key, (fence(counter),), SumMeta(1.0, 1), ())
+        return self.say(sender, msgspec.structs.replace(message, **changes))
+
+    def begin(self) -> Server:
+        """Version 0 is here, of its own blocks and of copies."""
+        asked = sent(self.push(INIT_STEP, 1), Replicate) if self.core.blocks else []
+        for lane, message in zip(self.core.replicator.lanes, asked, strict=True):
+            self.say(lane.to, Replicated(message.req, 0, 1))
+        for primary in self.core.copies.followers:
+            self.replicate(primary, INIT_STEP, 1)
+        self.commit(0, 1)
+        assert self.core.applied == 0
+        return self
+
+
+# ---------------------------------------------------------------- a primary
+
+
+def test_rule_1_a_primary_is_ready_only_when_every_copy_has_the_sum() -> None:
+    server = Server("s0", placement(1, ("s0", "s1", "s2")))
+    out = server.push(INIT_STEP, 1)
+    first, second = sent(out, Replicate)
+    assert sent(out, Ready) == []
+    assert [s.to for s in out if isinstance(s.message, Replicate)] == ["s1", "s2"]
+    assert sent(server.say("s1", Replicated(first.req, 0, 1)), Ready) == []
+    assert sent(server.say("s1", Replicated(second.req, 0, 1)), Ready) == [], "that is not s1's to answer"
+    (ready,) = sent(server.say("s2", Replicated(second.req, 0, 1)), Ready, "coordinator")
+    assert ready.fences == (fence(1),)
+    assert sent(server.say("s2", Replicated(second.req, 0, 1)), Ready) == []
+
+
+def test_without_copies_nothing_is_said_but_ready() -> None:
+    server = Server("s0", Placement(1, ("s0",) * ALL, {"s0": "here"}))
+    assert [type(s.message) for s in server.push(INIT_STEP, 1)] == [Ready, PushAck]
+
+
+def test_a_backup_is_sent_its_own_blocks_only() -> None:
+    server = Server("s0", placement(1, ("s0", "s1"), ("s0", "s2")))
+    out = [s for s in server.push(INIT_STEP, 1) if isinstance(s.message, Replicate)]
+    assert [(s.to, [f.block for f in s.message.blocks]) for s in out if isinstance(s.message, Replicate)] == [
+        ("s1", [0]),
+        ("s2", [1]),
+    ]
+
+
+def test_a_sum_is_repeated_until_it_is_answered_and_then_no_more() -> None:
+    server = Server("s0", placement(1, ("s0", "s1")))
+    (asked,) = sent(server.push(INIT_STEP, 1), Replicate)
+    again = [m for tenth in range(20) for m in sent(server.core.tick(tenth / 10), Replicate)]
+    assert again == [asked]
+    assert server.core.greet("s1", 1.6)[0].message == asked
+    server.say("s1", Replicated(asked.req, 0, 1))
+    assert sent(server.core.tick(4.0), Replicate) == []
+
+
+def test_a_copy_that_does_not_answer_is_reported_until_it_does() -> None:
+    server = Server("s0", placement(1, ("s0", "s1", "s2")))
+    first, second = sent(server.push(INIT_STEP, 1), Replicate)
+    server.say("s2", Replicated(second.req, 0, 1))
+    reports: list[Unreachable] = []
+    for tenth in range(40):
+        server.now = tenth / 10
+        reports += sent(server.core.tick(server.now), Unreachable, "coordinator")
+    assert {r.peer for r in reports} == {"s1"}
+    assert min(r.silent_s for r in reports) >= 3.0
+    assert [r.peer for r in sent(server.say("s1", Replicated(first.req, 0, 1)), Reachable)] == ["s1"]
+
+
+def test_how_long_a_copy_has_not_answered_is_not_forgotten_by_a_placement_in_which_it_is_sent_to_again() -> None:
+    server = Server("s0", placement(1, ("s0", "s1", "s2")))
+    first, second = sent(server.push(INIT_STEP, 1), Replicate)
+    server.say("s2", Replicated(second.req, 0, 1))
+
+    def reports(until_s: float) -> list[tuple[float, NodeId]]:
+        found = []
+        while server.now < until_s - 0.05:
+            server.now += 0.1
+            found += [(server.now, r.peer) for r in sent(server.core.tick(server.now), Unreachable)]
+        return found
+
+    assert reports(2.9) == []
+    server.tell(server.assign(placement(2, ("s0", "s1", "s2"))))
+    assert reports(5.0) == [], "nothing was asked, so nobody owes an answer"
+    server.tell(server.assign(placement(3, ("s0", "s1", "s2"))))
+    first, second = sent(server.push(INIT_STEP, 2, epoch=3), Replicate)
+    at, peer = reports(8.0)[0]
+    assert peer == "s1"
+    assert 5.25 <= at <= 5.8, "it is asked once more, but not for as long again"
+    server.say("s1", Replicated(first.req, 0, 3))
+    server.tell(server.assign(placement(4, ("s0", "s1"))))
+    server.push(INIT_STEP, 3, epoch=4)
+    assert reports(10.9) == [], "it had answered"
+    assert reports(11.6) != []
+
+
+def test_however_long_a_copy_was_silent_it_has_a_moment_to_answer_in_a_new_placement() -> None:
+    server = Server("s0", placement(1, ("s0", "s1")))
+    server.push(INIT_STEP, 1)
+    for half in range(1, 11):
+        server.now = half / 2
+        server.core.tick(server.now)
+    server.tell(server.assign(placement(2, ("s0", "s1"))))
+    server.now = 5.4
+    server.push(INIT_STEP, 2, epoch=2)
+    assert sent(server.core.tick(5.5), Unreachable) == []
+    assert [r.peer for r in sent(server.core.tick(6.0), Unreachable)] == ["s1"]
+
+
+def test_a_copy_that_answers_late_has_answered() -> None:
+    server = Server("s0", placement(1, ("s0", "s1")))
+    (late,) = sent(server.push(INIT_STEP, 1), Replicate)
+    for half in range(1, 6):
+        server.now = half / 2
+        server.core.tick(server.now)
+    server.tell(server.assign(placement(2, ("s0", "s1"))))
+    server.push(INIT_STEP, 2, epoch=2)
+    server.say("s1", Replicated(late.req, 0, 1))
+    for half in range(6, 11):
+        server.now = half / 2
+        assert sent(server.core.tick(server.now), Unreachable) == []
+
+
+def test_a_copy_that_left_the_sets_is_waited_for_anew_when_it_is_to_have_one_again() -> None:
+    server = Server("s0", placement(1, ("s0", "s1")))
+    server.push(INIT_STEP, 1)
+    for half in range(1, 8):
+        server.now = half / 2
+        server.core.tick(server.now)
+    for epoch, sets in ((2, ("s0",)), (3, ("s0", "s1"))):
+        server.tell(server.assign(placement(epoch, sets)))
+    server.push(INIT_STEP, 2, epoch=3)
+    for half in range(8, 13):
+        server.now = half / 2
+        assert sent(server.core.tick(server.now), Unreachable) == []
+
+
+def test_time_in_which_the_primary_was_stopped_is_nobody_elses_silence() -> None:
+    server = Server("s0", placement(1, ("s0", "s1")))
+    server.core.tick(0.0)
+    server.push(INIT_STEP, 1)
+    server.core.tick(0.5)
+    assert sent(server.core.tick(60.0), Unreachable) == []
+
+
+# ---------------------------------------------------------------- a backup
+
+
+def test_a_backup_applies_what_its_primary_summed_with_the_fences_that_it_used() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"))).begin()
+    follower, before = server.core.copies.followers["s0"], dict(server.core.copies.followers["s0"].chains)
+    (reply,) = sent(server.replicate("s0", 0, 7), Replicated)
+    assert reply.req == 7
+    server.tell(
+        Committed(1, server.core.epoch, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0))
+    )  # attempts are interchangeable
+    store = follower.store
+    assert isinstance(store, Recorder)
+    assert [key for key, _ in store.applied] == [SumKey(INIT_STEP, fence(1)), SumKey(0, None)]
+    other = Server("s1", placement(1, ("s0", "s1"))).begin()
+    other.replicate("s0", 0, 8)
+    other.tell(Committed(1, other.core.epoch, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0)))
+    assert follower.chains != before
+    assert follower.chains != other.core.copies.followers["s0"].chains, "the chain tells who was summed"
+
+
+def test_a_backup_tells_its_chains_when_a_version_goes_to_a_checkpoint() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"))).begin()
+    server.replicate("s0", 0, 7)
+    row = Commit(0, 1, 0, (fence(7),), HYPER, 1.0, False, 0, 0)
+    (told,) = sent(server.tell(Committed(1, 1, row, save=True)), Chained)
+    assert told.version == 1
+    assert dict(told.chains) == server.core.copies.followers["s0"].chains
+    assert len(told.chains) == ALL
+
+
+def test_a_sum_is_taken_once_and_answered_again() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"))).begin()
+    for _ in range(3):
+        assert len(sent(server.replicate("s0", 0, 7), Replicated)) == 1
+    store = server.core.copies.followers["s0"].store
+    assert isinstance(store, Recorder)
+    assert len(store.installed) == 2
+    server.commit(1, 7)
+    assert len(sent(server.replicate("s0", 0, 7), Replicated)) == 1, "a repetition that comes late"
+    assert len(store.installed) == 2
+
+
+def test_a_sum_of_a_placement_that_has_not_begun_here_waits_and_one_of_an_older_is_refused() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"))).begin()
+    assert server.replicate("s0", 0, 7, epoch=2) == []
+    out = server.tell(server.assign(placement(2, ("s0", "s1")), at=0))
+    assert [r.req for r in sent(out, Replicated, "s0")] == [7]
+    (refused,) = sent(server.replicate("s0", 0, 8, epoch=1), Refused)
+    assert refused.rule == "epoch"
+
+
+def test_nobody_but_the_primary_replicates() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"))).begin()
+    assert server.replicate("s2", 0, 7) == []
+    assert server.core.copies.followers["s0"].sums == {}
+
+
+# ---------------------------------------------------------------- another placement
+
+
+def test_rule_5_a_placement_is_entered_when_all_that_was_committed_is_applied() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"))).begin()
+    server.replicate("s0", 0, 7)
+    (beat,) = sent(server.tell(server.assign(placement(2, ("s1", "s2")), at=1)), Beat)
+    assert (beat.epoch, beat.applied) == (1, 0), "version 1 was committed under the old one, and is not here yet"
+    assert server.tell(server.assign(placement(2, ("s1", "s2")), at=1)) == [], "once is enough"
+    (beat,) = sent(server.commit(1, 7), Beat)
+    assert (beat.epoch, beat.applied) == (2, 1)
+    assert set(server.core.blocks) == set(range(ALL))
+    assert server.core.peers == {"s2": "at s2"}
+
+
+def test_rule_5_a_commit_of_a_placement_that_a_server_is_not_in_is_not_its_own() -> None:
+    """A server that was taken for lost, and does not know it, has sums of its own that nobody committed."""
+    server = Server("s0", placement(1, ("s0",))).begin()
+    server.push(0, 5)
+    row = Commit(0, 1, 0, (fence(9),), HYPER, 1.0, False, 0, 0)
+    assert [b.epoch for b in sent(server.tell(Committed(1, 3, row)), Beat)] == [1], "it says where it is"
+    assert sent(server.tell(Committed(1, 3, row)), Beat) == [], "once"
+    assert server.core.applied == 0
+
+
+def test_rule_5_a_placement_voids_what_is_not_committed() -> None:
+    server = Server("s0", placement(1, ("s0", "s1"))).begin()
+    (asked,) = sent(server.push(0, 5), Replicate)
+    server.tell(server.assign(placement(2, ("s0",)), at=0))
+    assert server.core.steps == {}
+    assert server.say("s1", Replicated(asked.req, 0, 1)) == [], "it is not ready for what is void"
+    assert server.core.tick(10.0)[0].message == Beat("s0", 0, 2, 0, 1, ())
+    (refused,) = sent(server.push(0, 5), Refused)
+    assert refused.rule == "epoch"
+    assert len(sent(server.push(0, 6, epoch=2), Ready)) == 1
+
+
+def test_a_promoted_server_goes_on_with_what_it_has() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"), ("s1", "s0"))).begin()
+    chains = dict(server.core.copies.followers["s0"].chains) | dict(server.core.chains)
+    assert server.say("worker-0", Pull(1, 0, 2, 0, blocks=(0, 1))) == [], "parked: its reader is further"
+    out = server.tell(server.assign(placement(2, ("s1",)), at=0))
+    assert [r.version for r in sent(out, PullReply, "worker-0")] == [0]
+    assert dict(server.core.chains) == chains
+    assert server.core.copies.followers == {}
+
+
+def test_rule_5_nobody_goes_on_with_blocks_that_it_was_never_sent() -> None:
+    server = Server("s2", placement(1, ("s0", "s1"), ("s0", "s2"))).begin()
+    with pytest.raises(AssertionError, match="never copied"):
+        server.tell(server.assign(placement(2, ("s2",)), at=0))
+    empty = Server("s2", placement(1, ("s0", "s1")), at=4)
+    with pytest.raises(AssertionError, match="never copied"):
+        empty.tell(empty.assign(placement(2, ("s2",)), at=4))
+
+
+def test_a_server_that_is_out_of_all_sets_holds_nothing() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"))).begin()
+    server.tell(server.assign(placement(2, ("s0",)), at=7))
+    assert not server.core.copies
+    assert sent(server.core.tick(10.0), Beat)[0].applied == -2
+    assert server.commit(1, 5) == []
+
+
+# ---------------------------------------------------------------- a copy is made
+
+
+def joined() -> tuple[Server, Server, list[Send]]:
+    """A primary, a server that is to have a copy, and what the first says when that begins."""
+    primary = Server("s0", placement(1, ("s0",))).begin()
+    joiner = Server("s1", placement(1, ("s0",)), at=0)
+    where = placement(2, ("s0",), joining=(("s1", tuple(range(ALL))),))
+    joiner.tell(joiner.assign(where, at=0))
+    return primary, joiner, primary.tell(primary.assign(where, at=0))
+
+
+def test_a_copy_is_complete_when_it_has_caught_up() -> None:
+    primary, joiner, out = joined()
+    (part,) = [s for s in out if isinstance(s.message, CopyPart)]
+    (asked,) = sent(primary.push(0, 5, epoch=2), Replicate)
+    assert asked.joining
+    (reply,) = sent(joiner.say("s0", asked, ()), Replicated)
+    assert len(sent(primary.say("s1", reply), Ready)) == 1, "it has the sum, if not the version that it is added to"
+    assert sent(joiner.commit(1, 5), Copied) == []
+    assert sent(joiner.core.tick(1.0), Copied) == []
+    caught_up = joiner.say("s0", part.message, part.payload)
+    assert [c.source for c in sent(caught_up, Copied, "coordinator")] == ["s0"]
+    (ack,) = sent(caught_up, CopyPartAck, "s0")
+    primary.say("s1", ack)
+    primary.commit(1, 5)
+    assert joiner.core.copies.joiners["s0"].chains == primary.core.chains
+    assert len(sent(joiner.core.tick(2.0), Copied)) == 1
+    joiner.tell(CopyOver(1, 0, 2, "s0"))
+    assert sent(joiner.core.tick(3.0), Copied) == []
+    joiner.tell(joiner.assign(placement(3, ("s1", "s0")), at=1))
+    assert joiner.core.chains == primary.core.chains
+
+
+def test_a_copy_is_said_to_be_complete_at_once() -> None:
+    _, joiner, out = joined()
+    (part,) = [s for s in out if isinstance(s.message, CopyPart)]
+    assert [c.source for c in sent(joiner.say("s0", part.message, part.payload), Copied)] == ["s0"]
+    assert sent(joiner.say("s0", part.message, part.payload), Copied) == [], "and again with the next beat"
+    assert len(sent(joiner.core.tick(1.0), Copied)) == 1
+
+
+def test_rule_1_a_primary_waits_for_those_who_join_as_well() -> None:
+    server = Server("s0", placement(1, ("s0", "s1"))).begin()
+    server.tell(server.assign(placement(2, ("s0", "s1"), joining=(("s2", (0,)),)), at=0))
+    member, joiner = sent(server.push(0, 5, epoch=2), Replicate)
+    assert sent(server.say("s1", Replicated(member.req, 0, 2)), Ready) == []
+    assert len(sent(server.say("s2", Replicated(joiner.req, 0, 2)), Ready)) == 1
+
+
+def test_while_a_copy_is_on_its_way_only_a_few_commits_are_ahead_of_it() -> None:
+    primary, joiner, out = joined()
+    (part,) = [s for s in out if isinstance(s.message, CopyPart)]
+    answered = 0
+    for step in range(6):
+        (asked,) = sent(primary.push(step, 5 + step, epoch=2), Replicate)
+        replies = sent(joiner.say("s0", asked, ()), Replicated)
+        answered += len(replies)
+        if not replies:
+            break
+        for reply in replies:
+            primary.say("s1", reply)
+        primary.commit(step + 1, 5 + step)
+        joiner.commit(step + 1, 5 + step)
+    assert answered == 4
+    assert [r.req for r in sent(joiner.say("s0", part.message, part.payload), Replicated)] == [asked.req]
+
+
+def test_a_copy_is_not_complete_while_the_sum_of_a_commit_is_missing() -> None:
+    """A primary waits for those who join; should one not have, its copy is not what the others have."""
+    primary, joiner, out = joined()
+    (part,) = [s for s in out if isinstance(s.message, CopyPart)]
+    (asked,) = sent(primary.push(0, 5, epoch=2), Replicate)
+    joiner.commit(1, 5)
+    assert sent(joiner.say("s0", part.message, part.payload), Copied) == []
+    assert sent(joiner.core.tick(1.0), Copied) == []
+    assert joiner.core.copies.chains == {}, "nor is it compared with others"
+    assert len(sent(joiner.say("s0", asked, ()), Copied)) == 1
+
+
+def test_a_copy_is_not_complete_before_its_last_part_whatever_the_order() -> None:
+    _, joiner, _ = joined()
+    first, last = (CopyPart(n, 0, 2, 0, n, 2, (), ((n, b"chain"),)) for n in range(2))
+    for part in (last, last):
+        assert len(sent(joiner.say("s0", part), CopyPartAck)) == 1
+        assert sent(joiner.core.tick(joiner.now), Copied) == []
+        joiner.now += 1.0
+    assert len(sent(joiner.say("s0", first), Copied)) == 1
+
+
+def test_sums_that_a_copy_waits_for_are_not_dropped_when_the_job_ends_before_it_is_there() -> None:
+    primary, joiner, out = joined()
+    (part,) = [s for s in out if isinstance(s.message, CopyPart)]
+    for step in range(3):
+        (asked,) = sent(primary.push(step, 5 + step, epoch=2), Replicate)
+        for reply in sent(joiner.say("s0", asked, ()), Replicated):
+            primary.say("s1", reply)
+        if step < 2:
+            primary.commit(step + 1, 5 + step)
+            joiner.commit(step + 1, 5 + step)
+    stopped = Plan(1, (segment(slots=1, end_step=20), segment(step=2, slots=1, end_step=2)), 2)
+    for server in (primary, joiner):
+        server.tell(stopped)
+    store = joiner.core.copies.joiners["s0"].store
+    assert isinstance(store, Recorder)
+    assert store.dropped == [SumKey(2, None)], "nobody will commit it"
+    assert len(sent(joiner.say("s0", part.message, part.payload), Copied)) == 1
+    assert [commit.version for _, commit in store.applied] == [1, 2]
+    assert joiner.core.copies.joiners["s0"].chains == primary.core.chains
+
+
+def test_a_copy_that_is_not_complete_is_begun_again_by_the_next_placement() -> None:
+    primary, joiner, _ = joined()
+    again = placement(3, ("s0",), joining=(("s1", (0,)),))
+    joiner.tell(joiner.assign(again, at=0))
+    (part,) = [s.message for s in primary.tell(primary.assign(again, at=0)) if isinstance(s.message, CopyPart)]
+    assert isinstance(part, CopyPart)
+    assert {f.block for f in part.frames} == {0}
+    assert joiner.core.copies.joiners["s0"].caught_up is False
+
+
+def test_a_version_that_must_stay_readable_is_kept_of_blocks_that_came_from_elsewhere_too() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"), ("s1", "s0")))
+    (asked,) = sent(server.push(INIT_STEP, 1), Replicate)
+    server.say("s0", Replicated(asked.req, 0, 1))
+    server.replicate("s0", INIT_STEP, 1)
+    server.tell(Committed(1, server.core.epoch, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0)))
+    own = server.stores[0]
+    assert own.kept == [0]
+    server.tell(server.assign(placement(2, ("s1",)), at=0))
+    assert own.kept == [0, 0]
+    assert own.blocks == [1, 0]
+
+
+def test_a_version_from_before_a_copy_was_begun_is_not_readable_of_it() -> None:
+    """Nobody needs it any more, but this server may not have heard that when it is promoted."""
+    server = Server("s1", placement(1, ("s0", "s1"), ("s0",)))
+    server.replicate("s0", INIT_STEP, 1)
+    server.tell(Committed(1, server.core.epoch, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0)))
+    server.replicate("s0", 0, 2)
+    server.commit(1, 2)
+    server.tell(server.assign(placement(2, ("s0", "s1"), ("s0",), joining=(("s1", (1,)),)), at=1))
+    part = CopyPart(9, 0, 2, 1, 0, 1, (), ((1, b"chain"),))
+    assert len(sent(server.say("s0", part), Copied)) == 1
+    assert sent(server.core.tick(1.0), Beat)[0].kept == (0,)
+    server.tell(server.assign(placement(3, ("s1",)), at=1))
+    assert sent(server.core.tick(2.0), Beat)[0].kept == ()
+    (refused,) = sent(server.say("worker-0", Pull(1, 0, 3, 0, blocks=(0, 1))), Refused)
+    assert refused.rule == "gone"
+    assert [r.version for r in sent(server.say("worker-0", Pull(2, 0, 3, 1, blocks=(0, 1))), PullReply)] == [1]
+
+
+def test_a_pull_of_blocks_that_are_not_held_is_refused() -> None:
+    server = Server("s0", placement(1, ("s0", "s1"), ("s1", "s0"))).begin()
+    for blocks in ((0, 1), (7,)):
+        (refused,) = sent(server.say("worker-0", Pull(1, 0, 1, 0, blocks=blocks)), Refused)
+        assert refused.rule == "block"
+
+
+def test_a_server_that_cannot_load_a_checkpoint_sends_nothing_of_what_it_forgot() -> None:
+    server = Server("s0", placement(1, ("s0", "s1"))).begin()
+    (asked,) = sent(server.push(0, 5), Replicate)
+    server.stores[0].damaged = "f"
+    rewound = server.assign(placement(2, ("s0", "s1")), incarnation=1, folder="f", version=0)
+    assert len(sent(server.tell(rewound), NotLoaded)) == 1
+    for half in range(1, 20):
+        assert sent(server.core.tick(half / 2), Replicate) == []
+    assert server.core.greet("s1", 10.0) == []
+    assert sent(server.say("s1", Replicated(asked.req, 0, 1)), Ready) == []
+
+
+def test_what_a_primary_says_again_before_its_placement_has_begun_here_is_held_once() -> None:
+    server = Server("s1", placement(1, ("s0", "s1"))).begin()
+    for _ in range(1000):
+        server.replicate("s0", 0, 7, epoch=2)
+    server.replicate("s0", 0, 8, epoch=2, part=1, parts=2)
+    out = server.tell(server.assign(placement(2, ("s0", "s1")), at=0))
+    assert [r.req for r in sent(out, Replicated)] == [7, 8]

@@ -1,0 +1,24 @@
+"""Which state each kind of task must read."""
+
+from __future__ import annotations
+
+from tests.kit.core import fence, segment
+
+from paceline.core.worker.required_state import Want, wanted
+from paceline.messages import EvalGrant, EvalOver, Grant, PhaseOver
+from paceline.types import UNLIMITED
+
+
+def grant(step: int, window: int) -> Grant:
+    return Grant(1, 1, 0, 1, step, 0, 1, fence(5), segment(slots=1, window=window), False)
+
+
+def test_what_a_task_must_read() -> None:
+    assert wanted(grant(7, 0), 6) == Want(7)
+    assert wanted(grant(7, 3), 6) == Want(-1, 4, -2)
+    assert wanted(grant(7, UNLIMITED), 6) == Want(-1, 0, 6)
+    assert wanted(grant(7, UNLIMITED), 7) == Want(-1, 0, -2), "its own last step is what it is given again"
+    assert wanted(EvalGrant(1, 1, 0, 1, 1, 0, 0, fence(9), 2, False), 6) == Want(2)
+    assert wanted(PhaseOver(1, 1, 0, 1, 0, 6, 6, False, True, {}), 6) == Want(6)
+    assert wanted(PhaseOver(1, 1, 0, 1, 0, -1, -1, False, True, {}), 6) is None, "it is long gone"
+    assert wanted(EvalOver(1, 1, 2, 5, {}), 6) is None

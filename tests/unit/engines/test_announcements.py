@@ -1,0 +1,167 @@
+"""What is told of a run, and that it is told once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from paceline.engines.announcements import Chronicle, enough
+from paceline.engines.processes import Line
+from paceline.engines.restart_policy import Again, GiveUp, Stay
+from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_COLLATERAL, EXIT_DONE, EXIT_LEFT, EXIT_LOST
+
+
+class Sheet:
+    """A screen on paper."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.lines: list[str] = []
+        self.states = 0
+
+    def line(self, name: str, text: str) -> None:
+        self.lines.append(f"{name}: {text}")
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        self.states += 1
+
+    def note(self, text: str, *, warning: bool = False) -> None:
+        self.notes.append(f"warning: {text}" if warning else text)
+
+    def failure(self, reason: str, trace: str, advice: str) -> None:
+        raise AssertionError
+
+    def summary(self, summary: Mapping[str, Any]) -> None:
+        raise AssertionError
+
+
+@pytest.fixture
+def sheet() -> Sheet:
+    return Sheet()
+
+
+@pytest.fixture
+def chronicle(sheet: Sheet) -> Chronicle:
+    return Chronicle(sheet)
+
+
+def test_the_headline_comes_once_with_its_advice(sheet: Sheet, chronicle: Chronicle) -> None:
+    chronicle.status({"headline": None})
+    assert not chronicle.begun
+    for _ in range(2):
+        chronicle.status({"headline": "bsp", "advice": "use fewer workers"})
+    assert chronicle.begun
+    assert sheet.notes == ["bsp", "warning: use fewer workers"]
+    assert sheet.states == 3
+
+
+def test_rewinds_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -> None:
+    before = {"rewinds": 3, "recomputed_steps": 40, "version": 9}
+    chronicle.status(before)
+    assert sheet.notes == [], "those of an earlier life of the run are old news"
+    for _ in range(2):
+        chronicle.status({"rewinds": 4, "recomputed_steps": 47, "version": 6})
+    changes = [{"number": 1, "kind": "rewind", "why": "server-0 is lost (killed)", "age_s": 0.1}]
+    chronicle.status({"rewinds": 5, "recomputed_steps": 48, "version": -1, "changes": changes})
+    assert sheet.notes == [
+        "warning: a server is lost: the job goes back to version 6 and computes 7 steps again",
+        "warning: server-0 is lost (killed): the job begins anew and computes 1 step again",
+    ]
+
+
+def test_a_warning_is_told_when_it_changes(sheet: Sheet, chronicle: Chronicle) -> None:
+    for warning in ("", "disk full", "disk full", "", "disk full"):
+        chronicle.status({"warning": warning})
+    assert sheet.notes == ["warning: disk full", "warning: disk full"]
+
+
+def test_the_last_lines_are_kept(sheet: Sheet, chronicle: Chronicle) -> None:
+    for number in range(100):
+        chronicle.line(Line("worker-0", str(number)))
+    assert len(sheet.lines) == 100
+    assert chronicle.tail("worker-0").splitlines() == [str(n) for n in range(60, 100)]
+    assert chronicle.tail("worker-1") == ""
+
+
+def test_ends(sheet: Sheet, chronicle: Chronicle) -> None:
+    chronicle.restarts("worker-1", -9, Again(0.0, 1))
+    chronicle.restarts("worker-1", EXIT_LOST, Again(0.5, 2))
+    chronicle.restarts("worker-1", EXIT_AGAIN, Again(0.0, 2))
+    chronicle.retires("worker-1", EXIT_LEFT, Stay(), 5)
+    chronicle.retires("worker-1", -9, GiveUp(6), 5)
+    chronicle.retires("worker-1", EXIT_COLLATERAL, Stay(), 5)
+    chronicle.retires("worker-1", EXIT_DONE, Stay(), 5)
+    assert sheet.notes == [
+        "warning: worker-1 was killed by signal 9: restarted (1)",
+        "warning: worker-1 ended (exit code 3): restarts in 0.5 s (2)",
+        "worker-1 starts its script again: the job went back to before its place in it",
+        "worker-1 was told to leave, and has handed back what it held",
+        "warning: worker-1 ended (signal 9) 6 times in a row within 10 s of its start, and --max-restarts is 5: "
+        "it is not restarted",
+        "warning: worker-1 ended (exit code 4); its slots go to the other workers",
+    ]
+    assert enough("server-0", 1, Stay(), 5) == "server-0 ended (exit code 1)"
+    assert enough("server-0", -9, GiveUp(1), 0) == "server-0 ended (signal 9), and --max-restarts is 0"
+
+
+def change(number: int, kind: str, why: str) -> dict[str, Any]:
+    return {"number": number, "kind": kind, "why": why, "age_s": 0.1}
+
+
+def test_failovers_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -> None:
+    old = change(1, "failover", "server-0 is lost (killed)")
+    lost, planned = change(2, "failover", "server-1 is lost (killed)"), change(3, "planned", "copies are made")
+    cut = change(1, "shrink", "server-0 cannot reach server-1")
+    whole, short = {"short": 0}, {"short": 2}
+    for generation, changes, placement in (
+        (1, [old], whole),  # old news
+        (1, [old, lost], short),
+        (1, [old, lost], short),
+        (1, [old, lost, planned], short),
+        (1, [old, lost, planned], whole),
+        (2, [], whole),
+        (2, [cut], short),
+        (2, [cut], whole),
+    ):
+        chronicle.status({"generation": generation, "changes": changes, "placement": placement})
+    assert sheet.notes == [
+        "warning: server-1 is lost (killed): a backup took over",
+        "every block has its copies again",
+        "warning: server-0 cannot reach server-1: those copies are made again",
+        "every block has its copies again",
+    ]
+
+
+def test_other_numbers_are_told(sheet: Sheet, chronicle: Chronicle) -> None:
+    chronicle.wants("server", 3, 3)
+    chronicle.wants("server", 1, 3)
+    chronicle.wants("worker", 2, 1)
+    assert sheet.notes == ["1 server wanted instead of 3", "2 workers wanted instead of 1"]
+
+
+LOST_0 = change(1, "failover", "server-0 is lost (killed)")
+LOST_1 = change(2, "rewind", "server-1 is lost (killed)")
+LOST_2 = change(3, "failover", "server-2 is lost (killed)")
+BEFORE = {"generation": 1, "rewinds": 0, "recomputed_steps": 0, "version": 9, "changes": []}
+AFTER = {"generation": 1, "rewinds": 1, "recomputed_steps": 3, "version": 6}
+
+
+def test_a_failover_promises_nothing_that_a_second_loss_would_break(sheet: Sheet, chronicle: Chronicle) -> None:
+    for status in (BEFORE, {**BEFORE, "changes": [LOST_0]}, {**AFTER, "changes": [LOST_0, LOST_1]}):
+        chronicle.status(status)
+    assert sheet.notes == [
+        "warning: server-0 is lost (killed): a backup took over",
+        "warning: server-1 is lost (killed): the job goes back to version 6 and computes 3 steps again",
+    ]
+
+
+def test_a_rewind_is_the_end_of_what_was_before_it(sheet: Sheet, chronicle: Chronicle) -> None:
+    """All of it is heard of at once: the backup that took over did not help."""
+    chronicle.status(BEFORE)
+    chronicle.status({**AFTER, "changes": [LOST_0, LOST_1, LOST_2]})
+    assert sheet.notes == [
+        "warning: server-1 is lost (killed): the job goes back to version 6 and computes 3 steps again",
+        "warning: server-2 is lost (killed): a backup took over",
+    ]

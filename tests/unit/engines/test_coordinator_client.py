@@ -1,0 +1,105 @@
+"""An engine's line to a coordinator that is not always there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.kit.fake_coordinator import TOKEN, Answer, Desk, deaf, desk, polite
+
+from paceline.engines.coordinator_client import Liaison
+from paceline.messages import Exited, Finish, Message, Ok, Refused, Scale, StatusReply, Summary
+
+announced: list[str | None] = [None]
+
+
+@pytest.fixture
+def liaison() -> Iterator[Liaison]:
+    announced[0] = None
+    opened = Liaison(lambda: announced[0], TOKEN)
+    yield opened
+    opened.close()
+
+
+def until(done: Callable[[], bool], liaison: Liaison, timeout_s: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        liaison.pump()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_nothing_waits_while_nobody_is_there(liaison: Liaison) -> None:
+    liaison.report("worker-0", 7, -9)
+    began = time.monotonic()
+    for _ in range(20):
+        assert not liaison.pump()
+    assert time.monotonic() - began < 0.5
+    assert liaison.status == {}
+    assert not liaison.settled
+    with desk(polite({"step": 3})) as coordinator:
+        announced[0] = coordinator.address
+        until(lambda: bool(liaison.status), liaison)
+        assert liaison.settled
+        assert isinstance(coordinator.heard[0], Exited), "reports come first"
+
+
+def test_a_report_survives_a_coordinator_that_never_answered_it(liaison: Liaison) -> None:
+    first = Desk(deaf)
+    announced[0] = first.address
+    liaison.report("worker-0", 7, -9)
+    liaison.report("worker-1", 8, -9)
+    until(lambda: bool(first.heard), liaison)
+    first.close()
+    assert not liaison.settled
+    with desk(polite({})) as second:
+        announced[0] = second.address
+        until(lambda: liaison.settled, liaison)
+        assert [m.name for m in second.heard if isinstance(m, Exited)] == ["worker-0", "worker-1"]
+
+
+def test_the_status_is_of_now(liaison: Liaison) -> None:
+    status = {"step": 1}
+    with desk(polite(status)) as coordinator:
+        announced[0] = coordinator.address
+        assert liaison.look(5.0)
+        status["step"] = 2
+        assert liaison.look(5.0)
+        assert liaison.status == {"step": 2}
+
+
+def test_a_summary_that_takes_its_time_keeps_nothing_waiting(liaison: Liaison) -> None:
+    ready: list[bytes] = []
+
+    def slow(message: Message) -> Message | None:
+        if isinstance(message, Finish):
+            return Summary(message.req, ready[0]) if ready else None
+        return polite({"step": 1})(message)
+
+    with desk(slow) as coordinator:
+        announced[0] = coordinator.address
+        liaison.finishing = True
+        until(lambda: any(isinstance(m, Finish) for m in coordinator.heard), liaison)
+        liaison.report("server-0", 9, -9)
+        until(lambda: liaison.settled, liaison, 1.0)
+        assert liaison.look(1.0)
+        assert liaison.summary is None
+        ready.append(b'{"state": "done"}')
+        until(lambda: liaison.summary is not None, liaison)
+        assert liaison.summary == {"state": "done"}
+
+
+def test_a_report_that_is_refused_is_not_repeated(liaison: Liaison) -> None:
+    def picky(message: Message) -> Message | None:
+        if isinstance(message, Scale):
+            return Refused(message.req, "usage", "no")
+        return Ok(message.req) if isinstance(message, Exited) else StatusReply(getattr(message, "req", 0), b"{}")
+
+    answer: Answer = picky
+    with desk(answer) as coordinator:
+        announced[0] = coordinator.address
+        liaison.scale(3)
+        liaison.report("worker-0", 7, -9)
+        until(lambda: liaison.settled, liaison)
+        assert [type(m).__name__ for m in coordinator.heard if not hasattr(m, "json")][:2] == ["Scale", "Exited"]

@@ -1,0 +1,115 @@
+"""Child processes: what they print, how they end, and that nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from paceline.engines.processes import Child, Children, Exit, Line
+
+
+@pytest.fixture(params=["started", "forked"])
+def children(request: pytest.FixtureRequest, tmp_path: Path) -> Children:
+    found = Children(tmp_path)
+    if request.param == "forked":
+        found.warm()
+    return found
+
+
+def start(children: Children, tmp_path: Path, source: str, name: str = "worker-0") -> Child:
+    script = tmp_path / f"{name}.py"
+    script.write_text(source)
+    return children.start(name, ["worker", name, str(script)], {}, cwd=tmp_path)
+
+
+def events(children: Children, until: type[Line | Exit] = Exit) -> list[Line | Exit]:
+    found: list[Line | Exit] = []
+    while not found or not isinstance(found[-1], until):
+        found.append(children.events.get(timeout=20.0))
+    return found
+
+
+def test_lines_then_the_end(children: Children, tmp_path: Path) -> None:
+    child = start(children, tmp_path, "import os; print('one\\ntwo'); print(os.getcwd()); raise SystemExit(3)")
+    *lines, end = events(children)
+    assert lines[:3] == [Line("worker-0", "one"), Line("worker-0", "two"), Line("worker-0", str(tmp_path))]
+    assert end == Exit("worker-0", child.pid, 1), "an exit code of the script is a failure of the worker"
+    assert (tmp_path / "worker-0.log").read_text().startswith("one\ntwo\n")
+    assert not child.alive
+    children.end()
+
+
+def test_a_name_may_be_started_again_and_its_log_goes_on(children: Children, tmp_path: Path) -> None:
+    first = start(children, tmp_path, "import os, signal; print('first'); os.kill(os.getpid(), signal.SIGKILL)")
+    assert events(children)[-1] == Exit("worker-0", first.pid, -9)
+    second = start(children, tmp_path, "print('second')")
+    assert second.pid != first.pid
+    events(children)
+    assert [c.name for c in children.children.values()] == ["worker-0"]
+    text = (tmp_path / "worker-0.log").read_text()
+    assert text.index("first") < text.index("second")
+    children.end()
+
+
+def test_what_a_child_leaves_behind_ends_with_it(children: Children, tmp_path: Path) -> None:
+    source = (
+        "import os, signal, subprocess\n"
+        "print(subprocess.Popen(['sleep', '1000']).pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    start(children, tmp_path, source)
+    line, *_, end = events(children)
+    assert isinstance(line, Line)
+    assert isinstance(end, Exit)
+    deadline = time.monotonic() + 5.0
+    while psutil.pid_exists(int(line.text)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not psutil.pid_exists(int(line.text))
+    children.end()
+
+
+def test_end_asks_and_then_insists(children: Children, tmp_path: Path) -> None:
+    stubborn = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(1000)\n"
+    child = start(children, tmp_path, stubborn)
+    assert events(children, Line) == [Line("worker-0", "up")]
+    began = time.monotonic()
+    children.end(patience_s=0.3)
+    assert 0.3 <= time.monotonic() - began < 2.0
+    assert not child.alive
+
+
+def test_end_at_once(children: Children, tmp_path: Path) -> None:
+    stubborn = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(1000)\n"
+    child = start(children, tmp_path, stubborn)
+    events(children, Line)
+    began = time.monotonic()
+    children.end(patience_s=5.0, at_once="worker-")
+    assert time.monotonic() - began < 2.0
+    assert not child.alive
+
+
+def test_defaults_go_under_the_environment(children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_TIMEOUT_S", "5")
+    script = tmp_path / "show.py"
+    script.write_text(
+        "import os; print(os.environ['PACELINE_TIMEOUT_S'], os.environ['PACELINE_CACHE'], os.environ['X'])"
+    )
+    defaults = {"PACELINE_TIMEOUT_S": "7", "PACELINE_CACHE": "/c"}
+    children.start("worker-0", ["worker", "worker-0", str(script)], {"X": "x"}, defaults=defaults)
+    assert events(children, Line) == [Line("worker-0", "5 /c x")]
+    events(children)
+    children.end()
+
+
+def test_signals_to_one_that_has_ended_go_nowhere(children: Children, tmp_path: Path) -> None:
+    child = start(children, tmp_path, "pass")
+    events(children)
+    assert child.pid != os.getpid()
+    child.signal(signal.SIGKILL)
+    child.signal(signal.SIGKILL, group=True)
+    children.end()

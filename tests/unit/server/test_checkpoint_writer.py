@@ -1,0 +1,363 @@
+"""What a server saves is the version that it froze, bit by bit, for any number of servers."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.kit.server import BLOCKS, TENSORS, bits_of, contents, model, opened, push, save, split, written
+from tests.unit.blocks.test_torch_optimizers import NUMBERS
+
+from paceline.blocks.block_state import BlockState
+from paceline.blocks.chunk_update import Frozen
+from paceline.checkpoint.manifest import folder_name, newest
+from paceline.checkpoint.shards import write_shards
+from paceline.checkpoint.storage import LocalStorage, Storage, open_storage
+from paceline.errors import CheckpointError
+from paceline.server.checkpoint_writer import Saver
+from paceline.server.dense_store import DenseStore
+from paceline.types import ModelSpec
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# torch's fused SGD with momentum reads beyond a half-precision tensor: its own result depends on what lies there.
+EXACT = [(name, numbers) for name, numbers in NUMBERS if not (name == "SGD" and "fused" in numbers)]
+
+
+@pytest.fixture(params=["local", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    return open_storage(tmp_path / "ckpt" if request.param == "local" else f"memory://{tmp_path.name}/{id(request)}")
+
+
+def bits(frozen: Frozen) -> dict[str, bytes]:
+    return bits_of(frozen.blocks)
+
+
+@pytest.mark.parametrize(("name", "numbers"), EXACT, ids=lambda v: v if isinstance(v, str) else ",".join(v))
+def test_training_goes_on_with_the_same_bits_on_other_servers(
+    name: str, numbers: dict[str, Any], tmp_path: Path
+) -> None:
+    storage = LocalStorage(tmp_path)
+    spec = model(name, numbers)
+    straight = opened(spec, 2)
+    for version in range(4):
+        push(spec, straight, version)
+    folder = save(spec, straight, storage, 3)
+    for version in (4, 5, 6):
+        push(spec, straight, version)
+    for servers in (1, 3):
+        resumed = opened(spec, servers, storage)
+        for store, mine in resumed:
+            chains = store.load(folder, 3)
+            assert chains == {index: bytes.fromhex(f"{index:032x}") for index in mine}
+            assert [f.block for f in store.read(3, 2, None)[0]] == mine, "all of it is new to a reader of version 2"
+            assert store.read(3, 3, None)[0] == ()
+        for version in (4, 5, 6):
+            push(spec, resumed, version)
+        assert contents(resumed) == contents(straight), f"{servers} servers"
+
+
+def test_a_checkpoint_of_version_0_has_no_optimizer_state(storage: Storage) -> None:
+    spec = model("Adam", {"lr": 0.1})
+    one = opened(spec, 1)
+    push(spec, one, 0)
+    folder = save(spec, one, storage, 0)
+    other = opened(spec, 2, storage)
+    for store, _ in other:
+        store.load(folder, 0)
+    assert contents(other) == contents(one)
+    push(spec, other, 1)
+    push(spec, one, 1)
+    assert contents(other) == contents(one)
+
+
+def test_a_frozen_version_does_not_change_and_its_memory_is_used_again() -> None:
+    spec = model("Adam", {"lr": 0.1})
+    ((store, mine),) = opened(spec, 1)
+    for version in range(3):
+        push(spec, [(store, mine)], version)
+    places: list[set[int]] = []
+    for start in (2, 7, 12, 17):
+        store.save(start)
+        frozen = store.frozen
+        assert frozen is not None
+        before = bits(frozen)
+        assert before == contents([(store, mine)])
+        for version in range(start + 1, start + 4):
+            push(spec, [(store, mine)], version)
+            assert bits(frozen) == before, f"version {version} wrote into version {start}"
+        assert contents([(store, mine)]) != before
+        store.thaw()
+        assert bits(frozen) == before, "it is read until its reader is done"
+        frozen.done = True
+        for version in range(start + 4, start + 6):
+            push(spec, [(store, mine)], version)
+        states = [t for block in store.snapshot().values() for (_, name), t in block.state.items() if name != "step"]
+        places.append({t.data_ptr() for t in states})
+    assert places[0] == places[2], "two sets of optimizer state take turns"
+    assert places[1] == places[3]
+
+
+def test_a_newer_version_replaces_one_that_was_never_written() -> None:
+    spec = model()
+    ((store, mine),) = opened(spec, 1)
+    push(spec, [(store, mine)], 0)
+    push(spec, [(store, mine)], 1)
+    store.save(1)
+    old = store.frozen
+    assert old is not None
+    first = bits(old)
+    store.save(1)  # the same again: both share what they hold
+    push(spec, [(store, mine)], 2)
+    store.save(2)
+    new = store.frozen
+    assert new is not None
+    second = bits(new)
+    push(spec, [(store, mine)], 3)
+    assert (bits(old), bits(new)) == (first, second)
+
+
+def test_opening_forgets_everything(tmp_path: Path) -> None:
+    spec = model()
+    ((store, mine),) = opened(spec, 1)
+    for version in range(3):
+        push(spec, [(store, mine)], version)
+    store.keep(2)
+    store.save(2)
+    few = split(3)[0]
+    store.open(spec, [BLOCKS[i] for i in few])
+    assert store.version == -1
+    assert store.frozen is None
+    fresh = DenseStore()
+    fresh.open(spec, [BLOCKS[i] for i in few])
+    for version in range(3):
+        push(spec, [(store, few), (fresh, few)], version)
+    assert contents([(store, few)]) == contents([(fresh, few)])
+
+
+@pytest.mark.parametrize("what", ["version", "model", "optimizer", "place", "missing", "unreadable"])
+def test_what_cannot_be_loaded_is_named(what: str, tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    spec = model()
+    one = opened(spec, 1)
+    push(spec, one, 0)
+    folder = save(spec, one, storage, 0)
+    store = DenseStore(None if what == "place" else storage)
+    other = model("Adam", {"lr": 0.1}) if what == "optimizer" else spec
+    store.open(other, BLOCKS)
+    expected = {
+        "version": "holds version 0, not 5",
+        "model": "another model",
+        "optimizer": "another optimizer",
+        "place": "without a place for checkpoints",
+        "missing": "incomplete",
+        "unreadable": "safetensors cannot be read: Is a directory",
+    }
+    if what == "model":
+        store.open(ModelSpec(TENSORS[:3], spec.optimizer), BLOCKS[:1])
+    if what == "unreadable":
+        (path,) = tmp_path.glob(f"{folder}/*.safetensors")
+        path.unlink()
+        path.mkdir()
+    with pytest.raises(CheckpointError, match=expected[what]) as caught:
+        store.load("i0009-v0000000009" if what == "missing" else folder, 5 if what == "version" else 0)
+    assert caught.value.folder in ("i0009-v0000000009", folder)
+
+
+def test_any_reader_of_safetensors_opens_the_files(tmp_path: Path) -> None:
+    spec = model("Adam", {"lr": 0.1})
+    one = opened(spec, 1)
+    for version in range(2):
+        push(spec, one, version)
+    folder = save(spec, one, LocalStorage(tmp_path), 1)
+    (path,) = tmp_path.glob(f"{folder}/*.safetensors")
+    snapshot = one[0][0].snapshot()
+    read = load_file(path)
+    assert len(read) == sum(1 + len(block.state) for block in snapshot.values())
+    for index, block in snapshot.items():
+        assert torch.equal(read[f"{index}/value"], block.value)
+        for (piece, name), tensor in block.state.items():
+            assert torch.equal(read[f"{index}/{piece}/{name}"], tensor)
+
+
+def test_large_blocks_cross_the_runs_in_which_files_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.checkpoint.shards._RUN_NBYTES", 1000)
+    monkeypatch.setattr("paceline.checkpoint.shards._PART_NBYTES", 3000)
+    spec = model()
+    one = opened(spec, 1)
+    for version in range(3):
+        push(spec, one, version)
+    storage = LocalStorage(tmp_path)
+    folder = save(spec, one, storage, 2)
+    assert len(storage.files(folder)) > 3
+    other = opened(spec, 1, storage)
+    other[0][0].load(folder, 2)
+    assert contents(other) == contents(one)
+
+
+# ---------------------------------------------------------------- trouble
+
+
+def _frozen(nbytes: int) -> Frozen:
+    blocks = 4
+    values = torch.arange(nbytes // blocks, dtype=torch.uint8)
+    return Frozen(2, {n: BlockState(values + n) for n in range(blocks)})
+
+
+def _old_checkpoint(storage: Storage) -> str:
+    spec = model()
+    one = opened(spec, 1)
+    push(spec, one, 0)
+    return save(spec, one, storage, 0)
+
+
+@contextmanager
+def _file_size_limit(nbytes: int) -> Iterator[None]:
+    """The system refuses to make a file larger than `nbytes`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_write_that_fails_is_a_problem_and_the_old_checkpoint_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.checkpoint.shards._PART_NBYTES", 1 << 20)
+    storage = LocalStorage(tmp_path)
+    old = _old_checkpoint(storage)
+    frozen = _frozen(4 << 20)
+    frozen.blocks[3] = BlockState(torch.zeros(3 << 20, dtype=torch.uint8))  # the last of four files is too large
+    saver = Saver(storage, "server-0/1")
+    with _file_size_limit(2 << 20):
+        saver.begin(folder_name(0, 2), frozen)
+        outcome = written(saver)
+    assert "File too large" in outcome.problem
+    assert folder_name(0, 2) in outcome.problem
+    assert str(tmp_path) in outcome.problem
+    assert outcome.files == ()
+    assert storage.files(folder_name(0, 2)) == [], "not even the files that could be written are left"
+    assert frozen.done
+    found, _ = newest(storage)
+    assert found is not None
+    assert found.folder == old
+    saver.begin(folder_name(0, 3), _frozen(1000))
+    assert written(saver).problem == "", "the next one is written"
+
+
+def test_a_full_disk_is_a_problem_and_the_old_checkpoint_is_whole(small_disk: Path) -> None:
+    storage = LocalStorage(small_disk)
+    old = _old_checkpoint(storage)
+    saver = Saver(storage, "server-0/1")
+    for version in (2, 3):
+        saver.begin(folder_name(0, version), _frozen(2 << 20))
+        outcome = written(saver)
+        assert "No space left on device" in outcome.problem
+        assert storage.files(folder_name(0, version)) == []
+    found, passed_over = newest(storage)
+    assert found is not None
+    assert found.folder == old
+    assert passed_over == []
+
+
+class Gate(LocalStorage):
+    """A medium that hangs until it is let go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.reached, self.let_go = threading.Event(), threading.Event()
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[IO[bytes]]:
+        with super().create(name) as file:
+            self.reached.set()
+            assert self.let_go.wait(20)
+            yield file
+
+
+def test_what_nobody_wants_any_longer_has_no_outcome(tmp_path: Path) -> None:
+    storage = Gate(tmp_path)
+    saver = Saver(storage, "server-0/1")
+    first, second, third = _frozen(1000), _frozen(1000), _frozen(1000)
+    saver.begin(folder_name(0, 1), first)
+    assert storage.reached.wait(20)
+    saver.begin(folder_name(0, 2), second)
+    saver.begin(folder_name(0, 3), third)
+    assert saver.poll() is None
+    assert second.done, "it was never begun"
+    assert not first.done, "somebody may be reading it"
+    storage.let_go.set()
+    outcome = written(saver)
+    assert outcome.problem == ""
+    assert first.done
+    assert third.done
+    assert [f for f in storage.folders() if storage.files(f)] == [folder_name(0, 3)]
+    saver.close()
+
+
+def test_closing_does_not_wait_for_a_medium_that_hangs(tmp_path: Path) -> None:
+    storage = Gate(tmp_path)
+    saver = Saver(storage, "server-0/1")
+    saver.begin(folder_name(0, 1), _frozen(1000))
+    assert storage.reached.wait(20)
+    saver.close(timeout_s=0.05)
+    storage.let_go.set()
+    saver.close()
+    assert saver.poll() is None
+
+
+def test_without_a_place_saving_is_a_problem() -> None:
+    saver = Saver(None, "server-0/1")
+    frozen = _frozen(1000)
+    saver.begin(folder_name(0, 1), frozen)
+    assert "without a place" in written(saver).problem
+    assert frozen.done
+
+
+def test_two_starts_of_a_server_never_write_the_same_file(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    for node in ("server-0/1", "server-0/2"):
+        saver = Saver(storage, node)
+        saver.begin(folder_name(0, 1), _frozen(1000))
+        written(saver)
+    assert len(storage.files(folder_name(0, 1))) == 2
+
+
+def test_what_an_object_store_raises_is_a_problem_too(tmp_path: Path) -> None:
+    class Store(LocalStorage):
+        @contextmanager
+        def create(self, name: str) -> Iterator[IO[bytes]]:
+            raise RuntimeError("SlowDown")
+            yield
+
+    saver = Saver(Store(tmp_path), "server-0/1")
+    saver.begin(folder_name(0, 1), _frozen(1000))
+    assert "RuntimeError: SlowDown" in written(saver).problem
+
+
+def test_giving_up_leaves_no_file(storage: Storage) -> None:
+    calls = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyError("enough")
+
+    blocks = {n: BlockState(torch.zeros(40 << 20, dtype=torch.uint8)) for n in range(2)}
+    with pytest.raises(KeyError, match="enough"):
+        write_shards(storage, "i0000-v0000000001", "server-0", blocks, check)
+    assert storage.files("i0000-v0000000001") == []

@@ -1,0 +1,158 @@
+"""What a worker does between two turns: the batch is made while servers work, and leaves no trace in the seeds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+import paceline
+from paceline.core.sampling import slot_seed
+from paceline.core.worker.turn import WorkerState
+from paceline.data.seeding import preserved, seed_all
+from paceline.messages import Grant
+from paceline.types import Fence, Segment
+from paceline.worker.job import Job
+from paceline.worker.sealed_turn import SealedTurn
+
+SEED = 11
+
+
+class Noted(Dataset[Any]):
+    """Draws at random, and notes what the worker was waiting for."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.states: list[WorkerState] = []
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.states.append(self.job._session.core.state)
+        return torch.full((3,), index + torch.rand(()).item() + random.random() + float(np.random.rand()))
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    with paceline.join(seed=SEED) as joined:
+        yield joined
+
+
+class Rows(Dataset[Any]):
+    """Rows of 24 numbers; drawing at random on the way leaves them as they are."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        torch.rand(3)
+        random.random()
+        np.random.rand()
+        return torch.arange(24.0).view(8, 3)[index]
+
+
+def draws() -> tuple[float, float, float]:
+    return torch.rand(()).item(), random.random(), float(np.random.rand())
+
+
+def test_a_batch_is_made_while_the_state_is_on_its_way(job: Job) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    job.prepare(model, optimizer)
+    data = Noted(job)
+    seen = []
+    for batch in job.batches(data, 2, slots=2, epochs=2):
+        drawn = draws()
+        grant = job._session.core.task
+        assert isinstance(grant, Grant)
+        with preserved():
+            seed_all(slot_seed(SEED, grant.step, grant.slot))
+            assert drawn == draws(), "the turn does not begin with the slot's seed"
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        seen.append((grant.step, grant.slot))
+    assert seen == [(step, slot) for step in range(6) for slot in range(2)]
+    first_slots = data.states[::4]
+    assert set(first_slots[1:]) == {WorkerState.PULLING}, "the batch had to wait for the servers"
+
+
+def test_a_batch_for_a_lease_that_became_void_is_dropped(job: Job) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    job.prepare(model, optimizer)
+    turns = job._turns
+    loop = job.batches(Rows(), 2, slots=1, shuffle=False)
+    first = next(loop)
+    assert torch.equal(first, torch.arange(6.0).view(2, 3))
+    grant = turns.grant
+    assert grant is not None
+    other = Grant(9, 1, 0, 1, 3, 0, 1, grant.fence, grant.segment, True)
+    turns._seed_slot(grant)
+    assert torch.equal(turns._make(other).content, torch.arange(18.0, 24.0).view(2, 3))
+    assert torch.equal(turns._make(grant).content, first)
+    turns._seed_slot(grant)
+    drawn = draws()
+    seed_all(slot_seed(SEED, grant.step, grant.slot))
+    assert drawn == draws()
+    model(first).sum().backward()
+    optimizer.step()
+    for batch in loop:
+        model(batch).sum().backward()
+        optimizer.step()
+
+
+SEGMENT = Segment(0, 0, 0, 0, 100, 1, 6400, 2, 64, True, False, 0, "bsp")
+GRANT = Grant(1, 1, 0, 1, 3, 1, 2, Fence(1, 1), SEGMENT, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"fence": Fence(2, 9), "epoch": 2, "req": 7, "generation": 2, "lead": False}, True),
+        ({"incarnation": 1}, False),
+        ({"step": 4}, False),
+        ({"slot": 0}, False),
+        ({"segment": msgspec.structs.replace(SEGMENT, batch_size=32)}, False),
+    ],
+)
+def test_which_leases_are_of_a_turn_that_was_computed(changes: dict[str, Any], same: bool) -> None:
+    turn = SealedTurn(GRANT, 3, 1.0, (), {}, 0.1)
+    assert turn.is_of(msgspec.structs.replace(GRANT, **changes)) == same
+    assert not turn._replace(version=-1).is_of(GRANT), "nobody knows what it was computed on"
+
+
+@pytest.mark.parametrize("moved_on", [False, True])
+def test_a_slot_that_comes_back_is_computed_again_only_on_another_version(
+    job: Job, monkeypatch: pytest.MonkeyPatch, moved_on: bool
+) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    job.prepare(model, optimizer)
+    turns, sent_again = job._turns, []
+    monkeypatch.setattr(turns, "_seal_again", lambda last: sent_again.append(last.grant))
+    loop = job.batches(Rows(), 2, slots=1, shuffle=False)
+    first = next(loop)
+    grant = turns.grant
+    model(first).sum().backward()
+    optimizer.step()
+    core, next_task = turns._session.core, turns.next_task
+
+    def again() -> None:
+        monkeypatch.setattr(turns, "next_task", next_task)
+        turns.grant = grant
+        core.held = dict.fromkeys(core.held, 0 if not moved_on else 1)
+
+    monkeypatch.setattr(turns, "next_task", again)
+    second = next(loop)
+    assert sent_again == ([] if moved_on else [grant])
+    assert torch.equal(second, first) == moved_on
+    del loop

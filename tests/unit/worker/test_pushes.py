@@ -1,0 +1,380 @@
+"""What servers get of a turn is what the script had at `step()`, whatever left earlier and from which memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from paceline.blocks.tensors import piece_of, tensor_of
+from paceline.core.server.step_sums import Attempt
+from paceline.messages import BlockFrame, Grant, Prepared, Push, PushAck, Register, Seal
+from paceline.transport.base import Received
+from paceline.transport.inproc import InprocHub, InprocPort
+from paceline.types import Fence, Kind, Placement, Segment
+from paceline.worker.binding import Binding
+from paceline.worker.overlap import SMALLEST_NBYTES, Overlap, pays
+from paceline.worker.pushes import Pushes
+from paceline.worker.session import Session
+
+SEGMENT = Segment(0, 0, 0, 0, 100, 1, 6400, 1, 64, True, False, 0, "bsp")
+
+
+class Server:
+    """Keeps what arrives, as the real one does, and a copy of every frame as it was on arrival."""
+
+    def __init__(self, port: InprocPort) -> None:
+        self.port = port
+        self.attempt = Attempt(0)
+        self.pushes: list[Push] = []
+        self.frames: list[tuple[memoryview, bytes]] = []
+
+    def take(self, *, ack: bool = True) -> None:
+        while (event := self.port.recv(0)) is not None:
+            if not isinstance(event, Received) or not isinstance(event.message, Push):
+                continue
+            push = event.message
+            self.pushes.append(push)
+            self.frames += [(frame, bytes(frame)) for frame in event.frames]
+            for declared, frame in zip(push.blocks, event.frames, strict=True):
+                if declared.rev > self.attempt.revs.get(declared.block, -1):
+                    self.attempt.revs[declared.block] = declared.rev
+                    self.attempt.payloads[declared.block] = frame
+            self.attempt.seal = push.seal or self.attempt.seal
+            if ack:
+                self.port.send(event.peer, PushAck(push.req, "held"))
+
+    def drop(self) -> None:
+        self.attempt = Attempt(0)
+        self.frames.clear()
+        self.pushes.clear()
+
+
+class Worker:
+    """A worker in the middle of a turn, between two servers."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.binding = Binding(model, self.optimizer, None)
+        hub = InprocHub()
+        self.servers = [Server(hub.port(f"server-{i}/1", listen=f"server-{i}")) for i in range(2)]
+        self.port = hub.port("worker-0/1")
+        self.session = Session(self.port, Register(1, "worker", "worker-0", 1, "here"), timeout_s=5.0)
+        owners = tuple(f"server-{i % 2}/1" for i in range(len(self.binding.blocks)))
+        addresses = {s.port.node: s.port.address or "" for s in self.servers}
+        self.session.place(Prepared(1, 1, 0, Placement(1, owners, addresses)))
+        self.pushes = Pushes(self.session, self.binding)
+        self.overlap = Overlap(self.binding, self.pushes, lambda: True)
+        self.slot = -1
+
+    def begin(self, weight: float = 1.0) -> None:
+        self.slot += 1
+        core = self.session.core
+        core.task = Grant(1, 1, 0, 1, 0, self.slot, 9, Fence(1, self.slot), SEGMENT, True)
+        self.binding.begin_turn()
+        self.pushes.begin(weight)
+        self.overlap.begin()
+
+    def backward(self) -> torch.Tensor:
+        loss: torch.Tensor = self.model(torch.randn(4, 40)).pow(2).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    def seal(self, *, empty: bool = False) -> None:
+        self.session.say(self.pushes.seal(None if empty else self.binding.made()))
+        self.overlap.sealed()
+        self.talk()
+
+    def talk(self) -> None:
+        for server in self.servers:
+            server.take()
+        while (event := self.port.recv(0)) is not None:
+            if isinstance(event, Received):
+                self.session.core.handle(event.peer, event.message, event.frames, 0.0)
+
+    def check(self) -> None:
+        """What counts at the servers is the gradient of now, and no frame has changed since it came."""
+        covered = set()
+        for server in self.servers:
+            assert server.attempt.whole
+            assert server.attempt.seal is not None
+            absent = server.attempt.seal.absent
+            for index, _ in server.attempt.seal.revs:
+                covered.add(index)
+                block = self.binding.blocks[index]
+                content = tensor_of(server.attempt.payloads[index], block.dtype)  # type: ignore[arg-type]
+                for piece in block.pieces:
+                    grad = self.binding.entries[piece.tensor].tensor.grad
+                    assert (grad is None) == (piece.tensor in absent)
+                    expected = torch.full((piece.numel,), -0.0)
+                    if grad is not None:
+                        expected = grad.detach().reshape(-1)[piece.start :][: piece.numel]
+                    here = piece_of(content, piece)
+                    assert torch.equal(here.view(torch.int32), expected.view(torch.int32))
+            for frame, before in server.frames:
+                assert bytes(frame) == before, "a lent frame changed"
+        carrying = {
+            b.index
+            for b in self.binding.blocks
+            if any(self.binding.entries[p.tensor].tensor.grad is not None for p in b.pieces)
+        }
+        assert covered == carrying
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    torch.manual_seed(0)
+    layers = [nn.Linear(40, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10)]
+    made = Worker(nn.Sequential(*layers))
+    yield made
+    made.overlap.close()
+    for port in [made.port, *(s.port for s in made.servers)]:
+        port.close()
+
+
+def nothing(worker: Worker) -> None:
+    pass
+
+
+def clipped(worker: Worker) -> None:
+    torch.nn.utils.clip_grad_norm_(worker.model.parameters(), 1e-3)
+
+
+def one_number_unseen(worker: Worker) -> None:
+    grad = worker.binding.parameters[2].tensor.grad
+    assert grad is not None
+    grad.data[17, 3] += 1.0
+
+
+def sign_of_zero_unseen(worker: Worker) -> None:
+    grad = worker.binding.parameters[2].tensor.grad
+    assert grad is not None
+    at = (grad == 0).nonzero()[-1]  # the first block has to wait for the layer before
+    grad.data[at[0], at[1]] = -0.0 if not torch.signbit(grad[at[0], at[1]]) else 0.0
+
+
+def replaced(worker: Worker) -> None:
+    worker.binding.parameters[2].tensor.grad = torch.randn(400, 400)
+
+
+def taken_away(worker: Worker) -> None:
+    worker.binding.parameters[2].tensor.grad = None
+
+
+def backward_again(worker: Worker) -> None:
+    worker.backward()
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        (nothing, False),
+        (clipped, True),
+        (one_number_unseen, True),
+        (sign_of_zero_unseen, True),
+        (replaced, True),
+        (taken_away, True),
+        (backward_again, True),
+    ],
+)
+def test_the_gradient_of_step_counts(worker: Worker, change: Callable[[Worker], None], again: bool) -> None:
+    for _ in range(3):
+        worker.begin()
+        worker.backward()
+        worker.talk()
+        ahead = [push for server in worker.servers for push in server.pushes]
+        assert ahead, "nothing left before the seal"
+        assert all(push.seal is None for push in ahead)
+        change(worker)
+        worker.seal()
+        worker.check()
+        sent = [frame.block for server in worker.servers for push in server.pushes for frame in push.blocks]
+        assert bool(worker.pushes.resent) == again
+        assert (len(sent) > len(set(sent))) == again
+        for server in worker.servers:
+            server.drop()
+
+
+def moved(worker: Worker) -> None:
+    """Every block is at another server, which has nothing of this turn; the slot is leased again."""
+    core = worker.session.core
+    assert core.placement is not None
+    owners = tuple(f"server-{(i + 1) % 2}/1" for i in range(len(worker.binding.blocks)))
+    worker.session.place(Prepared(2, 1, 0, Placement(2, owners, core.placement.addresses)))
+    core.task = Grant(2, 1, 0, 2, 0, worker.slot, 9, Fence(1, 100 + worker.slot), SEGMENT, True)
+    for server in worker.servers:
+        server.drop()
+
+
+@pytest.mark.parametrize("change", [nothing, clipped, taken_away])
+def test_what_was_sealed_can_be_sent_again_to_where_the_blocks_are_now(
+    worker: Worker, change: Callable[[Worker], None]
+) -> None:
+    worker.begin()
+    worker.backward()
+    change(worker)
+    worker.seal()
+    moved(worker)
+    worker.session.say(worker.pushes.seal_again())
+    worker.talk()
+    worker.check()
+    assert {push.fence for server in worker.servers for push in server.pushes} == {Fence(1, 100)}
+
+
+def held(worker: Worker) -> dict[int, tuple[bytes, float, frozenset[int]]]:
+    """What the servers have, by block: its bytes, its weight, and what is absent of it."""
+    found = {}
+    for server in worker.servers:
+        assert server.attempt.whole
+        seal = server.attempt.seal
+        assert seal is not None
+        for index, _ in seal.revs:
+            tensors = {p.tensor for p in worker.binding.blocks[index].pieces}
+            payload = server.attempt.payloads[index]
+            assert isinstance(payload, memoryview)
+            found[index] = bytes(payload), seal.weight, frozenset(seal.absent) & tensors
+    return found
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_statistics_and_weights_are_sent_again_whatever_became_of_the_model(weight: float) -> None:
+    torch.manual_seed(0)
+    normal = Worker(nn.Sequential(nn.Linear(40, 400), nn.BatchNorm1d(400), nn.Linear(400, 400), nn.Linear(400, 10)))
+    for _ in range(3):  # stages are in use
+        normal.begin()
+        normal.backward()
+        normal.seal()
+        for server in normal.servers:
+            server.drop()
+    normal.begin(weight)
+    normal.backward()
+    clipped(normal)
+    normal.seal()
+    first = held(normal)
+    assert {normal.binding.blocks[index].kind for index in first} == {Kind.PARAMETER, Kind.MEAN, Kind.LAST}
+    normal.binding.drop_gradients()
+    normal.binding.begin_turn()
+    normal.model(torch.randn(4, 40))
+    normal.binding.restore()
+    for block in normal.binding.blocks:  # as if something else were read meanwhile
+        normal.binding.fill([BlockFrame(block.index, block.dtype, block.numel)], [memoryview(bytearray(block.nbytes))])
+    for _ in range(2):
+        moved(normal)
+        normal.session.say(normal.pushes.seal_again())
+        normal.talk()
+        assert held(normal) == first
+    normal.overlap.close()
+    for port in [normal.port, *(s.port for s in normal.servers)]:
+        port.close()
+
+
+def test_an_empty_slot_is_as_empty_again(worker: Worker) -> None:
+    worker.begin()
+    worker.seal(empty=True)
+    moved(worker)
+    worker.session.say(worker.pushes.seal_again())
+    worker.talk()
+    assert [push.seal for server in worker.servers for push in server.pushes] == [Seal(0.0, (), ())] * 2
+
+
+def test_without_overlap_everything_goes_with_the_seal(worker: Worker) -> None:
+    worker.overlap.close()
+    worker.begin(0.5)
+    worker.backward()
+    worker.seal()
+    worker.check()
+    for server in worker.servers:
+        (push,) = server.pushes
+        assert push.seal is not None
+        assert push.weight == push.seal.weight == 0.5
+
+
+def test_a_skipped_step_is_empty_whatever_was_sent_ahead(worker: Worker) -> None:
+    worker.begin()
+    worker.backward()
+    worker.seal(empty=True)
+    for server in worker.servers:
+        assert server.attempt.payloads
+        assert server.attempt.whole
+        assert server.attempt.seal is not None
+        assert (server.attempt.seal.weight, server.attempt.seal.revs) == (0.0, ())
+
+
+def test_blocks_that_move_in_the_middle_of_a_turn_are_sent_again(worker: Worker) -> None:
+    worker.begin()
+    worker.backward()
+    worker.talk()
+    for server in worker.servers:
+        server.drop()
+    core = worker.session.core
+    core.mine = dict(zip(core.mine, reversed(list(core.mine.values())), strict=True))
+    worker.seal()
+    worker.check()
+
+
+def test_a_stage_is_written_again_only_when_nobody_reads_it(worker: Worker) -> None:
+    """Slots that servers hold stay as they were; once they are dropped, so are the stages that nobody needs."""
+    worker.overlap.close()
+    held = []
+    for _ in range(5):
+        worker.begin()
+        worker.backward()
+        worker.seal()
+        worker.check()
+        for server in worker.servers:
+            held += server.frames
+            server.drop()
+    assert len(worker.pushes._stages) == 5
+    assert all(bytes(frame) == before for frame, before in held)
+    held.clear()
+    for _ in range(100):
+        for server in worker.servers:
+            server.drop()
+        worker.begin()
+        worker.backward()
+        worker.seal()
+    assert len(worker.pushes._stages) == 1
+
+
+def test_what_is_not_acknowledged_is_not_written(worker: Worker) -> None:
+    worker.overlap.close()
+    worker.begin()
+    worker.backward()
+    worker.session.say(worker.pushes.seal(worker.binding.made()))
+    before = [dict(stage.frames) for stage in worker.pushes._stages]
+    contents = [{index: bytes(frame) for index, frame in stage.items()} for stage in before]
+    for server in worker.servers:
+        server.take(ack=False)
+        server.drop()  # it reads nothing more, but it may be asked for again
+    worker.begin()
+    worker.backward()
+    worker.session.say(worker.pushes.seal(worker.binding.made()))
+    assert [{i: bytes(f) for i, f in stage.items()} for stage in before] == contents
+    worker.talk()
+
+
+def test_a_script_that_changes_its_gradients_is_left_alone_after_a_while(worker: Worker) -> None:
+    for _ in range(12):
+        worker.begin()
+        worker.backward()
+        clipped(worker)
+        worker.seal()
+        worker.check()
+        for server in worker.servers:
+            server.drop()
+    worker.begin()
+    worker.backward()
+    worker.talk()
+    assert not any(server.pushes for server in worker.servers)
+
+
+def test_when_overlap_pays() -> None:
+    here, there = ["tcp://127.0.0.1:5", "inproc://server-0"], ["tcp://127.0.0.1:5", "tcp://10.0.0.2:5"]
+    large = SMALLEST_NBYTES
+    assert not pays(large, here, cores=2, busy=2)
+    assert pays(large, here, cores=3, busy=2)
+    assert pays(large, there, cores=2, busy=2)
+    assert not pays(large - 1, there, cores=3, busy=2)
