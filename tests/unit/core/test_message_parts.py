@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kit.core import Recorder, fence, sent
-from tests.unit.core.server.test_backups import ALL, Server, placement
+from tests.kit.placed_server import ALL, Server, placement
 
 from paceline.core.effects import Send
 from paceline.core.message_parts import LEAST_NBYTES, PART_NBYTES, PUSH_NBYTES, part_nbytes, push_cuts
@@ -72,7 +72,7 @@ def test_a_small_sum_is_one_message_a_copy() -> None:
 
 
 @pytest.mark.parametrize("order", list(permutations(range(2 * ALL))))
-def test_rule_1_a_primary_is_ready_only_when_every_part_is_answered(order: Sequence[int]) -> None:
+def test_a_primary_is_ready_only_when_every_part_is_answered(order: Sequence[int]) -> None:
     server = Server("s0", placement(1, ("s0", "s1", "s2")), part_nbytes=1)
     out = server.push(INIT_STEP, 1)
     asked = [(to, m) for to in ("s1", "s2") for m, _ in replicas(out, to)]

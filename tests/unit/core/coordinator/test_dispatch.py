@@ -6,13 +6,12 @@ import msgspec
 import pytest
 from tests.kit.core import HYPER, TENSORS, Desk, fence, model, sent, written
 
-from paceline.core.effects import EvaluationRow, LogRow, PhaseFact, PlacementFact, Send, StopFact
+from paceline.core.effects import EvaluationRow, LogRow, PhaseFact, Send, StopFact
 from paceline.messages import (
     Abort,
     Assign,
     Beat,
     BeatAck,
-    BeginPhase,
     Bye,
     Choose,
     Claim,
@@ -22,9 +21,7 @@ from paceline.messages import (
     Declare,
     EvalGrant,
     EvalOver,
-    Exited,
     Failed,
-    GiveBack,
     Grant,
     JobArgs,
     Ok,
@@ -41,27 +38,14 @@ from paceline.messages import (
     Revoke,
     Sealed,
     Stop,
-    Summed,
     Turn,
     Unpin,
     ValidatorSpec,
     Welcome,
 )
-from paceline.types import INIT_STEP, Commit, Hyper, Kind, PhaseSpec, TensorSpec
+from paceline.types import INIT_STEP, Commit, Kind, TensorSpec
 
 # ---------------------------------------------------------------- registering and preparing
-
-
-def test_roles_start_in_any_order() -> None:
-    desk = Desk(workers=1, servers=2)
-    desk.say("server-1", Register(desk.req(), "server", "server-1", 1, "here", "at-1"))
-    assert sent(desk.join("worker-0"), Prepared) == [], "a server is missing"
-    effects = desk.say("server-0", Register(desk.req(), "server", "server-0", 1, "here", "at-0"))
-    assert len(sent(effects, Welcome, "server-0")) == 1
-    assert len(written(effects, PlacementFact)) == 1
-    assert {a.hold for a in sent(effects, Assign)} == {desk.core.spec.held}
-    (prepared,) = sent(effects, Prepared, "worker-0")
-    assert prepared.placement.addresses == {"server-0": "at-0", "server-1": "at-1"}
 
 
 def test_the_first_workers_dials_are_the_jobs() -> None:
@@ -122,81 +106,7 @@ def test_a_failed_job_tells_everyone_once_and_everyone_who_asks() -> None:
     assert desk.say("worker-1", Failed(desk.req(), "script", "another"))[1:] == []
 
 
-def test_two_slots_of_a_step_that_disagree_on_hyper_parameters_fail_the_job() -> None:
-    desk = Desk().start().initialise()
-    grants = [desk.lease(w) for w in desk.workers]
-    other: Hyper = ({"lr": 0.2},)
-    desk.seal("worker-0", grants[0])
-    desk.seal("worker-1", grants[1], hyper=other)
-    effects = desk.ready("server-0", 0, *(g.fence for g in grants))
-    assert written(effects, Commit) == []
-    (abort, *_) = sent(effects, Abort)
-    assert "slots 0 and 1 of step 0 disagree" in abort.reason
-    assert "0.2" in abort.reason
-
-
 # ---------------------------------------------------------------- requests
-
-
-def test_rule_a_repeated_request_gets_the_same_answer_and_is_done_once() -> None:
-    desk = Desk().start().initialise()
-    turn = Turn(desk.req(), 0, 0)
-    first = desk.say("worker-0", turn)
-    assert desk.say("worker-0", turn) == first
-    assert len(sent(first, Grant)) == 1
-    begin = BeginPhase(desk.req(), PhaseSpec(0, 12, 2, None, 1, True, False))
-    (answer,) = sent(desk.say("worker-0", begin), PhaseBegun)
-    assert sent(desk.say("worker-0", begin), PhaseBegun) == [answer]
-
-
-def test_an_outdated_request_is_not_answered() -> None:
-    desk = Desk().start().initialise()
-    old, new = Turn(desk.req(), 0, 0), Turn(desk.req(), 0, 0)
-    desk.say("worker-0", new)
-    assert desk.say("worker-0", old) == []
-
-
-def test_rule_answers_that_come_later_are_repeated_as_well() -> None:
-    """An answer may be caused by somebody else's message: a lost copy of it must not be lost for good."""
-    desk = Desk(workers=3).start().initialise()
-    grants = [desk.lease(w) for w in ("worker-0", "worker-1")]
-    turn = Turn(desk.req(), 0, 0)
-    grants += [g for w in ("worker-0", "worker-1") for g in sent(desk.seal(w, grants.pop(0)), Grant)]
-    assert desk.say("worker-2", turn) == []
-    effects = desk.say("engine", Exited(1, "worker-0", 1, -9))
-    (grant,) = sent(effects, Grant, "worker-2")
-    assert sent(desk.say("worker-2", turn), Grant) == [grant]
-    late = Desk(workers=1, servers=1)
-    late.say("worker-0", Register(1, "worker", "worker-0", 1, "here", None, late.job))
-    prepare = Prepare(2, late.model)
-    assert sent(late.say("worker-0", prepare), Prepared) == []
-    assert len(sent(late.say("server-0", Register(1, "server", "server-0", 1, "here", "at")), Prepared)) == 1
-    assert len(sent(late.say("worker-0", prepare), Prepared)) == 1
-
-
-def test_rule_slots_given_back_in_any_order_all_come_back() -> None:
-    desk = Desk(slots=1, mode="asp").start(data_len=40).initialise()
-    grants = []
-    for _ in range(2):
-        grants.append(desk.lease("worker-0"))
-        desk.seal("worker-0", grants[-1])
-    first, second = (GiveBack(desk.req(), g.fence) for g in grants)
-    assert len(sent(desk.say("worker-0", second), Ok)) == 1
-    assert len(sent(desk.say("worker-0", first), Ok)) == 1, "asked earlier, arrives later"
-    assert {desk.lease("worker-1").step, desk.lease("worker-1").step} == {g.step for g in grants[:1]}
-
-
-def test_rule_a_worker_that_waits_on_a_void_lease_gets_another_one() -> None:
-    desk = Desk(slots=1).start().initialise()
-    dead = desk.lease("worker-0")
-    early = Turn(desk.req(), 0, 0)
-    (waiting,) = sent(desk.say("worker-1", early), Grant)
-    assert (dead.step, waiting.step) == (0, 1)
-    effects = desk.core.lost("worker-0", "killed", desk.now)
-    assert [m.fence for m in sent(effects, Revoke, "worker-1")] == [waiting.fence]
-    (other,) = sent(desk.say("worker-1", early), Grant)  # the revocation was lost: it only asks again
-    assert other.step == 0
-    assert other.fence > waiting.fence
 
 
 def test_a_stranger_is_told_to_register() -> None:
@@ -206,14 +116,6 @@ def test_a_stranger_is_told_to_register() -> None:
 
 
 # ---------------------------------------------------------------- leases and losses
-
-
-def test_rule_a_lease_of_which_a_worker_never_heard_goes_to_somebody_else() -> None:
-    desk = Desk().start().initialise()
-    lost = desk.lease("worker-0")
-    desk.turn("worker-0")
-    assert lost.fence not in desk.core.leases
-    assert desk.core.leases.grant("x", 0, True, 9) is not None
 
 
 def test_a_dead_workers_slot_goes_to_the_one_that_waits() -> None:
@@ -242,40 +144,6 @@ def test_a_silent_worker_is_evicted_and_may_return() -> None:
     assert desk.lease("worker-0").step == 0
 
 
-def test_rule_a_request_that_was_waiting_when_its_sender_was_evicted_is_answered_when_repeated() -> None:
-    desk = Desk().start()
-    claim = Claim(desk.req(), "save")
-    desk.say("worker-1", claim)
-    waiting = Claim(desk.req(), "save")
-    assert desk.say("worker-0", waiting) == []
-    desk.core.lost("worker-0", "a pause", desk.now)
-    desk.say("worker-0", Register(desk.req(), "worker", "worker-0", 1, "here", None, desk.job))
-    assert desk.say("worker-0", waiting) == [], "it is in the line again"
-    effects = desk.say("worker-1", ClaimDone(desk.req(), "save"))
-    assert [c.mine for c in sent(effects, Claimed, "worker-0")] == [False]
-
-
-def test_an_exit_is_noticed_at_once_and_only_for_that_start() -> None:
-    desk = Desk().start().initialise()
-    desk.lease("worker-0")
-    assert sent(desk.say("engine", Exited(1, "worker-0", 77, -9)), Ok)
-    assert "worker-0" in desk.core.members.members
-    desk.say("engine", Exited(2, "worker-0", 1, -9))
-    assert "worker-0" not in desk.core.members.members
-
-
-def test_rule_a_poisoned_slot_fails_the_job_and_names_its_samples() -> None:
-    desk = Desk(workers=3, slots=2, max_losses=3).start().initialise()
-    for worker in desk.workers[:2]:
-        desk.lease(worker)
-        assert sent(desk.core.lost(worker, "killed", desk.now), Abort) == []
-    desk.lease("worker-2")
-    desk.core.lost("worker-2", "killed", desk.now)
-    assert desk.core.failure is not None
-    assert "slot 0 of step 0 lost 3 holders in a row (worker-0, worker-1, worker-2)" in desk.core.failure.reason
-    assert "positions 0..1 of epoch 0" in desk.core.failure.reason
-
-
 def test_a_sealed_slot_of_a_lost_worker_has_a_moment_of_grace_in_lock_step() -> None:
     desk = Desk(workers=3).start().initialise()
     grants = [desk.lease(w) for w in desk.workers[:2]]
@@ -285,16 +153,6 @@ def test_a_sealed_slot_of_a_lost_worker_has_a_moment_of_grace_in_lock_step() -> 
     assert [g.step for g in sent(desk.turn("worker-2"), Grant)] == [1]
     effects = desk.core.tick(desk.now + 0.31)
     assert len(sent(effects, Revoke)) == 1, "nobody is free, so somebody who can only wait is called back"
-
-
-def test_rule_the_sealed_slot_of_a_worker_that_left_is_not_forgotten() -> None:
-    desk = Desk().start().initialise()
-    grants = [desk.lease(w) for w in desk.workers]
-    desk.seal("worker-0", grants[0])
-    desk.say("worker-0", Bye(desk.req()))
-    desk.core.tick(desk.now + 1.0)
-    assert desk.lease("worker-1").slot == grants[0].slot
-    assert desk.core.totals.lost_workers == 0
 
 
 def test_a_worker_that_has_left_gets_nothing_more() -> None:
@@ -312,12 +170,6 @@ def test_a_lost_server_ends_the_job_unless_it_holds_nothing() -> None:
     assert desk.core.lost("server-1", "killed", 0.0) == []
     (abort, *_) = sent(desk.core.lost("server-0", "killed", 0.0), Abort)
     assert (abort.kind, "server-0 is lost" in abort.reason) == ("lost", True)
-
-
-def test_rule_a_server_without_blocks_holds_nobody_up() -> None:
-    desk = Desk(servers=2, tensors=(TENSORS[1],)).start().initialise_with("server-0")
-    assert desk.core.version == 0
-    assert sent(desk.say("server-1", Beat("server-1", 0, 1, -1, 1)), Committed) == []
 
 
 # ---------------------------------------------------------------- commits
@@ -361,20 +213,6 @@ def test_a_server_that_missed_the_choice_is_told_again() -> None:
     assert len(sent(desk.say("server-0", receipt), Choose)) == 1
 
 
-def test_a_chosen_attempt_outlives_its_worker() -> None:
-    desk = Desk(deterministic=False).start().initialise()
-    grant = desk.lease("worker-0")
-    desk.seal("worker-0", grant)
-    desk.say("server-0", Receipt(0, 1, 0, grant.slot, grant.fence))
-    desk.core.lost("worker-0", "killed", desk.now)
-    other = desk.lease("worker-1")
-    assert other.slot != grant.slot, "slot 0 need not be computed again"
-    desk.seal("worker-1", other)
-    desk.say("server-0", Receipt(0, 1, 0, other.slot, other.fence))
-    (commit,) = written(desk.ready("server-0", 0, grant.fence, other.fence), Commit)
-    assert commit.fences == (grant.fence, other.fence)
-
-
 def test_wasted_attempts_are_counted() -> None:
     desk = Desk(slots=1).start().initialise()
     first = desk.lease("worker-0")
@@ -386,16 +224,6 @@ def test_wasted_attempts_are_counted() -> None:
     desk.seal("worker-1", second)
     desk.ready("server-0", 0, first.fence)
     assert desk.core.totals.wasted_slots == 1
-
-
-def test_rule_hold_opens_with_what_the_servers_have_summed() -> None:
-    desk = Desk(workers=3, servers=2, slots=6, hold=2).start(data_len=24).initialise()
-    grants = [desk.lease(w) for w in desk.workers[:2]]
-    assert desk.turn("worker-2") == []
-    for worker, grant in zip(desk.workers, grants, strict=False):
-        assert sent(desk.seal(worker, grant), Grant) == []
-    assert desk.say("server-0", Summed(0, 1, 0, 1)) == []
-    assert [g.slot for g in sent(desk.say("server-1", Summed(0, 1, 0, 2)), Grant)] == [2]
 
 
 # ---------------------------------------------------------------- what servers missed
@@ -411,7 +239,7 @@ def test_a_server_is_told_again_what_two_beats_in_a_row_lack() -> None:
     assert len(sent(desk.say("server-0", Beat("server-0", 0, 1, 0, 0)), Plan)) == 1
 
 
-def test_rule_a_version_that_a_server_keeps_for_nothing_is_unpinned() -> None:
+def test_a_version_that_a_server_keeps_for_nothing_is_unpinned() -> None:
     desk = Desk(slots=1).start(data_len=40).initialise()
     desk.finish_step(0)
     assert [m.version for m in sent(desk.say("server-0", Beat("server-0", 0, 1, 1, 1, (0, 1))), Unpin)] == [0]
@@ -439,7 +267,7 @@ def test_a_phase_ends_for_everyone_with_the_same_version_and_the_next_goes_on() 
     assert sent(desk.turn("worker-1"), PhaseOver)[0].version == 2, "the slow one still ends phase 0"
 
 
-def test_rule_the_last_version_of_a_phase_is_kept_until_all_have_left_it() -> None:
+def test_the_last_version_of_a_phase_is_kept_until_all_have_left_it() -> None:
     desk = Desk(slots=1).start(data_len=4).initialise()
     desk.finish_step(0)
     desk.finish_step(1)
@@ -467,7 +295,7 @@ def test_the_last_version_is_released_when_the_slow_one_is_lost() -> None:
     assert [m.version for m in sent(desk.core.lost("worker-1", "killed", desk.now), Unpin)] == [2]
 
 
-def test_rule_a_worker_of_an_ended_phase_gets_no_slot_of_the_next() -> None:
+def test_a_worker_of_an_ended_phase_gets_no_slot_of_the_next() -> None:
     validator = ValidatorSpec(0, "v", 1, 4, 4)
     desk = Desk(slots=1).start(begin=False)
     for worker in desk.workers:
@@ -631,7 +459,7 @@ def test_evaluation_by_hand_is_shared_and_known_to_those_who_ask_later() -> None
     assert sent(desk.turn("worker-0", evaluation=0), EvalOver)[0].version == 1
 
 
-def test_rule_a_version_under_evaluation_by_hand_is_kept_while_others_train_on() -> None:
+def test_a_version_under_evaluation_by_hand_is_kept_while_others_train_on() -> None:
     desk = with_validator(every=0, data_len=4)
     (slot,) = sent(desk.turn("worker-0", evaluation=0), EvalGrant)
     grant = desk.lease("worker-1")

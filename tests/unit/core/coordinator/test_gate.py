@@ -22,7 +22,7 @@ def ready(*fences: Fence, partials: tuple[tuple[int, float], ...] = ()) -> Ready
     return Ready(0, 1, 0, fences, 0, 0, partials)
 
 
-def test_rule_every_server_must_be_ready_and_every_slot_sealed() -> None:
+def test_every_server_must_be_ready_and_every_slot_sealed() -> None:
     gate = Gate()
     gate.ready("s0", ready(A, B), whole=False)
     gate.sealed(seal(0, A))
@@ -55,7 +55,7 @@ def test_interchangeable_attempts_need_not_be_the_same_on_every_server() -> None
     assert [s.fence for s in passed.seals] == [B], "the first that was reported stands in the log"
 
 
-def test_rule_other_attempts_must_be_the_same_on_every_server() -> None:
+def test_other_attempts_must_be_the_same_on_every_server() -> None:
     gate = Gate()
     gate.sealed(seal(0, A))
     gate.sealed(seal(0, B))
@@ -68,7 +68,7 @@ def test_rule_other_attempts_must_be_the_same_on_every_server() -> None:
     assert [s.fence for s in passed.seals] == [A]
 
 
-def test_rule_a_void_attempt_does_not_pass() -> None:
+def test_a_void_attempt_does_not_pass() -> None:
     gate = Gate()
     gate.sealed(seal(0, A))
     gate.ready("s0", ready(A), whole=True)

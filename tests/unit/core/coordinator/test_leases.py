@@ -46,7 +46,7 @@ def test_nothing_is_leased_beyond_the_end() -> None:
     assert leases.grant("a", 0, True, 3) is None
 
 
-def test_rule_hold_bounds_the_slots_ahead_of_the_lowest_unsummed() -> None:
+def test_hold_bounds_the_slots_ahead_of_the_lowest_unsummed() -> None:
     leases = book(slots=6, data_len=24, end_step=2, hold=2)
     assert [take(leases, "a").slot.slot for _ in range(2)] == [0, 1]
     assert leases.grant("a", 0, True, 5) is None
@@ -92,7 +92,7 @@ def test_a_lost_holder_of_a_sealed_slot_leaves_it_in_doubt() -> None:
     assert take(leases, "b").slot == (1, 0), "it came back once only"
 
 
-def test_rule_a_slot_that_loses_too_many_holders_in_a_row_is_poison() -> None:
+def test_a_slot_that_loses_too_many_holders_in_a_row_is_poison() -> None:
     leases = book(max_losses=3)
     for worker in ("a", "b"):
         take(leases, worker)
@@ -130,7 +130,7 @@ def test_a_worker_that_asks_again_has_nothing_in_hand() -> None:
     assert take(leases, "b").slot == second.slot
 
 
-def test_rule_a_lease_that_can_only_wait_is_recalled_for_a_slot_that_nobody_has() -> None:
+def test_a_lease_that_can_only_wait_is_recalled_for_a_slot_that_nobody_has() -> None:
     leases = book()
     dead = take(leases, "dead")
     other = take(leases, "other")

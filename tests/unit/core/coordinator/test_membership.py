@@ -67,12 +67,6 @@ def test_running_time_does_not_count_the_coordinators_own_pauses() -> None:
     assert clock.advance(159.25) == 1.75
 
 
-def test_rule_a_pause_of_the_coordinator_evicts_nobody() -> None:
-    clock, members = RunningTime(max_gap_s=1.0), Membership(10.0)
-    add(members, "a", clock.advance(0.0))
-    assert members.silent(clock.advance(600.0)) == []
-
-
 def test_a_version_is_released_with_its_last_reason() -> None:
     pins = PinBook()
     pins.add(3, "phase 0")

@@ -2,85 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tests.kit.core import HYPER, Desk, fence, segment, sent, turn_of, written
+from tests.kit.placed_job import compute, desk, epoch, kill, placed, ready, replaced, returns, settle, tick
 
-from paceline.core.effects import ChoiceFact, Complete, Effect, IncarnationFact, PlacementFact, Send, Write
+from paceline.core.effects import Complete, Effect, IncarnationFact, PlacementFact, Send, Write
 from paceline.core.worker.reachability import Watching
 from paceline.core.worker.turn import WorkerCore
 from paceline.messages import (
-    Assign,
     Beat,
     Chained,
-    Choose,
     Committed,
     Copied,
     CopyOver,
-    Exited,
     Grant,
-    HeldLease,
     JobArgs,
     PhaseOver,
     Prepared,
     Reachable,
-    Ready,
-    Receipt,
     Refused,
     Register,
     Revoke,
     Saved,
     Scale,
     Seal,
-    Sealed,
     Try,
     Turn,
     Unreachable,
 )
-from paceline.types import UNLIMITED, Commit, Kind, NodeId, Placement, TensorSpec
-
-TENSORS = (
-    TensorSpec("weight", (160_000,), "float32", Kind.PARAMETER, 0),
-    TensorSpec("bias", (100,), "float32", Kind.PARAMETER, 0),
-)
-
-
-def desk(*, servers: int = 3, replicas: int = 1, data_len: int = 12, **changes: Any) -> Desk:
-    spec = {"replicas": replicas, "rewinds": True, "heartbeat_timeout_s": 100.0, "reach_s": 100.0} | changes
-    return Desk(servers=servers, tensors=TENSORS, **spec).start(data_len=data_len).initialise()
-
-
-def placed(job: Desk) -> Placement:
-    assert job.core.placement is not None
-    return job.core.placement
-
-
-def epoch(job: Desk) -> int:
-    return placed(job).epoch
-
-
-def ready(job: Desk, step: int, grants: list[Grant], *, at: int | None = None) -> list[Effect]:
-    """Every primary says that it is ready, under placement `at`."""
-    effects: list[Effect] = []
-    for server in job.core.owners:
-        fences = tuple(g.fence for g in grants)
-        effects += job.say(server, Ready(0, epoch(job) if at is None else at, step, fences, 0, 0, ()))
-    return effects
-
-
-def kill(job: Desk, server: NodeId) -> list[Effect]:
-    return job.say("engine", Exited(job.req(), server, 1, -9))
-
-
-def compute(job: Desk, step: int) -> list[Grant]:
-    """Both slots of a step are leased and sealed."""
-    grants = [job.lease(worker) for worker in job.workers]
-    for worker, grant in zip(job.workers, grants, strict=True):
-        assert grant.step == step
-        job.seal(worker, grant)
-    return grants
-
+from paceline.types import UNLIMITED, Kind, NodeId, Placement, TensorSpec
 
 # ---------------------------------------------------------------- failover
 
@@ -88,64 +38,6 @@ def compute(job: Desk, step: int) -> list[Grant]:
 def test_every_block_has_its_copies_on_other_servers() -> None:
     where = placed(desk(replicas=2))
     assert all(len({*where.copies(b)}) == 3 for b in range(len(where.owners)))
-
-
-def test_rule_5_of_a_lost_server_in_sync_members_take_over_and_no_one_else() -> None:
-    job = desk()
-    before = placed(job)
-    effects = kill(job, "server-0")
-    after = placed(job)
-    assert written(effects, IncarnationFact) == []
-    (fact,) = written(effects, PlacementFact)
-    assert (fact.placement, fact.failover) == (after, True)
-    for block, owner in enumerate(after.owners):
-        assert owner in before.copies(block), "only a member is promoted"
-        assert set(after.copies(block)) == set(before.copies(block)) - {"server-0"}
-    assert job.core.failovers == 1
-    assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Assign)} == {"server-1", "server-2"}
-
-
-def test_rule_5_where_no_member_is_left_the_job_goes_back() -> None:
-    job = desk()
-    kill(job, "server-0")
-    effects = kill(job, "server-1")
-    assert len(written(effects, IncarnationFact)) == 1, "server-2 lives, but was never sent all blocks"
-
-
-def test_rule_5_the_new_placement_is_durable_before_anyone_hears_of_it() -> None:
-    job = desk()
-    job.lease("worker-0")
-    effects = kill(job, "server-0")
-    told = [type(e.message) if isinstance(e, Send) else type(e) for e in effects]
-    assert {Revoke, Assign} <= set(told), "a lease is void, and servers are told"
-    assert told.index(Write) < min(told.index(Revoke), told.index(Assign))
-
-
-def test_rule_5_what_was_said_under_an_older_placement_does_not_count() -> None:
-    job = desk()
-    old = epoch(job)
-    kill(job, "server-2")
-    grants = compute(job, 0)
-    assert written(ready(job, 0, grants, at=old), Commit) == []
-    (commit,) = written(ready(job, 0, grants), Commit)
-    assert commit.version == 1
-
-
-def test_rule_5_a_failover_voids_what_was_received_and_leases_it_again() -> None:
-    job = desk()
-    grants = compute(job, 0)
-    ahead = [job.core.leases.find(g.fence) for g in grants]
-    assert all(ahead)
-    effects = kill(job, "server-0")
-    assert not any(g.fence in job.core.leases for g in grants)
-    again = [job.lease(worker) for worker in job.workers]
-    assert {(g.step, g.slot) for g in again} == {(0, 0), (0, 1)}
-    assert all(g.epoch == epoch(job) for g in again)
-    assert written(ready(job, 0, grants), Commit) == [], "its slots were sealed, but for the old placement"
-    for worker, grant in zip(job.workers, grants, strict=True):
-        report = Sealed(grant.step, grant.slot, grant.fence, 1.0, HYPER, {}, 0.1)
-        effects = job.say(worker, Turn(job.req(), 0, 0, report))
-        assert written(effects, Commit) == []
 
 
 def test_who_waits_to_read_what_is_void_is_told() -> None:
@@ -166,34 +58,6 @@ def test_the_end_of_a_phase_is_said_anew_when_the_blocks_have_changed_hands_sinc
     (anew,) = sent(job.say("worker-1", request), PhaseOver, "worker-1")
     assert (over.version, over.epoch) == (3, 1)
     assert (anew.version, anew.epoch) == (3, 2)
-
-
-def test_rule_5_a_choice_is_void_after_a_failover_for_the_next_coordinator_too() -> None:
-    job = desk(deterministic=False)
-    grants = compute(job, 0)
-    effects: list[Effect] = []
-    for server in job.core.owners:
-        effects += job.say(server, Receipt(0, epoch(job), 0, 0, grants[0].fence))
-    assert len(written(effects, ChoiceFact)) == 1
-    kill(job, "server-0")
-    assert job.core.gate.chosen(0, 0) is None
-    job.restart()
-    assert job.core.gate.chosen(0, 0) is None
-    heard: list[Effect] = []
-    for server in job.core.holders:
-        message = Register(job.req(), "server", server, 1, "here", "at", incarnation=0, epoch=epoch(job), applied=0)
-        heard += job.say(server, message)
-    assert sent(heard, Choose) == []
-
-
-def test_rule_5_a_lease_of_an_older_placement_is_not_taken_up_by_the_next_coordinator() -> None:
-    job = desk()
-    grant, old = job.lease("worker-0"), epoch(job)
-    kill(job, "server-0")
-    job.restart()
-    held = HeldLease(grant.step, grant.slot, grant.fence, None, old)
-    job.say("worker-0", Register(job.req(), "worker", "worker-0", 1, "here", None, job.job, leases=(held,)))
-    assert grant.fence not in job.core.leases
 
 
 def test_a_coordinator_that_starts_goes_on_with_the_newest_placement() -> None:
@@ -235,34 +99,6 @@ def test_a_server_that_is_heard_but_does_not_hear_is_lost_in_the_end() -> None:
 
 
 # ---------------------------------------------------------------- whom one cannot reach
-
-
-def test_rule_5_a_copy_that_its_primary_cannot_reach_leaves_the_set_before_anything_is_committed_without_it() -> None:
-    job = desk()
-    before, primary = placed(job), placed(job).owners[0]
-    backup = before.backups[0][0]
-    assert job.say(primary, Unreachable(backup, 3.0, epoch(job) - 1)) == []
-    assert job.say(primary, Unreachable(backup, 3.0, epoch(job))) == [], "others may have more to say"
-    job.now = 0.5
-    effects = job.say(primary, Unreachable(backup, 3.5, epoch(job)))
-    (fact,) = written(effects, PlacementFact)
-    for block, owner in enumerate(before.owners):
-        # What the other one serves keeps its copy here: it may be lost altogether.
-        without = {backup} if owner == primary else set()
-        assert set(fact.placement.copies(block)) == set(before.copies(block)) - without
-    assert fact.placement.epoch == before.epoch + 1
-    for job.now in (1.0, 1.5):
-        job.wrote(job.core.tick(job.now))
-    assert all(server != backup or before.owners[b] != primary for server, bs in placed(job).joining for b in bs)
-
-
-def test_rule_5_a_worker_that_cannot_reach_a_primary_gets_no_leases_until_it_can() -> None:
-    job = desk(workers=3)
-    peer = placed(job).owners[0]
-    job.say("worker-0", Unreachable(peer, 3.0, epoch(job)))
-    assert sent(job.turn("worker-0"), Grant) == []
-    assert len(sent(job.turn("worker-1"), Grant, "worker-1")) == 1, "others are not held up"
-    assert len(sent(job.say("worker-0", Reachable(peer)), Grant, "worker-0")) == 1
 
 
 def test_a_primary_that_most_workers_cannot_reach_is_lost() -> None:
@@ -316,27 +152,6 @@ def test_a_worker_does_not_wait_for_a_step_that_is_void_nor_for_an_answer_of_a_s
 # ---------------------------------------------------------------- copies are made
 
 
-def returns(job: Desk, name: str) -> NodeId:
-    """A server comes back under its name."""
-    node = f"{name}/new"
-    job.say(node, Register(job.req(), "server", name, 2, "here", f"at {node}"))
-    return node
-
-
-def tick(job: Desk, seconds: float = 1.0) -> list[Effect]:
-    job.now += seconds
-    return job.wrote(job.core.tick(job.now))
-
-
-def settle(job: Desk, rounds: int = 30) -> None:
-    """Every copy that is asked for is made."""
-    for _ in range(rounds):
-        tick(job, 0.3)
-        for server, blocks in placed(job).joining:
-            for source in sorted({placed(job).owners[b] for b in blocks}):
-                job.say(server, Copied(0, epoch(job), source))
-
-
 def test_a_server_that_comes_back_is_sent_copies_and_is_a_member_only_when_it_has_them() -> None:
     job = desk()
     kill(job, "server-0")
@@ -381,34 +196,6 @@ def test_a_member_lost_while_a_copy_is_made_ends_it_and_only_members_go_on() -> 
     assert written(effects, IncarnationFact) == [], "server-2 has all"
     assert set(placed(job).owners) == {"server-2"}
     assert node not in placed(job).holders
-
-
-def replaced(job: Desk) -> list[Grant]:
-    """A server is lost and comes back while both slots of step 0 are computed again."""
-    kill(job, "server-0")
-    grants = compute(job, 0)
-    returns(job, "server-0")
-    return grants
-
-
-def test_rule_copies_are_begun_with_a_commit_so_that_no_work_is_void() -> None:
-    job = desk()
-    grants = replaced(job)
-    for _ in range(5):
-        tick(job, 0.4)
-    assert not placed(job).joining, "what is computed would be computed again"
-    before, wasted = epoch(job), job.core.totals.wasted_slots
-    effects = ready(job, 0, grants)
-    assert [commit.version for commit in written(effects, Commit)] == [1]
-    assert placed(job).joining
-    assert epoch(job) == before + 1
-    assert job.core.totals.wasted_slots == wasted
-    rows = [effect.row for effect in effects if isinstance(effect, Write)]
-    at = next(n for n, row in enumerate(rows) if isinstance(row, Commit))
-    assert [n for n, row in enumerate(rows) if isinstance(getattr(row, "fact", None), PlacementFact)] > [at]
-    (announced,) = {m.epoch for m in sent(effects, Committed)}
-    assert announced == before, "it was made under the old one"
-    assert {m.at for m in sent(effects, Assign)} == {1}
 
 
 def test_copies_do_not_wait_for_a_commit_that_does_not_come() -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from tests.kit.core import fence, segment, sent
-from tests.unit.core.coordinator.test_placement import compute, desk, epoch, kill, placed, ready, tick
+from tests.kit.placed_job import compute, desk, epoch, kill, placed, ready, tick
 
 from paceline.coordinator.status import _slowest
 from paceline.core.coordinator.leases import Lease, LeaseBook

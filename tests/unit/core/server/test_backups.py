@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from tests.kit.core import HYPER, Recorder, fence, segment, sent
+from tests.kit.placed_server import ALL, Server, joined, placement
 
-import msgspec
-import pytest
-from tests.kit.core import BLOCKS, HYPER, Recorder, fence, frame, model, segment, sent
-
-from paceline.core.effects import Send
-from paceline.core.message_parts import PART_NBYTES
 from paceline.core.server.block_store import SumKey
-from paceline.core.server.dispatch import ServerCore
 from paceline.messages import (
-    Assign,
     Beat,
     Chained,
     Committed,
@@ -21,101 +14,21 @@ from paceline.messages import (
     CopyOver,
     CopyPart,
     CopyPartAck,
-    Message,
     NotLoaded,
     Plan,
     Pull,
     PullReply,
-    Push,
     PushAck,
     Reachable,
     Ready,
     Refused,
     Replicate,
     Replicated,
-    Seal,
-    SumMeta,
     Unreachable,
 )
 from paceline.types import INIT_STEP, Commit, NodeId, Placement
 
-ALL = len(BLOCKS)
-ADDRESSES = {"s0": "at s0", "s1": "at s1", "s2": "at s2"}
-
-
-def placement(
-    epoch: int, *copies: tuple[NodeId, ...], joining: tuple[tuple[NodeId, tuple[int, ...]], ...] = ()
-) -> Placement:
-    """Each block's copies, the primary first; the last given holds for the rest."""
-    sets = [copies[min(b, len(copies) - 1)] for b in range(ALL)]
-    return Placement(epoch, tuple(s[0] for s in sets), ADDRESSES, tuple(s[1:] for s in sets), joining)
-
-
-class Server:
-    """A server in a placement, and everyone's voice."""
-
-    def __init__(self, node: NodeId, where: Placement, *, part_nbytes: int = PART_NBYTES, **assign: object) -> None:
-        self.stores: list[Recorder] = []
-        self.core = ServerCore(node, self._make, part_nbytes=part_nbytes)
-        self.now = 0.0
-        self.tell(self.assign(where, **assign))
-        self.tell(Plan(1, (segment(slots=1, end_step=20),)))
-
-    def _make(self) -> Recorder:
-        self.stores.append(Recorder())
-        return self.stores[-1]
-
-    @staticmethod
-    def assign(where: Placement, **changes: object) -> Assign:
-        return msgspec.structs.replace(Assign(1, 0, where, model(), BLOCKS, False), **changes)
-
-    def tell(self, message: Message) -> list[Send]:
-        return self.core.handle("coordinator", message, (), self.now)
-
-    def say(self, sender: NodeId, message: Message, payload: Sequence[object] = ()) -> list[Send]:
-        return self.core.handle(sender, message, payload, self.now)
-
-    def push(self, step: int, counter: int, *, epoch: int = 1) -> list[Send]:
-        mine = list(self.core.blocks)
-        seal = Seal(1.0, (), tuple((b, 0) for b in mine))
-        push = Push(counter, 0, epoch, step, 0, fence(counter), step, tuple(frame(b) for b in mine), seal)
-        return self.say("worker-0", push, tuple(f"{counter}:{b}" for b in mine))
-
-    def commit(self, version: int, counter: int) -> list[Send]:
-        row = Commit(0, version, version - 1, (fence(counter),), HYPER, 1.0, False, 0, 0)
-        return self.tell(Committed(1, self.core.epoch, row))
-
-    def replicate(self, sender: NodeId, step: int, counter: int, *, epoch: int = 1, **changes: object) -> list[Send]:
-        key = fence(counter) if step == INIT_STEP else None
-        message = Replicate(counter, 0, epoch, step, key, (fence(counter),), SumMeta(1.0, 1), ())
-        return self.say(sender, msgspec.structs.replace(message, **changes))
-
-    def begin(self) -> Server:
-        """Version 0 is here, of its own blocks and of copies."""
-        asked = sent(self.push(INIT_STEP, 1), Replicate) if self.core.blocks else []
-        for lane, message in zip(self.core.replicator.lanes, asked, strict=True):
-            self.say(lane.to, Replicated(message.req, 0, 1))
-        for primary in self.core.copies.followers:
-            self.replicate(primary, INIT_STEP, 1)
-        self.commit(0, 1)
-        assert self.core.applied == 0
-        return self
-
-
 # ---------------------------------------------------------------- a primary
-
-
-def test_rule_1_a_primary_is_ready_only_when_every_copy_has_the_sum() -> None:
-    server = Server("s0", placement(1, ("s0", "s1", "s2")))
-    out = server.push(INIT_STEP, 1)
-    first, second = sent(out, Replicate)
-    assert sent(out, Ready) == []
-    assert [s.to for s in out if isinstance(s.message, Replicate)] == ["s1", "s2"]
-    assert sent(server.say("s1", Replicated(first.req, 0, 1)), Ready) == []
-    assert sent(server.say("s1", Replicated(second.req, 0, 1)), Ready) == [], "that is not s1's to answer"
-    (ready,) = sent(server.say("s2", Replicated(second.req, 0, 1)), Ready, "coordinator")
-    assert ready.fences == (fence(1),)
-    assert sent(server.say("s2", Replicated(second.req, 0, 1)), Ready) == []
 
 
 def test_without_copies_nothing_is_said_but_ready() -> None:
@@ -292,40 +205,6 @@ def test_nobody_but_the_primary_replicates() -> None:
 # ---------------------------------------------------------------- another placement
 
 
-def test_rule_5_a_placement_is_entered_when_all_that_was_committed_is_applied() -> None:
-    server = Server("s1", placement(1, ("s0", "s1"))).begin()
-    server.replicate("s0", 0, 7)
-    (beat,) = sent(server.tell(server.assign(placement(2, ("s1", "s2")), at=1)), Beat)
-    assert (beat.epoch, beat.applied) == (1, 0), "version 1 was committed under the old one, and is not here yet"
-    assert server.tell(server.assign(placement(2, ("s1", "s2")), at=1)) == [], "once is enough"
-    (beat,) = sent(server.commit(1, 7), Beat)
-    assert (beat.epoch, beat.applied) == (2, 1)
-    assert set(server.core.blocks) == set(range(ALL))
-    assert server.core.peers == {"s2": "at s2"}
-
-
-def test_rule_5_a_commit_of_a_placement_that_a_server_is_not_in_is_not_its_own() -> None:
-    """A server that was taken for lost, and does not know it, has sums of its own that nobody committed."""
-    server = Server("s0", placement(1, ("s0",))).begin()
-    server.push(0, 5)
-    row = Commit(0, 1, 0, (fence(9),), HYPER, 1.0, False, 0, 0)
-    assert [b.epoch for b in sent(server.tell(Committed(1, 3, row)), Beat)] == [1], "it says where it is"
-    assert sent(server.tell(Committed(1, 3, row)), Beat) == [], "once"
-    assert server.core.applied == 0
-
-
-def test_rule_5_a_placement_voids_what_is_not_committed() -> None:
-    server = Server("s0", placement(1, ("s0", "s1"))).begin()
-    (asked,) = sent(server.push(0, 5), Replicate)
-    server.tell(server.assign(placement(2, ("s0",)), at=0))
-    assert server.core.steps == {}
-    assert server.say("s1", Replicated(asked.req, 0, 1)) == [], "it is not ready for what is void"
-    assert server.core.tick(10.0)[0].message == Beat("s0", 0, 2, 0, 1, ())
-    (refused,) = sent(server.push(0, 5), Refused)
-    assert refused.rule == "epoch"
-    assert len(sent(server.push(0, 6, epoch=2), Ready)) == 1
-
-
 def test_a_promoted_server_goes_on_with_what_it_has() -> None:
     server = Server("s1", placement(1, ("s0", "s1"), ("s1", "s0"))).begin()
     chains = dict(server.core.copies.followers["s0"].chains) | dict(server.core.chains)
@@ -334,15 +213,6 @@ def test_a_promoted_server_goes_on_with_what_it_has() -> None:
     assert [r.version for r in sent(out, PullReply, "worker-0")] == [0]
     assert dict(server.core.chains) == chains
     assert server.core.copies.followers == {}
-
-
-def test_rule_5_nobody_goes_on_with_blocks_that_it_was_never_sent() -> None:
-    server = Server("s2", placement(1, ("s0", "s1"), ("s0", "s2"))).begin()
-    with pytest.raises(AssertionError, match="never copied"):
-        server.tell(server.assign(placement(2, ("s2",)), at=0))
-    empty = Server("s2", placement(1, ("s0", "s1")), at=4)
-    with pytest.raises(AssertionError, match="never copied"):
-        empty.tell(empty.assign(placement(2, ("s2",)), at=4))
 
 
 def test_a_server_that_is_out_of_all_sets_holds_nothing() -> None:
@@ -354,15 +224,6 @@ def test_a_server_that_is_out_of_all_sets_holds_nothing() -> None:
 
 
 # ---------------------------------------------------------------- a copy is made
-
-
-def joined() -> tuple[Server, Server, list[Send]]:
-    """A primary, a server that is to have a copy, and what the first says when that begins."""
-    primary = Server("s0", placement(1, ("s0",))).begin()
-    joiner = Server("s1", placement(1, ("s0",)), at=0)
-    where = placement(2, ("s0",), joining=(("s1", tuple(range(ALL))),))
-    joiner.tell(joiner.assign(where, at=0))
-    return primary, joiner, primary.tell(primary.assign(where, at=0))
 
 
 def test_a_copy_is_complete_when_it_has_caught_up() -> None:
@@ -393,14 +254,6 @@ def test_a_copy_is_said_to_be_complete_at_once() -> None:
     assert [c.source for c in sent(joiner.say("s0", part.message, part.payload), Copied)] == ["s0"]
     assert sent(joiner.say("s0", part.message, part.payload), Copied) == [], "and again with the next beat"
     assert len(sent(joiner.core.tick(1.0), Copied)) == 1
-
-
-def test_rule_1_a_primary_waits_for_those_who_join_as_well() -> None:
-    server = Server("s0", placement(1, ("s0", "s1"))).begin()
-    server.tell(server.assign(placement(2, ("s0", "s1"), joining=(("s2", (0,)),)), at=0))
-    member, joiner = sent(server.push(0, 5, epoch=2), Replicate)
-    assert sent(server.say("s1", Replicated(member.req, 0, 2)), Ready) == []
-    assert len(sent(server.say("s2", Replicated(joiner.req, 0, 2)), Ready)) == 1
 
 
 def test_while_a_copy_is_on_its_way_only_a_few_commits_are_ahead_of_it() -> None:

@@ -48,14 +48,6 @@ def test_what_is_wrong_with_a_push_is_named_and_counted() -> None:
     assert server.store.added[1:] == []
 
 
-def test_rule_5_a_read_under_an_older_placement_is_refused() -> None:
-    """A server that was replaced while it slept, or a worker that has missed a move, must not mix placements."""
-    server = ServerKit()
-    (reply,) = server.core.handle("w", Pull(1, 0, 1, 0), (), 0.0)
-    assert isinstance(reply.message, PullReply)
-    assert refusal(server.core.handle("w", Pull(2, 0, 0, 0), (), 0.0)) == "epoch"
-
-
 def test_before_there_are_blocks_pushes_wait_and_reads_are_parked() -> None:
     kit = ServerKit()
     kit.store = Recorder()
@@ -82,17 +74,6 @@ def test_a_server_opens_only_its_own_blocks() -> None:
     core = ServerCore("s1", lambda: store)
     core.handle(COORDINATOR, Assign(1, 0, Placement(1, ("s0", "s1"), {}), model(), BLOCKS, False), (), 0.0)
     assert store.blocks == [1]
-
-
-def test_version_0_is_committed_like_any_other() -> None:
-    server = ServerKit(initialised=False)
-    (ready,) = sent(server.push(INIT_STEP, 0, 5, base=-1), Ready)
-    assert ready.fences == (fence(5),)
-    server.push(INIT_STEP, 0, 6, base=-1)
-    server.commit(0, INIT_STEP, 6)
-    assert server.store.applied[0][0] == SumKey(INIT_STEP, fence(6))
-    assert server.store.dropped == [SumKey(INIT_STEP, fence(5))]
-    assert sent(server.push(INIT_STEP, 0, 7, base=-1), PushAck)[0].outcome == "late"
 
 
 def test_the_plan_says_how_many_slots_a_step_has() -> None:
@@ -242,7 +223,7 @@ def test_progress_is_told_only_when_slots_must_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize("window", [0, 3])
-def test_rule_when_a_job_was_stopped_nothing_is_held_beyond_its_last_version(window: int) -> None:
+def test_when_a_job_was_stopped_nothing_is_held_beyond_its_last_version(window: int) -> None:
     slots = 2 if window == 0 else 1
     server = ServerKit(segment(slots=slots, data_len=40, window=window, end_step=10))
     server.push(0, 0, 5)
@@ -283,14 +264,6 @@ def test_marks_of_versions_that_nobody_may_use_are_forgotten() -> None:
         server.push(step, 0, 5 + step)
         server.commit(step + 1, step, 5 + step)
     assert len(server.core._marks) == 3
-
-
-def test_an_empty_slot_counts() -> None:
-    server = ServerKit()
-    server.push(0, 0, 5, revs={}, weight=0.0)
-    server.push(0, 1, 6)
-    assert server.store.added[1][1:] == (0.0, {})
-    assert len(server.store.added) == 3
 
 
 def test_provisional_blocks_are_told_beforehand_where_attempts_are_interchangeable() -> None:

@@ -1,0 +1,97 @@
+"""A coordinator whose blocks have backups, and what happens to such a job: losses, returns, copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.kit.core import Desk
+
+from paceline.core.effects import Effect
+from paceline.messages import (
+    Copied,
+    Exited,
+    Grant,
+    Ready,
+    Register,
+)
+from paceline.types import Kind, NodeId, Placement, TensorSpec
+
+
+def replaced(job: Desk) -> list[Grant]:
+    """A server is lost and comes back while both slots of step 0 are computed again."""
+    kill(job, "server-0")
+    grants = compute(job, 0)
+    returns(job, "server-0")
+    return grants
+
+
+TENSORS = (
+    TensorSpec("weight", (160_000,), "float32", Kind.PARAMETER, 0),
+    TensorSpec("bias", (100,), "float32", Kind.PARAMETER, 0),
+)
+
+
+def desk(*, servers: int = 3, replicas: int = 1, data_len: int = 12, **changes: Any) -> Desk:
+    spec = {"replicas": replicas, "rewinds": True, "heartbeat_timeout_s": 100.0, "reach_s": 100.0} | changes
+    return Desk(servers=servers, tensors=TENSORS, **spec).start(data_len=data_len).initialise()
+
+
+def placed(job: Desk) -> Placement:
+    assert job.core.placement is not None
+    return job.core.placement
+
+
+def epoch(job: Desk) -> int:
+    return placed(job).epoch
+
+
+def ready(job: Desk, step: int, grants: list[Grant], *, at: int | None = None) -> list[Effect]:
+    """Every primary says that it is ready, under placement `at`."""
+    effects: list[Effect] = []
+    for server in job.core.owners:
+        fences = tuple(g.fence for g in grants)
+        effects += job.say(server, Ready(0, epoch(job) if at is None else at, step, fences, 0, 0, ()))
+    return effects
+
+
+def kill(job: Desk, server: NodeId) -> list[Effect]:
+    return job.say("engine", Exited(job.req(), server, 1, -9))
+
+
+def compute(job: Desk, step: int) -> list[Grant]:
+    """Both slots of a step are leased and sealed."""
+    grants = [job.lease(worker) for worker in job.workers]
+    for worker, grant in zip(job.workers, grants, strict=True):
+        assert grant.step == step
+        job.seal(worker, grant)
+    return grants
+
+
+def returns(job: Desk, name: str) -> NodeId:
+    """A server comes back under its name."""
+    node = f"{name}/new"
+    job.say(node, Register(job.req(), "server", name, 2, "here", f"at {node}"))
+    return node
+
+
+def tick(job: Desk, seconds: float = 1.0) -> list[Effect]:
+    job.now += seconds
+    return job.wrote(job.core.tick(job.now))
+
+
+def settle(job: Desk, rounds: int = 30) -> None:
+    """Every copy that is asked for is made."""
+    for _ in range(rounds):
+        tick(job, 0.3)
+        for server, blocks in placed(job).joining:
+            for source in sorted({placed(job).owners[b] for b in blocks}):
+                job.say(server, Copied(0, epoch(job), source))
+
+
+SMALL = (TensorSpec("weight", (10,), "float32", Kind.PARAMETER, 0),)
+
+
+def small(**changes: Any) -> Desk:
+    """One block: server-0 is its primary, server-1 has a copy."""
+    job = Desk(servers=2, tensors=SMALL, replicas=1, rewinds=True, heartbeat_timeout_s=100.0, reach_s=100.0, **changes)
+    return job.start().initialise_with("server-0")

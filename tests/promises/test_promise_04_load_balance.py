@@ -1,0 +1,85 @@
+"""Promise 4, load balances itself."""
+
+from __future__ import annotations
+
+from tests.kit.core import Desk, sent, written
+from tests.kit.restarted_job import busy
+
+from paceline.core.coordinator.worker_speed import Pace
+from paceline.messages import (
+    Grant,
+    Revoke,
+)
+from paceline.types import Commit
+
+
+def test_a_slow_worker_does_not_get_the_last_slot() -> None:
+    desk = Desk(workers=2, slots=3).start(data_len=60).initialise()
+    busy(desk, "worker-0", 0.1)
+    busy(desk, "worker-1", 1.0)
+    first = desk.lease("worker-0")
+    assert sent(desk.turn("worker-1"), Grant) == [], "the fast one ends both others sooner"
+    effects = desk.seal("worker-0", first)
+    assert [g.slot for g in sent(effects, Grant, "worker-0")] == [1]
+    assert sent(effects, Grant, "worker-1") == []
+    desk.now = 1.7
+    (help_,) = sent(desk.core.tick(desk.now), Grant, "worker-1")
+    assert help_.step == 0, "when the fast one is late it is not counted on"
+
+
+def test_a_slow_worker_gets_slots_while_enough_are_left() -> None:
+    desk = Desk(workers=2, slots=30, hold=40).start(data_len=600).initialise()
+    busy(desk, "worker-0", 0.1)
+    busy(desk, "worker-1", 1.0)
+    assert len(sent(desk.turn("worker-1"), Grant)) == 1
+
+
+def test_a_worker_held_back_for_long_is_tried_again() -> None:
+    pace = Pace()
+    pace.note("slow", 2.0, 0.0)
+    pace.note("fast", 0.01, 0.0)
+    pace.refresh()
+    assert pace.is_slow("slow", 9.0)
+    assert not pace.is_slow("slow", 11.0), "nobody has measured it for long"
+    pace.note("slow", 0.012, 11.5)
+    assert pace.of("slow") == 0.012, "what it was then does not count"
+    assert not pace.is_slow("slow", 11.6)
+
+
+def test_a_late_slot_is_leased_twice_and_the_first_attempt_counts() -> None:
+    desk = Desk(workers=3, slots=1).start(data_len=40).initialise()
+    for worker in desk.workers:
+        busy(desk, worker, 0.1)
+    late = desk.lease("worker-0")
+    desk.lease("worker-1")  # the next step, one early
+    assert sent(desk.turn("worker-2"), Grant) == []
+    desk.now = 0.4
+    assert sent(desk.core.tick(desk.now), Grant) == [], "not late yet"
+    desk.now = 1.2
+    (again,) = sent(desk.core.tick(desk.now), Grant, "worker-2")
+    assert (again.step, again.slot) == (late.step, late.slot)
+    assert again.fence > late.fence
+    desk.seal("worker-2", again)
+    (commit,) = written(desk.ready("server-0", 0, again.fence), Commit)
+    assert commit.fences == (again.fence,)
+    assert desk.core.totals.wasted_slots == 0
+    desk.seal("worker-0", late)
+    assert desk.core.totals.wasted_slots == 1, "the late attempt was for nothing, and is counted"
+
+
+def test_a_late_slot_is_leased_again_to_a_worker_that_only_waits_for_it() -> None:
+    """Workers are given slots one step early: those who cannot begin are taken off them."""
+    desk = Desk(workers=2, slots=1).start(data_len=40).initialise()
+    for worker in desk.workers:
+        busy(desk, worker, 0.1)
+    late, early = desk.lease("worker-0"), desk.lease("worker-1")
+    assert (late.step, early.step) == (0, 1)
+    desk.now = 0.1
+    desk.core.tick(desk.now)
+    desk.now = 1.2
+    (revoke,) = sent(desk.core.tick(desk.now), Revoke, "worker-1")
+    assert revoke.fence == early.fence
+    again = desk.lease("worker-1")
+    assert (again.step, again.slot) == (0, 0)
+    desk.now = 1.3
+    assert sent(desk.core.tick(desk.now), Revoke) == [], "once"

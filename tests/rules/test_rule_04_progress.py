@@ -1,0 +1,121 @@
+"""Rule 4, progress."""
+
+from __future__ import annotations
+
+from tests.kit.core import (
+    Desk,
+    ServerKit,
+    fence,
+    sent,
+    turn_of,
+)
+from tests.kit.worker_core import ASP, WorkerKit
+
+from paceline.messages import (
+    Abort,
+    GiveBack,
+    Grant,
+    Ok,
+    Pull,
+    Refused,
+    Revoke,
+    Summed,
+    Turn,
+)
+
+
+def test_hold_advances_with_what_the_servers_have_summed() -> None:
+    desk = Desk(workers=3, servers=2, slots=6, hold=2).start(data_len=24).initialise()
+    grants = [desk.lease(w) for w in desk.workers[:2]]
+    assert desk.turn("worker-2") == []
+    for worker, grant in zip(desk.workers, grants, strict=False):
+        assert sent(desk.seal(worker, grant), Grant) == []
+    assert desk.say("server-0", Summed(0, 1, 0, 1)) == []
+    assert [g.slot for g in sent(desk.say("server-1", Summed(0, 1, 0, 2)), Grant)] == [2]
+
+
+def test_a_poisoned_slot_fails_the_job_and_names_its_samples() -> None:
+    desk = Desk(workers=3, slots=2, max_losses=3).start().initialise()
+    for worker in desk.workers[:2]:
+        desk.lease(worker)
+        assert sent(desk.core.lost(worker, "killed", desk.now), Abort) == []
+    desk.lease("worker-2")
+    desk.core.lost("worker-2", "killed", desk.now)
+    assert desk.core.failure is not None
+    assert "slot 0 of step 0 lost 3 holders in a row (worker-0, worker-1, worker-2)" in desk.core.failure.reason
+    assert "positions 0..1 of epoch 0" in desk.core.failure.reason
+
+
+def test_an_empty_slot_counts_with_weight_0() -> None:
+    server = ServerKit()
+    server.push(0, 0, 5, revs={}, weight=0.0)
+    server.push(0, 1, 6)
+    assert server.store.added[1][1:] == (0.0, {})
+    assert len(server.store.added) == 3
+
+
+def test_slots_given_back_in_any_order_are_all_leased_again() -> None:
+    desk = Desk(slots=1, mode="asp").start(data_len=40).initialise()
+    grants = []
+    for _ in range(2):
+        grants.append(desk.lease("worker-0"))
+        desk.seal("worker-0", grants[-1])
+    first, second = (GiveBack(desk.req(), g.fence) for g in grants)
+    assert len(sent(desk.say("worker-0", second), Ok)) == 1
+    assert len(sent(desk.say("worker-0", first), Ok)) == 1, "asked earlier, arrives later"
+    assert {desk.lease("worker-1").step, desk.lease("worker-1").step} == {g.step for g in grants[:1]}
+
+
+def test_a_worker_that_waits_on_a_void_lease_gets_another_one() -> None:
+    desk = Desk(slots=1).start().initialise()
+    dead = desk.lease("worker-0")
+    early = Turn(desk.req(), 0, 0)
+    (waiting,) = sent(desk.say("worker-1", early), Grant)
+    assert (dead.step, waiting.step) == (0, 1)
+    effects = desk.core.lost("worker-0", "killed", desk.now)
+    assert [m.fence for m in sent(effects, Revoke, "worker-1")] == [waiting.fence]
+    (other,) = sent(desk.say("worker-1", early), Grant)  # the revocation was lost: it only asks again
+    assert other.step == 0
+    assert other.fence > waiting.fence
+
+
+def test_a_worker_does_not_wait_for_a_step_that_it_sealed_for_an_earlier_coordinator() -> None:
+    """The new one may not count it, and have leased the step to somebody who waits for another."""
+    kit = WorkerKit()
+    kit.computing(3, of=ASP, slots=1)
+    kit.core.generation = 2
+    kit.push()
+    kit.seal()
+    out = kit.hear(Grant(turn_of(kit.core).req, 2, 0, 1, 4, 0, 1, fence(9), ASP, False))
+    assert {pull.after for pull in sent(out, Pull)} == {-2}
+
+
+def test_a_worker_never_waits_for_its_own_step_while_other_workers_hold_slots_of_it() -> None:
+    kit = WorkerKit()
+    kit.computing(3, of=ASP, slots=2)
+    kit.seal()
+    assert {p.after for p in sent(kit.grant(3, of=ASP), Pull)} == {-2}
+
+
+def test_a_worker_that_waits_on_a_void_lease_takes_the_next_grant() -> None:
+    kit = WorkerKit()
+    kit.core.ask(0.0, 0)
+    kit.grant(4, 5)
+    assert kit.grant(4, 5) == [], "the same answer again"
+    assert kit.grant(3, 4) == [], "an older answer that arrives late"
+    assert {p.exact for p in sent(kit.grant(3, 6), Pull)} == {3}
+    assert {p.exact for p in sent(kit.over(3), Pull)} == {3}
+    assert kit.grant(5, 9) == [], "over is over"
+
+
+def test_a_worker_does_not_wait_for_a_slot_that_it_gave_back() -> None:
+    kit = WorkerKit()
+    kit.computing(3, of=ASP, slots=1)
+    push, _ = kit.push()
+    kit.seal()
+    kit.grant(9, 6, of=ASP, slots=1)
+    out = kit.hear(Refused(push.req, "stale", "too old"), "s0")
+    assert len(sent(out, GiveBack)) == 1
+    (turn,) = sent(out, Turn)
+    assert turn.abandoned == fence(6), "it waits to read a step that nobody has any more"
+    assert {p.after for p in sent(kit.grant(3, 7, of=ASP, slots=1), Pull)} == {-2}

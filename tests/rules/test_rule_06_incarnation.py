@@ -1,0 +1,174 @@
+"""Rule 6, incarnation."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.kit.core import (
+    BLOCKS,
+    HYPER,
+    Desk,
+    ServerKit,
+    fence,
+    model,
+    segment,
+    sent,
+    state_of,
+    turn_of,
+    written,
+)
+from tests.kit.placed_job import compute, desk, epoch, kill, placed, ready, returns
+from tests.kit.restarted_job import rewound, save
+from tests.kit.worker_core import grant, worker_core
+
+from paceline.core.effects import (
+    Complete,
+    IncarnationFact,
+)
+from paceline.core.worker.turn import WorkerCore, WorkerState
+from paceline.messages import (
+    Abort,
+    Assign,
+    Committed,
+    Grant,
+    HeldLease,
+    JobArgs,
+    NotLoaded,
+    PlacementRequest,
+    Prepared,
+    Pull,
+    PullReply,
+    Ready,
+    Refused,
+    Register,
+    Saved,
+    Scale,
+    Seal,
+)
+from paceline.types import Commit, Placement
+
+
+def test_pulls_and_pushes_of_another_incarnation_are_refused() -> None:
+    server = ServerKit()
+    placement = Placement(2, ("server-0",) * len(BLOCKS), {"server-0": "here"})
+    server.tell(Assign(1, 2, placement, model(), BLOCKS, False, folder="i0000-v0000000000", version=0))
+    assert server.store.loaded == [("i0000-v0000000000", 0)]
+    assert sent(server.say(Pull(50, 1, 2, 0)), Refused)[0].rule == "incarnation"
+    assert sent(server.push(0, 0, 5, incarnation=1, epoch=2), Refused)[0].rule == "incarnation"
+    assert sent(server.push(0, 0, 5, incarnation=3, epoch=2), Refused)[0].rule == "plan", "the server comes there later"
+    assert server.say(Pull(51, 3, 3, 0)) == [], "and a reader from there waits for it"
+    row = Commit(1, 1, 0, (fence(5), fence(6)), HYPER, 1.0, False, 0, 0)
+    server.tell(Committed(1, 1, row))
+    assert server.core.applied == 0
+
+
+def test_a_worker_ignores_pull_replies_of_another_incarnation() -> None:
+    core = worker_core()
+    core.ask(0.0, 0)
+    (pull,) = sent(core.handle("coordinator", grant(core), (), 0.0), Pull)
+    assert core.handle("server-0", PullReply(pull.req, 1, 0, 0, ()), (), 0.0) == []
+    assert state_of(core) == WorkerState.PULLING
+    core.handle("server-0", PullReply(pull.req, 0, 0, 0, ()), (), 0.0)
+    assert state_of(core) == WorkerState.COMPUTING
+
+
+def test_the_coordinator_ignores_reports_of_another_incarnation() -> None:
+    desk = Desk(slots=1).start().initialise()
+    grant_ = desk.lease("worker-0")
+    desk.seal("worker-0", grant_, incarnation=1)
+    assert written(desk.ready("server-0", 0, grant_.fence), Commit) == []
+    assert written(desk.say("server-0", Ready(1, 1, 0, (grant_.fence,), 0, 0, ())), Commit) == []
+
+
+def test_a_failed_load_under_an_older_placement_does_not_rewind_again() -> None:
+    job = desk(servers=1, replicas=0, checkpoint_steps=1)
+    ready(job, 0, compute(job, 0))
+    chains = tuple((b, b"") for b in range(len(placed(job).owners)))
+    (complete,) = job.say("server-0", Saved(0, epoch(job), 1, (), chains))
+    assert isinstance(complete, Complete)
+    job.wrote(job.core.completed(complete.checkpoint.folder, "", job.now))
+    kill(job, "server-0")
+    node = returns(job, "server-0")
+    assert (job.core.incarnation, job.core.version) == (1, 1)
+    assert job.say(node, NotLoaded(1, epoch(job) - 1, complete.checkpoint.folder, "damaged")) == []
+    assert len(written(job.say(node, NotLoaded(1, epoch(job), complete.checkpoint.folder, "damaged")), IncarnationFact))
+
+
+def test_a_lost_server_starts_a_new_incarnation_from_the_last_checkpoint() -> None:
+    desk, effects = rewound(3)
+    (fact,) = written(effects, IncarnationFact)
+    assert fact.position is not None
+    assert (fact.number, fact.folder, fact.position.version) == (1, "i0000-v0000000002", 2)
+    assert (desk.core.version, desk.core.watermark.low, desk.core.incarnation) == (2, 2, 1)
+    assert (desk.core.rewinds, desk.core.recomputed) == (1, 1)
+    assigns = sent(effects, Assign)
+    assert [(a.incarnation, a.folder, a.version, a.watermark, a.placement.epoch) for a in assigns] == [
+        (1, "i0000-v0000000002", 2, 2, 2)
+    ] * 2
+    kinds = [type(e).__name__ for e in effects]
+    assert kinds.index("Write") < kinds.index("Send")
+    assert sent(effects, Abort) == [], "a worker in the loop that goes on stays"
+    (grant,) = sent(desk.turn("worker-0"), Grant)
+    assert (grant.step, grant.incarnation, grant.epoch) == (2, 1, 2)
+
+
+def test_reports_of_the_previous_incarnation_do_not_count() -> None:
+    desk, _ = rewound(3)
+    assert written(desk.say("server-0", Ready(0, 1, 2, (fence(1), fence(2)), 0, 0, ())), Commit) == []
+    grant = desk.lease("worker-0", incarnation=1)
+    desk.seal("worker-0", grant, incarnation=0)
+    assert 2 not in desk.core.gate, "its seal speaks of another history"
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_a_resumed_job_places_no_block_on_servers_of_the_earlier_run(servers: int) -> None:
+    desk = Desk(servers=3, rewinds=True, replicas=1, checkpoint_steps=2).start(data_len=80).initialise()
+    desk.finish_step(0)
+    desk.finish_step(1)
+    (saved,) = desk.core.checkpoints or [save(desk, 2).checkpoint]
+    desk.restart([saved], resume=saved.folder, servers=servers, replicas=0)
+    desk.say("coordinator's engine", Scale(desk.req(), 2, servers))
+    for number in range(servers):
+        assert desk.core.placement is None, "not all are there"
+        desk.say(f"new-{number}", Register(desk.req(), "server", f"server-{number}", 9, "here", "at"))
+    assert desk.core.placement is not None
+    assert set(desk.core.placement.addresses) == {f"new-{number}" for number in range(servers)}
+    assert desk.core.draining == frozenset()
+    assert (desk.core.rewinds, desk.core.failovers) == (0, 0)
+
+
+def test_a_server_that_cannot_load_reports_it_and_serves_nothing() -> None:
+    kit = ServerKit()
+    kit.store.damaged = "i0000-v0000000007"
+    placement = Placement(2, ("server-0",) * len(BLOCKS), {"server-0": "here"})
+    assign = Assign(1, 1, placement, model(), BLOCKS, False, folder="i0000-v0000000007", version=7)
+    (told,) = sent(kit.tell(assign), NotLoaded)
+    assert (told.incarnation, told.epoch, told.folder) == (1, 2, "i0000-v0000000007")
+    assert "damaged" in told.problem
+    assert kit.say(Pull(9, 1, 2, 7)) == []
+    assert sent(kit.core.tick(99.0), NotLoaded) == [told], "until it is told where to go instead"
+    older = msgspec.structs.replace(assign, incarnation=2, folder="i0000-v0000000003", version=3)
+    kit.tell(older)
+    assert (kit.core.incarnation, kit.core.applied) == (2, 3)
+    assert sent(kit.core.tick(999.0), NotLoaded) == []
+
+
+def test_a_worker_that_enters_an_incarnation_pulls_every_block_again() -> None:
+    core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "bsp", 1, 1)))
+    owners = ("server-0", "server-1")
+    core.place(Prepared(0, 1, 0, Placement(1, owners, dict.fromkeys(owners, "at"))))
+    core.ask(0.0, 0)
+    grant = Grant(turn_of(core).req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20), True)
+    pulls = sent(core.handle("coordinator", grant, (), 0.0), Pull)
+    for server, pull in zip(owners, pulls, strict=True):
+        core.handle(server, PullReply(pull.req, 0, 4, 4, ()), (), 0.0)
+    core.push(0.0, {s: ((), (), Seal(1.0, (), ())) for s in owners})
+    core.sealed(0.0, 1.0, HYPER, {}, 0.1)
+    assert len(core.unacked) == 2
+    again = Grant(turn_of(core).req, 1, 1, 2, 4, 0, 1, fence(2), segment(slots=1, end_step=20), True)
+    (asked,) = sent(core.handle("coordinator", again, (), 0.0), PlacementRequest)
+    assert len(core.unacked) == 0, "pushes of the other history are forgotten"
+    new = Placement(2, owners, dict.fromkeys(owners, "at"))
+    effects = core.handle("coordinator", Prepared(asked.req, 1, 1, new), (), 0.0)
+    assert [(p.exact, p.have, p.incarnation) for p in sent(effects, Pull)] == [(4, -1, 1)] * 2
+    assert core.reconnected(0.0)[0].message.leases == (HeldLease(4, 0, fence(2), None, 2),)  # type: ignore[attr-defined]

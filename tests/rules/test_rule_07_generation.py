@@ -1,0 +1,127 @@
+"""Rule 7, generation."""
+
+from __future__ import annotations
+
+from tests.kit.core import BLOCKS, HYPER, ServerKit, fence, segment, sent, state_of, written
+from tests.kit.restarted_job import held, server_back, trained, worker_back
+from tests.kit.worker_core import grant, worker_core
+
+from paceline.core.coordinator.membership import Member, Membership, RunningTime
+from paceline.core.effects import (
+    Effect,
+)
+from paceline.core.worker.turn import WorkerState
+from paceline.messages import (
+    Abort,
+    Committed,
+    Grant,
+    Plan,
+    Prepared,
+    Refused,
+    Revoke,
+    Unpin,
+)
+from paceline.types import Commit, Placement
+
+
+def test_a_server_refuses_lower_generations() -> None:
+    server = ServerKit()
+    server.tell(Plan(3, (segment(),)))
+    server.push(0, 0, 5)
+    server.push(0, 1, 6)
+    server.commit(1, 0, 5, 6)
+    server.tell(Abort(2, "failed", "an old coordinator"))
+    server.tell(Unpin(1, 0, 0))
+    assert server.core.applied == 0
+    assert server.core.failed is None
+    assert server.store.released == []
+    assert server.core.refused == {"generation": 3}
+    row = Commit(0, 1, 0, (fence(5), fence(6)), HYPER, 1.0, False, 0, 0)
+    server.tell(Committed(3, 1, row))
+    assert server.core.applied == 1
+
+
+def test_a_worker_refuses_lower_generations() -> None:
+    core = worker_core()
+    core.ask(0.0, 0)
+    core.handle("coordinator", grant(core, generation=4), (), 0.0)
+    core.handle("coordinator", Abort(3, "failed", "an old coordinator"), (), 0.0)
+    core.handle("coordinator", Revoke(3, fence(5)), (), 0.0)
+    assert core.abort is None
+    assert state_of(core) == WorkerState.PULLING
+    placement = Placement(9, ("elsewhere",) * len(BLOCKS), {"elsewhere": "there"})
+    core.handle("coordinator", Prepared(0, 3, 0, placement), (), 0.0)
+    assert set(core.mine) == {"server-0"}
+    core.handle("coordinator", Revoke(4, fence(5)), (), 0.0)
+    assert state_of(core) == WorkerState.ASKING
+
+
+def test_a_push_of_a_generation_unknown_to_the_server_is_refused_for_now() -> None:
+    server = ServerKit()
+    assert sent(server.push(0, 0, 5, fence=fence(5, generation=2)), Refused)[0].rule == "plan"
+
+
+def test_a_pause_of_the_coordinator_evicts_no_member() -> None:
+    clock, members = RunningTime(max_gap_s=1.0), Membership(10.0)
+    now = clock.advance(0.0)
+    members.add(Member("a", "worker", "a", 1, "here", None, now, now))
+    assert members.silent(clock.advance(600.0)) == []
+
+
+def test_leases_reported_after_a_restart_get_a_full_new_term() -> None:
+    desk = trained(1)
+    first, second = desk.lease("worker-0"), desk.lease("worker-1")
+    assert (first.step, second.step) == (1, 1)
+    desk.restart()
+    for server in desk.servers:
+        server_back(desk, server)
+    worker_back(desk, "worker-0", held(first))
+    worker_back(desk, "worker-1", held(second, sealed=True))
+    assert {lease.slot.slot for lease in desk.core.leases.held_by("worker-0")} == {0}
+    grants = sent(desk.turn("worker-1"), Grant)
+    assert [g.step for g in grants] == [2], "both slots of step 1 are held"
+    desk.seal("worker-0", first)
+    for server in desk.servers[:1]:
+        assert written(desk.ready(server, 1, first.fence, second.fence), Commit) == []
+    (commit,) = written(desk.ready("server-1", 1, first.fence, second.fence), Commit)
+    assert commit.fences == (first.fence, second.fence)
+
+
+def test_a_restarted_coordinator_leases_and_commits_only_after_every_server_registered() -> None:
+    """What servers keep, and so what may be read, is not known before that."""
+    desk = trained(1)
+    first, second = desk.lease("worker-0"), desk.lease("worker-1")
+    desk.restart()
+    desk.now += 5.0
+    server_back(desk, "server-0")
+    worker_back(desk, "worker-0", held(first, sealed=True))
+    worker_back(desk, "worker-1", held(second, sealed=True))
+    assert sent(desk.turn("worker-0"), Grant) == []
+    effects: list[Effect] = []
+    for server in desk.servers:
+        effects += desk.ready(server, 1, first.fence, second.fence)
+    assert written(effects, Commit) == []
+    effects = server_back(desk, "server-1")
+    assert len(written(effects, Commit)) == 1, "now it is, by what was said meanwhile"
+    assert len(sent(effects, Grant)) == 1
+
+
+def test_a_restarted_coordinator_releases_versions_only_after_every_server_registered() -> None:
+    from paceline.messages import Beat
+
+    desk = trained(2)
+    desk.restart()
+    server_back(desk, "server-0", kept=(1,))
+    assert sent(desk.say("server-0", Beat("server-0", 0, 1, 2, 1, (1,))), Unpin) == []
+    server_back(desk, "server-1", kept=(1,))
+    assert [u.version for u in sent(desk.say("server-0", Beat("server-0", 0, 1, 2, 1, (1,))), Unpin)] == [1]
+
+
+def test_silence_counts_from_the_restart_of_the_coordinator() -> None:
+    desk = trained(1)
+    desk.restart()
+    timeout = desk.spec.heartbeat_timeout_s
+    assert desk.core.tick(timeout - 0.1) == []
+    assert not desk.core.rewinding
+    desk.core.tick(timeout + 0.2)
+    assert desk.core.rewinding, "a server that never came back is lost"

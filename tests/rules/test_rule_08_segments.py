@@ -1,0 +1,94 @@
+"""Rule 8, segments decide."""
+
+from __future__ import annotations
+
+import pytest
+from tests.kit.core import Desk, segment, sent
+from tests.kit.restarted_job import save, server_back, worker_back
+
+from paceline.core.segments import Schedule
+from paceline.messages import (
+    Declare,
+    EvalGrant,
+    PhaseOver,
+    ValidatorSpec,
+)
+from paceline.types import INIT_STEP, Sums
+
+
+@pytest.mark.parametrize("event", ["nothing", "restart", "rewind"])
+def test_every_worker_that_leaves_a_phase_gets_the_metrics_of_its_end(event: str) -> None:
+    """A script may decide by them: one that lags behind, or begins again, must decide as the others did."""
+    desk = Desk(servers=2, slots=1, rewinds=True, checkpoint_steps=2).start(begin=False)
+    for worker in desk.workers:
+        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 100, 4, 4)))
+        desk.begin(worker, data_len=2)
+
+    def validate(phase: int, total: float) -> PhaseOver:
+        (slot,) = sent(desk.turn("worker-0", phase=phase), EvalGrant)
+        effects = desk.evaluated("worker-0", slot, {"accuracy": Sums(total, 4.0)}, phase=phase)
+        (over,) = sent(effects, PhaseOver)
+        return over
+
+    desk.initialise().finish_step(0)
+    assert validate(0, 1.0).metrics == {"accuracy": 0.25}
+    desk.begin("worker-0", number=1, data_len=2)
+    desk.finish_step(1, phase=1)
+    made = save(desk, 2).checkpoint
+    desk.core.completed(made.folder, "", desk.now)
+    assert validate(1, 3.0).metrics == {"accuracy": 0.75}
+    if event == "restart":
+        desk.restart()
+    elif event == "rewind":
+        desk.restart([made], resume=made.folder)
+    if event != "nothing":
+        for server in desk.servers:
+            server_back(desk, server)
+        worker_back(desk, "worker-1", declared=1)
+        desk.now += 1.0
+    effects = desk.turn("worker-1", incarnation=desk.core.incarnation)
+    for slot in sent(effects, EvalGrant):  # the last version of the second phase is validated once more
+        effects = desk.evaluated("worker-1", slot, {"accuracy": Sums(3.0, 4.0)}, incarnation=desk.core.incarnation)
+    assert [over.metrics for over in sent(effects, PhaseOver)] == [{"accuracy": 0.25}]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_evaluation_after_the_last_phase_does_not_change_the_metrics_of_its_end(restarted: bool) -> None:
+    desk = Desk(servers=2, slots=1, rewinds=True).start(begin=False)
+    for worker in desk.workers:
+        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 100, 4, 4)))
+        desk.say(worker, Declare(desk.req(), ValidatorSpec(1, "test", 0, 4, 4)))
+        desk.begin(worker, data_len=2)
+    desk.initialise().finish_step(0)
+    (slot,) = sent(desk.turn("worker-0"), EvalGrant)
+    (over,) = sent(desk.evaluated("worker-0", slot, {"accuracy": Sums(1.0, 4.0)}), PhaseOver)
+    (slot,) = sent(desk.turn("worker-0", evaluation=1), EvalGrant)
+    desk.evaluated("worker-0", slot, {"more": Sums(4.0, 4.0)}, evaluation=1)
+    if restarted:
+        desk.restart()
+        for server in desk.servers:
+            server_back(desk, server)
+        worker_back(desk, "worker-1", declared=2)
+        desk.now += 1.0
+    (late,) = sent(desk.turn("worker-1"), PhaseOver)
+    assert late.metrics == over.metrics == {"accuracy": 0.25}
+
+
+def test_the_last_segment_from_a_step_on_decides() -> None:
+    first, second = segment(slots=2, end_step=5), segment(step=5, slots=3, end_step=9, window=2, data_len=24)
+    schedule = Schedule([first, second])
+    assert [schedule.segment(t) for t in (0, 4, 5, 8)] == [first, first, second, second]
+    assert [schedule.num_slots(t) for t in (INIT_STEP, 0, 5)] == [1, 2, 3]
+    assert [schedule.window(t) for t in (INIT_STEP, 0, 5)] == [0, 0, 2]
+    assert [schedule.covers(t) for t in (INIT_STEP, 0, 8, 9)] == [True, True, True, False]
+
+
+def test_a_segment_that_closes_the_job_takes_effect_at_once() -> None:
+    schedule = Schedule([segment(end_step=5)])
+    assert schedule.num_slots(3) == 2
+    schedule.append(segment(step=3, offset=12, end_step=3, slots=1))
+    assert schedule.end_step == 3
+    assert not schedule.covers(3)
+    assert schedule.num_slots(3) == 1
+    schedule.append(segment(step=2, offset=8, end_step=2))
+    assert [s.step for s in schedule.segments] == [0, 2]
