@@ -30,6 +30,21 @@ UNLIMITED = -1
 """A window without a bound (asynchronous training)."""
 
 
+ITEM_NBYTES = {
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Every dtype of an element that may travel, with its bytes."""
+
+
 class Fence(NamedTuple):
     """Names one attempt. Later leases of a slot have larger fences, across coordinator restarts too."""
 

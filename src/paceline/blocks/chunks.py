@@ -8,9 +8,8 @@ from typing import NamedTuple, Protocol
 import torch
 
 from paceline.blocks.tensors import DTYPES
-from paceline.core.layout import ITEMSIZE
 from paceline.transport.base import Delivery, Frame
-from paceline.types import BlockSpec, Kind
+from paceline.types import ITEM_NBYTES, BlockSpec, Kind
 
 CHUNK_NBYTES = 1 << 20
 """Small blocks share few calls of torch; a large block, its gradient, weights and state still fit into a core's share
@@ -48,7 +47,7 @@ class Chunk:
                 places.append(Place(block.index, number, piece.tensor, first, first + piece.numel))
         self.places = tuple(places)
         self.numel = end
-        self.nbytes = end * ITEMSIZE[blocks[0].dtype]
+        self.nbytes = end * ITEM_NBYTES[blocks[0].dtype]
 
     def of(self, flat: torch.Tensor, block: int) -> torch.Tensor:
         """The part of `flat`, which is as long as the chunk, that is `block`'s."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import torch
 
-from paceline.core.layout import ITEMSIZE, digest_header
-from paceline.types import BlockSpec, Piece
+from paceline.core.layout import digest_header
+from paceline.types import ITEM_NBYTES, BlockSpec, Piece
 
-DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE}
+DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_NBYTES}
 """Every dtype that may travel."""
 
 DTYPE_NAMES: Mapping[torch.dtype, str] = {dtype: name for name, dtype in DTYPES.items()}
@@ -31,7 +31,7 @@ def tensor_of(frame: memoryview, dtype: str) -> torch.Tensor:
     if frame.readonly:
         frame = memoryview(bytearray(frame))
     raw = torch.frombuffer(frame, dtype=torch.uint8)
-    if raw.data_ptr() % ITEMSIZE[dtype]:
+    if raw.data_ptr() % ITEM_NBYTES[dtype]:
         raw = raw.clone()
     return raw.view(DTYPES[dtype])
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from paceline.core.coordinator.dispatch import CoordinatorCore
 from paceline.core.effects import Send
-from paceline.core.layout import ITEMSIZE, digest_header
+from paceline.core.layout import digest_header
 from paceline.messages import Pull, PullReply
-from paceline.types import NodeId
+from paceline.types import ITEM_NBYTES, NodeId
 
 _AHEAD = 8  # blocks asked for at once: hides the round trip, bounds the memory
 _SILENT_S = 2.0  # without an answer for this long, the read begins again
@@ -74,7 +74,7 @@ class DigestReader:
     def _advance(self) -> None:
         while self._hashed in self._arrived:
             block, content = self._blocks[self._hashed], self._arrived.pop(self._hashed)
-            size = ITEMSIZE[block.dtype]
+            size = ITEM_NBYTES[block.dtype]
             for piece in block.pieces:
                 self._begin(piece.tensor)
                 self._hash.update(content[piece.offset * size : (piece.offset + piece.numel) * size])

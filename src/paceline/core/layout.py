@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from paceline.types import BlockSpec, Piece, TensorSpec
+from paceline.types import ITEM_NBYTES, BlockSpec, Piece, TensorSpec
 
-ITEMSIZE = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
 ALIGN = 64
 """Elements. torch's fused optimizers round tails differently, so a tensor is cut only at multiples of this."""
 
@@ -26,7 +14,7 @@ _LARGEST, _SMALLEST, _FEWEST = 1 << 20, 1 << 16, 8
 
 def target_nbytes(tensors: Sequence[TensorSpec]) -> int:
     """About 1 MiB, less for small models so that several servers have something to hold."""
-    total = sum(t.numel * ITEMSIZE[t.dtype] for t in tensors)
+    total = sum(t.numel * ITEM_NBYTES[t.dtype] for t in tensors)
     return max(_SMALLEST, min(_LARGEST, total // _FEWEST))
 
 
@@ -44,7 +32,7 @@ def cut(tensors: Sequence[TensorSpec], nbytes: int | None = None) -> tuple[Block
     def close() -> None:
         nonlocal fill, pieces
         if current is not None and pieces:
-            size = fill * ITEMSIZE[current.dtype]
+            size = fill * ITEM_NBYTES[current.dtype]
             blocks.append(BlockSpec(len(blocks), current.kind, current.dtype, fill, size, tuple(pieces)))
         fill, pieces = 0, []
 
@@ -52,7 +40,7 @@ def cut(tensors: Sequence[TensorSpec], nbytes: int | None = None) -> tuple[Block
         if current is None or (tensor.kind, tensor.dtype) != (current.kind, current.dtype):
             close()
         current = tensor
-        capacity = max(ALIGN, nbytes // ITEMSIZE[tensor.dtype] // ALIGN * ALIGN)
+        capacity = max(ALIGN, nbytes // ITEM_NBYTES[tensor.dtype] // ALIGN * ALIGN)
         start = 0
         while start < tensor.numel:
             if fill >= capacity:

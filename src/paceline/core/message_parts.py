@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from paceline.core.layout import ITEMSIZE
 from paceline.messages import BlockFrame, PullReply
 from paceline.types import NodeId
 
@@ -43,7 +42,7 @@ def part_nbytes(total: int, least: int) -> int:
 def push_cuts(frames: Sequence[BlockFrame], limit: int) -> list[int]:
     """The bounds of all pushes that blocks for one server go in."""
     least = limit // _PUSH_FRAMES
-    return cuts((max(least, frame.numel * ITEMSIZE[frame.dtype]) for frame in frames), limit)
+    return cuts((max(least, frame.nbytes) for frame in frames), limit)
 
 
 @dataclass(slots=True)

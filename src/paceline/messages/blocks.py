@@ -5,17 +5,25 @@ from __future__ import annotations
 import msgspec
 
 from paceline.messages.base import Message
-from paceline.types import Fence
+from paceline.types import ITEM_NBYTES, Fence
 
 
 class BlockFrame(msgspec.Struct, frozen=True, array_like=True):
-    """Declares one raw frame. `rev` counts the pushes of this block within one attempt."""
+    """Declares one frame: `numel` elements of `dtype`, written as `codec` says (see `paceline.wire.codecs`).
+
+    `rev` counts the pushes of this block within one attempt.
+    """
 
     block: int
     dtype: str
     numel: int
     rev: int = 0
     codec: str = "raw"
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the elements once they are decoded."""
+        return self.numel * ITEM_NBYTES[self.dtype]
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):

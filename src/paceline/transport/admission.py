@@ -8,8 +8,9 @@ from paceline.errors import RefusedFrameError
 from paceline.messages import Message, Prepare, Pull, PullReply, Push, Refused
 from paceline.transport.base import Counters, Frame, Received
 from paceline.types import NodeId
-from paceline.wire.codec import decode, encode
-from paceline.wire.frames import WireLimits, check_message
+from paceline.wire.codecs import decode_frames
+from paceline.wire.frames import WireLimits, check_message, message_blocks
+from paceline.wire.headers import decode_header, encode_header
 
 _DETAIL_CHARS = 200
 
@@ -39,7 +40,7 @@ def encode_checked(message: Message, limits: WireLimits) -> bytes:
     Raises:
         RefusedFrameError: rule ``header-size``.
     """
-    header = encode(message)
+    header = encode_header(message)
     if len(header) > limits.max_header_nbytes:
         raise RefusedFrameError("header-size", f"{len(header)} bytes, at most {limits.max_header_nbytes}")
     return header
@@ -48,7 +49,7 @@ def encode_checked(message: Message, limits: WireLimits) -> bytes:
 def open_header(header: bytes | memoryview, limits: WireLimits, counters: Counters) -> Message | None:
     """The message in `header`; None, counted, when it is refused."""
     try:
-        return decode(header, max_nbytes=limits.max_header_nbytes)
+        return decode_header(header, max_nbytes=limits.max_header_nbytes)
     except RefusedFrameError as error:
         counters.refuse(error.rule)
         return None
@@ -57,13 +58,14 @@ def open_header(header: bytes | memoryview, limits: WireLimits, counters: Counte
 def admit(
     peer: NodeId, message: Message, frames: Sequence[Frame], limits: WireLimits, counters: Counters
 ) -> Received | Refused | None:
-    """Check `message` against its frames: an event for the role, an answer for the peer, or None.
+    """Check `message` against its frames and decode them: an event for the role, an answer for the peer, or None.
 
-    A request that fails is answered with `Refused`, and of a reply that fails the role is told `Refused` in
-    its place: either way the asker's wait ends by name instead of at a deadline.
+    The peer gets `Refused` for a request that fails a check, and the role gets `Refused` in place of such a reply:
+    either way the wait of the side that asked ends at once, with the name of the rule.
     """
     try:
         check_message(message, frames, limits)
+        decoded = decode_frames(message_blocks(message), frames) if frames else frames
     except RefusedFrameError as error:
         counters.refuse(error.rule)
         detail = error.detail[:_DETAIL_CHARS]
@@ -75,4 +77,4 @@ def admit(
     counters.received_messages += 1
     for frame in frames:
         counters.received_bytes += frame.nbytes
-    return Received(peer, message, frames)
+    return Received(peer, message, decoded)

@@ -23,24 +23,8 @@ from paceline.messages import (
     Replicate,
 )
 from paceline.types import INIT_STEP
-from paceline.wire.codec import MAX_HEADER_NBYTES
-
-ITEM_NBYTES = {
-    "float32": 4,
-    "float64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
-"""Every dtype that may travel, with the bytes of one element."""
-
-CODECS = frozenset({"raw"})
-"""Every codec that a frame may declare."""
+from paceline.wire.codecs import decoded_nbytes, item_nbytes
+from paceline.wire.headers import MAX_HEADER_NBYTES
 
 MAX_NDIM = 8
 MAX_NUMEL = 1 << 48
@@ -86,18 +70,6 @@ def shape_numel(shape: Sequence[int], *, max_numel: int = MAX_NUMEL) -> int:
     return numel
 
 
-def item_nbytes(dtype: str) -> int:
-    """Bytes of one element.
-
-    Raises:
-        RefusedFrameError: rule ``dtype`` for a dtype that may not travel.
-    """
-    try:
-        return ITEM_NBYTES[dtype]
-    except KeyError:
-        raise RefusedFrameError("dtype", f"{dtype[:40]!r} is not one of {', '.join(ITEM_NBYTES)}") from None
-
-
 def message_blocks(message: Message) -> tuple[BlockFrame, ...]:
     """The raw frames that `message` declares; empty for messages that carry none."""
     if isinstance(message, (Push, PullReply, Replicate)):
@@ -108,68 +80,64 @@ def message_blocks(message: Message) -> tuple[BlockFrame, ...]:
 def check_frames(
     blocks: Sequence[BlockFrame], frames: Sequence[memoryview | bytes], limits: WireLimits = DEFAULT_LIMITS
 ) -> None:
-    """Check that `frames` are exactly what `blocks` declare, within `limits`.
+    """Check that `frames` are exactly what `blocks` declare, within `limits`, before and after decoding.
 
     Raises:
         RefusedFrameError: rule ``frame-count``, ``block``, ``duplicate-block``, ``rev``, ``codec``,
             ``dtype``, ``numel``, ``frame-size``, ``frame-cap`` or ``message-cap``.
     """
-    if len(frames) > limits.max_frames or len(blocks) > limits.max_frames:
-        raise RefusedFrameError("frame-count", f"more than {limits.max_frames} frames")
-    if len(frames) != len(blocks):
-        raise RefusedFrameError("frame-count", f"{len(blocks)} declared, {len(frames)} came")
+    _check_count(len(blocks), len(frames), limits)
     seen: set[int] = set()
     total = 0
     for declared, frame in zip(blocks, frames, strict=True):
-        nbytes = len(frame) if isinstance(frame, bytes) else frame.nbytes
-        _check_frame(declared, nbytes, limits)
+        total += _check_frame(declared, len(frame) if isinstance(frame, bytes) else frame.nbytes, limits)
         if declared.block in seen:
             raise RefusedFrameError("duplicate-block", f"block {declared.block} twice in one message")
         seen.add(declared.block)
-        total += nbytes
-    if total > limits.max_message_nbytes:
-        raise RefusedFrameError("message-cap", f"{total} bytes, at most {limits.max_message_nbytes}")
+    _check_total(total, limits)
 
 
 def _check_copies(
     copies: Sequence[CopyFrame], frames: Sequence[memoryview | bytes], limits: WireLimits = DEFAULT_LIMITS
 ) -> None:
-    """As `check_frames`, for a copy: a block has several frames there, each under a name of its own."""
-    if len(frames) > limits.max_frames or len(copies) > limits.max_frames:
-        raise RefusedFrameError("frame-count", f"more than {limits.max_frames} frames")
-    if len(frames) != len(copies):
-        raise RefusedFrameError("frame-count", f"{len(copies)} declared, {len(frames)} came")
+    """As `check_frames`, for a copy: a block has several frames there, each with its own name."""
+    _check_count(len(copies), len(frames), limits)
     seen: set[tuple[int, int, str]] = set()
     total = 0
     for copy, frame in zip(copies, frames, strict=True):
-        nbytes = len(frame) if isinstance(frame, bytes) else frame.nbytes
-        _check_frame(BlockFrame(copy.block, copy.dtype, copy.numel), nbytes, limits)
+        declared = BlockFrame(copy.block, copy.dtype, copy.numel)
+        total += _check_frame(declared, len(frame) if isinstance(frame, bytes) else frame.nbytes, limits)
         name = copy.block, copy.piece, copy.name
         if name in seen:
             raise RefusedFrameError("duplicate-block", f"block {copy.block} {copy.name[:40]!r} twice in one message")
         seen.add(name)
-        total += nbytes
-    if total > limits.max_message_nbytes:
-        raise RefusedFrameError("message-cap", f"{total} bytes, at most {limits.max_message_nbytes}")
+    _check_total(total, limits)
 
 
-def _check_frame(declared: BlockFrame, nbytes: int, limits: WireLimits) -> None:
+def _check_count(declared: int, came: int, limits: WireLimits) -> None:
+    if came > limits.max_frames or declared > limits.max_frames:
+        raise RefusedFrameError("frame-count", f"more than {limits.max_frames} frames")
+    if came != declared:
+        raise RefusedFrameError("frame-count", f"{declared} declared, {came} came")
+
+
+def _check_frame(declared: BlockFrame, nbytes: int, limits: WireLimits) -> int:
+    """The bytes that this frame takes, encoded or decoded, whichever is more."""
     if not 0 <= declared.block <= _MAX_COUNTER:
         raise RefusedFrameError("block", f"block {declared.block}")
     if not 0 <= declared.rev <= _MAX_COUNTER:
         raise RefusedFrameError("rev", f"rev {declared.rev} of block {declared.block}")
-    if declared.codec not in CODECS:
-        raise RefusedFrameError("codec", f"{declared.codec[:40]!r} of block {declared.block}")
-    itemsize = item_nbytes(declared.dtype)
-    if declared.numel < 0:
-        raise RefusedFrameError("numel", f"{declared.numel} elements in block {declared.block}")
     if nbytes > limits.max_frame_nbytes:
         raise RefusedFrameError("frame-cap", f"{nbytes} bytes, at most {limits.max_frame_nbytes}")
-    if declared.numel * itemsize != nbytes:
-        raise RefusedFrameError(
-            "frame-size",
-            f"block {declared.block} declares {declared.numel} x {declared.dtype} and has {nbytes} bytes",
-        )
+    decoded = decoded_nbytes(declared, nbytes)
+    if decoded > limits.max_frame_nbytes:
+        raise RefusedFrameError("frame-cap", f"{decoded} bytes decoded, at most {limits.max_frame_nbytes}")
+    return decoded if decoded > nbytes else nbytes
+
+
+def _check_total(nbytes: int, limits: WireLimits) -> None:
+    if nbytes > limits.max_message_nbytes:
+        raise RefusedFrameError("message-cap", f"{nbytes} bytes, at most {limits.max_message_nbytes}")
 
 
 def check_message(message: Message, frames: Sequence[memoryview | bytes], limits: WireLimits = DEFAULT_LIMITS) -> None:

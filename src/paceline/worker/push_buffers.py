@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import torch
 
 from paceline.blocks.tensors import DTYPES
-from paceline.core.layout import ITEMSIZE
 from paceline.transport.base import Delivery
-from paceline.types import BlockSpec, TensorSpec
+from paceline.types import ITEM_NBYTES, BlockSpec, TensorSpec
 from paceline.worker.memcpy import address_of
 
 Room = Callable[[int], memoryview]
@@ -31,7 +30,7 @@ class StagePlan:
         for block in self.blocks:
             self.offsets[block.index] = self.nbytes
             for piece in block.pieces:
-                size = ITEMSIZE[block.dtype]
+                size = ITEM_NBYTES[block.dtype]
                 at = self.nbytes + piece.offset * size
                 assert self.starts.setdefault(piece.tensor, at) == at - piece.start * size, "a tensor is not one run"
             self.nbytes += block.nbytes
@@ -55,7 +54,7 @@ class Stage:
         for number, spec in enumerate(plan.tensors):
             if number in plan.starts or not spec.numel:  # what has no elements lies in no block
                 start = plan.starts.get(number, 0)
-                end = start + spec.numel * ITEMSIZE[spec.dtype]
+                end = start + spec.numel * ITEM_NBYTES[spec.dtype]
                 self.places[number] = raw[start:end].view(DTYPES[spec.dtype]).view(spec.shape)
         self.runs = {number: (place.data_ptr(), place.nbytes) for number, place in self.places.items()}
         self.requests: set[int] = set()

@@ -30,7 +30,7 @@ from paceline.errors import (
 from paceline.messages import Abort, Bye, Message, Ok, Prepared, Push, Refused, Register, Welcome
 from paceline.transport.base import Delivery, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId
-from paceline.wire.codec import decode, encode
+from paceline.wire.headers import decode_header, encode_header
 from paceline.worker.preemption import Notice
 
 Reply = TypeVar("Reply", bound=Message)
@@ -140,7 +140,7 @@ class Session:
 
     def _exchange(self, message: Message, awaited: str, until: float | None = None) -> Message:
         try:
-            decode(encode(message))
+            decode_header(encode_header(message))
         except RefusedFrameError as error:
             # The other side could not read it, and would never answer.
             raise UsageError(f"{type(message).__name__} cannot be sent: {error.detail}") from None

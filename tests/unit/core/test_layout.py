@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paceline.core.balance import balance, owned
-from paceline.core.layout import ALIGN, ITEMSIZE, cut, target_nbytes
-from paceline.types import BlockSpec, Kind, TensorSpec
+from paceline.core.layout import ALIGN, cut, target_nbytes
+from paceline.types import ITEM_NBYTES, BlockSpec, Kind, TensorSpec
 
 
 def tensor(name: str, numel: int, dtype: str = "float32", kind: Kind = Kind.PARAMETER) -> TensorSpec:
@@ -18,7 +18,7 @@ def check(tensors: list[TensorSpec], blocks: tuple[BlockSpec, ...]) -> None:
     at = [0] * len(tensors)
     for number, block in enumerate(blocks):
         assert block.index == number
-        assert block.nbytes == block.numel * ITEMSIZE[block.dtype]
+        assert block.nbytes == block.numel * ITEM_NBYTES[block.dtype]
         end = 0
         for piece in block.pieces:
             spec = tensors[piece.tensor]
@@ -63,7 +63,7 @@ def test_kinds_and_types_never_share_a_block() -> None:
     assert [(b.kind, b.dtype) for b in blocks] == [(t.kind, t.dtype) for t in tensors]
 
 
-@pytest.mark.parametrize("dtype", sorted(ITEMSIZE))
+@pytest.mark.parametrize("dtype", sorted(ITEM_NBYTES))
 def test_blocks_have_about_the_size_asked_for(dtype: str) -> None:
     tensors = [tensor("a", 300_000, dtype), tensor("b", 7, dtype), tensor("c", 50_000, dtype)]
     blocks = cut(tensors, 1 << 17)

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from paceline.errors import RefusedFrameError
 from paceline.messages import BlockFrame, Ok, Prepare, Pull, PullReply, Push
-from paceline.types import Fence, Kind, ModelSpec, OptimizerSpec, TensorSpec
+from paceline.types import ITEM_NBYTES, Fence, Kind, ModelSpec, OptimizerSpec, TensorSpec
 from paceline.wire.frames import (
-    ITEM_NBYTES,
     WireLimits,
     check_frames,
     check_message,

@@ -11,7 +11,6 @@ import pytest
 from paceline.errors import AuthenticationError, RefusedFrameError, TransportError
 from paceline.messages import Ok
 from paceline.wire import handshake as wire
-from paceline.wire.codec import encode
 from paceline.wire.handshake import (
     Challenge,
     ClientHandshake,
@@ -29,6 +28,7 @@ from paceline.wire.handshake import (
     make_ticket,
     new_token,
 )
+from paceline.wire.headers import encode_header
 
 TOKEN = bytes(range(32))
 OTHER = bytes(range(1, 33))
@@ -243,7 +243,7 @@ def test_node_ids_are_checked_where_they_arrive(node: str) -> None:
 
 def test_no_message_is_taken_for_a_control_frame() -> None:
     assert is_control(ClientHandshake("w", TOKEN).hello())
-    assert not is_control(encode(Ok(1)))
+    assert not is_control(encode_header(Ok(1)))
     assert not is_control(b"")
 
 

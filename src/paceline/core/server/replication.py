@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import count, pairwise
 
 from paceline.core.effects import Send
-from paceline.core.layout import ITEMSIZE
 from paceline.core.message_parts import LEAST_NBYTES, PART_NBYTES, cuts
 from paceline.core.server.block_store import BlockStore, SumKey
 from paceline.messages import (
@@ -24,7 +23,7 @@ from paceline.messages import (
     Replicated,
     Unreachable,
 )
-from paceline.types import COORDINATOR, BlockSpec, Fence, NodeId, Placement
+from paceline.types import COORDINATOR, ITEM_NBYTES, BlockSpec, Fence, NodeId, Placement
 
 _PAUSES_S = (1.0, 1.0, 2.0, 4.0, 8.0)  # before a request is said again: on a slow link it may still be under way
 _PARTS = 4  # of a sum, and of a copy, that may be under way to one server at once
@@ -253,7 +252,7 @@ class Replicator:
             lane = flow.lane
             if lane.joining:
                 frames, payload = self._store.copy_out(lane.blocks)
-                bounds = cuts((max(LEAST_NBYTES, f.numel * ITEMSIZE.get(f.dtype, 8)) for f in frames), limit)
+                bounds = cuts((max(LEAST_NBYTES, f.numel * ITEM_NBYTES.get(f.dtype, 8)) for f in frames), limit)
                 parts = {n: (frames[a:b], payload[a:b]) for n, (a, b) in enumerate(pairwise(bounds))}
                 known = tuple((block, chains[block]) for block in lane.blocks)
                 self._copies[lane.to] = _Copy(version, parts, len(parts), known)

@@ -26,8 +26,8 @@ from paceline.messages import (
     Turn,
 )
 from paceline.types import Commit, Fence, Kind, ModelSpec, OptimizerSpec, Placement, TensorSpec
-from paceline.wire.codec import decode, encode
 from paceline.wire.frames import check_message
+from paceline.wire.headers import decode_header, encode_header
 
 SAMPLES: list[Message] = [
     Ok(1),
@@ -45,7 +45,7 @@ SAMPLES: list[Message] = [
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda m: type(m).__name__)
 def test_every_message_survives_the_trip(message: Message) -> None:
-    assert decode(encode(message)) == message
+    assert decode_header(encode_header(message)) == message
 
 
 def test_every_message_type_has_its_own_tag() -> None:
@@ -61,41 +61,41 @@ def test_every_message_type_has_its_own_tag() -> None:
         b"\xc1",
         b"\x00",
         b"hello",
-        encode(Ok(1)) + b"\x00",
-        encode(Ok(1))[:-1],
+        encode_header(Ok(1)) + b"\x00",
+        encode_header(Ok(1))[:-1],
         msgspec.msgpack.encode(["NoSuchMessage", 1]),
         msgspec.msgpack.encode(["Ok", "one"]),
         msgspec.msgpack.encode(["Ok", True]),
         msgspec.msgpack.encode(["Ok", 1.5]),
         msgspec.msgpack.encode(["Push", 1]),
         msgspec.msgpack.encode({"type": "Ok", "req": 1}),
-        b"\x93" + encode(Ok(1))[1:] + b"\x91" * 100_000 + b"\xc0",
+        b"\x93" + encode_header(Ok(1))[1:] + b"\x91" * 100_000 + b"\xc0",
     ],
     ids=lambda header: header[:12].hex() or "empty",
 )
 def test_header_check_refuses_anything_else(header: bytes) -> None:
     with pytest.raises(RefusedFrameError) as refused:
-        decode(header)
+        decode_header(header)
     assert refused.value.rule == "header"
 
 
 def test_header_check_has_a_cap() -> None:
     status = messages.StatusReply(1, bytes(1000))
-    message = encode(status)
-    assert decode(message, max_nbytes=len(message)) == status
+    message = encode_header(status)
+    assert decode_header(message, max_nbytes=len(message)) == status
     with pytest.raises(RefusedFrameError) as refused:
-        decode(message, max_nbytes=len(message) - 1)
+        decode_header(message, max_nbytes=len(message) - 1)
     assert refused.value.rule == "header-size"
 
 
 @pytest.mark.parametrize("claimed", [1 << 16, 1 << 24, (1 << 32) - 1])
 def test_header_check_allocates_nothing_for_a_claimed_length(claimed: int) -> None:
-    push = encode(SAMPLES[3])
+    push = encode_header(SAMPLES[3])
     blocks_at = push.index(b"\x92\x95")
     bomb = push[:blocks_at] + b"\xdd" + struct.pack(">I", claimed) + push[blocks_at + 1 :]
     tracemalloc.start()
     with pytest.raises(RefusedFrameError):
-        decode(bomb)
+        decode_header(bomb)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
@@ -124,12 +124,12 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
 
 def test_forty_thousand_mutated_headers_are_decoded_or_refused() -> None:
     rng = random.Random(20_240)
-    headers = [encode(message) for message in SAMPLES]
+    headers = [encode_header(message) for message in SAMPLES]
     frames = [memoryview(bytes(16)), memoryview(bytes(4))]
     outcomes: dict[str, int] = {}
     for _ in range(40_000):
         try:
-            message = decode(mutate(rng.choice(headers), rng))
+            message = decode_header(mutate(rng.choice(headers), rng))
             check_message(message, frames[: rng.randrange(3)])
             outcome = "accepted"
         except RefusedFrameError as error:
