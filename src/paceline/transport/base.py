@@ -19,7 +19,7 @@ Frame = memoryview
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A decoded message whose header passed the checks, with its raw frames.
+    """A message that passed every check, with its frames decoded: each holds the elements that its block declares.
 
     The frames stay valid for as long as the receiver keeps them.
     """
@@ -55,6 +55,15 @@ class Delivery(Protocol):
     def done(self) -> bool:
         """True once the buffers may be written again."""
         ...
+
+
+class _Copied:
+    __slots__ = ()
+    done = True
+
+
+COPIED: Delivery = _Copied()
+"""A delivery that is done at once: the lane has copied what it needs."""
 
 
 class Memory(Protocol):

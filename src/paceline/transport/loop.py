@@ -15,13 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import zmq
+from paceline.transport.spin import Spin
 
-from paceline.transport.zmq.parts import ZmqSocket
-from paceline.transport.zmq.spin import Spin
-
-_EVENTS = int(zmq.EVENTS)
-_POLLIN = int(zmq.POLLIN)
 _MAX_POLL_S = 86_400.0
 
 
@@ -52,20 +47,6 @@ class Source:
     def ready(self) -> bool:
         """Whether `read` has something although `poll` may not say so; asked after the socket was used."""
         return True
-
-
-class ZmqSource(Source):
-    """A ZeroMQ socket to wait for."""
-
-    __slots__ = ("_socket",)
-
-    def __init__(self, socket: ZmqSocket, read: Callable[[], bool]) -> None:
-        super().__init__(int(socket.getsockopt(zmq.FD)), read)
-        self._socket = socket
-
-    def ready(self) -> bool:
-        """As `Source.ready`."""
-        return bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
 
 
 class Loop:

@@ -1,4 +1,4 @@
-"""Which proven peers a ZeroMQ port has, and the events its role has not yet seen."""
+"""The proven peers of one port, and the events that its role has not seen yet."""
 
 from __future__ import annotations
 
@@ -7,26 +7,41 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-import zmq
-
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Message
-from paceline.transport.admission import admit, check_outgoing, encode_checked, open_header
+from paceline.transport.admission import admit, check_outgoing, encode_checked
 from paceline.transport.base import Counters, Delivery, Event, Frame, PeerDown, PeerUp, Received
 from paceline.transport.limits import LinkLimits
-from paceline.transport.zmq.parts import frame_views
 from paceline.types import NodeId
+
+
+class NotSentError(Exception):
+    """A link did not take a message; `rule` is ``queue-full`` or ``unreachable``. `Sessions.send` ends the session."""
+
+    def __init__(self, rule: str, reason: str) -> None:
+        super().__init__(reason)
+        self.rule = rule
+        self.reason = reason
+
+    @classmethod
+    def queue_full(cls) -> NotSentError:
+        """As many messages or bytes wait for the peer as the limits allow."""
+        return cls("queue-full", "its queue is full")
 
 
 class Link(Protocol):
     """One proven connection, of either direction."""
 
     def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
-        """Queue one message; raises `zmq.ZMQError` when it cannot be."""
+        """Queue one message.
+
+        Raises:
+            NotSentError: the queue is full, or the connection is over; nothing was sent.
+        """
         ...
 
     def end(self, rule: str, detail: str) -> None:
-        """Close the connection, telling the peer why if it still listens. Emits nothing."""
+        """Close the connection and tell the peer why, if it still reads. No event follows."""
         ...
 
 
@@ -72,27 +87,15 @@ class Sessions:
             check_outgoing(frames, self.limits.wire)
         try:
             delivery = link.send(header, frames)
-        except zmq.ZMQError as error:
-            full = isinstance(error, zmq.Again)
-            reason = "its queue is full" if full else f"not reachable ({error})"
-            self.down(peer, link, reason)
-            link.end("queue-full" if full else "unreachable", reason)
-            raise PeerLostError(peer, reason) from None
+        except NotSentError as error:
+            self.down(peer, link, error.reason)
+            link.end(error.rule, error.reason)
+            raise PeerLostError(peer, error.reason) from None
         counters = self.counters
         counters.sent_messages += 1
         for frame in frames:
             counters.sent_bytes += frame.nbytes
         return delivery
-
-    def arrived(self, peer: NodeId, parts: Sequence[zmq.Frame], overflow: bool) -> None:
-        """A proven peer sent something that is not a control frame: header first, then frames."""
-        limits, counters = self.limits.wire, self.counters
-        if overflow:
-            counters.refuse("frame-count")
-            return
-        message = open_header(parts[0].buffer, limits, counters)
-        if message is not None:
-            self.received(peer, message, frame_views(parts[1:]))
 
     def received(self, peer: NodeId, message: Message, frames: Sequence[Frame]) -> None:
         """A proven peer sent `message` with these frames, in whatever lane."""

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from paceline.transport.zmq.loop import Loop, Source
-from paceline.transport.zmq.spin import LONGEST_S, Spin
+from paceline.transport.loop import Loop, Source
+from paceline.transport.spin import LONGEST_S, Spin
 
 
 def looks(spin: Spin, waits: int) -> int:

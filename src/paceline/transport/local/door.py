@@ -15,8 +15,8 @@ from collections import deque
 
 from paceline.errors import TransportError
 from paceline.transport.limits import LinkLimits
+from paceline.transport.loop import Loop, Source
 from paceline.transport.memory.loans import Witness
-from paceline.transport.zmq.loop import Loop, Source
 from paceline.wire.handshake import NONCE_NBYTES, Offer
 
 _BACKLOG = 512

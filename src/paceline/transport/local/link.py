@@ -14,10 +14,10 @@ from paceline.errors import RefusedFrameError
 from paceline.transport.base import Delivery, Frame
 from paceline.transport.local.reader import Incoming
 from paceline.transport.local.writer import Outgoing
+from paceline.transport.loop import Loop, Source
 from paceline.transport.memory.arena import Arena
 from paceline.transport.memory.loans import LoanTable, Witness
-from paceline.transport.zmq.loop import Loop, Source
-from paceline.transport.zmq.sessions import Sessions
+from paceline.transport.sessions import Sessions
 from paceline.types import NodeId
 from paceline.wire.handshake import Farewell, encode_control
 

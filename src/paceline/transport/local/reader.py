@@ -15,7 +15,7 @@ from paceline.transport.local import records
 from paceline.transport.memory.arena import Arena
 from paceline.transport.memory.loans import Borrower
 from paceline.transport.memory.shared_files import Mapping
-from paceline.transport.zmq.sessions import Sessions
+from paceline.transport.sessions import Sessions
 from paceline.types import NodeId
 from paceline.wire.handshake import Farewell, decode_control
 

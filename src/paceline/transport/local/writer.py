@@ -9,14 +9,12 @@ import socket as sockets
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import zmq
-
-from paceline.transport.base import Delivery, Frame
+from paceline.transport.base import COPIED, Delivery, Frame
 from paceline.transport.limits import LinkLimits
 from paceline.transport.local import records
 from paceline.transport.memory.arena import Arena
 from paceline.transport.memory.loans import Loan, LoanTable, Witness
-from paceline.transport.zmq.parts import COPIED
+from paceline.transport.sessions import NotSentError
 
 logger = logging.getLogger(__name__)
 
@@ -88,17 +86,17 @@ class Outgoing:
         """Send one message, or as much as the socket takes now, and the rest later.
 
         Raises:
-            zmq.Again: as much waits for this peer as may.
+            NotSentError: as many messages or bytes wait for this peer as the limits allow.
         """
         if self._queued_messages >= self._limits.queue_messages:
-            raise zmq.Again
+            raise NotSentError.queue_full()
         if not frames:
             self._put(records.message_record(header), is_message=True)
             return COPIED
         rows, inline = self._resolve(frames)
         nbytes = sum(view.nbytes for view in inline)
         if self._queued_nbytes and self._queued_nbytes + nbytes > self._limits.queue_nbytes:
-            raise zmq.Again
+            raise NotSentError.queue_full()
         loan = None
         if len(inline) < len(frames):
             assert self.table is not None

@@ -21,20 +21,22 @@ from paceline.errors import AuthenticationError, RefusedFrameError
 from paceline.transport.base import Delivery, Frame, PeerDown
 from paceline.transport.local.door import LocalLaneError, knock
 from paceline.transport.local.link import LocalLink, Locals
+from paceline.transport.loop import Loop, Source
 from paceline.transport.memory.heap import keep_freed_memory
 from paceline.transport.memory.loans import Witness
-from paceline.transport.zmq.loop import Loop, Source, ZmqSource
-from paceline.transport.zmq.parts import (
-    Outbox,
+from paceline.transport.sessions import Sessions
+from paceline.transport.zmq.outbox import Outbox
+from paceline.transport.zmq.sockets import (
     ZmqContext,
     ZmqSocket,
+    ZmqSource,
     close_watched,
+    deliver,
     monitor_events,
     open_monitor,
-    read_parts,
+    read_message,
     set_pings,
 )
-from paceline.transport.zmq.sessions import Sessions
 from paceline.types import NodeId
 from paceline.wire.handshake import (
     ClientHandshake,
@@ -162,7 +164,7 @@ class Dial:
         socket = self._socket
         if socket is None:
             return False
-        got = read_parts(socket, self._sessions.limits.wire.max_frames + 1)
+        got = read_message(socket, self._sessions.limits.wire.max_frames + 1)
         if got is None:
             if self._lost is not None:
                 self._lose(self._lost)
@@ -175,7 +177,7 @@ class Dial:
         elif self._local is not None:
             self._sessions.counters.refuse("lane")
         else:
-            self._sessions.arrived(self.peer, parts, overflow)
+            deliver(self._sessions, self.peer, parts, overflow)
         if self._lost is not None and self._socket is not None:
             self._loop.read_again(self._sources[0])  # until there is none left
         return self._socket is not None

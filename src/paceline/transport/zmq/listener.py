@@ -25,19 +25,21 @@ from paceline.errors import AuthenticationError, RefusedFrameError, TransportErr
 from paceline.transport.base import Delivery, Frame
 from paceline.transport.local.door import Door, LocalLaneError
 from paceline.transport.local.link import CLOSED, LocalLink, Locals
+from paceline.transport.loop import Loop, Source
 from paceline.transport.memory.heap import keep_freed_memory
-from paceline.transport.zmq.loop import Loop, Source, ZmqSource
-from paceline.transport.zmq.parts import (
-    Outbox,
+from paceline.transport.sessions import NotSentError, Sessions
+from paceline.transport.zmq.outbox import Outbox
+from paceline.transport.zmq.sockets import (
     ZmqContext,
     ZmqSocket,
+    ZmqSource,
     close_watched,
+    deliver,
     monitor_events,
     open_monitor,
-    read_parts,
+    read_message,
     set_pings,
 )
-from paceline.transport.zmq.sessions import Sessions
 from paceline.types import NodeId
 from paceline.wire.handshake import (
     Farewell,
@@ -173,7 +175,7 @@ class Listener:
     # ------------------------------------------------------------ reading
 
     def _read(self) -> bool:
-        got = read_parts(self.router, self.sessions.limits.wire.max_frames + 2)
+        got = read_message(self.router, self.sessions.limits.wire.max_frames + 2)
         if got is None:
             self._report_closed()
             return False
@@ -192,7 +194,7 @@ class Listener:
         elif connection.local is not None:
             self.sessions.counters.refuse("lane")
         else:
-            self.sessions.arrived(connection.peer, parts[1:], overflow)
+            deliver(self.sessions, connection.peer, parts[1:], overflow)
         if self._closed:
             if self._loop.now() - self._closed_since > _LAST_MESSAGES_S:
                 self._report_closed()
@@ -236,7 +238,7 @@ class Listener:
         if answer is not None:
             try:
                 connection.send(answer, ())
-            except zmq.ZMQError:
+            except NotSentError:
                 self._hang_up(connection)
                 return
         if handshake.peer is not None:
@@ -352,7 +354,7 @@ class Listener:
                 connection.local.finish(_FAREWELL_S, farewell)
             else:
                 self.send(connection, encode_control(farewell), ())
-        except zmq.ZMQError:
+        except NotSentError:
             self._hang_up(connection)
             return
         connection.hang_up_at = self._loop.now() + _FAREWELL_S

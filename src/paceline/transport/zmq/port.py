@@ -17,12 +17,12 @@ from paceline.messages import Message
 from paceline.transport.base import Counters, Delivery, Event, Frame
 from paceline.transport.limits import LinkLimits
 from paceline.transport.local.link import Locals
+from paceline.transport.loop import Loop
 from paceline.transport.memory.arena import Arena
+from paceline.transport.sessions import Sessions
 from paceline.transport.zmq.dial import Dial
 from paceline.transport.zmq.listener import Connection, Listener
-from paceline.transport.zmq.loop import Loop
-from paceline.transport.zmq.parts import ZmqContext
-from paceline.transport.zmq.sessions import Sessions
+from paceline.transport.zmq.sockets import ZmqContext
 from paceline.types import NodeId
 from paceline.wire.handshake import check_node, check_token
 

@@ -1,17 +1,20 @@
-"""What both ends of a ZeroMQ connection do alike: queue parts, read parts, watch the connection."""
+"""ZeroMQ sockets as both ends of a connection use them: read messages, watch connections, close."""
 
 from __future__ import annotations
 
 import itertools
 import struct
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import zmq
 
-from paceline.transport.base import Delivery, Frame
+from paceline.transport.admission import open_header
+from paceline.transport.base import Frame
 from paceline.transport.limits import LinkLimits
+from paceline.transport.loop import Source
+from paceline.transport.sessions import Sessions
+from paceline.types import NodeId
 
 ZmqSocket = zmq.Socket[bytes]
 ZmqContext = zmq.Context[ZmqSocket]
@@ -20,112 +23,61 @@ ZERO_COPY_NBYTES = 64 << 10
 """Frames from this size on are sent without a copy: below it, tracking costs more than copying."""
 
 # Plain numbers: operations on the enumerations take microseconds.
-_NOW = _LAST = int(zmq.NOBLOCK)
-_MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+_NOW = int(zmq.NOBLOCK)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
 
 _MONITOR_EVENT = struct.Struct("=Hi")
 _monitor_numbers = itertools.count()
 
 
-class _Done:
-    """A delivery that was complete at once."""
+class ZmqSource(Source):
+    """A ZeroMQ socket that the loop waits for."""
 
-    __slots__ = ()
-    done = True
+    __slots__ = ("_socket",)
 
+    def __init__(self, socket: ZmqSocket, read: Callable[[], bool]) -> None:
+        super().__init__(int(socket.getsockopt(zmq.FD)), read)
+        self._socket = socket
 
-COPIED: Delivery = _Done()
-
-
-class _Handover:
-    """Frames that ZeroMQ still reads."""
-
-    __slots__ = ("_trackers", "nbytes")
-
-    def __init__(self, trackers: list[zmq.MessageTracker], nbytes: int) -> None:
-        self._trackers = trackers
-        self.nbytes = nbytes
-
-    @property
-    def done(self) -> bool:
-        trackers = self._trackers
-        while trackers:
-            if not trackers[-1].done:
-                return False
-            trackers.pop()
-        return True
+    def ready(self) -> bool:
+        """As `Source.ready`."""
+        return bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
 
 
-class Outbox:
-    """What one peer has not taken yet: never blocks, and knows when it is full."""
-
-    def __init__(self, limits: LinkLimits) -> None:
-        self._limits = limits
-        self._waiting: deque[_Handover] = deque()
-        self._nbytes = 0
-
-    def fits(self, frames: Sequence[Frame]) -> bool:
-        """Whether the frames stay within the bytes that may wait for a peer (a lone message always does)."""
-        waiting = self._waiting
-        while waiting and waiting[0].done:
-            self._nbytes -= waiting.popleft().nbytes
-        return not waiting or self._nbytes + sum(frame.nbytes for frame in frames) <= self._limits.queue_nbytes
-
-    def send(self, socket: ZmqSocket, route: bytes | None, header: bytes, frames: Sequence[Frame]) -> Delivery:
-        """Queue one message; raises `zmq.Again` when full, another `zmq.ZMQError` when there is no route.
-
-        Only the first part can fail: ZeroMQ takes a message whole or not at all.
-        """
-        if not frames:
-            if route is not None:
-                socket.send(route, _MORE)
-            socket.send(header, _LAST)
-            return COPIED
-        if not self.fits(frames):
-            raise zmq.Again
-        if route is not None:
-            socket.send(route, _MORE)
-        socket.send(header, _MORE)
-        trackers: list[zmq.MessageTracker] = []
-        nbytes = 0
-        last = len(frames) - 1
-        for position, frame in enumerate(frames):
-            flags = _LAST if position == last else _MORE
-            if frame.nbytes < ZERO_COPY_NBYTES:
-                socket.send(frame, flags)
-            else:
-                tracker = socket.send(frame, flags, copy=False, track=True)
-                assert tracker is not None
-                trackers.append(tracker)
-                nbytes += frame.nbytes
-        if not trackers:
-            return COPIED
-        handover = _Handover(trackers, nbytes)
-        self._waiting.append(handover)
-        self._nbytes += nbytes
-        return handover
-
-
-def read_parts(socket: ZmqSocket, max_parts: int) -> tuple[list[zmq.Frame], bool] | None:
-    """One whole message, not copied, and whether parts beyond `max_parts` were dropped; None for none."""
+def read_message(socket: ZmqSocket, max_frames: int) -> tuple[list[zmq.Frame], bool] | None:
+    """One whole message, not copied, and whether frames beyond `max_frames` were dropped; None if there is none."""
     try:
-        part = socket.recv(_NOW, copy=False)
+        frame = socket.recv(_NOW, copy=False)
     except zmq.Again:
         return None
-    parts = [part]
+    frames = [frame]
     overflow = False
-    while part.more:
-        part = socket.recv(copy=False)  # the rest of a message is always there
-        if len(parts) < max_parts:
-            parts.append(part)
+    while frame.more:
+        frame = socket.recv(copy=False)  # ZeroMQ delivers a message whole: the rest of it is here
+        if len(frames) < max_frames:
+            frames.append(frame)
         else:
             overflow = True
-    return parts, overflow
+    return frames, overflow
 
 
-def frame_views(parts: Sequence[zmq.Frame]) -> tuple[Frame, ...]:
-    """The parts as writable byte views. Small ones are copied: they would pin a buffer that others share."""
-    return tuple(memoryview(bytearray(part.buffer)) if len(part) < ZERO_COPY_NBYTES else part.buffer for part in parts)
+def deliver(sessions: Sessions, peer: NodeId, frames: Sequence[zmq.Frame], overflow: bool) -> None:
+    """Hand the sessions a message of a proven peer: its header first, then its frames."""
+    limits, counters = sessions.limits.wire, sessions.counters
+    if overflow:
+        counters.refuse("frame-count")
+        return
+    message = open_header(frames[0].buffer, limits, counters)
+    if message is not None:
+        sessions.received(peer, message, _views(frames[1:]))
+
+
+def _views(frames: Sequence[zmq.Frame]) -> tuple[Frame, ...]:
+    """The frames as writable byte views. Small ones are copied: each would keep alive a buffer that others share."""
+    return tuple(
+        memoryview(bytearray(frame.buffer)) if len(frame) < ZERO_COPY_NBYTES else frame.buffer for frame in frames
+    )
 
 
 def set_pings(socket: ZmqSocket, limits: LinkLimits) -> None:

@@ -18,13 +18,13 @@ from paceline.transport.base import Received
 from paceline.transport.limits import LinkLimits
 from paceline.transport.local import records
 from paceline.transport.local.link import LocalLink, Locals
+from paceline.transport.loop import Loop
 from paceline.transport.memory.arena import Arena
 from paceline.transport.memory.loans import Witness
-from paceline.transport.zmq.loop import Loop
+from paceline.transport.sessions import Sessions
 from paceline.transport.zmq.port import ZmqPort
-from paceline.transport.zmq.sessions import Sessions
-from paceline.wire.codec import encode
 from paceline.wire.handshake import new_token
+from paceline.wire.headers import encode_header
 
 
 class End:
@@ -51,7 +51,7 @@ def test_everything_that_a_closed_peer_has_sent_is_read() -> None:
     sent = 0
     try:
         while sent < 200:
-            theirs.sendall(records.message_record(encode(Refused(sent, "x", "d" * 700))))
+            theirs.sendall(records.message_record(encode_header(Refused(sent, "x", "d" * 700))))
             sent += 1
     except BlockingIOError:
         pass
@@ -66,7 +66,7 @@ def test_everything_that_a_closed_peer_has_sent_is_read() -> None:
 def test_what_a_peer_never_began_to_read_comes_back_when_it_closes() -> None:
     ours, theirs = sockets.socketpair()
     lender, reader = End(ours, "worker/1", "server/1"), End(theirs, "server/1", "worker/1")
-    loan = lender.link.send(encode(Bye(1)), [lender.arena.room(1 << 20)])
+    loan = lender.link.send(encode_header(Bye(1)), [lender.arena.room(1 << 20)])
     assert not loan.done
     reader.close()
     assert not loan.done, "it is not known here yet"
@@ -78,7 +78,7 @@ def test_what_a_peer_never_began_to_read_comes_back_when_it_closes() -> None:
 def test_what_a_peer_may_still_read_is_not_taken_back_when_this_side_closes() -> None:
     ours, theirs = sockets.socketpair()
     lender, reader = End(ours, "worker/1", "server/1"), End(theirs, "server/1", "worker/1")
-    loan = lender.link.send(encode(Bye(1)), [lender.arena.room(1 << 20)])
+    loan = lender.link.send(encode_header(Bye(1)), [lender.arena.room(1 << 20)])
     lender.link.close()
     assert not loan.done
     reader.link.lost("closed")
@@ -103,7 +103,7 @@ def test_a_send_that_fails_ends_the_session_by_name() -> None:
         sendmsg = send
 
     end.link._out._socket = Broken()  # type: ignore[assignment]
-    end.link.send(encode(Bye(1)), [])
+    end.link.send(encode_header(Bye(1)), [])
     end.loop.wait(1.0)
     while end.loop.read_one():
         pass

@@ -18,15 +18,15 @@ import pytest
 from tests.contract.port_contract import Events, push
 from tests.kit.peer import peer_process
 from tests.kit.strangers import Stranger
-from tests.unit.wire.test_codec import mutate
+from tests.unit.wire.test_headers import mutate
 
 from paceline.messages import Ok
 from paceline.transport.local import records
 from paceline.transport.local.door import knock
 from paceline.transport.memory import loans
 from paceline.transport.zmq.port import ZmqPort
-from paceline.wire.codec import encode
 from paceline.wire.handshake import ClientHandshake, Lane, encode_control, new_token
+from paceline.wire.headers import encode_header
 
 TOKEN = new_token()
 TABLE_NBYTES = loans.SLOTS * 8
@@ -103,7 +103,7 @@ def forged(server: ZmqPort) -> Iterator[tuple[Forger, Events]]:
         yield forger, events
 
 
-PUSH = encode(push(1, [memoryview(bytearray(100))]))
+PUSH = encode_header(push(1, [memoryview(bytearray(100))]))
 
 
 def message(*rows: records.Row, slot: int = 2, ticket: int = 1) -> bytes:
@@ -182,9 +182,9 @@ def test_a_file_with_a_name_is_no_segment(server: ZmqPort, forged: tuple[Forger,
 
 def test_messages_that_cross_lanes_are_dropped(server: ZmqPort, forged: tuple[Forger, Events]) -> None:
     forger, events = forged
-    forger.stranger.send(encode(Ok(1)))
+    forger.stranger.send(encode_header(Ok(1)))
     events.until(lambda: server.counters.refused == {"lane": 1})
-    forger.send(records.message_record(encode(Ok(2))))
+    forger.send(records.message_record(encode_header(Ok(2))))
     events.until(lambda: bool(events.received(server)))
     assert [e.message for e in events.received(server)] == [Ok(2)]
 
@@ -193,8 +193,8 @@ def test_a_message_may_come_byte_by_byte(server: ZmqPort, forged: tuple[Forger, 
     forger, events = forged
     frames = [memoryview(os.urandom(n)) for n in (0, 1, 300)]
     sent = push(3, frames)
-    record = records.message_record(encode(sent), [(records.INLINE, 0, frame.nbytes) for frame in frames])
-    for byte in record + b"".join(frames) + records.message_record(encode(Ok(4))):
+    record = records.message_record(encode_header(sent), [(records.INLINE, 0, frame.nbytes) for frame in frames])
+    for byte in record + b"".join(frames) + records.message_record(encode_header(Ok(4))):
         forger.send(bytes([byte]))
         events.seen["server/1"].extend(filter(None, [server.recv(0)]))
     events.until(lambda: len(events.received(server)) == 2)
@@ -205,7 +205,7 @@ def test_a_message_may_come_byte_by_byte(server: ZmqPort, forged: tuple[Forger, 
 def test_a_live_process_survives_two_thousand_damaged_records() -> None:
     rng = random.Random(3)
     good = [
-        records.message_record(encode(Ok(1))),
+        records.message_record(encode_header(Ok(1))),
         message((4, 0, 100)),
         message((records.INLINE, 0, 100)) + bytes(100),
         records.memory_record(records.SEGMENT, 4, NBYTES),

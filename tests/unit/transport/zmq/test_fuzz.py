@@ -12,13 +12,13 @@ import psutil
 from tests.contract.port_contract import Events
 from tests.kit.peer import peer_process
 from tests.kit.strangers import Stranger
-from tests.unit.wire.test_codec import SAMPLES, mutate
+from tests.unit.wire.test_headers import SAMPLES, mutate
 
 from paceline.messages import BlockFrame, Ok, PullReply, Push, StatusReply, StatusRequest
 from paceline.transport.zmq.port import ZmqPort
 from paceline.types import Fence
-from paceline.wire.codec import encode
 from paceline.wire.handshake import ClientHandshake, is_control, new_token
+from paceline.wire.headers import encode_header
 
 TOKEN = new_token()
 MIB = 1 << 20
@@ -62,7 +62,7 @@ class Target:
 
 
 def damaged_messages(rng: random.Random) -> list[bytes]:
-    header = mutate(encode(rng.choice(SAMPLES)), rng)
+    header = mutate(encode_header(rng.choice(SAMPLES)), rng)
     frames = [rng.randbytes(rng.choice((0, 1, 16, 5000))) for _ in range(rng.randrange(4))]
     return [header, *frames]
 
@@ -87,7 +87,7 @@ def flood_handshakes(target: Target, rng: random.Random, count: int) -> None:
     for _ in range(count):
         with Stranger(target.address, TOKEN).connect() as stranger:
             hello = ClientHandshake("fuzzer/2", TOKEN).hello()
-            stranger.send(mutate(rng.choice((hello, encode(Ok(1)), b"\xc1PCL\0\1")), rng))
+            stranger.send(mutate(rng.choice((hello, encode_header(Ok(1)), b"\xc1PCL\0\1")), rng))
             stranger.send(*damaged_messages(rng))
             stranger.socket.poll(5)
     target.check()
@@ -137,10 +137,10 @@ def test_large_claims_and_many_parts_cost_nothing() -> None:
                 stranger.prove("fuzzer/1", TOKEN, lambda: None)
                 for numel in (10 << 30, 1 << 62, (1 << 64) - 1):
                     huge = (BlockFrame(0, "float64", numel),)
-                    stranger.send(encode(Push(1, 0, 0, 0, 0, fence, 0, huge)), b"x")
-                    stranger.send(encode(PullReply(1, 0, 0, 0, huge)), b"x")
+                    stranger.send(encode_header(Push(1, 0, 0, 0, 0, fence, 0, huge)), b"x")
+                    stranger.send(encode_header(PullReply(1, 0, 0, 0, huge)), b"x")
                 target.check()
-                stranger.send(encode(Ok(1)), *[b""] * 20_000)
+                stranger.send(encode_header(Ok(1)), *[b""] * 20_000)
                 target.check()
                 assert target.process.memory_info().rss - target.rss < 20 * MIB
     finally:

@@ -21,7 +21,6 @@ from paceline.messages import Ok, Register, StatusReply, StatusRequest
 from paceline.transport.base import PeerDown, PeerUp, Port, Received
 from paceline.transport.limits import LinkLimits
 from paceline.transport.zmq.port import ZmqPort
-from paceline.wire.codec import encode
 from paceline.wire.handshake import (
     VERSION,
     ClientHandshake,
@@ -33,6 +32,7 @@ from paceline.wire.handshake import (
     make_ticket,
     new_token,
 )
+from paceline.wire.headers import encode_header
 
 TOKEN = new_token()
 MakePort = Callable[..., ZmqPort]
@@ -260,7 +260,7 @@ def test_messages_before_the_handshake_are_answered_once_and_dropped(make_port: 
     server = make_port("server/1", listen="127.0.0.1")
     with Stranger(address_of(server), TOKEN).connect() as stranger:
         for req in range(50):
-            stranger.send(encode(Ok(req)))
+            stranger.send(encode_header(Ok(req)))
         farewell = decode_control(stranger.answer(pump_all(server)))
         assert isinstance(farewell, Farewell)
         assert farewell.rule == "unauthenticated"
@@ -280,7 +280,7 @@ def test_a_session_cannot_be_taken_over_by_its_routing_id(make_port: MakePort) -
     (route,) = server._listener._routes
     for token in (None, TOKEN):
         with Stranger(address_of(server), token, routing_id=route).connect() as thief:
-            thief.send(encode(Ok(666)))
+            thief.send(encode_header(Ok(666)))
             for _ in range(20):
                 pump_all(server)()
                 assert not thief.socket.poll(5)
