@@ -315,19 +315,19 @@ class PortContract(ABC):
         memory = pair[0].memory
         for nbytes in (1, 63, 64, 65, 4097, 1 << 20):
             for _ in range(3):  # the second is likely to be the first one, used again
-                room = memory.room(nbytes)
+                room = memory.allocate(nbytes)
                 assert (room.nbytes, room.format, room.readonly, room.ndim) == (nbytes, "B", False, 1)
                 assert ctypes.addressof(ctypes.c_char.from_buffer(room)) % 64 == 0
                 assert not any(room)
                 room[:] = b"\xff" * nbytes
                 del room
-        assert memory.room(0).nbytes == 0
+        assert memory.allocate(0).nbytes == 0
         with pytest.raises(ValueError, match="-1"):
-            memory.room(-1)
+            memory.allocate(-1)
 
     def test_frames_in_rooms_arrive_as_they_were(self, pair: tuple[Port, Port, Events]) -> None:
         server, client, events = pair
-        rooms = [client.memory.room(nbytes) for nbytes in SIZES]
+        rooms = [client.memory.allocate(nbytes) for nbytes in SIZES]
         for seed, room in enumerate(rooms):
             room[:] = block_bytes(room.nbytes, seed)
         frames = [*rooms, rooms[-1][100:5000], block_bytes(3000, 9), block_bytes(1 << 20, 10)]
@@ -343,14 +343,14 @@ class PortContract(ABC):
         server, client, events = pair
         sent = []
         for seed in range(6):
-            room = client.memory.room(1 << 20)
+            room = client.memory.allocate(1 << 20)
             room[:] = block_bytes(1 << 20, seed)
             sent.append(bytes(room))
             client.send("server/1", push(seed, [room]), [room])
             del room  # and the delivery is not asked either
         events.until(lambda: len(events.received(server)) == 6)
         for _ in range(6):
-            client.memory.room(1 << 20)[:] = bytes(1 << 20)
+            client.memory.allocate(1 << 20)[:] = bytes(1 << 20)
         assert [bytes(e.frames[0]) for e in events.received(server)] == sent
 
     def test_counters_tell_what_moved(self, pair: tuple[Port, Port, Events]) -> None:

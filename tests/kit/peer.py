@@ -51,7 +51,7 @@ def answer_to(port: ZmqPort, event: Received, kept: list[Received]) -> tuple[Mes
     """The answer to a message, with its frames."""
     match event.message:
         case Pull(req=req, blocks=(nbytes,)) if nbytes > 0:
-            room = port.memory.room(nbytes)
+            room = port.memory.allocate(nbytes)
             room[:] = pattern(nbytes)
             return PullReply(req, 0, 1, 1, (BlockFrame(0, "uint8", nbytes),)), [room]
         case Pull(req=req, blocks=(order,)):

@@ -53,7 +53,7 @@ class Versions:
         self.declare(blocks)
 
     def _new(self, chunk: Chunk) -> Buffer:
-        return Buffer(chunk, self._memory.room(chunk.nbytes))
+        return Buffer(chunk, self._memory.allocate(chunk.nbytes))
 
     @property
     def current(self) -> Mapping[int, Buffer]:

@@ -159,7 +159,7 @@ class Holdings:
         chunk = Chunk([specs[index] for index in blocks])
 
         def copied(source: Buffer) -> Buffer:
-            made = Buffer(chunk, self._memory.room(chunk.nbytes))
+            made = Buffer(chunk, self._memory.allocate(chunk.nbytes))
             for index in blocks:
                 chunk.of(made.tensor, index).copy_(old.of(source.tensor, index))
             return made

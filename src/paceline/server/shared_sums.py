@@ -46,7 +46,7 @@ class SharedRooms(Rooms):
         if self._reserved is None:
             self._reserved = next((r for r in self._idle if r.idle), None)
             if self._reserved is None:
-                self._reserved = Room(self._memory.room(self._nbytes), self._dtype)
+                self._reserved = Room(self._memory.allocate(self._nbytes), self._dtype)
             else:
                 self._idle.remove(self._reserved)
 

@@ -69,7 +69,7 @@ COPIED: Delivery = _Copied()
 class Memory(Protocol):
     """Room for blocks that are sent again and again: frames in it reach peers of this host without a copy."""
 
-    def room(self, nbytes: int) -> Frame:
+    def allocate(self, nbytes: int) -> Frame:
         """A writable, byte-shaped view of zeros, aligned to 64 bytes.
 
         The room is given back by dropping it: the view, every slice of it and every tensor over it. One that was

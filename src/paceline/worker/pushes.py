@@ -117,7 +117,7 @@ class Pushes:
 
     def initial(self) -> list[Send]:
         """The weights as they are: they become version 0."""
-        stage = self._binding.initial(self._session.port.memory.room)
+        stage = self._binding.initial(self._session.port.memory.allocate)
         everything = Carried(frozenset(), self._binding.blocks, ())
         return self._push(self._seals(everything, 1.0, {}, ()), 1.0, stage, None)
 
@@ -201,7 +201,7 @@ class Pushes:
             del self._sources[req]
         taken = next((s for s in self._stages if s is not self._stage and s.free(unacked)), None)
         if taken is None:
-            taken = self._binding.new_stage(self._session.port.memory.room)
+            taken = self._binding.new_stage(self._session.port.memory.allocate)
             self._stages.append(taken)
         taken.requests.clear()
         taken.deliveries.clear()

@@ -377,9 +377,9 @@ def test_threads_that_finish_sums_do_not_ask_the_port_for_anything(monkeypatch: 
             return self.gone
 
     class Guarded(Arena):
-        def room(self, nbytes: int) -> Frame:
+        def allocate(self, nbytes: int) -> Frame:
             assert threading.get_ident() == own
-            return super().room(nbytes)
+            return super().allocate(nbytes)
 
     plain_gather = BlockSum.gather
 

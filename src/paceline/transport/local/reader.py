@@ -204,7 +204,7 @@ class Incoming:
         return [self._room(nbytes) if number == records.INLINE else next(lent) for number, _, nbytes in rows]
 
     def _room(self, nbytes: int) -> Frame:
-        return self._arena.raw_room(nbytes) if nbytes >= _ROOM_NBYTES else memoryview(bytearray(nbytes))
+        return self._arena.allocate_raw(nbytes) if nbytes >= _ROOM_NBYTES else memoryview(bytearray(nbytes))
 
     def _fill_body(self, body: _Body) -> None:
         """Read what the socket has into the frames themselves."""

@@ -126,8 +126,8 @@ class Arena:
             self._share = False
             logger.warning("memory cannot be shared (%s): blocks travel as bytes from here on", why)
 
-    def room(self, nbytes: int) -> Frame:
-        """As `Memory.room`."""
+    def allocate(self, nbytes: int) -> Frame:
+        """As `Memory.allocate`."""
         if nbytes < 1:
             if nbytes < 0:
                 raise ValueError(f"a room of {nbytes} bytes")
@@ -137,7 +137,7 @@ class Arena:
             ctypes.memset(ctypes.addressof(_char.from_buffer(view)), 0, nbytes)
         return view
 
-    def raw_room(self, nbytes: int) -> Frame:
+    def allocate_raw(self, nbytes: int) -> Frame:
         """A room of at least one byte that holds whatever was there before."""
         return self._room(nbytes)[0]
 

@@ -66,7 +66,7 @@ def test_everything_that_a_closed_peer_has_sent_is_read() -> None:
 def test_what_a_peer_never_began_to_read_comes_back_when_it_closes() -> None:
     ours, theirs = sockets.socketpair()
     lender, reader = End(ours, "worker/1", "server/1"), End(theirs, "server/1", "worker/1")
-    loan = lender.link.send(encode_header(Bye(1)), [lender.arena.room(1 << 20)])
+    loan = lender.link.send(encode_header(Bye(1)), [lender.arena.allocate(1 << 20)])
     assert not loan.done
     reader.close()
     assert not loan.done, "it is not known here yet"
@@ -78,7 +78,7 @@ def test_what_a_peer_never_began_to_read_comes_back_when_it_closes() -> None:
 def test_what_a_peer_may_still_read_is_not_taken_back_when_this_side_closes() -> None:
     ours, theirs = sockets.socketpair()
     lender, reader = End(ours, "worker/1", "server/1"), End(theirs, "server/1", "worker/1")
-    loan = lender.link.send(encode_header(Bye(1)), [lender.arena.room(1 << 20)])
+    loan = lender.link.send(encode_header(Bye(1)), [lender.arena.allocate(1 << 20)])
     lender.link.close()
     assert not loan.done
     reader.link.lost("closed")
@@ -126,7 +126,7 @@ def test_a_peer_whose_memory_cannot_be_mapped_is_reached_by_tcp(who: str, monkey
 
         monkeypatch.setattr("paceline.transport.local.reader.Mapping", refuse)
         sender, to, reader = (server, "worker/1", worker) if who == "dialer" else (worker, "server/1", server)
-        frame = sender.memory.room(1 << 20)
+        frame = sender.memory.allocate(1 << 20)
         heard, until = False, time.monotonic() + 20.0
         while not heard and time.monotonic() < until:
             with contextlib.suppress(PeerUnknownError, PeerLostError):

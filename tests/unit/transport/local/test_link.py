@@ -98,7 +98,7 @@ def rss_kib(pid: int, kind: str) -> int:
 
 
 def rooms_of(port: ZmqPort, count: int, nbytes: int = MIB) -> list[memoryview]:
-    rooms = [port.memory.room(nbytes) for _ in range(count)]
+    rooms = [port.memory.allocate(nbytes) for _ in range(count)]
     for seed, room in enumerate(rooms):
         room[:] = block_bytes(nbytes, seed)
     return rooms
@@ -183,7 +183,7 @@ def test_frames_of_several_segments_and_of_none(talk: Talk) -> None:
 
 def test_a_loan_ends_with_its_last_segment(make_port: MakePort) -> None:
     server, client, events = both_up(make_port)
-    rooms = [client.memory.room(40 * MIB) for _ in range(3)]  # a segment each
+    rooms = [client.memory.allocate(40 * MIB) for _ in range(3)]  # a segment each
     delivery = client.send("server/1", push(1, rooms), rooms)
     events.until(lambda: bool(events.received(server)))
     frames = list(events.received(server)[0].frames)
@@ -212,12 +212,12 @@ def test_a_room_is_used_again_only_when_the_reader_let_go(talk: Talk) -> None:
     where = ctypes.addressof(ctypes.c_char.from_buffer(room))
     talk.push([room], slot=KEEP)
     del room  # nobody here asks for the delivery either
-    others = [talk.port.memory.room(40 * MIB) for _ in range(3)]
+    others = [talk.port.memory.allocate(40 * MIB) for _ in range(3)]
     assert where not in [ctypes.addressof(ctypes.c_char.from_buffer(other)) for other in others]
     del others
     talk.ask(DROP)
     talk.events.until(lambda: talk.port.recv(0.01) is None)
-    others = [talk.port.memory.room(40 * MIB) for _ in range(3)]
+    others = [talk.port.memory.allocate(40 * MIB) for _ in range(3)]
     assert where in [ctypes.addressof(ctypes.c_char.from_buffer(other)) for other in others]
 
 
@@ -257,7 +257,7 @@ def test_loans_outlive_the_session(make_port: MakePort) -> None:
     events.forget()
     client.disconnect("server/1")
     events.until(lambda: bool(events.downs(server)))
-    client.memory.room(200 * MIB)  # looks for what could go
+    client.memory.allocate(200 * MIB)  # looks for what could go
     assert held == rooms[1]
     assert not delivery.done
     del held
@@ -344,8 +344,8 @@ def test_ten_thousand_messages_leave_nothing_behind(make_port: MakePort) -> None
     kept = rooms_of(client, 3, 1000)
     sizes = []
     for number in range(10_000):
-        big = [client.memory.room(50 * MIB) for _ in range(3)] if number % 500 == 0 else []  # segments come and go
-        frames = [*kept, *big, client.memory.room(100_000)]
+        big = [client.memory.allocate(50 * MIB) for _ in range(3)] if number % 500 == 0 else []  # segments come and go
+        frames = [*kept, *big, client.memory.allocate(100_000)]
         client.send("server/1", push(number, frames), frames)
         event = server.recv(5.0)
         assert isinstance(event, Received)
@@ -354,7 +354,7 @@ def test_ten_thousand_messages_leave_nothing_behind(make_port: MakePort) -> None
         if number % 1000 == 999:
             del frames, big
             events.until(lambda: client.recv(0) is None)
-            client.memory.room(MIB)
+            client.memory.allocate(MIB)
             sizes.append(size())
             frames = big = []
     assert len(set(sizes[2:])) == 1, sizes

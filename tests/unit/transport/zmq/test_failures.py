@@ -187,7 +187,7 @@ def test_what_was_sent_before_close_still_arrives(make_port: MakePort) -> None:
     client.connect(str(server.address))
     events = Events(server, client)
     events.until_up((server, "worker/1"), (client, "server/1"))
-    frames = [client.memory.room(MIB) for _ in range(8)]
+    frames = [client.memory.allocate(MIB) for _ in range(8)]
     for seed, frame in enumerate(frames):
         frame[:] = block_bytes(MIB, seed)
     client.send("server/1", push(1, frames), frames)
