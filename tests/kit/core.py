@@ -214,6 +214,11 @@ class Recorder:
         self.blocks += taken
 
 
+def plan(*segments: Segment, generation: int = 1, final: int = -1, revision: int | None = None) -> Plan:
+    """A plan as a coordinator makes it, which appends a segment for each revision."""
+    return Plan(generation, segments, final, 0, len(segments) if revision is None else revision)
+
+
 def frame(block: int, rev: int = 0) -> BlockFrame:
     return BlockFrame(block, BLOCKS[block].dtype, BLOCKS[block].numel, rev)
 
@@ -227,7 +232,7 @@ class ServerKit:
         self.requests = 0
         placement = Placement(1, ("server-0",) * len(BLOCKS), {"server-0": "here"})
         self.tell(Assign(1, 0, placement, model(), BLOCKS, whole, hold))
-        self.tell(Plan(1, segments or (segment(),)))
+        self.tell(plan(*(segments or (segment(),))))
         if initialised:
             self.push(INIT_STEP, 0, 1, base=-1)
             self.commit(0, INIT_STEP, 1)

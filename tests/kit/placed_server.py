@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from tests.kit.core import BLOCKS, HYPER, Recorder, fence, frame, model, segment, sent
+from tests.kit.core import BLOCKS, HYPER, Recorder, fence, frame, model, plan, segment, sent
 
 from paceline.core.effects import Send
 from paceline.core.message_parts import PART_NBYTES
@@ -14,7 +14,6 @@ from paceline.messages import (
     Assign,
     Committed,
     Message,
-    Plan,
     Push,
     Replicate,
     Replicated,
@@ -45,7 +44,7 @@ class Server:
         self.core = ServerCore(node, self._make, part_nbytes=part_nbytes)
         self.now = 0.0
         self.tell(self.assign(where, **assign))
-        self.tell(Plan(1, (segment(slots=1, end_step=20),)))
+        self.tell(plan(segment(slots=1, end_step=20)))
 
     def _make(self) -> Recorder:
         self.stores.append(Recorder())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.kit.core import BLOCKS, HYPER, ServerKit, fence, segment, sent, state_of, written
+from tests.kit.core import BLOCKS, HYPER, ServerKit, fence, plan, segment, sent, state_of, written
 from tests.kit.restarted_job import held, server_back, trained, worker_back
 from tests.kit.worker_core import grant, worker_core
 
@@ -15,7 +15,6 @@ from paceline.messages import (
     Abort,
     Committed,
     Grant,
-    Plan,
     Prepared,
     Refused,
     Revoke,
@@ -26,7 +25,7 @@ from paceline.types import Commit, Placement
 
 def test_a_server_refuses_lower_generations() -> None:
     server = ServerKit()
-    server.tell(Plan(3, (segment(),)))
+    server.tell(plan(segment(), generation=3))
     server.push(0, 0, 5)
     server.push(0, 1, 6)
     server.commit(1, 0, 5, 6)

@@ -12,10 +12,11 @@ _REMEMBERED = 1024  # places of steps, each asked for several times a slot
 
 
 class Schedule:
-    """Segments in the order of their first step. Nothing here changes but by `append`."""
+    """Segments in the order of their first step. Only `append` changes it; `revision` counts these changes."""
 
     def __init__(self, segments: Iterable[Segment] = ()) -> None:
         self.segments: list[Segment] = []
+        self.revision = 0
         self._starts: list[int] = []
         self._places: dict[int, Place] = {}
         for segment in segments:
@@ -28,6 +29,7 @@ class Schedule:
             self._starts.pop()
         self.segments.append(segment)
         self._starts.append(segment.step)
+        self.revision += 1
         self._places.clear()
 
     @property

@@ -81,13 +81,16 @@ class PlacementRequest(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """I am alive. `node` is the role's main identity; servers add what they have applied and what they keep."""
+    """A sign of life. `node` is the role's main identity.
+
+    A server adds the last version that it has applied, the revision of its plan, and the versions that it keeps.
+    """
 
     node: NodeId
     incarnation: int = 0
     epoch: int = 0
     applied: int = -2
-    segments: int = 0
+    revision: int = 0
     kept: tuple[int, ...] = ()
 
 

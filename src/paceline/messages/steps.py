@@ -36,13 +36,15 @@ class Assign(Message, frozen=True):
 class Plan(Message, frozen=True):
     """All segments so far: how many slots each step has, and its window.
 
-    `final` is the last version of a job that was stopped, -1 while there may be more.
+    A plan replaces the whole of an earlier one, which has a lower `revision`. `final` is the last version of a job that
+    was stopped, -1 while there may be more.
     """
 
     generation: int
     segments: tuple[Segment, ...]
     final: int = -1
     incarnation: int = 0
+    revision: int = 0
 
 
 class Summed(Message, frozen=True):

@@ -126,7 +126,7 @@ class Cluster:
         message = Assign(1, 0, self.placement, SPEC, BLOCKS, True, at=self.version, begun=begun)
         for node in self.services:
             self.front.send(node, message)
-            self.front.send(node, Plan(1, (PLAN,)))
+            self.front.send(node, Plan(1, (PLAN,), revision=1))
         alive = [n for n in self.placement.holders if n in self.services]
         self.until(Beat, alive, lambda beat: beat.epoch == self.epoch)
 

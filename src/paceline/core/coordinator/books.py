@@ -199,7 +199,9 @@ class Books:
 
     def plan(self) -> Plan:
         """All segments so far."""
-        return Plan(self.generation, tuple(self.schedule.segments), self.final, self.incarnation)
+        return Plan(
+            self.generation, tuple(self.schedule.segments), self.final, self.incarnation, self.schedule.revision
+        )
 
     def is_current(self, incarnation: int, epoch: int) -> bool:
         """Whether a message speaks of this incarnation and placement."""

@@ -192,7 +192,7 @@ class Roster:
             if beat.incarnation == self._job.incarnation and server in self._job.holders and beat.applied >= -1:
                 effects += self._missing(server, beat.applied)  # it enters when it has them
             return effects + self._late(server, beat)
-        if beat.segments < len(self._job.schedule.segments):
+        if beat.revision < self._job.schedule.revision:
             effects.append(Send(server, self._job.plan()))
         if server not in self._job.holders:
             return effects

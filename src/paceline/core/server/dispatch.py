@@ -12,6 +12,7 @@ import msgspec
 
 from paceline.core.effects import Send
 from paceline.core.message_parts import LEAST_NBYTES, cuts, part_nbytes
+from paceline.core.segments import Schedule
 from paceline.core.server.block_groups import shares
 from paceline.core.server.block_store import SumKey
 from paceline.core.server.held_versions import Holding
@@ -138,10 +139,10 @@ class ServerCore(Holding):
                 return self._choose(message, now)
             case Assign():
                 return self._assign(message, now)
-            case Plan(segments=segments, final=final, incarnation=incarnation):
-                if incarnation == self.incarnation:
-                    for segment in segments[len(self.schedule.segments) :]:
-                        self.schedule.append(segment)
+            case Plan(segments=segments, final=final, incarnation=incarnation, revision=revision):
+                if incarnation == self.incarnation and revision >= self.revision:
+                    if revision > self.revision:
+                        self.schedule, self.revision = Schedule(segments), revision
                     self.final = max(self.final, final)
                     self._finish()
             case Unpin(incarnation=incarnation, version=version):

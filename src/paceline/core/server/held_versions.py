@@ -64,6 +64,7 @@ class Holding:
         self.final = -1
         self.watermark = Watermark()
         self.schedule = Schedule()
+        self.revision = 0
         self.failed: Abort | None = None
         self.steps: dict[int, StepSum] = {}
         self.refused: dict[str, int] = {}
@@ -101,9 +102,8 @@ class Holding:
     def _beat(self, now: float) -> Send:
         self._next_beat = now + self.heartbeat_s
         kept = tuple(sorted(self._kept))
-        segments = len(self.schedule.segments)
         applied = self.applied if self._anchored else -2
-        return Send(COORDINATOR, Beat(self.node, self.incarnation, self.epoch, applied, segments, kept))
+        return Send(COORDINATOR, Beat(self.node, self.incarnation, self.epoch, applied, self.revision, kept))
 
     def _refuse(self, sender: NodeId, req: int, rule: str, detail: str) -> list[Send]:
         self.refused[rule] = self.refused.get(rule, 0) + 1
@@ -210,7 +210,7 @@ class Holding:
     def _forget_all(self) -> None:
         self.applied = self.final = -1
         self.watermark = Watermark()
-        self.schedule = Schedule()
+        self.schedule, self.revision = Schedule(), 0
         self.saving = self._saved = self._not_loaded = self._waiting = None
         self._anchored = False
         self._gap_told = (0, -2)

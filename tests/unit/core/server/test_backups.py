@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.kit.core import HYPER, Recorder, fence, segment, sent
+from tests.kit.core import HYPER, Recorder, fence, plan, segment, sent
 from tests.kit.placed_server import ALL, Server, joined, placement
 
 from paceline.core.server.block_store import SumKey
@@ -15,7 +15,6 @@ from paceline.messages import (
     CopyPart,
     CopyPartAck,
     NotLoaded,
-    Plan,
     Pull,
     PullReply,
     PushAck,
@@ -306,7 +305,7 @@ def test_sums_that_a_copy_waits_for_are_not_dropped_when_the_job_ends_before_it_
         if step < 2:
             primary.commit(step + 1, 5 + step)
             joiner.commit(step + 1, 5 + step)
-    stopped = Plan(1, (segment(slots=1, end_step=20), segment(step=2, slots=1, end_step=2)), 2)
+    stopped = plan(segment(slots=1, end_step=20), segment(step=2, slots=1, end_step=2), final=2)
     for server in (primary, joiner):
         server.tell(stopped)
     store = joiner.core.copies.joiners["s0"].store

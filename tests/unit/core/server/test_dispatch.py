@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.kit.core import BLOCKS, Recorder, ServerKit, fence, frame, model, segment, sent
+from tests.kit.core import BLOCKS, Recorder, ServerKit, fence, frame, model, plan, segment, sent
 
 from paceline.core.effects import Send
 from paceline.core.server.block_store import SumKey
@@ -16,7 +16,6 @@ from paceline.messages import (
     Beat,
     Choose,
     Ok,
-    Plan,
     Pull,
     PullReply,
     PushAck,
@@ -82,9 +81,26 @@ def test_the_plan_says_how_many_slots_a_step_has() -> None:
     assert len(sent(server.push(0, 1, 6), Ready)) == 1
     server.commit(1, 0, 5, 6)
     assert len(sent(server.push(1, 0, 7), Ready)) == 1, "the last step has one slot only"
-    server.tell(Plan(1, (segment(data_len=6, end_step=2), segment(step=2, end_step=4, data_len=8))))
-    server.tell(Plan(1, (segment(data_len=6, end_step=2),)))
+    server.tell(plan(segment(data_len=6, end_step=2), segment(step=2, end_step=4, data_len=8)))
+    server.tell(plan(segment(data_len=6, end_step=2)))
     assert len(server.core.schedule.segments) == 2, "an older plan that arrives late changes nothing"
+
+
+def test_a_plan_of_a_higher_revision_replaces_the_whole_schedule() -> None:
+    first = segment(slots=2, data_len=20, end_step=5)
+    server = ServerKit(first)
+    replaced = (first, segment(step=1, offset=4, slots=4, data_len=20, end_step=3))
+    server.tell(plan(*replaced, revision=2))
+    server.tell(plan(first, segment(step=1, offset=4, slots=1, data_len=20, end_step=9), revision=3))
+    assert [s.slots for s in server.core.schedule.segments] == [2, 1], "as many segments as before, and one is another"
+    server.tell(plan(*replaced, revision=2))
+    assert [s.slots for s in server.core.schedule.segments] == [2, 1], "a lower revision is ignored"
+    (beat, *_) = sent(server.core.tick(9.0), Beat)
+    assert beat.revision == 3
+    server.push(0, 0, 5)
+    server.push(0, 1, 6)
+    server.commit(1, 0, 5, 6)
+    assert len(sent(server.push(1, 0, 7), Ready)) == 1, "step 1 has the one slot of the new segment"
 
 
 def test_ready_tells_how_old_the_oldest_state_was() -> None:
@@ -232,8 +248,8 @@ def test_when_a_job_was_stopped_nothing_is_held_beyond_its_last_version(window: 
     server.commit(1, 0, *((5, 6) if slots == 2 else (5,)))
     server.push(1, 0, 7, base=1)
     closing = segment(step=1, offset=4, end_step=1, slots=slots, window=window)
-    plan = Plan(1, (segment(slots=slots, data_len=40, window=window, end_step=10), closing), final=1)
-    server.tell(plan)
+    stopped = plan(segment(slots=slots, data_len=40, window=window, end_step=10), closing, final=1)
+    server.tell(stopped)
     assert server.core.steps == {}
     assert server.store.dropped == [SumKey(1, None if slots == 2 else fence(7))]
     assert sent(server.push(1, 0, 8, base=1), PushAck)[0].outcome == "late"
@@ -244,7 +260,7 @@ def test_a_commit_that_is_still_on_its_way_keeps_what_it_needs() -> None:
     first = segment(slots=1, data_len=20, window=3, end_step=10)
     server = ServerKit(first)
     server.push(2, 0, 7, base=0)
-    server.tell(Plan(1, (first, segment(slots=1, step=1, offset=2, end_step=1, window=3)), final=1))
+    server.tell(plan(first, segment(slots=1, step=1, offset=2, end_step=1, window=3), final=1))
     server.commit(1, 2, 7)
     assert [c.step for _, c in server.store.applied] == [INIT_STEP, 2]
     assert server.core.steps == {}
