@@ -143,6 +143,10 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
         """The in-sync set of `block`, its primary first."""
         return (self.owners[block], *self.backups[block]) if self.backups else (self.owners[block],)
 
+    def owned(self, server: NodeId) -> tuple[int, ...]:
+        """The blocks whose primary is `server`, in order."""
+        return tuple(block for block, owner in enumerate(self.owners) if owner == server)
+
     @property
     def holders(self) -> tuple[NodeId, ...]:
         """Every server that has, or is being sent, a copy of some block."""

@@ -1,20 +1,23 @@
-"""Where copies of blocks should be: shortage first, then those that leave, then balance by bytes. Pure.
+"""Which server should hold which block: the owner and the backups of each, by bytes. Pure functions.
 
-Two questions are asked of one placement: what can be made of the copies that are there (`settle`: roles change, what
-is too much goes), and which copies should be made next (`joins`). Asked again and again, both end.
+A new job gets `balance` (owners) and `spread` (backups). When a server is lost, `promote` names its heirs.
+Later `settle` makes the best of the copies that exist (it changes owners and drops surplus copies), and `joins` names
+the copies to make next: blocks that lack a copy first, then blocks of servers that leave, then balance. A caller that
+repeats `settle` and `joins` reaches a state in which neither changes anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 
 from paceline.types import BlockSpec, NodeId, Placement
 
 BATCH_NBYTES = 256 << 20
-"""Of copies that are made at once."""
+"""The most bytes of copies that are under way at once; one larger block may still go alone."""
 
-_UNEVEN = 0.2  # of the mean: what is less uneven than this is left as it is
+_UNEVEN = 0.2  # of the mean load: a smaller difference between two servers is not worth a move
 
 Owners = tuple[NodeId, ...]
 Backups = tuple[tuple[NodeId, ...], ...]
@@ -23,9 +26,9 @@ Joining = tuple[tuple[NodeId, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """The servers there are: `staying` ones, in order, and those that leave.
+    """The servers of the job: those that stay, in order, and those that leave.
 
-    Pairs in `barred` cannot reach each other, `unfit` ones cannot be reached by some worker.
+    `barred` lists pairs of servers that cannot reach each other, `unfit` the servers that some worker cannot reach.
     """
 
     staying: tuple[NodeId, ...]
@@ -36,17 +39,32 @@ class Servers:
 
     @property
     def copies(self) -> int:
-        """Of each block, as many as can be."""
+        """The number of copies that each block should have."""
         return min(self.replicas + 1, len(self.staying))
 
     @property
     def suspects(self) -> frozenset[NodeId]:
-        """Servers that some other one cannot reach: the last to be given copies."""
+        """Servers that another server cannot reach: they get copies last."""
         return frozenset(peer for _, peer in self.barred)
 
     def reach(self, a: NodeId, b: NodeId) -> bool:
-        """Whether the two can reach each other, as far as is known."""
+        """Whether no report says that `a` and `b` cannot reach each other."""
         return (a, b) not in self.barred and (b, a) not in self.barred
+
+
+def balance(blocks: Sequence[BlockSpec], servers: Sequence[NodeId]) -> Owners:
+    """Owners for a new placement, balanced by bytes: the largest block goes to the least loaded server.
+
+    Deterministic for the same blocks and the same order of servers.
+    """
+    load = [(0, i) for i in range(len(servers))]
+    heapify(load)
+    owners = [""] * len(blocks)
+    for block in sorted(blocks, key=lambda b: (-b.nbytes, b.index)):
+        nbytes, i = load[0]
+        owners[block.index] = servers[i]
+        heapreplace(load, (nbytes + block.nbytes, i))
+    return tuple(owners)
 
 
 def spread(blocks: Sequence[BlockSpec], owners: Owners, servers: Sequence[NodeId], replicas: int) -> Backups:
@@ -68,9 +86,9 @@ def spread(blocks: Sequence[BlockSpec], owners: Owners, servers: Sequence[NodeId
 def promote(
     blocks: Sequence[BlockSpec], placement: Placement, lost: NodeId, alive: frozenset[NodeId]
 ) -> tuple[Owners, Backups] | None:
-    """The placement without `lost`: of each in-sync set the living member with the least bytes to serve takes over.
+    """Owners and backups without `lost`: in each in-sync set the living member with the least load is promoted.
 
-    None if a block has no other living member: nobody else may be promoted.
+    None if a block has no other living member: only a member may be promoted.
     """
     load = dict.fromkeys(alive, 0)
     for block in blocks:
@@ -92,12 +110,12 @@ def promote(
 
 
 def normal(backups: Sequence[tuple[NodeId, ...]]) -> Backups:
-    """Nothing at all where no block has a backup."""
+    """`backups`, or () if no block has one."""
     return tuple(backups) if any(backups) else ()
 
 
 def settle(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers) -> tuple[Owners, Backups]:
-    """The best that can be made of the copies there are: nothing is moved, nobody is added."""
+    """The best owners and backups from the copies that exist: surplus copies go, no copy is made."""
     load = _loads(blocks, placement, servers)
     sets: list[list[NodeId]] = []
     for block in blocks:
@@ -117,7 +135,7 @@ def settle(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers) 
 
 
 def _roles(blocks: Sequence[BlockSpec], before: Owners, sets: Sequence[Sequence[NodeId]], servers: Servers) -> Owners:
-    """Who of each set is the primary: whoever was, unless it leaves, or others have much less to serve."""
+    """The owner of each block: the present one, unless it leaves or another member serves many fewer bytes."""
     owners = list(before)
     serving = {s: 0 for s in servers.staying if s not in servers.unfit}
     for block in blocks:
@@ -153,7 +171,7 @@ def _roles(blocks: Sequence[BlockSpec], before: Owners, sets: Sequence[Sequence[
 
 
 def joins(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers, limit: int = BATCH_NBYTES) -> Joining:
-    """The copies to be made next, at most about `limit` bytes: where one is lacking, else where it is uneven."""
+    """The copies to make next, about `limit` bytes at most: for blocks that lack one, else to even out the load."""
     load = _loads(blocks, placement, servers)
     wanted: dict[NodeId, list[int]] = {}
     budget = limit

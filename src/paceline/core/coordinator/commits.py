@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.core.balance import owned
 from paceline.core.coordinator.books import Books
 from paceline.core.coordinator.checkpoints import Keeping
 from paceline.core.coordinator.gate import Passed, clip_scale, disagreement, mean_logs
@@ -159,9 +158,9 @@ class Commits:
         """Interchangeable attempts: which servers used others than those that the commit names."""
         assert self._job.placement is not None
         named = tuple(s.fence for s in passed.seals)
-        owners, servers = self._job.placement.owners, sorted(self._job.owners)
+        placement, servers = self._job.placement, sorted(self._job.owners)
         return tuple(
-            (owned(owners, server), ready.fences)
+            (placement.owned(server), ready.fences)
             for server, ready in zip(servers, passed.ready, strict=True)
             if ready.fences != named
         )

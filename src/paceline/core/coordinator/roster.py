@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from paceline.core.balance import balance
 from paceline.core.coordinator.books import Books
 from paceline.core.coordinator.commits import Commits
 from paceline.core.coordinator.leasing import Desk
@@ -12,7 +11,7 @@ from paceline.core.coordinator.recovery import Recovery
 from paceline.core.coordinator.requests import RequestBook
 from paceline.core.effects import Effect, JobFact, ModelFact, PlacementFact, Send
 from paceline.core.layout import cut
-from paceline.core.placement_plan import spread
+from paceline.core.placement_plan import balance, spread
 from paceline.errors import MismatchError, SlotPoisonedError
 from paceline.messages import (
     Abort,

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import msgspec
 
-from paceline.core.balance import owned
 from paceline.core.effects import Send
 from paceline.core.message_parts import PUSH_NBYTES, push_cuts
 from paceline.core.worker.requests import Asking
@@ -124,7 +123,7 @@ class WorkerCore:
         self.placement = prepared.placement
         versions = {block: self.held[s] for s, blocks in self.mine.items() for block in blocks}
         servers = sorted(set(prepared.placement.owners) | set(prepared.placement.addresses))
-        self.mine = {s: owned(prepared.placement.owners, s) for s in servers}
+        self.mine = {s: prepared.placement.owned(s) for s in servers}
         self.mine = {s: blocks for s, blocks in self.mine.items() if blocks}
         found = {s: {versions.get(b, -1) for b in blocks} for s, blocks in self.mine.items()}
         self.held = {s: next(iter(known)) if len(known) == 1 else -1 for s, known in found.items()}
