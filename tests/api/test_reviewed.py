@@ -8,6 +8,7 @@ import psutil
 import pytest
 import torch
 from tests.kit.line import error, line, points
+from tests.kit.statuses import status
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -35,14 +36,14 @@ STATUS = {
 
 
 def test_numbers_that_json_does_not_know_are_shown_as_text() -> None:
-    assert "loss nan · grad inf" in describe(STATUS)
+    assert "loss nan · grad inf" in describe(status(STATUS))
     assert shown(None) == "None"
 
 
 def test_the_progress_line_names_whom_a_step_waits_for() -> None:
     slowest = {"step": 3, "slot": 1, "worker": "worker-1", "seconds": 22.4}
-    assert "waits for slot 1 of step 3, 22 s at worker-1" in describe({**STATUS, "slowest": slowest})
-    assert "waits for" not in describe({**STATUS, "slowest": {**slowest, "seconds": 0.4}})
+    assert "waits for slot 1 of step 3, 22 s at worker-1" in describe(status(STATUS, slowest=slowest))
+    assert "waits for" not in describe(status(STATUS, slowest={**slowest, "seconds": 0.4}))
 
 
 def test_metrics_of_one_name_do_not_hide_each_other() -> None:

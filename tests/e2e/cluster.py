@@ -20,6 +20,7 @@ import psutil
 
 from paceline.clients.observer import Observer
 from paceline.errors import TransportError, UsageError
+from paceline.messages.status import Status
 from paceline.runtime.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,7 +134,7 @@ class Live:
             time.sleep(0.01)
         return "".join(self.lines)
 
-    def status(self) -> dict[str, Any] | None:
+    def status(self) -> Status | None:
         """What the coordinator says, None while there is none."""
         try:
             address, token = RunDir(self.dir).coordinator(), RunDir(self.dir).token()
@@ -149,7 +150,7 @@ class Live:
         finally:
             observer.close()
 
-    def until(self, reached: Callable[[dict[str, Any]], bool], timeout_s: float = 60.0) -> dict[str, Any]:
+    def until(self, reached: Callable[[Status], bool], timeout_s: float = 60.0) -> Status:
         """Wait until the run's status is as wanted."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.process.poll() is None:
@@ -159,9 +160,9 @@ class Live:
             time.sleep(0.05)
         raise AssertionError(f"the run never got there:\n{self.output()}")
 
-    def until_version(self, version: int) -> dict[str, Any]:
+    def until_version(self, version: int) -> Status:
         """Wait for a commit."""
-        return self.until(lambda status: bool(status["version"] >= version))
+        return self.until(lambda status: status.version >= version)
 
     def roles(self) -> dict[str, psutil.Process]:
         """The processes of the run, by name."""

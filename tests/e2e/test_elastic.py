@@ -64,10 +64,10 @@ def test_a_coordinator_that_dies_is_back_in_a_moment(tmp_path: Path) -> None:
         running.until_version(3)
         address = RunDir(running.dir).coordinator()
         strike(running, "coordinator", signal.SIGKILL)
-        version = running.until(lambda status: status["generation"] == 2)["version"]
+        version = running.until(lambda status: status.generation == 2).version
         running.until_version(version + 1)
         strike(running, "coordinator", signal.SIGTERM)
-        running.until(lambda status: status["generation"] == 3)
+        running.until(lambda status: status.generation == 3)
         assert RunDir(running.dir).coordinator() == address
         ended = running.wait()
     summary = summary_of(ended, tmp_path)
@@ -87,7 +87,7 @@ def test_a_coordinator_whose_port_is_taken_is_found_at_another(tmp_path: Path) -
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             strike(running, "coordinator")
             _bind(taken, urlsplit(address).port or 0)
-            running.until(lambda status: status["generation"] == 2)
+            running.until(lambda status: status.generation == 2)
             assert RunDir(running.dir).coordinator() != address
             ended = running.wait()
     summary = summary_of(ended, tmp_path)
@@ -109,7 +109,7 @@ def _bind(taken: socket.socket, port: int) -> None:
 def test_a_server_that_dies_means_going_back_to_a_checkpoint(tmp_path: Path) -> None:
     options = ["-w", "2", "-s", "2", "--checkpoint-every", "2"]
     with live(tmp_path, options, TRAIN_CASE, "norm", "--sleep", SLOW) as running:
-        running.until(lambda status: status["checkpoint"] is not None and status["version"] >= 5)
+        running.until(lambda status: status.checkpoint is not None and status.version >= 5)
         strike(running, "server-0")
         ended = running.wait()
     summary = summary_of(ended, tmp_path)
@@ -124,7 +124,7 @@ def test_a_server_that_dies_means_going_back_to_a_checkpoint(tmp_path: Path) -> 
 def test_without_a_checkpoint_everyone_begins_anew(tmp_path: Path) -> None:
     options = ["-w", "2", "-s", "1", "--checkpoint-every", "0"]
     with live(tmp_path, options, TRAIN_CASE, "norm", "--sleep", SLOW) as running:
-        version = running.until_version(3)["version"]
+        version = running.until_version(3).version
         strike(running, "server-0")
         ended = running.wait()
     summary = summary_of(ended, tmp_path)
@@ -142,7 +142,7 @@ def test_a_server_that_dies_when_the_workers_have_ended(tmp_path: Path) -> None:
         running.until_version(1)
         observer = Observer(RunDir(running.dir).coordinator, RunDir(running.dir).token())
         deadline = time.monotonic() + 60.0
-        while (status := observer.status())["step"] < 12 or status["workers_alive"]:
+        while (status := observer.status()).step is None or status.step < 12 or status.workers_alive:
             assert time.monotonic() < deadline
         strike(running, "server-0")
         observer.close()
@@ -156,11 +156,11 @@ def test_a_server_that_dies_when_the_workers_have_ended(tmp_path: Path) -> None:
 
 def test_a_worker_that_is_told_to_leave_hands_back_what_it_holds(tmp_path: Path) -> None:
     with live(tmp_path, ["-w", "3", "-s", "1"], TRAIN_CASE, "norm", "--sleep", SLOW) as running:
-        running.until(lambda status: status["version"] >= 2 and status["workers_alive"] == 3)
+        running.until(lambda status: status.version >= 2 and status.workers_alive == 3)
         process = running.roles()["worker-1"]
         process.send_signal(signal.SIGTERM)
-        running.until(lambda status: status["workers"] == ["worker-0", "worker-2"])
-        running.until(lambda status: status["wanted_workers"] == 2)
+        running.until(lambda status: status.workers == ("worker-0", "worker-2"))
+        running.until(lambda status: status.wanted_workers == 2)
         psutil.wait_procs([process], timeout=10.0)
         assert "worker-1" not in running.roles()
         ended = running.wait()
@@ -190,7 +190,7 @@ def test_workers_join_and_leave_from_another_terminal(tmp_path: Path) -> None:
             joining(elsewhere, running.dir, SMALL, *FOREVER) as first,
             joining(elsewhere, running.dir) as second,
         ):
-            running.until(lambda status: status["workers_alive"] == 3)
+            running.until(lambda status: status.workers_alive == 3)
             first.send_signal(signal.SIGINT)
             said, _ = first.communicate(timeout=20.0)
             assert first.returncode == 0, said
@@ -198,9 +198,9 @@ def test_workers_join_and_leave_from_another_terminal(tmp_path: Path) -> None:
             second.send_signal(signal.SIGTERM)
             said, _ = second.communicate(timeout=20.0)
             assert second.returncode == 0, said
-        status = running.until(lambda status: status["workers"] == ["worker-0"])
-        assert status["lost_workers"] == 0
-        version = status["version"]
+        status = running.until(lambda status: status.workers == ("worker-0",))
+        assert status.lost_workers == 0
+        version = status.version
         running.until_version(version + 2)
         running.process.send_signal(signal.SIGINT)
         assert running.wait(10.0).code == 130
@@ -223,15 +223,15 @@ def test_a_run_grows_and_shrinks(tmp_path: Path) -> None:
         running.until_version(1)
         more = run([*PACELINE, "scale", "run", "-w", "3"], tmp_path, timeout_s=20).check()
         assert "3 workers instead of 1" in more.out
-        running.until(lambda status: status["workers"] == ["worker-0", "worker-1", "worker-2"])
+        running.until(lambda status: status.workers == ("worker-0", "worker-1", "worker-2"))
         fewer = run([*PACELINE, "scale", "run", "-w", "2"], tmp_path, timeout_s=20).check()
         assert "2 workers instead of 3" in fewer.out
-        status = running.until(lambda status: status["workers"] == ["worker-0", "worker-1"])
-        assert status["lost_workers"] == 0
+        status = running.until(lambda status: status.workers == ("worker-0", "worker-1"))
+        assert status.lost_workers == 0
         none = run([*PACELINE, "scale", "run", "-w", "0"], tmp_path, timeout_s=20).check(2)
         assert "--workers must be at least 1, not 0" in none.out
         strike(running, "coordinator")
-        running.until(lambda status: status["generation"] == 2 and status["workers_alive"] == 2)
+        running.until(lambda status: status.generation == 2 and status.workers_alive == 2)
         running.process.send_signal(signal.SIGINT)
         ended = running.wait(10.0)
     assert "worker-2 was told to leave" in ended.out
@@ -240,10 +240,10 @@ def test_a_run_grows_and_shrinks(tmp_path: Path) -> None:
 
 def test_a_role_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
     with live(tmp_path, ["-w", "2", "--max-restarts", "1"], SMALL, *FOREVER) as running:
-        running.until(lambda status: status["version"] >= 1 and status["workers_alive"] == 2)
+        running.until(lambda status: status.version >= 1 and status.workers_alive == 2)
         _strike_until_given_up(running, "worker-1")
-        running.until(lambda status: status["wanted_workers"] == 1)
-        version = running.until(lambda status: status["workers"] == ["worker-0"])["version"]
+        running.until(lambda status: status.wanted_workers == 1)
+        version = running.until(lambda status: status.workers == ("worker-0",)).version
         running.until_version(version + 2)
         _strike_until_given_up(running, "coordinator")
         ended = running.wait(20.0)

@@ -12,44 +12,44 @@ from typing import Any
 import pytest
 from tests.e2e.cluster import PACELINE, Live, live, run
 
+from paceline.messages.status import Status
 from paceline.testing.chaos.campaigns import SCRIPT
 
 EPOCHS = 4
 SHAPE = ["--seed", "7", "-w", "2", "-s", "3", "--replicas", "1"]
 
 
-def is_whole(status: dict[str, Any]) -> bool:
+def is_whole(status: Status) -> bool:
     """Whether every block has all its copies, and every server is there."""
-    placement = status["placement"]
-    return placement is not None and placement["short"] == 0 and len(status["servers"]) == 3
+    return status.placement.short == 0 and len(status.servers) == 3
 
 
 def kill_servers(running: Live, kills: int) -> None:
     """One server after the other, each time when every block has a copy elsewhere."""
     for number in range(kills):
-        version = running.until(is_whole)["version"]
-        version = running.until_version(version + 2)["version"]
+        version = running.until(is_whole).version
+        version = running.until_version(version + 2).version
         running.roles()[f"server-{number % 3}"].send_signal(signal.SIGKILL)
         began = time.monotonic()
         running.until_version(version + 3)
         assert time.monotonic() - began < 5.0, "the others go on at once"
 
 
-def hang(running: Live, name: str) -> dict[str, Any]:
+def hang(running: Live, name: str) -> Status:
     """Stop a role for good: it is another process that goes on."""
-    version = running.until(is_whole)["version"]
+    version = running.until(is_whole).version
     stopped = running.roles()[name]
     stopped.send_signal(signal.SIGSTOP)
 
-    def goes_on(status: dict[str, Any]) -> bool:
-        return is_whole(status) and status["version"] > version + 3 and _pid(status, name) != stopped.pid
+    def goes_on(status: Status) -> bool:
+        return is_whole(status) and status.version > version + 3 and _pid(status, name) != stopped.pid
 
     return running.until(goes_on)
 
 
-def _pid(status: dict[str, Any], name: str) -> int:
-    pids = {process["name"]: process["pid"] for process in status["processes"]}
-    pid: int = status["pid"] if name == "coordinator" else pids.get(name, 0)
+def _pid(status: Status, name: str) -> int:
+    pids = {process.name: process.pid for process in status.processes}
+    pid: int = status.pid if name == "coordinator" else pids.get(name, 0)
     return pid
 
 
@@ -131,7 +131,7 @@ def test_who_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
         ended = running.wait()
     for name in ("server-1", "coordinator"):
         assert re.search(rf"{name} has not answered for \d+ s: it is killed", ended.out), ended.out
-    assert (status["rewinds"], status["lost_workers"]) == (0, 0)
+    assert (status.rewinds, status.lost_workers) == (0, 0)
     assert len(re.findall(r"restarted \(\d", ended.out)) == 2, ended.out
 
 
@@ -141,7 +141,7 @@ def test_a_server_that_is_given_up_does_not_end_a_run_that_others_can_carry(tmp_
     with live(tmp_path, [*SHAPE, "--slots", "4", "--max-restarts", "0"], SCRIPT, *script) as running:
         running.until(is_whole)
         running.roles()["server-1"].send_signal(signal.SIGKILL)
-        running.until(lambda status: status["wanted_servers"] == 2 and status["placement"]["short"] == 0)
+        running.until(lambda status: status.wanted_servers == 2 and status.placement.short == 0)
         ended = running.wait()
     ended.check()
     why = "server-1 ended (signal 9), and --max-restarts is 0"

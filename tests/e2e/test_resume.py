@@ -23,7 +23,7 @@ STARTED = ["-w", "2", "-s", "2", "--seed", "7", "--checkpoint-every", "2"]
 
 def cut_off(running: Live, *, checkpoints: int) -> list[Path]:
     """A power cut, as far as a process sees one: everything is killed at once, when so many checkpoints are whole."""
-    running.until(lambda status: len(whole(running.dir)) >= checkpoints and status["version"] >= 5)
+    running.until(lambda status: len(whole(running.dir)) >= checkpoints and status.version >= 5)
     running.process.send_signal(signal.SIGSTOP)  # nobody restarts anything
     kill_all(running)
     return whole(running.dir)

@@ -216,8 +216,8 @@ def test_a_worker_that_hangs_is_replaced_and_may_come_back(tmp_path: Path) -> No
         running.until_version(2)
         sleeper = running.roles()["worker-1"]
         sleeper.suspend()
-        running.until(lambda status: "worker-1" not in status["workers"])
-        version = running.until(lambda status: status["lost_workers"] == 1)["version"]
+        running.until(lambda status: "worker-1" not in status.workers)
+        version = running.until(lambda status: status.lost_workers == 1).version
         sleeper.resume()
         ended = running.wait()
     assert ended.code == 0, ended.out

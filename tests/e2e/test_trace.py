@@ -23,8 +23,8 @@ def test_a_run_that_is_hurt_interrupted_and_resumed(tmp_path: Path) -> None:
     with live(tmp_path, options, SMALL, "--epochs", "100000", "--sleep", "0.01") as running:
         running.until_version(6)
         running.roles()["worker-0"].kill()
-        version = running.until(lambda status: bool(status["lost_workers"]))["version"]
-        running.until(lambda status: status["version"] > version + 5 and len(status["workers"]) == 2)
+        version = running.until(lambda status: bool(status.lost_workers)).version
+        running.until(lambda status: status.version > version + 5 and len(status.workers) == 2)
         running.process.send_signal(signal.SIGINT)
         ended = running.wait(20.0)
     assert ended.code == 130, ended.out

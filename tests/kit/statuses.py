@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
+from paceline.messages.status import RunSummary, Status
 from paceline.testing.chaos.watch import Process, Seen
 
 PIDS = {"coordinator": 10, "server-0": 20, "server-1": 21, "worker-0": 30, "worker-1": 31, "worker-2": 32}
@@ -26,3 +30,13 @@ def seen(at: float = 0.0, version: int = 5, *, pids: dict[str, int] | None = Non
         "processes": {name: Process(name, name.split("-")[0], pid) for name, pid in found.items()},
     }
     return Seen(**{**fields, **changes})
+
+
+def status(*documents: Mapping[str, Any], **fields: Any) -> Status:
+    """A status out of JSON-like values; later documents replace fields of earlier ones."""
+    return msgspec.convert({key: value for d in (*documents, fields) for key, value in d.items()}, Status)
+
+
+def summary(*documents: Mapping[str, Any], **fields: Any) -> RunSummary:
+    """A summary, in the same way."""
+    return msgspec.convert({key: value for d in (*documents, fields) for key, value in d.items()}, RunSummary)

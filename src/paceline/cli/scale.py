@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from paceline.messages.status import Status
     from paceline.runtime.rundir import RunDir
 
 
@@ -47,9 +48,9 @@ def command(run: Path | None, workers: int | None, servers: int | None) -> None:
         observer.close()
     _keep(where, {"workers": workers, "servers": servers})
     if workers is not None:
-        click.echo(f"{path}: {_change('worker', workers, before['wanted_workers'])}")
+        click.echo(f"{path}: {_change('worker', workers, before.wanted_workers or 0)}")
     if servers is not None:
-        click.echo(f"{path}: {_change('server', servers, before['wanted_servers'], len(before['draining']))}")
+        click.echo(f"{path}: {_change('server', servers, before.wanted_servers or 0, len(before.draining))}")
 
 
 def _keep(where: RunDir, wanted: Mapping[str, int | None]) -> None:
@@ -65,13 +66,13 @@ def _keep(where: RunDir, wanted: Mapping[str, int | None]) -> None:
             where.write_plan(plan | {role: number for role, number in wanted.items() if number is not None})
 
 
-def _check_replicas(servers: int, status: Mapping[str, Any]) -> None:
+def _check_replicas(servers: int, status: Status) -> None:
     from paceline.errors import UsageError
 
-    if servers <= status["replicas"]:
+    if servers <= status.replicas:
         raise UsageError(
-            f"--servers {servers}: the run was started with --replicas {status['replicas']}, which needs "
-            f"{status['replicas'] + 1} servers"
+            f"--servers {servers}: the run was started with --replicas {status.replicas}, which needs "
+            f"{status.replicas + 1} servers"
         )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO
 
 from rich.console import Console
 from rich.live import Live
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from paceline.coordinator.json_numbers import shown
 from paceline.coordinator.status import describe
+from paceline.messages.status import RunSummary, Status
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
 
@@ -36,7 +37,7 @@ class TextScreen:
         colour = _COLOURS[sum(name.encode()) % len(_COLOURS)]
         self._console.print(Text(f"[{name}] ", colour) + Text(text), soft_wrap=True)
 
-    def status(self, status: Mapping[str, Any]) -> None:
+    def status(self, status: Status) -> None:
         """The newest state."""
         self._last = describe(status)
         self._console.file.flush()
@@ -44,7 +45,7 @@ class TextScreen:
             self._live.update(Text(self._last, "bold", no_wrap=True, overflow="ellipsis"))
             return
         now = time.monotonic()
-        if now >= self._next and self._last != self._shown and status.get("end_step") is not None:
+        if now >= self._next and self._last != self._shown and status.end_step is not None:
             self._next = now + self._every_s
             self._shown = self._last
             self._console.print(self._last, soft_wrap=True, highlight=False)
@@ -62,31 +63,31 @@ class TextScreen:
             self._console.print(Text(trace.rstrip()), soft_wrap=True)
         self._console.print(Text(f"paceline: {reason} ({advice})", "bold red"), soft_wrap=True)
 
-    def summary(self, summary: Mapping[str, Any]) -> None:
+    def summary(self, summary: RunSummary) -> None:
         """The run is done."""
         self._finish()
         rows: dict[str, str] = {}
         for key in ("steps", "samples", "seconds", "samples_per_s", "mode", "slots", "workers", "servers"):
-            value = summary[key]
+            value = getattr(summary, key)
             rows[key] = f"{value:,.1f}" if isinstance(value, float) else str(value)
-        rows |= {key: shown(value, ".4f") for key, value in summary["metrics"].items()}
-        if summary.get("replicas"):
-            rows["replicas"] = str(summary["replicas"])
-        if summary["stopped"]:
-            rows["stopped"] = summary["stopped"]
+        rows |= {key: shown(value, ".4f") for key, value in summary.metrics.items()}
+        if summary.replicas:
+            rows["replicas"] = str(summary.replicas)
+        if summary.stopped:
+            rows["stopped"] = summary.stopped
         for key in ("max_staleness", "skipped_slots", "wasted_slots", "lost_workers"):
-            rows[key] = str(summary[key])
-        restarts = summary.get("restarts", {})
+            rows[key] = str(getattr(summary, key))
+        restarts = summary.restarts or {}
         if any(restarts.values()):
             rows["restarts"] = ", ".join(f"{count} {role}" for role, count in restarts.items() if count)
-        if summary.get("failovers"):
-            rows["failovers"] = f"{summary['failovers']} (at most {summary['failover_s']:.1f} s without a commit)"
-        if summary.get("rewinds"):
-            rows["rewinds"] = f"{summary['rewinds']} ({summary['recomputed_steps']} steps computed again)"
+        if summary.failovers:
+            rows["failovers"] = f"{summary.failovers} (at most {summary.failover_s:.1f} s without a commit)"
+        if summary.rewinds:
+            rows["rewinds"] = f"{summary.rewinds} ({summary.recomputed_steps} steps computed again)"
         for key in ("checkpoint", "warning"):
-            if summary.get(key):
-                rows[key] = str(summary[key])
-        rows |= {key: str(summary[key]) for key in ("digest", "run")}
+            if getattr(summary, key):
+                rows[key] = getattr(summary, key)
+        rows |= {key: str(getattr(summary, key)) for key in ("digest", "run")}
         width = max(map(len, rows))
         for key, text in rows.items():  # not rich's table, which cuts a digest on a narrow screen
             self._console.print(Text(f"{key:<{width}}  {text}"), soft_wrap=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from paceline.messages.status import PlacementStatus, RunSummary, Status
 
 
 @click.command("status")
@@ -16,19 +19,25 @@ def command(run: Path | None, as_json: bool) -> None:
     """Show what RUN (by default runs/latest) is doing, or how it ended."""
     import json
 
+    import msgspec
+
     from paceline.clients.observer import Observer
     from paceline.coordinator.status import describe
     from paceline.errors import TransportError
+    from paceline.messages.status import RunSummary
     from paceline.runtime.rundir import RunDir
 
     where = RunDir.named(run)
     path, token = where.path, where.token()
     if where.summary_file.exists():
-        summary = json.loads(where.summary_file.read_text())
-        click.echo(json.dumps(summary, indent=2) if as_json else f"{path}: done after {summary['steps']} steps")
-        if not as_json:
-            for line in _lived_through(summary):
-                click.echo(line)
+        text = where.summary_file.read_text()
+        if as_json:
+            click.echo(json.dumps(json.loads(text), indent=2))
+            return
+        summary = msgspec.json.decode(text, type=RunSummary)
+        click.echo(f"{path}: done after {summary.steps} steps")
+        for line in _recovered(summary, summary.generations):
+            click.echo(line)
         return
     if (end := where.end()) is not None and not where.launched:
         click.echo(json.dumps(end, indent=2) if as_json else _ended(path, end))
@@ -48,13 +57,13 @@ def command(run: Path | None, as_json: bool) -> None:
     finally:
         observer.close()
     if as_json:
-        click.echo(json.dumps(status, indent=2))
+        click.echo(json.dumps(msgspec.to_builtins(status), indent=2))
     else:
-        click.echo(f"{path}: {status['state']}")
-        if status["headline"]:
-            click.echo(status["headline"])
+        click.echo(f"{path}: {status.state}")
+        if status.headline:
+            click.echo(status.headline)
         click.echo(describe(status))
-        for line in (*_copies(status), *_recovered(status)):
+        for line in (*_copies(status), *_recovered(status, status.generation), _checkpoint(status)):
             click.echo(line)
 
 
@@ -70,33 +79,33 @@ def _ended(path: Path, end: Mapping[str, Any]) -> str:
     return f"{path}: {end['reason']}{at}, {ago}{kept}. `paceline run --resume {path}` goes on with it"
 
 
-def _copies(status: Mapping[str, Any]) -> Iterator[str]:
+def _copies(status: Status) -> Iterator[str]:
     """Which servers hold what, and whether every block has its copies."""
-    placement, wanted = status["placement"], status["wanted_servers"]
-    pids = {process["name"]: process["pid"] for process in status["processes"]}
-    for name in sorted({*status["servers"], *placement["servers"]}):
-        primary, backup = placement["servers"].get(name, (0, 0))
-        holds = f"primary of {counted(primary, 'block')}" + f", backup of {backup}" * bool(status["replicas"] or backup)
-        who = f"{name} (pid {pids[name]})" if name in pids else f"{name} (away)"
-        yield f"{who}: {holds}" + ", being emptied" * (name in status["draining"])
-    if len(status["servers"]) != wanted:
+    placement, wanted = status.placement, status.wanted_servers
+    pids = {process.name: process.pid for process in status.processes}
+    for name in sorted({*status.servers, *placement.servers}):
+        primary, backup = placement.servers.get(name, (0, 0))
+        holds = f"primary of {counted(primary, 'block')}" + f", backup of {backup}" * bool(status.replicas or backup)
+        process = f"{name} (pid {pids[name]})" if name in pids else f"{name} (away)"
+        yield f"{process}: {holds}" + ", being emptied" * (name in status.draining)
+    if wanted is not None and len(status.servers) != wanted:
         yield f"{counted(wanted, 'server')} {'is' if wanted == 1 else 'are'} wanted"
-    if status["replicas"] or placement["building"]:
-        yield copies_in_words(placement, status["replicas"])
-    if status.get("changes"):
-        change = status["changes"][-1]
-        yield f"{change['age_s']:.0f} s ago: {change['why']}"
+    if status.replicas or placement.building:
+        yield copies_in_words(placement, status.replicas)
+    if status.changes:
+        change = status.changes[-1]
+        yield f"{change.age_s:.0f} s ago: {change.why}"
 
 
-def copies_in_words(figures: Mapping[str, Any], replicas: int) -> str:
+def copies_in_words(placement: PlacementStatus, replicas: int) -> str:
     """A line about the copies of the blocks."""
-    text = f"{counted(replicas, 'copy', 'copies')} of each of {counted(figures['blocks'], 'block')}"
-    if figures["short"]:
-        text += f"; {counted(figures['short'], 'block')} with fewer"
+    text = f"{counted(replicas, 'copy', 'copies')} of each of {counted(placement.blocks, 'block')}"
+    if placement.short:
+        text += f"; {counted(placement.short, 'block')} with fewer"
     elif replicas:
         text += ", all in sync"
-    if figures["building"]:
-        text += f"; {figures['building']} being made"
+    if placement.building:
+        text += f"; {placement.building} being made"
     return text
 
 
@@ -105,22 +114,21 @@ def counted(number: int, one: str, more: str = "") -> str:
     return f"{number} {one if number == 1 else more or one + 's'}"
 
 
-def _recovered(status: Mapping[str, Any]) -> Iterator[str]:
-    """What the run has lived through, and what it could go back to."""
-    yield from _lived_through(status)
-    checkpoint = status.get("checkpoint")
-    yield f"checkpoint: {checkpoint['folder']}, step {checkpoint['step']}" if checkpoint else "no checkpoint yet"
+def _checkpoint(status: Status) -> str:
+    """The checkpoint to which a rewind or a resumed run would return."""
+    checkpoint = status.checkpoint
+    return f"checkpoint: {checkpoint.folder}, step {checkpoint.step}" if checkpoint else "no checkpoint yet"
 
 
-def _lived_through(status: Mapping[str, Any]) -> Iterator[str]:
-    """Losses, by a state or a summary."""
-    if lost := status.get("lost_workers"):
+def _recovered(run: Status | RunSummary, generations: int) -> Iterator[str]:
+    """What the run has lost and recovered from."""
+    if lost := run.lost_workers:
         yield f"{counted(lost, 'worker')} {'was' if lost == 1 else 'were'} lost"
-    if (starts := status.get("generation") or status.get("generations") or 1) > 1:
-        yield f"the coordinator was started {starts} times"
-    if status.get("failovers"):
-        times, pause_s = counted(status["failovers"], "time"), status["failover_s"]
-        yield f"a backup took over {times}; the longest pause of commits was {pause_s:.1f} s"
-    if status.get("rewinds"):
-        times, steps = counted(status["rewinds"], "time"), counted(status["recomputed_steps"], "step")
+    if generations > 1:
+        yield f"the coordinator was started {generations} times"
+    if run.failovers:
+        times = counted(run.failovers, "time")
+        yield f"a backup took over {times}; the longest pause of commits was {run.failover_s:.1f} s"
+    if run.rewinds:
+        times, steps = counted(run.rewinds, "time"), counted(run.recomputed_steps, "step")
         yield f"rewound {times}: {steps} computed again"

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from paceline.messages import (
     Stop,
     Summary,
 )
+from paceline.messages.status import RunSummary, Status
 from paceline.transport.base import PeerDown, Port, Received
 from paceline.transport.zmq.port import ZmqPort
 from paceline.types import NodeId
@@ -49,9 +50,9 @@ class Observer:
 
     # ------------------------------------------------------------ questions
 
-    def status(self, timeout_s: float = 5.0) -> dict[str, Any]:
+    def status(self, timeout_s: float = 5.0) -> Status:
         """What the run is doing."""
-        return decoded(self._ask(StatusRequest, StatusReply, timeout_s))
+        return decode_status(self._ask(StatusRequest, StatusReply, timeout_s))
 
     def exited(self, name: str, pid: int, code: int, timeout_s: float = 5.0) -> None:
         """A process of the run has ended."""
@@ -65,9 +66,9 @@ class Observer:
         """End the job after `step`, or at the last committed version."""
         self._ask(lambda req: Stop(req, reason, step, at_once), Ok, timeout_s)
 
-    def finish(self, timeout_s: float = 120.0) -> dict[str, Any]:
-        """Close the books; returns the summary."""
-        return decoded(self._ask(Finish, Summary, timeout_s))
+    def finish(self, timeout_s: float = 120.0) -> RunSummary:
+        """Write the last checkpoint and read the digest; returns the summary."""
+        return decode_summary(self._ask(Finish, Summary, timeout_s))
 
     def shutdown(self, reason: str) -> None:
         """Tell the coordinator to end. No reply."""
@@ -129,7 +130,11 @@ class Observer:
             self._why = str(error)
 
 
-def decoded(reply: StatusReply | Summary) -> dict[str, Any]:
-    """The document in a reply."""
-    document: dict[str, Any] = msgspec.json.decode(reply.json)
-    return document
+def decode_status(reply: StatusReply) -> Status:
+    """The status in a reply."""
+    return msgspec.json.decode(reply.json, type=Status)
+
+
+def decode_summary(reply: Summary) -> RunSummary:
+    """The summary in a reply."""
+    return msgspec.json.decode(reply.json, type=RunSummary)

@@ -1,22 +1,18 @@
-"""Where the blocks are, for people and engines: who holds how many, and which lack a copy."""
+"""Builds the part of the status that tells where the blocks are."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
+from paceline.messages.status import PlacementStatus
 from paceline.types import NodeId, Placement, name_of
 
 
-def placed(placement: Placement | None, replicas: int) -> dict[str, Any]:
-    """The placement in figures.
-
-    `servers` has, by name, of how many blocks a server is the primary and a backup; `short` blocks have fewer than
-    `replicas` backups, and `building` copies are being made.
-    """
-    held: dict[str, list[int]] = {}
+def placed(placement: Placement | None, replicas: int) -> PlacementStatus:
+    """The placement in figures; blocks with fewer than `replicas` backups are short."""
     if placement is None:
-        return {"epoch": 0, "blocks": 0, "servers": held, "short": 0, "building": 0}
+        return PlacementStatus()
+    held: dict[str, list[int]] = {}
     short = 0
     for block, owner in enumerate(placement.owners):
         held.setdefault(name_of(owner), [0, 0])[0] += 1
@@ -24,17 +20,16 @@ def placed(placement: Placement | None, replicas: int) -> dict[str, Any]:
         short += len(backups) < replicas
         for backup in backups:
             held.setdefault(name_of(backup), [0, 0])[1] += 1
-    building = sum(len(blocks) for _, blocks in placement.joining)
-    return {
-        "epoch": placement.epoch,
-        "blocks": len(placement.owners),
-        "servers": held,
-        "short": short,
-        "building": building,
-    }
+    return PlacementStatus(
+        epoch=placement.epoch,
+        blocks=len(placement.owners),
+        servers={name: (primary, backup) for name, (primary, backup) in held.items()},
+        short=short,
+        building=sum(len(blocks) for _, blocks in placement.joining),
+    )
 
 
-def drained(placement: Placement | None, draining: Collection[NodeId]) -> list[str]:
-    """Names of the servers that are to leave and hold nothing any more."""
+def drained(placement: Placement | None, draining: Collection[NodeId]) -> tuple[str, ...]:
+    """Names of the servers that must leave and hold no block."""
     holders = () if placement is None else placement.holders
-    return sorted(name_of(node) for node in draining if node not in holders)
+    return tuple(sorted(name_of(node) for node in draining if node not in holders))

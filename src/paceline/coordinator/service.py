@@ -22,6 +22,7 @@ from paceline.core.coordinator.membership import RunningTime
 from paceline.core.effects import Complete, Effect, FactRow, IncarnationFact, PlacementFact, Send, Write
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Finish, Message, PullReply, Saved, Shutdown, StatusReply, StatusRequest, Summary
+from paceline.messages.status import Status
 from paceline.telemetry import tracing
 from paceline.transport.base import Event, Frame, PeerDown, PeerUp, Port, Received
 from paceline.types import NodeId
@@ -189,7 +190,7 @@ class CoordinatorService:
 
     # ------------------------------------------------------------ reports
 
-    def status(self, now: float) -> dict[str, object]:
+    def status(self, now: float) -> Status:
         """What `paceline status` and the progress line show."""
         return status_of(self.core, self.course, now, self.run)
 
@@ -212,10 +213,8 @@ class CoordinatorService:
         if readable and not (self._is_settled(now) and self._read_digest(now)):
             return
         digest = None if self._digest is None else self._digest.value
-        document = summary_of(core, self.course, self.run, digest)
-        if readable and not core.settled:
-            document["warning"] = f"the last checkpoint was not complete after {_SETTLE_S:.0f} s"
-        summary = msgspec.json.encode(document)
+        late = f"the last checkpoint was not complete after {_SETTLE_S:.0f} s" * (readable and not core.settled)
+        summary = msgspec.json.encode(summary_of(core, self.course, self.run, digest, late))
         if not going_on:
             self._summary = summary
             self.log.put("summary", summary.decode())

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from paceline.engines.processes import Line
 from paceline.engines.restart_policy import QUICK_S, Again, Decision, GiveUp
 from paceline.engines.screen import Screen
+from paceline.messages.status import Status
 from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_DONE, EXIT_LEFT, EXIT_SCRIPT, how
 
 _TAIL_LINES = 40
@@ -37,46 +35,44 @@ class Chronicle:
         """The last lines of a role."""
         return "\n".join(self._lines.get(name, []))
 
-    def status(self, status: Mapping[str, Any]) -> None:
+    def status(self, status: Status) -> None:
         """The newest state of the run, with what is new in it."""
-        if status.get("headline") and not self.begun:
+        if status.headline and not self.begun:
             self.begun = True
-            self._screen.note(str(status["headline"]))
-            if status.get("advice"):
-                self._screen.note(str(status["advice"]), warning=True)
-        rewinds, recomputed = status.get("rewinds", 0), status.get("recomputed_steps", 0)
-        if self._rewinds is not None and rewinds > self._rewinds:
-            where = f"goes back to version {status['version']}" if status["version"] >= 0 else "begins anew"
-            steps = recomputed - self._recomputed
+            self._screen.note(status.headline)
+            if status.advice:
+                self._screen.note(status.advice, warning=True)
+        if self._rewinds is not None and status.rewinds > self._rewinds:
+            where = f"goes back to version {status.version}" if status.version >= 0 else "begins anew"
+            steps = status.recomputed_steps - self._recomputed
             again = f"computes {steps} step{'s' * (steps != 1)} again"
-            why = next((c["why"] for c in status.get("changes", ())[::-1] if c["kind"] == "rewind"), "a server is lost")
+            why = next((c.why for c in status.changes[::-1] if c.kind == "rewind"), "a server is lost")
             self._screen.note(f"{why}: the job {where} and {again}", warning=True)
-        self._rewinds, self._recomputed = rewinds, recomputed
+        self._rewinds, self._recomputed = status.rewinds, status.recomputed_steps
         self._moved(status)
-        warning = status.get("warning") or ""
-        if warning and warning != self._warning:
-            self._screen.note(warning, warning=True)
-        self._warning = warning
+        if status.warning and status.warning != self._warning:
+            self._screen.note(status.warning, warning=True)
+        self._warning = status.warning
         self._screen.status(status)
 
-    def _moved(self, status: Mapping[str, Any]) -> None:
+    def _moved(self, status: Status) -> None:
         """Backups that took over, sets that shrank, and that every block has its copies again.
 
         What came before a rewind that is heard of with it is not told any more.
         """
-        generation, changes = status.get("generation", 0), status.get("changes", ())
-        told, self._changes = self._changes, (generation, changes[-1]["number"] if changes else 0)
-        undone = max((c["number"] for c in changes if c["kind"] == "rewind"), default=0)
+        generation, changes = status.generation, status.changes
+        told, self._changes = self._changes, (generation, changes[-1].number if changes else 0)
+        undone = max((c.number for c in changes if c.kind == "rewind"), default=0)
         for change in changes:
-            if told is None or (generation, change["number"]) <= told or change["number"] < undone:
+            if told is None or (generation, change.number) <= told or change.number < undone:
                 continue
-            if change["kind"] == "failover":
+            if change.kind == "failover":
                 # That no commit is lost is not said: another server may be dead already.
-                self._screen.note(f"{change['why']}: a backup took over", warning=True)
-            elif change["kind"] == "shrink":
-                self._screen.note(f"{change['why']}: those copies are made again", warning=True)
-        short = (status.get("placement") or {}).get("short", 0) > 0
-        if self._short and not short and not status.get("rewinding"):
+                self._screen.note(f"{change.why}: a backup took over", warning=True)
+            elif change.kind == "shrink":
+                self._screen.note(f"{change.why}: those copies are made again", warning=True)
+        short = status.placement.short > 0
+        if self._short and not short and not status.rewinding:
             self._screen.note("every block has its copies again")
         self._short = short
 

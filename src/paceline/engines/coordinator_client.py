@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from paceline.clients.observer import Observer, decoded
+from paceline.clients.observer import Observer, decode_status, decode_summary
 from paceline.clients.redial import Find
 from paceline.errors import UsageError
 from paceline.messages import Exited, Finish, Message, Scale, StatusReply, StatusRequest, Summary
+from paceline.messages.status import RunSummary, Status
 
 STATUS_S = 0.25
 _Make = Callable[[int], Message]
@@ -20,12 +20,13 @@ class Liaison:
     """Reports ends, asks for the status a few times a second and, once `finishing`, for the summary.
 
     One request is under way at a time. Reports go first and are repeated until the coordinator, this one or the next,
-    has heard them.
+    has heard them. `heard` is true once there was a status; until then it is `Status()`.
     """
 
     def __init__(self, find: Find, token: bytes) -> None:
-        self.status: Mapping[str, Any] = {}
-        self.summary: Mapping[str, Any] | None = None
+        self.status = Status()
+        self.heard = False
+        self.summary: RunSummary | None = None
         self.finishing = False
         self._observer = Observer(find, token)
         self._reports: deque[_Make] = deque()
@@ -64,10 +65,10 @@ class Liaison:
                 return False
             self._answered()
             if isinstance(reply, StatusReply):
-                self.status = decoded(reply)
+                self.status, self.heard = decode_status(reply), True
                 return True
             if isinstance(reply, Summary):
-                self.summary = decoded(reply)
+                self.summary = decode_summary(reply)
 
     def look(self, timeout_s: float) -> bool:
         """Ask for the status of now and wait for it; False if none came."""

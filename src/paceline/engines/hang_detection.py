@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from paceline.core.coordinator.membership import RunningTime
 from paceline.engines.restart_policy import role_of
+from paceline.messages.status import Status
 
 
 class Hanging:
@@ -40,6 +40,6 @@ class Hanging:
         return found
 
 
-def taking_part(status: Mapping[str, Any]) -> set[int]:
+def taking_part(status: Status) -> set[int]:
     """The processes of a run, as its coordinator knows them; itself among them."""
-    return {process["pid"] for process in status.get("processes", ())} | {status.get("pid", 0)}
+    return {process.pid for process in status.processes} | {status.pid}

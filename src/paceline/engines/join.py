@@ -65,8 +65,8 @@ class JoinedWorker:
             ) from None
         finally:
             observer.close()
-        if status.get("failure"):
-            raise UsageError(f"{self.plan.run} has failed: {status['failure']['reason']}")
+        if status.failure is not None:
+            raise UsageError(f"{self.plan.run} has failed: {status.failure.reason}")
 
     def _answers(self) -> bool:
         with suppress(UsageError):

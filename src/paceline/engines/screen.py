@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
+
+from paceline.messages.status import RunSummary, Status
 
 
 class Screen(Protocol):
@@ -13,7 +14,7 @@ class Screen(Protocol):
         """A role printed a line."""
         ...
 
-    def status(self, status: Mapping[str, Any]) -> None:
+    def status(self, status: Status) -> None:
         """The newest state of the run."""
         ...
 
@@ -25,6 +26,6 @@ class Screen(Protocol):
         """The last thing printed when a run fails."""
         ...
 
-    def summary(self, summary: Mapping[str, Any]) -> None:
+    def summary(self, summary: RunSummary) -> None:
         """The run is done."""
         ...

@@ -7,10 +7,9 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 
@@ -26,6 +25,7 @@ from paceline.engines.servers import Fleet
 from paceline.engines.sigterm import Terminated, terminable
 from paceline.engines.trace_merge import draw
 from paceline.engines.workers import Crew
+from paceline.messages.status import FailureStatus, RunSummary, Status
 from paceline.runtime.exit_codes import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -143,8 +143,8 @@ class LocalRun:
                 self.children.end(at_once=at_once)
                 self._drain()
                 if outcome.code != EXIT_DONE:
-                    told = {k: v for k, v in self._liaison.status.items() if k in ("step", "end_step", "checkpoint")}
-                    self.dir.write_end({"state": "ended", "code": outcome.code, "reason": outcome.reason, **told})
+                    end = {"state": "ended", "code": outcome.code, "reason": outcome.reason}
+                    self.dir.write_end(end | (_position(self._liaison.status) if self._liaison.heard else {}))
                 break
             except KeyboardInterrupt:
                 continue  # a second Ctrl-C while children end must not leave them behind
@@ -164,7 +164,7 @@ class LocalRun:
             if self._liaison.pump():
                 self._looked()
             self._end_hanging()
-            failure = self._liaison.status.get("failure")
+            failure = self._liaison.status.failure
             if failure is not None:
                 return self._failed(failure)
             if not self._crew.gone:
@@ -193,7 +193,7 @@ class LocalRun:
         script = role_of(line.name) == "worker"
         if script and not self._chronicle.begun and time.monotonic() >= self._next_look:
             # What will be computed comes before what the script says of it; a coordinator that died is not waited for.
-            heard = bool(self.children.alive("coordinator")) and self._look(0.1 if self._liaison.status else 0.5)
+            heard = bool(self.children.alive("coordinator")) and self._look(0.1 if self._liaison.heard else 0.5)
             self._next_look = time.monotonic() + (_BUSY_WAIT_S if heard else 1.0)
         self._chronicle.line(line)
 
@@ -218,7 +218,7 @@ class LocalRun:
         status = self._liaison.status
         self._resume = None
         self._chronicle.status(status)
-        self._policy.saw(taking_part(status), status.get("incarnation", 0), status.get("version", -1))
+        self._policy.saw(taking_part(status), status.incarnation, status.version)
         self._resize(status)
 
     def _end_hanging(self) -> None:
@@ -232,8 +232,8 @@ class LocalRun:
 
     # ------------------------------------------------------------ more or fewer workers and servers
 
-    def _resize(self, status: Mapping[str, Any]) -> None:
-        wanted, servers = status.get("wanted_workers"), status.get("wanted_servers")
+    def _resize(self, status: Status) -> None:
+        wanted, servers = status.wanted_workers, status.wanted_servers
         if wanted is None or servers is None or not self._liaison.settled or self._liaison.finishing:
             return
         if not self._rightsized:
@@ -245,7 +245,7 @@ class LocalRun:
         if (wanted, servers) != (self._crew.target, self._fleet.target):
             replace(self.plan, workers=wanted, servers=servers).save()  # cut off, it goes on with what was wanted last
         self._chronicle.wants("server", servers, self._fleet.target)
-        missing, emptied = self._fleet.adjust(servers, status.get("draining", ()), status.get("drained", ()))
+        missing, emptied = self._fleet.adjust(servers, status.draining, status.drained)
         for _ in range(missing):
             self._start(self._fleet.hire())
         for name in emptied:
@@ -289,17 +289,17 @@ class LocalRun:
         decision = self._policy.ended(name, code, time.monotonic())
         if role == "worker" and not isinstance(decision, Stay) and not self._comes_back(name):
             decision = Stay()
-        if isinstance(decision, Again) and self._liaison.status.get("failure") is None:
+        if isinstance(decision, Again) and self._liaison.status.failure is None:
             self._due[name] = time.monotonic() + decision.after_s
             self._chronicle.restarts(name, code, decision)
             return None
         if role == "worker":
             return self._retire(name, code, decision)
-        if self._liaison.status.get("failure") is not None:
+        if self._liaison.status.failure is not None:
             return None
         why = enough(name, code, decision, self._policy.limit)
         self._look()
-        if self._liaison.status.get("failure") is not None:
+        if self._liaison.status.failure is not None:
             return None
         if role == "server" and self._fleet.can_do_without(self.plan.replicas):
             self._fleet.give_up(name)
@@ -312,15 +312,13 @@ class LocalRun:
 
     def _comes_back(self, name: str) -> bool:
         """Whether a worker may be started again at all."""
-        return name not in self._crew.leaving and not (
-            self._crew.done and not self._liaison.status.get("unfinished", True)
-        )
+        return name not in self._crew.leaving and not (self._crew.done and not self._liaison.status.unfinished)
 
     def _retire(self, name: str, code: int, decision: Decision) -> _Outcome | None:
         """A worker has ended for good."""
         leaving = name in self._crew.leaving
         self._crew.ended(name, code)
-        if code == EXIT_SCRIPT and self._liaison.status.get("failure") is None:
+        if code == EXIT_SCRIPT and self._liaison.status.failure is None:
             # One that got as far as joining has told the coordinator, and is found in the status.
             tail = self._chronicle.tail(name)
             return _Outcome(EXIT_SCRIPT, f"{name} failed", tail, f"the script's output is in logs/{name}.log")
@@ -329,7 +327,7 @@ class LocalRun:
             self._shrink()
         return None
 
-    def _failed(self, failure: Mapping[str, Any]) -> _Outcome:
+    def _failed(self, failure: FailureStatus) -> _Outcome:
         """The job failed: wait a moment for the other roles to say so too, so that the traceback comes last."""
         deadline = time.monotonic() + 1.0
         while self.children.alive("worker-") and time.monotonic() < deadline:
@@ -337,10 +335,10 @@ class LocalRun:
                 event = self.children.events.get(timeout=0.05)
                 if isinstance(event, Line):
                     self._line(event)
-        if failure["kind"] == "script":
+        if failure.kind == "script":
             advice = f"the script failed; each worker's output is in {self.dir.logs}"
-            return _Outcome(EXIT_SCRIPT, failure["reason"], failure["trace"], advice)
-        return _Outcome(EXIT_LOST, failure["reason"], failure["trace"], f"each role's output is in {self.dir.logs}")
+            return _Outcome(EXIT_SCRIPT, failure.reason, failure.trace, advice)
+        return _Outcome(EXIT_LOST, failure.reason, failure.trace, f"each role's output is in {self.dir.logs}")
 
     # ------------------------------------------------------------ the end
 
@@ -352,38 +350,38 @@ class LocalRun:
                 return None  # a coordinator that is away comes back, or fails the run
             self._concluding_since = time.monotonic()
         status = liaison.status
-        others = [name for name in status.get("workers", ()) if name not in self._crew.codes]
+        others = [name for name in status.workers if name not in self._crew.codes]
         self._others = self._others or bool(others)
-        if others and (status.get("unfinished") or time.monotonic() < self._concluding_since + _PARTING_S):
+        if others and (status.unfinished or time.monotonic() < self._concluding_since + _PARTING_S):
             return None
-        if not self._crew.done and (status.get("unfinished", True) or not self._others):
+        if not self._crew.done and (status.unfinished or not self._others):
             advice = f"look at the end of logs/worker-*.log; `paceline run --resume {self.dir.path}` goes on"
             return _Outcome(EXIT_LOST, f"no worker is left{self._where()}", "", advice)
-        if status.get("unfinished"):
+        if status.unfinished:
             return self._start_over()
         liaison.finishing = True
         if liaison.summary is None:
             return None
-        summary, liaison.summary = dict(liaison.summary), None
-        if summary["state"] == "unfinished":
+        summary, liaison.summary = liaison.summary, None
+        if summary.state == "unfinished":
             self._look()
             return self._start_over()
-        if summary["state"] == "failed":
+        if summary.state == "failed":
             self._look()
-            return None if liaison.status.get("failure") else _Outcome(EXIT_LOST, "the job failed", "", "see logs")
+            return None if liaison.status.failure else _Outcome(EXIT_LOST, "the job failed", "", "see logs")
         self._finish(summary)
         return _Outcome(EXIT_DONE)
 
     def _where(self) -> str:
         status = self._liaison.status
-        if status.get("step") is None or status.get("end_step") is None:
+        if status.step is None or status.end_step is None:
             return ""
-        return f" at step {status['step']} of {status['end_step']}"
+        return f" at step {status.step} of {status.end_step}"
 
     def _start_over(self) -> _Outcome | None:
         """Every worker came to the end of its script, but the job went back after that."""
         self._liaison.finishing, self._concluding_since = False, None
-        before, self._rewinds = self._rewinds, self._liaison.status.get("rewinds", 0)
+        before, self._rewinds = self._rewinds, self._liaison.status.rewinds
         if self._rewinds <= before:
             return _Outcome(EXIT_LOST, f"no worker is left{self._where()}", "", "look at the end of logs/worker-*.log")
         self.screen.note("a server was lost at the very end: the workers start their scripts again", warning=True)
@@ -391,14 +389,19 @@ class LocalRun:
             self._start(name)
         return None
 
-    def _finish(self, summary: dict[str, Any]) -> None:
-        if self._liaison.status.get("headline") is None:
+    def _finish(self, summary: RunSummary) -> None:
+        if self._liaison.status.headline is None:
             self.screen.note("nothing was trained: the script never looped over job.batches(...)", warning=True)
-        summary["restarts"] = self._policy.restarts
-        text = json.dumps(summary, indent=2) + "\n"
+        summary = msgspec.structs.replace(summary, restarts=self._policy.restarts)
+        text = json.dumps(msgspec.to_builtins(summary), indent=2) + "\n"
         self.dir.write_summary(text)
         if self.plan.summary is not None:
             self.plan.summary.parent.mkdir(parents=True, exist_ok=True)
             self.plan.summary.write_text(text)
         self._drain()
         self.screen.summary(summary)
+
+
+def _position(status: Status) -> dict[str, object]:
+    """What ``ended.json`` tells of the last status."""
+    return {"step": status.step, "end_step": status.end_step, "checkpoint": msgspec.to_builtins(status.checkpoint)}

@@ -58,7 +58,7 @@ class EmbeddedCluster:
             status = self.coordinator.status(now)
             first = self._next_line == 0.0
             self._next_line = now + _LINE_S
-            sys.stderr.write(f"{status['headline'] if first else describe(status)}\n")
+            sys.stderr.write(f"{status.headline if first else describe(status)}\n")
         return False
 
     def close(self, *, failed: bool) -> None:

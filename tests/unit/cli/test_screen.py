@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.live import Live
 from rich.text import Text
+from tests.kit.statuses import status, summary
 
 from paceline.cli.screen import TextScreen, make_console
 
@@ -78,8 +79,8 @@ def test_what_a_role_prints_is_shown_as_it_is(show: Show) -> None:
 
 def test_progress_is_one_line(show: Show) -> None:
     def use(screen: TextScreen) -> None:
-        screen.status(STATUS)
-        screen.summary(SUMMARY)
+        screen.status(status(STATUS))
+        screen.summary(summary(SUMMARY))
 
     text = show(use)
     expected = (
@@ -90,7 +91,7 @@ def test_progress_is_one_line(show: Show) -> None:
 
 
 def test_the_summary_keeps_the_digest_whole(show: Show) -> None:
-    text = show(lambda screen: screen.summary(SUMMARY))
+    text = show(lambda screen: screen.summary(summary(SUMMARY)))
     rows = dict(line.split(None, 1) for line in text if line.strip())
     assert rows["digest"] == "d" * 64
     assert rows["run"] == SUMMARY["run"]
@@ -99,7 +100,7 @@ def test_the_summary_keeps_the_digest_whole(show: Show) -> None:
 
 
 def test_the_summary_says_what_the_run_lived_through(show: Show) -> None:
-    calm = dict(line.split(None, 1) for line in show(lambda screen: screen.summary(SUMMARY)) if line.strip())
+    calm = dict(line.split(None, 1) for line in show(lambda screen: screen.summary(summary(SUMMARY))) if line.strip())
     assert not {"restarts", "rewinds", "checkpoint", "warning"} & set(calm)
     lived = SUMMARY | {
         "restarts": {"worker": 2, "server": 0, "coordinator": 1},
@@ -108,7 +109,7 @@ def test_the_summary_says_what_the_run_lived_through(show: Show) -> None:
         "checkpoint": "i0001-v0000000100",
         "warning": "disk full",
     }
-    rows = dict(line.split(None, 1) for line in show(lambda screen: screen.summary(lived)) if line.strip())
+    rows = dict(line.split(None, 1) for line in show(lambda screen: screen.summary(summary(lived))) if line.strip())
     assert rows["restarts"] == "2 worker, 1 coordinator"
     assert rows["rewinds"] == "1 (17 steps computed again)"
     assert rows["checkpoint"] == "i0001-v0000000100"
@@ -119,7 +120,7 @@ def test_a_failure_ends_with_one_line_of_advice(show: Show) -> None:
     trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nValueError: [oops]\n'
 
     def use(screen: TextScreen) -> None:
-        screen.status(STATUS)
+        screen.status(status(STATUS))
         screen.failure("worker-0 failed", trace, "see logs")
 
     text = [line for line in show(use) if line]

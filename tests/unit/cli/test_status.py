@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.kit.statuses import status
+
 from paceline.cli.status import _copies, _recovered, copies_in_words
+from paceline.messages.status import PlacementStatus
 
 STATUS: dict[str, Any] = {
     "servers": ["server-0", "server-1", "server-2"],
     "wanted_servers": 3,
     "replicas": 1,
     "draining": [],
-    "processes": [{"name": "server-0", "pid": 71}, {"name": "server-1", "pid": 72}],
+    "processes": [
+        {"name": "server-0", "role": "server", "pid": 71, "node": "server-0/1"},
+        {"name": "server-1", "role": "server", "pid": 72, "node": "server-1/1"},
+    ],
     "placement": {
         "epoch": 3,
         "blocks": 4,
@@ -23,7 +29,7 @@ STATUS: dict[str, Any] = {
 
 
 def test_who_holds_what() -> None:
-    assert list(_copies(STATUS)) == [
+    assert list(_copies(status(STATUS))) == [
         "server-0 (pid 71): primary of 2 blocks, backup of 1",
         "server-1 (pid 72): primary of 2 blocks, backup of 3",
         "server-2 (away): primary of 0 blocks, backup of 0",
@@ -33,34 +39,31 @@ def test_who_holds_what() -> None:
 
 def test_what_is_under_way() -> None:
     placement = {**STATUS["placement"], "short": 1, "building": 1}
-    lines = list(_copies({**STATUS, "placement": placement, "draining": ["server-1"], "wanted_servers": 2}))
+    lines = list(_copies(status(STATUS, placement=placement, draining=["server-1"], wanted_servers=2)))
     assert lines[1] == "server-1 (pid 72): primary of 2 blocks, backup of 3, being emptied"
     assert lines[3:] == ["2 servers are wanted", "1 copy of each of 4 blocks; 1 block with fewer; 1 being made"]
 
 
 def test_the_last_change_is_told_with_its_reason() -> None:
     changes = [{"number": 1, "kind": "failover", "why": "server-1 is lost (killed)", "age_s": 12.4}]
-    assert list(_copies({**STATUS, "changes": changes}))[-1] == "12 s ago: server-1 is lost (killed)"
+    assert list(_copies(status(STATUS, changes=changes)))[-1] == "12 s ago: server-1 is lost (killed)"
 
 
 def test_copies_in_words() -> None:
-    figures = {"blocks": 1, "short": 0, "building": 0}
-    assert copies_in_words(figures, 1) == "1 copy of each of 1 block, all in sync"
-    assert (
-        copies_in_words({**figures, "blocks": 5, "short": 2}, 2) == "2 copies of each of 5 blocks; 2 blocks with fewer"
-    )
+    assert copies_in_words(PlacementStatus(blocks=1), 1) == "1 copy of each of 1 block, all in sync"
+    line = copies_in_words(PlacementStatus(blocks=5, short=2), 2)
+    assert line == "2 copies of each of 5 blocks; 2 blocks with fewer"
 
 
 def test_without_copies_there_is_nothing_to_say_of_them() -> None:
     placement = {**STATUS["placement"], "servers": {"server-0": [4, 0]}}
-    lines = list(
-        _copies({**STATUS, "replicas": 0, "servers": ["server-0"], "wanted_servers": 1, "placement": placement})
-    )
+    changed = status(STATUS, replicas=0, servers=["server-0"], wanted_servers=1, placement=placement)
+    lines = list(_copies(changed))
     assert lines == ["server-0 (pid 71): primary of 4 blocks"]
 
 
 def test_failovers_are_counted() -> None:
-    (line, _) = _recovered({"failovers": 2, "failover_s": 0.84})
+    (line,) = _recovered(status(failovers=2, failover_s=0.84), 1)
     assert line == "a backup took over 2 times; the longest pause of commits was 0.8 s"
-    (line, _) = _recovered({"failovers": 1, "failover_s": 0.84})
+    (line,) = _recovered(status(failovers=1, failover_s=0.84), 1)
     assert line.startswith("a backup took over 1 time;")

@@ -11,6 +11,7 @@ from tests.kit.fake_coordinator import TOKEN, Desk, deaf, desk, polite
 from paceline.clients.observer import Observer
 from paceline.errors import DeadlineError, UsageError
 from paceline.messages import Exited, Message, Refused, Scale, Stop
+from paceline.messages.status import RunSummary, Status
 
 
 def port_of(address: str) -> int:
@@ -20,11 +21,11 @@ def port_of(address: str) -> int:
 def test_questions() -> None:
     with desk(polite({"state": "running"})) as coordinator:
         observer = Observer(coordinator.address, TOKEN)
-        assert observer.status() == {"state": "running"}
+        assert observer.status() == Status(state="running")
         observer.exited("worker-1", 7, -9)
         observer.scale(3)
         observer.stop(12, "enough")
-        assert observer.finish() == {"state": "running"}
+        assert observer.finish() == RunSummary(state="running")
         observer.close()
         heard = [m for m in coordinator.heard if isinstance(m, Exited | Scale | Stop)]
     assert heard == [Exited(2, "worker-1", 7, -9), Scale(3, 3), Stop(4, "enough", 12, False)]
@@ -72,16 +73,16 @@ def test_a_coordinator_that_is_back_at_its_address_is_asked_again() -> None:
 
 
 def test_a_coordinator_at_another_address_is_found() -> None:
-    first = Desk(polite({"number": 1}))
+    first = Desk(polite({"step": 1}))
     announced = [first.address]
     observer = Observer(lambda: announced[0], TOKEN)
     try:
-        assert observer.status() == {"number": 1}
+        assert observer.status() == Status(step=1)
         first.close()
-        with desk(polite({"number": 2})) as second:
+        with desk(polite({"step": 2})) as second:
             announced[0] = second.address
             began = time.monotonic()
-            assert observer.status() == {"number": 2}
+            assert observer.status() == Status(step=2)
             assert time.monotonic() - began < 1.5
     finally:
         first.close()
@@ -89,20 +90,20 @@ def test_a_coordinator_at_another_address_is_found() -> None:
 
 
 def test_another_role_at_the_old_address_is_not_taken_for_the_coordinator() -> None:
-    first = Desk(polite({"number": 1}))
+    first = Desk(polite({"step": 1}))
     announced = [first.address]
     observer = Observer(lambda: announced[0], TOKEN)
     try:
         observer.status()
         first.close()
         with (
-            desk(polite({"number": 9}), port_of(first.address), node="server-0/1") as server,
-            desk(polite({"number": 2})) as second,
+            desk(polite({"step": 9}), port_of(first.address), node="server-0/1") as server,
+            desk(polite({"step": 2})) as second,
         ):
             observer.post(lambda req: Exited(req, "worker-0", 1, -9))
             assert observer.poll(0.5) is None
             announced[0] = second.address
-            assert observer.status() == {"number": 2}
+            assert observer.status() == Status(step=2)
             assert server.heard == []
     finally:
         first.close()

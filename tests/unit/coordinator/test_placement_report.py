@@ -6,6 +6,7 @@ import pytest
 
 from paceline.coordinator.placement_report import drained, placed
 from paceline.coordinator.timeline import Course
+from paceline.messages.status import PlacementStatus
 from paceline.types import Placement
 
 A, B, C = "server-0/aa", "server-1/bb", "server-2/cc"
@@ -14,30 +15,30 @@ PLACED = Placement(4, (A, B, A), ADDRESSES, ((B,), (C,), (B,)))
 
 
 def test_who_holds_how_much() -> None:
-    assert placed(PLACED, 1) == {
-        "epoch": 4,
-        "blocks": 3,
-        "servers": {"server-0": [2, 0], "server-1": [1, 2], "server-2": [0, 1]},
-        "short": 0,
-        "building": 0,
-    }
-    assert placed(None, 1)["blocks"] == 0
+    assert placed(PLACED, 1) == PlacementStatus(
+        epoch=4,
+        blocks=3,
+        servers={"server-0": (2, 0), "server-1": (1, 2), "server-2": (0, 1)},
+        short=0,
+        building=0,
+    )
+    assert placed(None, 1).blocks == 0
 
 
 def test_what_is_lacking_and_what_is_being_made() -> None:
     short = Placement(5, (A, A, A), ADDRESSES, ((), (C,), ()), ((B, (0, 2)),))
     figures = placed(short, 1)
-    assert (figures["short"], figures["building"]) == (2, 2)
-    assert placed(Placement(1, (A, B, A), ADDRESSES), 0)["short"] == 0
-    assert placed(Placement(1, (A, B, A), ADDRESSES), 1)["short"] == 3
+    assert (figures.short, figures.building) == (2, 2)
+    assert placed(Placement(1, (A, B, A), ADDRESSES), 0).short == 0
+    assert placed(Placement(1, (A, B, A), ADDRESSES), 1).short == 3
 
 
 def test_a_server_is_drained_once_it_holds_nothing() -> None:
-    assert drained(PLACED, [C]) == [], "it is a backup"
+    assert drained(PLACED, [C]) == (), "it is a backup"
     moved = Placement(5, (A, B, A), ADDRESSES, ((B,), (A,), (B,)))
-    assert drained(moved, [C]) == ["server-2"]
+    assert drained(moved, [C]) == ("server-2",)
     coming = Placement(5, (A, B, A), ADDRESSES, ((B,), (A,), (B,)), ((C, (0,)),))
-    assert drained(coming, [C]) == [], "it is being sent a copy"
+    assert drained(coming, [C]) == (), "it is being sent a copy"
 
 
 def test_the_longest_time_without_a_commit() -> None:

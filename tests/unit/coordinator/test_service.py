@@ -186,10 +186,9 @@ def test_checkpoints_are_made_kept_and_the_last_one_at_the_end(start: Callable[.
 
     train(cluster, slowly).close()
     status = cluster.coordinator.status(time.monotonic())
-    assert status["checkpoint"] is not None
-    assert status["warning"] == ""
-    processes: Any = status["processes"]
-    assert [(p["name"], p["role"]) for p in processes if p["role"] == "server"] == [
+    assert status.checkpoint is not None
+    assert status.warning == ""
+    assert [(p.name, p.role) for p in status.processes if p.role == "server"] == [
         ("server-0", "server"),
         ("server-1", "server"),
     ]
@@ -249,7 +248,7 @@ def test_a_server_that_is_lost_after_the_end_leaves_work_to_do(version: int, sta
     assert summary["state"] == "unfinished"
     assert summary["digest"] is None
     assert core.version <= version
-    assert cluster.coordinator.status(time.monotonic())["unfinished"]
+    assert cluster.coordinator.status(time.monotonic()).unfinished
     cluster.start_server(0)
     train(cluster, phases=2).close()
     again = cluster.finish()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tests.kit.statuses import status
 
 from paceline.engines.announcements import Chronicle, enough
 from paceline.engines.processes import Line
 from paceline.engines.restart_policy import Again, GiveUp, Stay
+from paceline.messages.status import RunSummary, Status
 from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_COLLATERAL, EXIT_DONE, EXIT_LEFT, EXIT_LOST
 
 
@@ -24,7 +25,7 @@ class Sheet:
     def line(self, name: str, text: str) -> None:
         self.lines.append(f"{name}: {text}")
 
-    def status(self, status: Mapping[str, Any]) -> None:
+    def status(self, status: Status) -> None:
         self.states += 1
 
     def note(self, text: str, *, warning: bool = False) -> None:
@@ -33,7 +34,7 @@ class Sheet:
     def failure(self, reason: str, trace: str, advice: str) -> None:
         raise AssertionError
 
-    def summary(self, summary: Mapping[str, Any]) -> None:
+    def summary(self, summary: RunSummary) -> None:
         raise AssertionError
 
 
@@ -48,10 +49,10 @@ def chronicle(sheet: Sheet) -> Chronicle:
 
 
 def test_the_headline_comes_once_with_its_advice(sheet: Sheet, chronicle: Chronicle) -> None:
-    chronicle.status({"headline": None})
+    chronicle.status(status({"headline": None}))
     assert not chronicle.begun
     for _ in range(2):
-        chronicle.status({"headline": "bsp", "advice": "use fewer workers"})
+        chronicle.status(status({"headline": "bsp", "advice": "use fewer workers"}))
     assert chronicle.begun
     assert sheet.notes == ["bsp", "warning: use fewer workers"]
     assert sheet.states == 3
@@ -59,12 +60,12 @@ def test_the_headline_comes_once_with_its_advice(sheet: Sheet, chronicle: Chroni
 
 def test_rewinds_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -> None:
     before = {"rewinds": 3, "recomputed_steps": 40, "version": 9}
-    chronicle.status(before)
+    chronicle.status(status(before))
     assert sheet.notes == [], "those of an earlier life of the run are old news"
     for _ in range(2):
-        chronicle.status({"rewinds": 4, "recomputed_steps": 47, "version": 6})
+        chronicle.status(status({"rewinds": 4, "recomputed_steps": 47, "version": 6}))
     changes = [{"number": 1, "kind": "rewind", "why": "server-0 is lost (killed)", "age_s": 0.1}]
-    chronicle.status({"rewinds": 5, "recomputed_steps": 48, "version": -1, "changes": changes})
+    chronicle.status(status({"rewinds": 5, "recomputed_steps": 48, "version": -1, "changes": changes}))
     assert sheet.notes == [
         "warning: a server is lost: the job goes back to version 6 and computes 7 steps again",
         "warning: server-0 is lost (killed): the job begins anew and computes 1 step again",
@@ -73,7 +74,7 @@ def test_rewinds_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -> 
 
 def test_a_warning_is_told_when_it_changes(sheet: Sheet, chronicle: Chronicle) -> None:
     for warning in ("", "disk full", "disk full", "", "disk full"):
-        chronicle.status({"warning": warning})
+        chronicle.status(status({"warning": warning}))
     assert sheet.notes == ["warning: disk full", "warning: disk full"]
 
 
@@ -125,7 +126,7 @@ def test_failovers_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -
         (2, [cut], short),
         (2, [cut], whole),
     ):
-        chronicle.status({"generation": generation, "changes": changes, "placement": placement})
+        chronicle.status(status({"generation": generation, "changes": changes, "placement": placement}))
     assert sheet.notes == [
         "warning: server-1 is lost (killed): a backup took over",
         "every block has its copies again",
@@ -149,8 +150,8 @@ AFTER = {"generation": 1, "rewinds": 1, "recomputed_steps": 3, "version": 6}
 
 
 def test_a_failover_promises_nothing_that_a_second_loss_would_break(sheet: Sheet, chronicle: Chronicle) -> None:
-    for status in (BEFORE, {**BEFORE, "changes": [LOST_0]}, {**AFTER, "changes": [LOST_0, LOST_1]}):
-        chronicle.status(status)
+    for document in (BEFORE, {**BEFORE, "changes": [LOST_0]}, {**AFTER, "changes": [LOST_0, LOST_1]}):
+        chronicle.status(status(document))
     assert sheet.notes == [
         "warning: server-0 is lost (killed): a backup took over",
         "warning: server-1 is lost (killed): the job goes back to version 6 and computes 3 steps again",
@@ -159,8 +160,8 @@ def test_a_failover_promises_nothing_that_a_second_loss_would_break(sheet: Sheet
 
 def test_a_rewind_is_the_end_of_what_was_before_it(sheet: Sheet, chronicle: Chronicle) -> None:
     """All of it is heard of at once: the backup that took over did not help."""
-    chronicle.status(BEFORE)
-    chronicle.status({**AFTER, "changes": [LOST_0, LOST_1, LOST_2]})
+    chronicle.status(status(BEFORE))
+    chronicle.status(status({**AFTER, "changes": [LOST_0, LOST_1, LOST_2]}))
     assert sheet.notes == [
         "warning: server-1 is lost (killed): the job goes back to version 6 and computes 3 steps again",
         "warning: server-2 is lost (killed): a backup took over",

@@ -10,6 +10,7 @@ from tests.kit.fake_coordinator import TOKEN, Answer, Desk, deaf, desk, polite
 
 from paceline.engines.coordinator_client import Liaison
 from paceline.messages import Exited, Finish, Message, Ok, Refused, Scale, StatusReply, Summary
+from paceline.messages.status import RunSummary, Status
 
 announced: list[str | None] = [None]
 
@@ -36,11 +37,11 @@ def test_nothing_waits_while_nobody_is_there(liaison: Liaison) -> None:
     for _ in range(20):
         assert not liaison.pump()
     assert time.monotonic() - began < 0.5
-    assert liaison.status == {}
+    assert not liaison.heard
     assert not liaison.settled
     with desk(polite({"step": 3})) as coordinator:
         announced[0] = coordinator.address
-        until(lambda: bool(liaison.status), liaison)
+        until(lambda: liaison.heard, liaison)
         assert liaison.settled
         assert isinstance(coordinator.heard[0], Exited), "reports come first"
 
@@ -66,7 +67,7 @@ def test_the_status_is_of_now(liaison: Liaison) -> None:
         assert liaison.look(5.0)
         status["step"] = 2
         assert liaison.look(5.0)
-        assert liaison.status == {"step": 2}
+        assert liaison.status == Status(step=2)
 
 
 def test_a_summary_that_takes_its_time_keeps_nothing_waiting(liaison: Liaison) -> None:
@@ -87,7 +88,7 @@ def test_a_summary_that_takes_its_time_keeps_nothing_waiting(liaison: Liaison) -
         assert liaison.summary is None
         ready.append(b'{"state": "done"}')
         until(lambda: liaison.summary is not None, liaison)
-        assert liaison.summary == {"state": "done"}
+        assert liaison.summary == RunSummary(state="done")
 
 
 def test_a_report_that_is_refused_is_not_repeated(liaison: Liaison) -> None:

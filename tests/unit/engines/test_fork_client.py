@@ -194,7 +194,7 @@ def test_a_role_that_ends_before_it_has_said_a_word_is_waited_for(
     children.warm()
     try:
         assert not born(children, tmp_path)["warm"], "it is started instead"
-        assert [p for p in psutil.Process().children() if "runtime.nursery" not in " ".join(p.cmdline())] == []
+        assert [p for p in psutil.Process().children() if "runtime.fork_server" not in " ".join(p.cmdline())] == []
     finally:
         children.end()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from paceline.clients.observer import Observer
 from paceline.errors import TransportError
+from paceline.messages.status import Status
 from paceline.runtime.rundir import RunDir
 
 _LOOK_S = 0.25
@@ -52,30 +52,30 @@ class Seen:
     draining: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, status: Mapping[str, Any], at: float) -> Seen:
+    def of(cls, status: Status, at: float) -> Seen:
         """Read a status."""
-        found = [Process(p["name"], p["role"], p["pid"]) for p in status["processes"]]
-        processes = {p.name: p for p in found} | {"coordinator": Process("coordinator", "coordinator", status["pid"])}
-        failure, checkpoint = status["failure"], status["checkpoint"]
+        found = [Process(p.name, p.role, p.pid) for p in status.processes]
+        processes = {p.name: p for p in found} | {"coordinator": Process("coordinator", "coordinator", status.pid)}
+        failure, checkpoint = status.failure, status.checkpoint
         return cls(
             at=at,
-            generation=status["generation"],
-            incarnation=status["incarnation"],
-            version=status["version"],
-            step=status["step"],
-            end_step=status["end_step"],
-            state=status["state"],
-            rewinding=status["rewinding"],
-            workers_alive=status["workers_alive"],
-            lost_workers=status["lost_workers"],
+            generation=status.generation,
+            incarnation=status.incarnation,
+            version=status.version,
+            step=status.step or 0,
+            end_step=status.end_step,
+            state=status.state,
+            rewinding=status.rewinding,
+            workers_alive=status.workers_alive,
+            lost_workers=status.lost_workers,
             processes=processes,
-            failure=None if failure is None else f"{failure['kind']}: {failure['reason']}",
-            checkpoint=None if checkpoint is None else checkpoint["folder"],
-            epoch=status["placement"]["epoch"],
-            short=status["placement"]["short"],
-            building=status["placement"]["building"],
-            holders=frozenset(name for name, held in status["placement"]["servers"].items() if any(held)),
-            draining=frozenset(status["draining"]),
+            failure=None if failure is None else f"{failure.kind}: {failure.reason}",
+            checkpoint=None if checkpoint is None else checkpoint.folder,
+            epoch=status.placement.epoch,
+            short=status.placement.short,
+            building=status.placement.building,
+            holders=frozenset(name for name, held in status.placement.servers.items() if any(held)),
+            draining=frozenset(status.draining),
         )
 
     def of_role(self, role: str) -> list[Process]:

@@ -264,7 +264,7 @@ def test_one_that_still_computes_is_waited_for_as_long_as_usual() -> None:
     assert job.core.leases.reserved
     slowest = _slowest(job.core)
     assert slowest is not None
-    assert (slowest["worker"], slowest["slot"]) == ("worker-2", 2), "it is told whom the step waits for"
+    assert (slowest.worker, slowest.slot) == ("worker-2", 2), "it is told whom the step waits for"
     tick(job, 1.0)
     assert slots(job.turn("worker-0")) == {"worker-0": (1, 2)}, "worker-2 is late: another one computes it"
 

@@ -1,0 +1,167 @@
+"""What a run shows of itself: its status now and its summary at the end, as the JSON of `StatusReply` and `Summary`.
+
+The field names are those of ``paceline status --json`` and ``summary.json``. Every field has a default: a reader
+accepts a document of an earlier version, and `Status()` is what a reader knows before the first reply.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+Number = float | str
+"""A value that JSON may not be able to hold: ``nan``, ``inf`` and ``-inf`` are text."""
+
+
+class ProcessStatus(msgspec.Struct, frozen=True):
+    """One process that takes part in the run."""
+
+    name: str
+    role: str
+    pid: int
+    node: str
+
+
+class SlowestSlot(msgspec.Struct, frozen=True):
+    """The slot for which the oldest uncommitted step has waited longest, and the worker that has it."""
+
+    step: int
+    slot: int
+    worker: str
+    seconds: float
+
+
+class ValidationStatus(msgspec.Struct, frozen=True):
+    """A validation round that is open."""
+
+    version: int
+    name: str
+
+
+class PlacementStatus(msgspec.Struct, frozen=True):
+    """The placement in figures.
+
+    `servers` has, by name, of how many blocks a server is the primary and of how many a backup. `short` blocks have
+    fewer backups than wanted; `building` copies are being made.
+    """
+
+    epoch: int = 0
+    blocks: int = 0
+    servers: dict[str, tuple[int, int]] = {}
+    short: int = 0
+    building: int = 0
+
+
+class ChangeStatus(msgspec.Struct, frozen=True):
+    """A failover, a shrunk in-sync set or a rewind, and its cause. `number` counts them within a generation, from 1."""
+
+    number: int
+    kind: str
+    why: str
+    age_s: float = 0.0
+
+
+class CheckpointStatus(msgspec.Struct, frozen=True):
+    """The newest complete checkpoint. `age_s` is None if an earlier coordinator completed it."""
+
+    folder: str
+    version: int
+    step: int
+    age_s: float | None = None
+
+
+class FailureStatus(msgspec.Struct, frozen=True):
+    """Why the job failed."""
+
+    kind: str
+    reason: str
+    trace: str = ""
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a run now.
+
+    `step`, `wanted_workers` and `wanted_servers` are None only before the first reply; `pid` is the coordinator's.
+    """
+
+    run: str = ""
+    state: str = "starting"
+    headline: str | None = None
+    advice: str | None = None
+    mode: str | None = None
+    step: int | None = None
+    end_step: int | None = None
+    version: int = -1
+    epoch: int = 0
+    end_epoch: int | None = None
+    samples: int = 0
+    samples_per_s: float = 0.0
+    slowest: SlowestSlot | None = None
+    unfinished: bool = True
+    logs: dict[str, Number] = {}
+    metrics: dict[str, Number] = {}
+    validating: tuple[ValidationStatus, ...] = ()
+    workers_alive: int = 0
+    workers: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
+    wanted_workers: int | None = None
+    wanted_servers: int | None = None
+    replicas: int = 0
+    placement: PlacementStatus = PlacementStatus()
+    draining: tuple[str, ...] = ()
+    drained: tuple[str, ...] = ()
+    failovers: int = 0
+    failover_s: float = 0.0
+    cuts: tuple[str, ...] = ()
+    changes: tuple[ChangeStatus, ...] = ()
+    processes: tuple[ProcessStatus, ...] = ()
+    pid: int = 0
+    max_staleness: int = 0
+    lost_workers: int = 0
+    wasted_slots: int = 0
+    generation: int = 0
+    incarnation: int = 0
+    rewinds: int = 0
+    recomputed_steps: int = 0
+    rewinding: bool = False
+    checkpoint: CheckpointStatus | None = None
+    warning: str = ""
+    failure: FailureStatus | None = None
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run went. `state` is done, failed, or unfinished if a rewind has undone steps.
+
+    `restarts` counts the processes that the launcher started again, by role; a coordinator leaves it out.
+    """
+
+    run: str = ""
+    state: str = "done"
+    stopped: str | None = None
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    samples_per_s: float = 0.0
+    mode: str | None = None
+    slots: int | None = None
+    slot_batch: int | None = None
+    workers: int = 0
+    servers: int = 0
+    replicas: int = 0
+    seed: int | None = None
+    threads: int | None = None
+    metrics: dict[str, Number] = {}
+    max_staleness: int = 0
+    max_lag: int = 0
+    skipped_slots: int = 0
+    wasted_slots: int = 0
+    lost_workers: int = 0
+    generations: int = 0
+    incarnation: int = 0
+    rewinds: int = 0
+    recomputed_steps: int = 0
+    failovers: int = 0
+    failover_s: float = 0.0
+    checkpoint: str | None = None
+    warning: str = ""
+    digest: str | None = None
+    restarts: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
