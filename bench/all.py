@@ -1,9 +1,9 @@
-"""Run every benchmark and write what they found into docs/performance.md. `make bench` calls this.
+"""Run every benchmark and write the results into docs/performance.md.
 
     python bench/all.py --rounds 5
 
 Results go to bench/out/*.json, plots to docs/img/*.png. A benchmark that fails does not stop the others, and keeps
-what it has measured. `--only-page` writes the page from the results that are there.
+its results so far. `--only-page` writes the page from existing results.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BENCHES = ("limits", "sync", "replicas", "train", "straggler", "memory", "leak")
 
 
 def measure(name: str, rounds: int, *, quick: bool) -> bool:
-    """Run one benchmark, its output on this terminal; whether it came through."""
+    """Run one benchmark with its output on this terminal. Returns whether it succeeded."""
     print(f"\n=== {name}", flush=True)
     results, pictures = (OUT / "quick", OUT / "quick") if quick else (OUT, PICTURES)
     (results / f"{name}.json").unlink(missing_ok=True)
@@ -33,14 +33,14 @@ def measure(name: str, rounds: int, *, quick: bool) -> bool:
     with subprocess.Popen(command) as process:
         try:
             return process.wait() == 0
-        except BaseException:  # killed outright it would leave its contenders running
+        except BaseException:  # SIGKILL would leave its contenders running
             process.terminate()
             process.wait(30.0)
             raise
 
 
 def write_page() -> None:
-    """Replace the generated parts of the page by the results that are there."""
+    """Replace the generated parts of the page by the existing results."""
     page = PAGE.read_text()
     for name in BENCHES:
         file = OUT / f"{name}.json"
@@ -54,11 +54,13 @@ def write_page() -> None:
 
 
 def main() -> int:
-    """Measure, write the page, and say what failed."""
+    """Measure, write the page, and print what failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--benches", nargs="+", default=BENCHES, choices=BENCHES, metavar="NAME", help="[all]")
-    parser.add_argument("--quick", action="store_true", help="a moment of each, to bench/out/quick: no page")
+    parser.add_argument(
+        "--quick", action="store_true", help="a short run of each, to bench/out/quick; does not write the page"
+    )
     parser.add_argument("--only-page", action="store_true")
     args = parser.parse_args()
     plots.require()
@@ -70,7 +72,7 @@ def main() -> int:
         write_page()
         print(f"\n{PAGE} is written, after {(time.monotonic() - began) / 60:.0f} minutes")
     if failed:
-        print(f"not all went well in: {', '.join(failed)} (see above)")
+        print(f"failed: {', '.join(failed)} (see above)")
     return 1 if failed else 0
 
 

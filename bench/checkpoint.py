@@ -3,8 +3,8 @@
     python bench/checkpoint.py --rounds 10 --json checkpoint.json
 
 A 20-million-parameter MLP (SGD with momentum: 160 MB a checkpoint), lock-step, 2 workers and 1 server with one thread
-each. A round that holds fewer than two checkpoints fails: raise --steps. The machine is noisy: only the ratio between
-medians of the same run means anything.
+each. A round with fewer than two checkpoints fails: raise --steps. The machine is noisy: compare only medians of the
+same run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EVERY = {"none": "0", "every 5 s": "5s"}
 
 
 def _run(steps: int, every: str) -> dict[str, Any]:
-    """One training run; returns its summary with the number of checkpoints that were complete before its end."""
+    """Run one training; returns its summary with the number of checkpoints that were complete before its end."""
     with tempfile.TemporaryDirectory() as folder:
         run, out = Path(folder) / "run", Path(folder) / "summary.json"
         command = [
@@ -37,7 +37,7 @@ def _run(steps: int, every: str) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads(out.read_text())
         if summary["warning"]:
             raise SystemExit(summary["warning"])
-        # The last one is made when training is over, and costs it nothing.
+        # The last checkpoint is written after training has ended, so it does not count.
         complete = sorted(path.parent.name for path in run.glob("checkpoints/*/COMPLETE"))
         summary["checkpoints"] = len([name for name in complete if name != summary["checkpoint"]])
         return summary

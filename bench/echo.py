@@ -1,4 +1,4 @@
-"""Round trip of a small message: a blocking poll against an asyncio loop on the answering side, alternating.
+"""Round trip of a small message: the answering side uses a blocking poll or an asyncio loop, in turn.
 
 python bench/echo.py --rounds 5
 """
@@ -66,7 +66,7 @@ def measure(target: object) -> float:
 
 
 def main() -> None:
-    """Alternate and print medians and their ratio."""
+    """Measure both in turn; print the medians and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds

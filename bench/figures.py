@@ -1,7 +1,7 @@
-"""What is computed from measurements: pure functions, so that a test can say what a figure means.
+"""Figures computed from measurements: pure functions, so that tests define what a figure means.
 
-A process that loops leaves its *marks*: one (step, seconds) for each time its loop body began, on the machine's one
-monotonic clock.
+A looping process writes *marks*: one (step, seconds) for each start of its loop body. All processes use the monotonic
+clock of the machine.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Marks = Sequence[tuple[int, float]]
 
 
 class TooShortError(ValueError):
-    """The marks hold too little to say anything: the run was too short for its warm-up."""
+    """There are too few marks: the run was too short for its warm-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of the rounds, and how far they lie apart."""
+    """The median of the rounds, with the smallest and the largest."""
 
     median: float
     low: float
@@ -29,33 +29,31 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """None where no round was measured."""
+        """Return None if no round was measured."""
         if not values:
             return None
         return cls(statistics.median(values), min(values), max(values), len(values))
 
 
 def ratio(top: Sequence[float], bottom: Sequence[float]) -> float | None:
-    """Median over median; None while one of them has not been measured."""
+    """Median over median; None if one of them was not measured."""
     if not top or not bottom:
         return None
     return statistics.median(top) / statistics.median(bottom)
 
 
 def _warm(processes: Iterable[Marks], warmup: int) -> float:
-    """When the last of the processes had done its warm-up."""
+    """The time at which the last process finished its warm-up."""
     begins = []
     for number, marks in enumerate(processes):
         if len(marks) <= warmup:
-            raise TooShortError(
-                f"process {number} had only {len(marks)} turns, and the first {warmup} are for warming up"
-            )
+            raise TooShortError(f"process {number} had only {len(marks)} turns, and the first {warmup} are its warm-up")
         begins.append(marks[warmup][1])
     return max(begins)
 
 
 def _first_seen(processes: Iterable[Marks]) -> list[tuple[int, float]]:
-    """When each step was first seen by any process, steps in order and times without going back."""
+    """The time at which any process first reached each step. Steps are in order, times never decrease."""
     first: dict[int, float] = {}
     for marks in processes:
         for step, at in marks:
@@ -69,7 +67,7 @@ def _first_seen(processes: Iterable[Marks]) -> list[tuple[int, float]]:
 
 
 def step_times(processes: Sequence[Marks], warmup: int) -> list[float]:
-    """Seconds of each step that all processes make together, after the first `warmup` turns of each of them."""
+    """Seconds of each joint step of all processes, after the first `warmup` turns of each process."""
     begin = _warm(processes, warmup)
     seen = [(step, at) for step, at in _first_seen(processes) if at >= begin]
     times = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(seen)]
@@ -79,7 +77,7 @@ def step_times(processes: Sequence[Marks], warmup: int) -> list[float]:
 
 
 def joint_rate(processes: Sequence[Marks], warmup: int, samples_per_step: int) -> float:
-    """Samples per second of processes that count their steps together: only steps that are done count as work."""
+    """Samples per second of processes with joint steps. Only completed steps count."""
     begin = _warm(processes, warmup)
     seen = [(step, at) for step, at in _first_seen(processes) if at >= begin]
     if len(seen) < 2:
@@ -89,7 +87,7 @@ def joint_rate(processes: Sequence[Marks], warmup: int, samples_per_step: int) -
 
 
 def separate_rates(processes: Sequence[Marks], warmup: int, samples_per_turn: int) -> list[float]:
-    """Samples per second of each of several processes that work on their own, while all of them run."""
+    """Samples per second of each of several independent processes, while all of them run."""
     begin = _warm(processes, warmup)
     end = min(marks[-1][1] for marks in processes)
     rates = []
@@ -105,29 +103,29 @@ def memory_limit_s(copy_s: float, num_workers: int, num_cores: int) -> float:
     """The least time in which memory can synchronise a model that takes `copy_s` to copy on one thread.
 
     Each worker copies its gradient out and the weights in. The server reads each gradient once, and reads and writes
-    weights and momentum: num_workers + 4 accesses to memory a byte where a copy makes 2. All of it spread evenly over
-    the cores, each at the full speed of one that has the memory for itself.
+    weights and momentum: num_workers + 4 memory accesses per byte, where a copy makes 2. The work is spread evenly over
+    the cores. Each core has the speed of a core that uses the memory alone.
     """
     copies = 2 * num_workers + (num_workers + 4) / 2
     return copies * copy_s / num_cores
 
 
 def push_pull_gb_per_s(nbytes: int, step_s: float) -> float:
-    """Gradient out and weights back, in GB (10^9 bytes) per second of a step."""
+    """Bytes of gradients out and weights back over the time of a step, in GB (10^9 bytes) per second."""
     return 2 * nbytes / step_s / 1e9
 
 
 def difference(whole: Sequence[float], part: Sequence[float]) -> float | None:
-    """Median less median; None while one of them has not been measured."""
+    """Median minus median; None if one of them was not measured."""
     if not whole or not part:
         return None
     return statistics.median(whole) - statistics.median(part)
 
 
 def growth(samples: Sequence[Mapping[str, float]], key: str) -> float:
-    """By how much `key` grew: the median of the last third of the samples less that of the first third.
+    """Growth of `key`: the median of the last third of the samples minus the median of the first third.
 
-    Thirds, because one sample may catch a buffer that lives for a moment.
+    One sample may include a short-lived buffer, so thirds are compared.
     """
     values = [sample[key] for sample in samples]
     if len(values) < 3:

@@ -1,7 +1,7 @@
-"""What every benchmark here shares: starting contenders with a deadline, interleaved rounds, results that survive.
+"""Shared by all benchmarks: contenders with a deadline, interleaved rounds, results that survive a failure.
 
-A contender is a function that runs real processes and returns its figures by name. It may fail: that is reported by
-name, the others go on, and the JSON is written anew after every contender.
+A contender is a function that runs real processes and returns its figures by name. If it fails, the failure is
+reported by name and the other contenders go on. The JSON is rewritten after every contender.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ TAIL_LINES = 15
 
 
 class ContenderError(Exception):
-    """A contender did not end well; the message ends with what it printed last."""
+    """A contender failed; the message ends with its last lines of output."""
 
 
 @dataclass(slots=True)
 class Started:
-    """A process of a contender, its output in a file."""
+    """A process of a contender, with its output in a file."""
 
     process: subprocess.Popen[bytes]
     output: Path
 
     def tail(self) -> str:
-        """The last lines that it printed."""
+        """Its last lines of output."""
         return "\n".join(self.output.read_text(errors="replace").splitlines()[-TAIL_LINES:])
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's environment without what would change a contender, with `changes`."""
+    """The environment of this process, without the variables that would change a contender, plus `changes`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PACELINE_", "OMP_", "MKL_"))}
     return {**kept, **changes}
 
@@ -59,12 +59,12 @@ def run_together(
     timeout_s: float,
     meanwhile: Callable[[list[int]], None] | None = None,
 ) -> None:
-    """Run commands (each with its environment) at the same time, to their good end.
+    """Run commands (each with its environment) at the same time until all succeed.
 
     `meanwhile` is called about every 20 ms with their process ids.
 
     Raises:
-        ContenderError: one of them failed or the time was up; none of them is left.
+        ContenderError: one of them failed or the time is up. No process is left.
     """
     with tempfile.TemporaryDirectory() as folder, _processes(commands, Path(folder)) as started:
         deadline = time.monotonic() + timeout_s
@@ -107,7 +107,7 @@ def _processes(commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], fold
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ctrl-C first, so that a launcher ends its roles; then for good, with all of its process group."""
+    """Send Ctrl-C first, so that a launcher ends its roles; then kill the whole process group."""
     for number, patience_s in ((signal.SIGINT, 5.0), (signal.SIGKILL, 10.0)):
         if process.poll() is not None:
             return
@@ -136,8 +136,8 @@ def run_paceline(
 ) -> list[Marks]:
     """`paceline run` without checkpoints; returns the marks of every worker, in the order of names.
 
-    `script` leaves them in the folder that `--out` names, if it `leaves_marks`. `lane` is for PACELINE_LANE; "" lets
-    the product choose. `meanwhile` gets the launcher's process id and that folder.
+    `script` writes them to the folder `--out`, if it `leaves_marks`. `lane` sets PACELINE_LANE; "" leaves it unset.
+    `meanwhile` gets the process id of the launcher, and that folder.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
@@ -161,9 +161,9 @@ def run_plain(
     timeout_s: float,
     meanwhile: Callable[[list[int], Path], None] | None = None,
 ) -> dict[str, Marks]:
-    """Plain PyTorch processes with one thread each that find each other as torch's ranks; returns marks by name.
+    """Run plain PyTorch processes, one thread each, as ranks of torch.distributed; returns marks by name.
 
-    Each process leaves marks once for each of its `cases`.
+    Each process writes marks once for each of its `cases`.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -179,10 +179,10 @@ def run_plain(
 
 
 def read_marks(out: Path, count: int) -> dict[str, Marks]:
-    """What the processes of a contender left, in the order of their names."""
+    """The marks that the processes of a contender wrote, in the order of their names."""
     files = sorted(out.glob("*.marks.json"))
     if len(files) != count:
-        raise ContenderError(f"{len(files)} of {count} marks were left by its processes")
+        raise ContenderError(f"{len(files)} of {count} marks were written by its processes")
     return {file.name.removesuffix(".marks.json"): _marks(file) for file in files}
 
 
@@ -195,7 +195,7 @@ def _marks(file: Path) -> Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """How a figure is shown: bars by `name`, or lines over `x` where `x` is given."""
+    """How a figure is shown: bars by `name`, or lines over `x` if `x` is given."""
 
     group: str
     name: str
@@ -205,7 +205,7 @@ class Label:
 
 @dataclass(slots=True)
 class Results:
-    """All that one benchmark measured, and where it is kept."""
+    """All measurements of one benchmark, and the file for them."""
 
     bench: str
     labels: Mapping[str, Label]
@@ -220,11 +220,11 @@ class Results:
     stolen: tuple[float, float] = field(default_factory=lambda: _cpu_times())
 
     def plain(self) -> dict[str, list[float]]:
-        """The rounds of every figure."""
+        """The values of every figure, one per round."""
         return {name: [value for _, value in rounds] for name, rounds in self.values.items()}
 
     def document(self) -> dict[str, Any]:
-        """What goes into the JSON."""
+        """The content of the JSON."""
         figures = {}
         measured = self.plain()
         for name, label in self.labels.items():
@@ -252,7 +252,7 @@ class Results:
         }
 
     def save(self) -> None:
-        """Write the JSON, whole or not at all."""
+        """Write the JSON in one atomic replacement."""
         if self.json is not None:
             write_json(self.json, self.document())
 
@@ -260,13 +260,13 @@ class Results:
         return {name: [value for at, value in rounds if at == number] for name, rounds in self.values.items()}
 
     def _stolen(self) -> float:
-        """The share of processor time that the host took away while this ran."""
+        """The share of processor time that the host took during the benchmark (steal time)."""
         total, stolen = (now - then for now, then in zip(_cpu_times(), self.stolen, strict=True))
         return stolen / total if total else 0.0
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace the file in one go, so that a reader never sees half of it."""
+    """Replace the file atomically: a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(document, indent=2) + "\n")
@@ -274,7 +274,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def run_rounds(results: Results, contenders: Mapping[str, Callable[[], Mapping[str, float]]], rounds: int) -> None:
-    """Every contender once a round, forwards and backwards in turn, so that a drift of the machine meets all alike."""
+    """Run every contender once a round. Every second round reverses the order, so that drift affects all alike."""
     failed: dict[str, int] = dict.fromkeys(contenders, 0)
     for number in range(1, rounds + 1):
         results.rounds = number
@@ -297,14 +297,14 @@ def run_rounds(results: Results, contenders: Mapping[str, Callable[[], Mapping[s
 
 
 def select(contenders: Mapping[str, Any], only: Sequence[str] | None) -> dict[str, Any]:
-    """The contenders whose name contains one of the given words, all of them for None.
+    """The contenders whose name contains one of the given words; all of them for None.
 
     Raises:
-        SystemExit: there is none.
+        SystemExit: no name contains any of them.
     """
     taken = {name: run for name, run in contenders.items() if only is None or any(word in name for word in only)}
     if not taken:
-        raise SystemExit(f"no contender is called like that; there are: {'; '.join(contenders)}")
+        raise SystemExit(f"no contender has such a name; the names are: {'; '.join(contenders)}")
     return taken
 
 
@@ -313,13 +313,13 @@ def _say(line: str) -> None:
 
 
 def _cpu_times() -> tuple[float, float]:
-    """All processor time of this machine so far, and what of it the host took away."""
+    """All processor time of this machine so far, and the part that the host took."""
     ticks = [float(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return sum(ticks), ticks[7]
 
 
 def end_on_sigterm() -> None:
-    """Let SIGTERM end this process as Ctrl-C does: with everything that it started."""
+    """Let SIGTERM end this process and everything that it started, as Ctrl-C does."""
 
     def stop(*_: object) -> None:
         raise SystemExit(143)
@@ -333,7 +333,7 @@ def num_cores() -> int:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine of the measurement."""
     model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
@@ -350,13 +350,15 @@ def machine() -> dict[str, Any]:
 
 
 def parser(name: str, doc: str) -> argparse.ArgumentParser:
-    """The options of every benchmark; from here on SIGTERM ends it with its contenders."""
+    """The options of every benchmark. From this call on, SIGTERM also ends the contenders."""
     end_on_sigterm()
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--rounds", type=int, default=5, help="interleaved rounds [5]")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write the results here, anew after every contender")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the results here, after every contender")
     made.add_argument("--plot", type=Path, metavar="FILE", default=OUT / f"{name}.png", help="[bench/out/NAME.png]")
     made.add_argument("--no-plot", dest="plot", action="store_const", const=None, help="only the table")
     made.add_argument("--only", nargs="+", metavar="WORD", help="only contenders whose name contains one of these")
-    made.add_argument("--quick", action="store_true", help="a small part for a moment: shows that it works, no more")
+    made.add_argument(
+        "--quick", action="store_true", help="a short run of a small part, to show that the benchmark works"
+    )
     return made

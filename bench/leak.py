@@ -2,8 +2,9 @@
 
     python bench/leak.py --steps 20000 --json leak.json
 
-LeNet, lock-step, 2 workers and 1 server, slot batch 16 (what leaks, leaks by the step). Growth is the median of the
-last third of the samples less that of the first third, after the first --settle steps. Exit code 1 when something grew.
+LeNet, lock-step, 2 workers and 1 server, slot batch 16 (small: a leak grows by the step). Growth is the median of the
+last third of the samples minus the median of the first third, after the first --settle steps. The exit code is 1 if
+something grew.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ROLES = ("coordinator", "server-0", "worker-0", "worker-1")
 
 @dataclass(slots=True)
 class Watch:
-    """Takes a sample whenever another `every` steps are done, from step `settle` on."""
+    """Takes a sample every `every` steps, from step `settle` on."""
 
     every: int
     settle: int
@@ -34,7 +35,7 @@ class Watch:
     began: float = field(default_factory=time.monotonic)
 
     def __call__(self, pids: list[int], out: Path) -> None:
-        """Look how far the run is."""
+        """Take a sample if one is due."""
         step = max((int(file.read_text() or 0) for file in out.glob("*.step")), default=0)
         due = self.settle + len(self.samples) * self.every
         if step < due:
@@ -47,7 +48,7 @@ class Watch:
                 sample[f"{name} fds"] = num_fds(processes[name])
             sample["shared_mb"] = segments(list(processes.values())) / 1e6
         except (OSError, KeyError):
-            return  # a role is just going away: the run is over
+            return  # a role has just ended: the run is over
         self.samples.append(sample)
         shown = " ".join(f"{name} {sample[f'{name} resident_mb']:.1f}" for name in ROLES)
         fds = sum(int(sample[f"{name} fds"]) for name in ROLES)
@@ -55,7 +56,7 @@ class Watch:
 
 
 def judge(samples: list[dict[str, float]], tolerance_mb: float) -> dict[str, Any]:
-    """The growth of everything, and the names of what grew by more than it may: files and segments by nothing."""
+    """The growth of every figure, and the names of those that grew too much. Files and segments may not grow at all."""
     keys = [key for key in samples[0] if key not in ("step", "seconds")]
     growth = {key: figures.growth(samples, key) for key in keys}
     grew = [key for key, by in growth.items() if by > (tolerance_mb if key.endswith("resident_mb") else 0)]
@@ -63,7 +64,7 @@ def judge(samples: list[dict[str, float]], tolerance_mb: float) -> dict[str, Any
 
 
 def main() -> int:
-    """Run, sample, judge."""
+    """Run the job, take samples, print the result."""
     options = parser("leak", __doc__)
     options.add_argument("--steps", type=int, default=20_000)
     options.add_argument("--settle", type=int, default=1_000, help="steps before the first sample [1000]")

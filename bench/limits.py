@@ -1,11 +1,15 @@
-"""What this machine allows at best: the parts of a synchronised step, each done by the barest code that can do it.
+"""The limits of this machine: each part of a synchronised step, done by minimal code.
 
     python bench/limits.py --rounds 5
 
-100 MB of float32, one thread a process: a copy alone and two at once (workers stage gradients and fill weights at the
-same time); the sum of two gradients, their mean and SGD with momentum in pieces of 1 MiB, on one core and shared by
-two; TCP over loopback by plain blocking sockets, both ends at full speed. From these follow the least times of a step
-with 2 workers and 1 server (`floor`), without any message, log or Python between the parts.
+100 MB of float32, one thread per process:
+
+- a copy alone, and two copies at once (workers copy gradients out and weights in at the same time)
+- the sum of two gradients, their mean, and SGD with momentum, in pieces of 1 MiB, on one core and on two
+- TCP over loopback with plain blocking sockets, both ends at full speed
+
+The `floor` figures follow from them: the least time of a step with 2 workers and 1 server, without any message, log or
+Python between the parts.
 """
 
 from __future__ import annotations
@@ -72,7 +76,7 @@ def _repeat(make: Callable[[int], Callable[[], object]], numel: int, meet: Barri
 
 
 def at_once(make: Callable[[int], Callable[[], object]], numel: int, processes: int) -> float:
-    """Milliseconds of a turn while so many processes make theirs."""
+    """Milliseconds of a turn while `processes` processes run their turns at the same time."""
     context = multiprocessing.get_context("fork")
     times, meet = context.SimpleQueue(), context.Barrier(processes)
     children = [context.Process(target=_repeat, args=(make, numel, meet, times), daemon=True) for _ in range(processes)]
@@ -95,7 +99,7 @@ def _receive(address: tuple[str, int], nbytes: int) -> None:
 
 
 def loopback(nbytes: int) -> float:
-    """Milliseconds until a peer has `nbytes` in memory that both ends use again and again."""
+    """Milliseconds until a peer has received `nbytes`. Both ends reuse their buffers."""
     content = memoryview(bytearray(b"x") * nbytes)
     taken = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -116,7 +120,7 @@ def loopback(nbytes: int) -> float:
 
 
 def contenders(nbytes: int) -> dict[str, Callable[[], Mapping[str, float]]]:
-    """What is measured, by name."""
+    """The measurements, by name."""
     numel = nbytes // 4
     return {
         "copy": lambda: {"copy_alone": at_once(_copy, numel, 1), "copy_two": at_once(_copy, numel, 2)},
@@ -126,7 +130,7 @@ def contenders(nbytes: int) -> dict[str, Callable[[], Mapping[str, float]]]:
 
 
 def ratios(values: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
-    """The floors in ms, and how much two cores get done beside each other; None where a part was not measured."""
+    """The floors in ms, and the cost of two copies at once; None if a part was not measured."""
     of = {name: statistics.median(values[name]) for name in LABELS if values.get(name)}
     if len(of) < len(LABELS):
         return dict.fromkeys(("floor_shm_ms", "floor_tcp_ms", "floor_tcp_push_pull_gb_per_s", "two_copies_over_one"))
@@ -147,10 +151,10 @@ def main() -> int:
         plots.require()
     results = Results("limits", LABELS, {}, ratios, args.json)
     results.notes.append(
-        "`floor_shm_ms` is two copies at once (gradients out), the pass on two cores and two copies at once "
-        "(weights in); `floor_tcp_ms` has the bytes of both workers cross loopback both ways besides, which takes both "
-        "cores; push + pull is of one worker. Copies and the pass are not hidden behind the network there: it needs "
-        "the same cores."
+        "`floor_shm_ms` is the time of two copies at once (gradients out), the pass on two cores, and two copies at "
+        "once (weights in). `floor_tcp_ms` adds the bytes of both workers over loopback in both directions, which "
+        "takes both cores. Push + pull is of one worker. Copies and the pass do not overlap with the network there: it "
+        "needs the same cores."
     )
     run_rounds(results, select(contenders(NBYTES // 10 if args.quick else NBYTES), args.only), args.rounds)
     return tables.finish(results.document(), args.plot)

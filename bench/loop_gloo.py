@@ -1,7 +1,7 @@
 """Peers of `loop_sync.py`: Gloo's all-reduce plus the optimizer on each rank, and a bare copy of the parameters.
 
-Everything lies in one flat tensor, so that all-reduce finds what it likes best; `buckets` cuts it as DDP does. Marks
-are left for each size and way.
+All gradients are in one flat tensor, the best case for all-reduce. `buckets` cuts it as DDP does. The process writes
+marks for each size and variant.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def synchroniser(flat: torch.Tensor, buckets: list[torch.Tensor], mb: float) -> 
 
 
 def copier(flat: torch.Tensor) -> Callable[[], None]:
-    """What memory can do at best."""
+    """A bare copy: the limit of the memory."""
     target = torch.zeros_like(flat)
 
     def copy() -> None:
@@ -58,7 +58,7 @@ def copier(flat: torch.Tensor) -> Callable[[], None]:
 
 
 def repeat(turn: Callable[[], None], name: str, warmup: int, seconds: float) -> None:
-    """Turns for about `seconds`, the same number on every rank."""
+    """Run turns for about `seconds`, the same number on every rank."""
     marker = Marker(args.out, f"{name}.rank-{rank}", warmup=warmup, seconds=seconds)
     for step in range(warmup + 1):
         marker.mark(step)

@@ -1,4 +1,4 @@
-"""The contender: the same loop on leased slots. Run by `paceline run`, or alone."""
+"""The contender: the same loop on leased slots. `paceline run` runs it, or it runs alone."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import paceline
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", default="lenet")
 parser.add_argument("--batch-size", type=int, default=64)
-parser.add_argument("--steps", type=int, default=0, help="end after so many steps")
-parser.add_argument("--seconds", type=float, help="end so long after the warm-up, and leave marks")
+parser.add_argument("--steps", type=int, default=0, help="end after this many steps")
+parser.add_argument("--seconds", type=float, help="end this long after the warm-up, and write marks")
 parser.add_argument("--warmup", type=int, default=20, help="turns")
-parser.add_argument("--slow", type=float, default=1.0, help="worker-1 is so many times slower")
-parser.add_argument("--progress", type=int, default=0, help="write the step to a file every so many steps")
+parser.add_argument("--slow", type=float, default=1.0, help="worker-1 is this many times slower")
+parser.add_argument("--progress", type=int, default=0, help="write the step to a file every this many steps")
 parser.add_argument("--peers", type=int, default=1, help="workers that begin together")
 parser.add_argument("--out", type=Path)
 args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Peers: the plain PyTorch loop with one thread, alone, beside others, or under DDP on Gloo."""
+"""Peers: the plain PyTorch loop with one thread: one process, several independent ones, or DDP on Gloo."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", default="lenet")
 parser.add_argument("--batch-size", type=int, default=64)
-parser.add_argument("--seconds", type=float, default=5.0, help="end so long after the warm-up")
+parser.add_argument("--seconds", type=float, default=5.0, help="end this long after the warm-up")
 parser.add_argument("--warmup", type=int, default=20, help="turns")
-parser.add_argument("--slow", type=float, default=1.0, help="rank 1 is so many times slower")
+parser.add_argument("--slow", type=float, default=1.0, help="rank 1 is this many times slower")
 parser.add_argument("--ddp", action="store_true")
 parser.add_argument("--out", type=Path, required=True)
 args = parser.parse_args()
@@ -34,7 +34,7 @@ marker = Marker(args.out, f"rank-{rank}", warmup=args.warmup, seconds=args.secon
 
 
 def turn(step: int) -> bool:
-    """One turn of the loop; False when its time is up."""
+    """Run one turn of the loop. Returns False if its time is up."""
     more = marker.mark(step)
     where = torch.randint(len(images), (args.batch_size,))
     began = time.thread_time()
@@ -47,14 +47,14 @@ def turn(step: int) -> bool:
 
 
 def alone() -> None:
-    """Turns until the time is up."""
+    """Run turns until the time is up."""
     step = 0
     while turn(step):
         step += 1
 
 
 def with_others() -> None:
-    """As many turns as fill the time: every rank must make the same number, and the first says it."""
+    """Run as many turns as fill the time. Every rank runs the number that rank 0 announces."""
     begun = args.warmup + 1
     for step in range(begun):
         turn(step)

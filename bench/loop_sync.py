@@ -1,4 +1,4 @@
-"""One synchronised step on Paceline without compute: gradients are there, only `optimizer.step()` is left."""
+"""One synchronised step on Paceline without compute: the gradients exist, the loop only calls `optimizer.step()`."""
 
 from __future__ import annotations
 

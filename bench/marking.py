@@ -1,4 +1,4 @@
-"""What a looping process keeps of its own run, and when its time is up."""
+"""The marks of a looping process, and the decision when its time is up."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PATIENCE_S = 10.0
 def leave_gloo() -> NoReturn:
     """End a rank that has left its process group, without the interpreter's own clean-up.
 
-    Threads of Gloo may outlive the group, and one that needs the interpreter while it is being taken down aborts the
-    process ("terminate called without an active exception", pytorch/pytorch#179291): seldom, and when all is measured.
+    Threads of Gloo may outlive the group. A thread that needs the interpreter during its shutdown aborts the process
+    ("terminate called without an active exception", pytorch/pytorch#179291). This is rare, and all marks are written.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -26,10 +26,10 @@ def leave_gloo() -> NoReturn:
 
 
 class Marker:
-    """Notes when each turn of a loop began, and ends it `seconds` after all `peers` have done their `warmup` turns.
+    """Records the start of each turn. Ends the loop `seconds` after all `peers` have finished their `warmup` turns.
 
-    Peers know of each other by files in `out`. The clock is the machine's monotonic one: marks of different processes
-    compare.
+    Peers find each other by files in `out`. All use the monotonic clock of the machine, so marks of different processes
+    can be compared.
     """
 
     def __init__(self, out: Path, name: str, *, warmup: int, seconds: float, peers: int = 1) -> None:
@@ -39,20 +39,20 @@ class Marker:
         self._all_warm: float | None = None
 
     def meet(self) -> None:
-        """Wait until all peers are here: starting up takes them more or less long.
+        """Wait until all peers have started.
 
         Raises:
-            TimeoutError: somebody did not come.
+            TimeoutError: a peer did not start in time.
         """
         deadline = time.monotonic() + MEETING_S
         self._tell("here")
         while not self._all("here"):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"not all of {self._peers} processes were here after {MEETING_S:.0f} s")
+                raise TimeoutError(f"not all of {self._peers} processes had started after {MEETING_S:.0f} s")
             time.sleep(0.005)
 
     def mark(self, step: int) -> bool:
-        """A turn begins; False when the loop should end instead."""
+        """Record the start of a turn. Returns False if the loop should end."""
         now = time.perf_counter()
         self._marks.append((step, now))
         turns = len(self._marks) - 1 - self._warmup
@@ -64,18 +64,18 @@ class Marker:
             self._all_warm = now
         if turns < LEAST_TURNS:
             return True
-        if self._all_warm is None:  # a peer that gets nothing to do is a finding, and no reason to hang
+        if self._all_warm is None:  # a peer that gets no work must not hang this process
             return now - self._marks[self._warmup][1] < PATIENCE_S + 4 * self._seconds
         return now - self._all_warm < self._seconds
 
     def turns_in(self, seconds: float) -> int:
-        """How many turns will take `seconds`, going by the later half of those so far."""
+        """How many turns take `seconds`, estimated from the second half of the turns so far."""
         half = self._marks[len(self._marks) // 2 :]
         each = (half[-1][1] - half[0][1]) / (len(half) - 1)
         return max(LEAST_TURNS, round(seconds / each))
 
     def save(self) -> None:
-        """Leave the marks where `harness.read_marks` looks."""
+        """Write the marks for `harness.read_marks`."""
         (self._out / f"{self._name}.marks.json").write_text(json.dumps(self._marks))
 
     def _tell(self, what: str) -> None:

@@ -3,9 +3,9 @@
     python bench/memory.py --rounds 5 --json memory.json
 
 The MLP 784-4096-4096-10 (20 million parameters, 80 MB) with SGD and momentum, slot batch 64, lock-step, 2 workers and 1
-server with default settings. A figure is the greatest of samples taken while training goes on after its warm-up.
-Private and file pages count in full, shared memory in the process that made it, so that none of it counts twice in a
-run: bench/resident.py. What a server holds is what it has more than the server of a run that trains 10 numbers.
+server with default settings. A figure is the largest of the samples taken during training, after the warm-up.
+Private and file pages count in full. Shared memory counts in the process that created it, so no page counts twice in a
+run (bench/resident.py). A server holds the difference to the server of a run that trains 10 numbers.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ NAMES = {"server": "server", "idle": "server without a model", "worker": "worker
 
 
 class Peaks:
-    """The greatest sample of each process, in MB."""
+    """The largest sample of each process, in MB."""
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, float]] = {}
 
     def sample(self, name: str, pid: int) -> None:
-        """Look at a process, if it is still there."""
+        """Take a sample of a process, if it still runs."""
         try:
             now = resident(pid)
         except OSError:
@@ -49,7 +49,7 @@ class Peaks:
         self._seen[name] = {way: max(nbytes, before[way]) for way, nbytes in now.items()}
 
     def figures(self, prefix: str, key: str) -> dict[str, float]:
-        """The greatest among the processes whose name begins with `prefix`, as figures of `key`."""
+        """The largest sample of the processes whose name begins with `prefix`, as figures of `key`."""
         found = [seen for name, seen in self._seen.items() if name.startswith(prefix)]
         if not found:
             raise ContenderError(f"no sample of {prefix!r}: the run was too short")
@@ -97,7 +97,7 @@ def _plain(seconds: float) -> dict[str, float]:
 
 
 def contenders(seconds: float) -> dict[str, Callable[[], Mapping[str, float]]]:
-    """What takes part, by name."""
+    """The contenders, by name."""
     return {
         "run": functools.partial(_run, seconds),
         "plain": functools.partial(_plain, seconds),
@@ -106,7 +106,7 @@ def contenders(seconds: float) -> dict[str, Callable[[], Mapping[str, float]]]:
 
 
 def ratios(values: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
-    """The ratios by their agreed names; None where a part was not measured."""
+    """The ratios, by name; None if a part was not measured."""
     holds = figures.difference(values.get("server_own", []), values.get("idle_own", []))
     return {
         "server_over_weights": None if holds is None else holds / WEIGHTS_MB,
@@ -131,8 +131,8 @@ def main() -> int:
     results = Results("memory", labels, TARGETS, ratios, args.json)
     results.notes.append(
         f"The weights are {WEIGHTS_MB:.1f} MB. Private and file pages count in full everywhere. Both ratios use the "
-        "first table, in which each page of shared memory counts once, in the process that made it; the sum of the "
-        "last one over the roles is more than the machine holds."
+        "first table, in which each page of shared memory counts once, in the process that created it. In the last "
+        "table a page counts in every process that maps it, so its sum over the roles counts pages twice."
     )
     run_rounds(results, select(contenders(args.seconds), args.only), args.rounds)
     return tables.finish(results.document(), args.plot)

@@ -47,7 +47,7 @@ class MLP(nn.Module):
 
 
 class Matrices(nn.Module):
-    """Five equal matrices of `mb` · 10^6 bytes together, for what is synchronised but never computed."""
+    """Five equal matrices of `mb` · 10^6 bytes together, for steps without compute."""
 
     def __init__(self, mb: float) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Matrices(nn.Module):
 
 
 class Ten(nn.Module):
-    """The least that can be trained: ten numbers."""
+    """The smallest model: ten numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def make(name: str) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def data(num_samples: int = 8192) -> TensorDataset:
-    """Random pictures of Fashion-MNIST's shape; speed does not depend on what they show."""
+    """Random images with the shape of Fashion-MNIST; the content does not change the speed."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(num_samples, 1, 28, 28, generator=generator)
     return TensorDataset(images, torch.randint(10, (num_samples,), generator=generator))

@@ -10,10 +10,10 @@ COLOURS = ["#2563eb", "#f59e0b", "#64748b", "#dc2626", "#059669", "#7c3aed", "#d
 
 
 def require() -> None:
-    """Say now, not after an hour of measuring, that the plot cannot be drawn.
+    """Check before an hour of measuring that the plot can be drawn.
 
     Raises:
-        SystemExit: matplotlib is not installed; the message is the line that installs it.
+        SystemExit: matplotlib is not installed; the message has the command that installs it.
     """
     try:
         import matplotlib  # noqa: F401
@@ -25,7 +25,7 @@ def require() -> None:
 
 
 def draw(document: Mapping[str, Any], path: Path) -> None:
-    """One panel a group of figures; one figure alone says nothing in a picture beside others."""
+    """Draw one panel per group of figures. A group of one figure is left out if there are other groups."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for figure in document["figures"].values():
         groups.setdefault(figure["group"], []).append(figure)
@@ -41,7 +41,7 @@ def draw(document: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_lines(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], xlabel: str, path: Path) -> None:
-    """One panel a title, one line a name through its points; every panel begins at zero."""
+    """Draw one panel per title and one line per name. Every panel begins at zero."""
     axes, save = _panels(len(panels), path)
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         axis.set_title(title)

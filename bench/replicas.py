@@ -1,11 +1,11 @@
-"""What a copy of every block costs: one synchronised step without compute, with --replicas 1 beside --replicas 0.
+"""The cost of a copy of every block: one synchronised step without compute, --replicas 1 beside --replicas 0.
 
     python bench/replicas.py --rounds 5 --json replicas.json
 
-As in sync.py: the gradients are there, and a step ends when the weights of the next version are in every worker. SGD
-with momentum 0.9, 2 workers with one slot and one thread each, and the same 2 servers for both: with a copy each is the
-primary of one half of the blocks and the backup of the other. `--replicas 1` sends the sum of the gradients once more,
-and makes every update twice. MB are 10^6 bytes.
+As in sync.py, the gradients exist, and a step ends when the weights of the next version are in every worker. SGD with
+momentum 0.9, 2 workers with one slot and one thread each, and 2 servers in both cases. With a copy each server is the
+primary of one half of the blocks and the backup of the other half. `--replicas 1` sends the sum of the gradients once
+more, and makes every update twice. MB are 10^6 bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TARGETS = {"replicas_over_none": "≤ 1.6"}
 
 
 def _step(mb: float, lane: str, replicas: int, seconds: float) -> dict[str, float]:
-    """Milliseconds a step, by the median of its steps."""
+    """Milliseconds per step: the median over the steps."""
     marks = run_paceline(
         "loop_sync.py", "--mb", f"{mb:g}", "--seconds", str(seconds), "--warmup", str(warmup(mb)),
         workers=WORKERS, slots=WORKERS, servers=SERVERS, replicas=replicas, lane=LANES[lane],
@@ -39,7 +39,7 @@ def _step(mb: float, lane: str, replicas: int, seconds: float) -> dict[str, floa
 
 
 def contenders(mb: float, seconds: float) -> dict[str, Callable[[], Mapping[str, float]]]:
-    """What takes part, by name."""
+    """The contenders, by name."""
     return {
         f"{lane}, {NAMES[replicas]}": functools.partial(_step, mb, lane, replicas, seconds)
         for lane in LANES
@@ -48,7 +48,7 @@ def contenders(mb: float, seconds: float) -> dict[str, Callable[[], Mapping[str,
 
 
 def labels(mb: float) -> dict[str, Label]:
-    """How every figure is shown, in this order."""
+    """The labels of all figures, in the order of the table."""
     lanes = {"shm": "shared memory", "tcp": "TCP"}
     group = f"{mb:g} MB, {WORKERS} workers, {SERVERS} servers"
     return {
@@ -59,7 +59,7 @@ def labels(mb: float) -> dict[str, Label]:
 
 
 def ratios(values: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """The ratios by their agreed names; None where a part was not measured."""
+    """The ratios, by name; None if a part was not measured."""
     return {
         "replicas_over_none": figures.ratio(values.get("shm_1", []), values.get("shm_0", [])),
         "replicas_over_none_tcp": figures.ratio(values.get("tcp_1", []), values.get("tcp_0", [])),

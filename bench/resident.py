@@ -1,4 +1,4 @@
-"""What the processes of a run hold: memory, shared memory, open files, as Linux counts them."""
+"""Memory, shared memory and open files of the processes of a run, as Linux counts them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _kilobytes(path: Path, wanted: tuple[str, ...]) -> dict[str, int]:
 
 
 def resident(pid: int) -> dict[str, float]:
-    """Resident bytes of a process: private and file pages in full, libraries too, as in a process that is alone.
+    """Resident bytes of a process, counted in three ways.
 
-    They differ in shared memory. `own` counts what the process made: it alone maps that writable, its readers map it
-    read-only, so each page counts in one process. `pss` divides a page among those who map it. `rss` counts it in full
-    in each of them.
+    All three count private and file pages in full, including libraries. They differ in shared memory. `own` counts the
+    segments that the process created: only it maps them writable, readers map them read-only, so each page counts in
+    one process. `pss` divides a page among the processes that map it. `rss` counts it in full in each of them.
 
     Raises:
-        OSError: the process is gone.
+        OSError: the process has ended.
     """
     status = _kilobytes(PROC / str(pid) / "status", ("RssAnon", "RssFile", "RssShmem"))
     if not status:
@@ -40,7 +40,7 @@ def resident(pid: int) -> dict[str, float]:
 
 
 def shared(smaps: str) -> tuple[int, int]:
-    """Of the shared memory in a process's `smaps`: resident bytes of what is writable, and its share of all (Pss)."""
+    """Shared memory in the `smaps` of a process: resident bytes of writable mappings, and its share of all (Pss)."""
     made = share = 0
     counts = writable = False
     for line in smaps.splitlines():

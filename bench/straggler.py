@@ -1,11 +1,11 @@
-"""What a machine four times slower costs: 2 workers, one of which sleeps three times as long as it computes.
+"""The cost of a slow machine: 2 workers, one of which sleeps three times as long as it computes.
 
     python bench/straggler.py --rounds 5 --json straggler.json
 
-LeNet, slot batch 64, one thread a worker. The slow worker measures the processor time of its forward and backward and
-then sleeps three times as long. Paceline in bsp with 16 slots a step, in ssp:4 and in asp (2 workers, 1 server), DDP
-on Gloo, and the ideal: two plain processes that share nothing, one of them slowed alike, at the same time on the same
-machine; the sum of their samples per second is (1 + 1/4) of the fast one's.
+LeNet, slot batch 64, one thread per worker. The slow worker measures the processor time of its forward and backward
+and then sleeps three times as long. The contenders are Paceline in bsp with 16 slots a step, in ssp:4 and in asp (2
+workers, 1 server), DDP on Gloo, and the ideal: two independent plain processes, one of them slowed in the same way, at
+the same time on the same machine. The sum of their samples per second is (1 + 1/4) times that of the fast one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _ideal(seconds: float) -> dict[str, float]:
 
 
 def contenders(seconds: float) -> dict[str, Callable[[], Mapping[str, float]]]:
-    """What takes part, by name."""
+    """The contenders, by name."""
     return {
         "bsp": functools.partial(_paceline, "bsp", seconds),
         "ideal": functools.partial(_ideal, seconds),
@@ -72,7 +72,7 @@ def contenders(seconds: float) -> dict[str, Callable[[], Mapping[str, float]]]:
 
 
 def ratios(values: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
-    """The ratios by their agreed names; None where a part was not measured."""
+    """The ratios, by name; None if a part was not measured."""
     ideal = values.get("ideal", [])
     return {f"{key}_over_ideal": figures.ratio(values.get(key, []), ideal) for key in ("bsp", "ssp", "asp", "ddp")}
 

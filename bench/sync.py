@@ -1,12 +1,12 @@
-"""One synchronised step without compute: Paceline's lanes beside Gloo's all-reduce and beside what memory can do.
+"""One synchronised step without compute: Paceline beside Gloo's all-reduce and beside the limit of the memory.
 
     python bench/sync.py --rounds 5 --json sync.json
 
-The gradients are there; a step ends when the weights of the next version are in every worker. SGD with momentum 0.9,
-one slot a worker, one thread a worker, one server. `gloo` is the all-reduce of one flat gradient (above 25 MB: or in
-buckets of 25 MB, whichever is faster), the division and `torch.optim.SGD` on each rank, one thread each. `copy` is a
-copy of the parameters on one thread; figures.memory_limit_s says what follows from it. MB are 10^6 bytes. The machine
-is noisy: only ratios within one run mean anything.
+The gradients exist; a step ends when the weights of the next version are in every worker. SGD with momentum 0.9, one
+slot and one thread per worker, one server. `gloo` is the all-reduce of one flat gradient (above 25 MB also in buckets
+of 25 MB; the faster of the two counts), the division, and `torch.optim.SGD` on each rank, one thread each. `copy` is a
+copy of the parameters on one thread; figures.memory_limit_s computes the memory limit from it. MB are 10^6 bytes. The
+machine is noisy: compare only figures of the same run.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ TARGETS = {
 
 
 def warmup(mb: float) -> int:
-    """Turns until buffers are mapped and caches are warm."""
+    """The number of turns after which buffers are mapped and caches are warm."""
     return 50 if mb < 1 else 5 if mb < 50 else 3
 
 
 def timeout_s(mb: float, workers: int, seconds: float) -> float:
-    """Long enough for a machine ten times slower than intended, short enough to find a hang in the same hour."""
+    """Long enough for a machine that is ten times slower; short enough to report a hang within the hour."""
     return 120.0 + 10 * seconds + 0.2 * mb * workers
 
 
@@ -62,7 +62,7 @@ def _paceline(mb: float, workers: int, lane: str, seconds: float) -> list[float]
 
 
 def _lane(mb: float, workers: int, lane: str, seconds: float) -> dict[str, float]:
-    """Milliseconds a step, by the median of its steps."""
+    """Milliseconds per step: the median over the steps."""
     return {f"{lane}_{workers}_{mb:g}": statistics.median(_paceline(mb, workers, lane, seconds)) * 1e3}
 
 
@@ -72,7 +72,7 @@ def _push_pull(mb: float, seconds: float) -> dict[str, float]:
 
 
 def _peers(sizes: Sequence[float], workers: int, seconds: float, *, copy: bool) -> dict[str, float]:
-    """Milliseconds by size, of the faster way."""
+    """Milliseconds by size, of the faster variant."""
     ways = {mb: ["copy"] if copy else ["flat", "buckets"] if mb > 25 else ["flat"] for mb in sizes}
     marks = run_plain(
         "loop_gloo.py", "--mb", *(f"{mb:g}" for mb in sizes), "--seconds", str(seconds),
@@ -91,7 +91,7 @@ def _peers(sizes: Sequence[float], workers: int, seconds: float, *, copy: bool) 
 
 
 def contenders(sizes: Mapping[int, Sequence[float]], seconds: float) -> dict[str, Callable[[], Mapping[str, float]]]:
-    """What takes part, by name; `sizes` by the number of workers."""
+    """The contenders, by name; `sizes` are by the number of workers."""
     taken: dict[str, Callable[[], Mapping[str, float]]] = {}
     every = sorted({mb for some in sizes.values() for mb in some})
     taken["copy"] = functools.partial(_peers, every, 1, seconds / 4, copy=True)
@@ -107,7 +107,7 @@ def contenders(sizes: Mapping[int, Sequence[float]], seconds: float) -> dict[str
 
 
 def labels(sizes: Mapping[int, Sequence[float]]) -> dict[str, Label]:
-    """How every figure is shown, in this order."""
+    """The labels of all figures, in the order of the table."""
     shown = {}
     for workers, some in sizes.items():
         for mb in some:
@@ -120,7 +120,7 @@ def labels(sizes: Mapping[int, Sequence[float]]) -> dict[str, Label]:
 
 
 def ratios(values: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """The ratios by their agreed names; None where a part was not measured."""
+    """The ratios, by name; None if a part was not measured."""
     found: dict[str, Any] = {"shm_over_gloo": {}, "tcp_over_gloo": {}, "shm_over_memory_limit": {}}
     for mb in SIZES:
         of = {key: values.get(f"{key}_2_{mb:g}", []) for key in ("shm", "tcp", "gloo")}
@@ -148,13 +148,13 @@ def main() -> int:
     sizes = {w: [mb for mb in args.sizes if args.all or w <= 2 or mb <= LARGEST_FOR_4] for w in args.workers}
     results = Results("sync", labels(sizes), TARGETS, ratios, args.json)
     results.notes.append(
-        f"The memory limit is what a copy of the parameters on one thread takes, times 2 × workers (each worker's "
+        f"The memory limit is the time of a copy of the parameters on one thread, times 2 × workers (each worker's "
         f"gradient out and weights in) plus (workers + 4) / 2 (the server reads every gradient once, and reads and "
-        f"writes weights and momentum; a copy reads and writes once), over {num_cores()} cores: "
+        f"writes weights and momentum; a copy reads and writes once), divided by {num_cores()} cores: "
         f"{figures.memory_limit_s(1.0, 2, num_cores()):g} copies for 2 workers."
     )
     if not args.all and 4 in sizes and max(args.sizes) > LARGEST_FOR_4:
-        results.notes.append("400 MB with 4 workers is left out to keep the time short; `--all` measures it.")
+        results.notes.append("400 MB with 4 workers is left out to save time; `--all` measures it.")
     run_rounds(results, select(contenders(sizes, args.seconds), args.only), args.rounds)
     return tables.finish(results.document(), args.plot)
 

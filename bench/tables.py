@@ -1,4 +1,4 @@
-"""Results as text: tables for the terminal and for docs/performance.md, whose generated parts lie between markers."""
+"""Results as text: tables for the terminal and for the generated parts of docs/performance.md (between markers)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def rows(document: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
-    """By group: what, median with its unit, min to max."""
+    """By group: name, median with its unit, min to max."""
     groups: dict[str, list[tuple[str, str, str]]] = {}
     for figure in document["figures"].values():
         what = figure["name"] if figure["x"] is None else f"{figure['x']:g} MB, {figure['name']}"
@@ -19,14 +19,14 @@ def rows(document: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
 
 
 def number(value: float) -> str:
-    """Three digits that matter, and thousands apart."""
+    """Three significant digits, with thousands separators."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 1 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def flat(ratios: Mapping[str, Any]) -> dict[str, float | None]:
-    """Ratios by one name each: those by size get it behind a dot."""
+    """Ratios with one name each: `ratio.size` for those by size."""
     found: dict[str, float | None] = {}
     for name, value in ratios.items():
         if isinstance(value, Mapping):
@@ -37,13 +37,13 @@ def flat(ratios: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def meets(value: float, target: str) -> bool:
-    """Whether a ratio is as `target` ("≥ 1.2" or "≤ 0.35") wants it."""
+    """Whether a ratio meets `target` ("≥ 1.2" or "≤ 0.35")."""
     sign, bound = target.split()
     return value >= float(bound) if sign == "≥" else value <= float(bound)
 
 
 def ratio_rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Name, ratio of medians, its least and greatest in one round, target (and whether it is met)."""
+    """Name, ratio of medians, smallest and largest ratio of one round, target (and whether it is met)."""
     by_round = [flat(ratios) for ratios in document["ratios_by_round"]]
     for name, value in flat(document["ratios"]).items():
         seen = [found for ratios in by_round if (found := ratios.get(name)) is not None]
@@ -95,15 +95,15 @@ def leak_section(document: Mapping[str, Any]) -> str:
         ]
         parts.append(
             f"{len(samples)} samples from step {samples[0]['step']:,} to {samples[-1]['step']:,}; resident memory may "
-            f"grow by {document['tolerance_mb']:g} MB (what an allocator does in so many steps), files and shared "
-            "memory by nothing."
+            f"grow by {document['tolerance_mb']:g} MB (the allocator needs some), files and shared memory may not "
+            "grow."
         )
         parts.append(markdown_table(["", "first", "last", "growth", ""], body))
     return "\n\n".join(parts)
 
 
 def insert(page: str, name: str, text: str) -> str:
-    """The page with what lies between the markers of `name` replaced.
+    """The page with the text between the markers of `name` replaced.
 
     Raises:
         ValueError: the page has no such markers.
@@ -130,7 +130,7 @@ def show(document: Mapping[str, Any]) -> None:
 
 
 def finish(document: Mapping[str, Any], plot: Path | None) -> int:
-    """Show, draw, and say by the exit code whether every contender came through."""
+    """Print the tables, draw the plot, and return the exit code: 1 if a contender failed."""
     show(document)
     if plot is not None and document["figures"]:
         from plots import draw

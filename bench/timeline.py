@@ -1,9 +1,9 @@
-"""Where the time of a small step goes: medians over the steps of a trace, from the moment a worker begins to push.
+"""The time of each part of a small step: medians over the steps of a trace, counted from the start of the push.
 
     paceline run -w 1 -s 1 --slots 1 --trace trace.json bench/loop_paceline.py --steps 300
     python bench/timeline.py trace.json
 
-For runs with one worker, one server and one slot a step, where events follow each other.
+Use runs with one worker, one server and one slot a step: their events do not overlap.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("trace", type=Path)
     found = steps(json.loads(parser.parse_args().trace.read_text())["traceEvents"])
     if not found:
-        raise SystemExit("no steps in this trace: see --help for how to make one")
+        raise SystemExit("no steps in this trace: --help shows how to record one")
     print(f"{len(found)} steps; ms, median (p10 to p90)")
     for name in EVENTS:
         begins = spread([s[name]["ts"] - s["push"]["ts"] for s in found])

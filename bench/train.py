@@ -2,11 +2,10 @@
 
     python bench/train.py --rounds 5 --json train.json
 
-Contenders, each with one thread a worker and a slot batch of 64: `bsp` and `asp` (2 workers, 1 server), `one` (1
-worker, 1 server), DDP on Gloo with 2 processes, two independent processes, one plain process. The processes of each
-start together, leave out the same number of turns for warming up, and go on for the same time; only steps that are
-done count. No checkpoints: bench/checkpoint.py measures them. The machine is noisy: only ratios within one run mean
-anything.
+Contenders, each with one thread per worker and a slot batch of 64: `bsp` and `asp` (2 workers, 1 server), `one` (1
+worker, 1 server), DDP on Gloo with 2 processes, two independent processes, one plain process. The processes of a
+contender start together, have the same number of warm-up turns, and run for the same time. Only completed steps count.
+There are no checkpoints: bench/checkpoint.py measures them. The machine is noisy: compare only figures of the same run.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def _separate(model: str, key: str, processes: int, seconds: float) -> dict[str,
 
 
 def contenders(models: Sequence[str], seconds: float) -> dict[str, Callable[[], Mapping[str, float]]]:
-    """What takes part, by name; what is compared stands side by side."""
+    """The contenders, by name. Contenders that are compared run one after the other."""
     taken: dict[str, Callable[[], Mapping[str, float]]] = {}
     for model in models:
         each = {
@@ -99,7 +98,7 @@ def contenders(models: Sequence[str], seconds: float) -> dict[str, Callable[[], 
 
 
 def ratios(values: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
-    """The ratios by their agreed names; None where a part was not measured."""
+    """The ratios, by name; None if a part was not measured."""
     return {
         name: figures.ratio(values.get(f"{model}_{top}", []), values.get(f"{model}_{bottom}", []))
         for name, (model, top, bottom) in RATIOS.items()
