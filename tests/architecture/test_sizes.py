@@ -1,0 +1,65 @@
+"""Files, functions and classes stay small enough to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.architecture.house import check_table, package, snippet
+from tools.house import large_classes, long_files, long_functions
+
+FILES: dict[str, int] = {
+    "core/coordinator/recovery.py": 407,
+    "core/server/dispatch.py": 423,
+    "core/worker/turn.py": 454,
+    "datasets.py": 497,
+    "engines/supervisor.py": 404,
+    "server/dense_store.py": 427,
+    "transport/zmq/listener.py": 421,
+}
+"""Files over 400 lines. May only shrink: a number that is too high fails as well."""
+
+FUNCTIONS: dict[str, int] = {
+    "coordinator/status.py:status_of": 62,
+}
+"""Functions over 60 lines."""
+
+CLASSES: dict[str, int] = {
+    "core/coordinator/leases.py:LeaseBook": 36,
+    "core/coordinator/placement.py:Placing": 26,
+    "core/coordinator/recovery.py:Recovery": 26,
+    "core/worker/turn.py:WorkerCore": 30,
+    "server/dense_store.py:DenseStore": 36,
+    "sim/checks.py:Checker": 30,
+    "testing/chaos/strikes.py:Strikes": 26,
+}
+"""Classes over 25 methods; properties count."""
+
+
+def test_sizes_are_counted(tmp_path: Path) -> None:
+    methods = "\n".join(f"    def m{n}(self) -> None: ..." for n in range(26))
+    body = "\n".join("    x = 1" for _ in range(60))
+    long = "\n".join("x = 1" for _ in range(401))
+    source = snippet(tmp_path, a=f"class Large:\n{methods}\n", b=f"def f():\n{body}\n", c=f"{long}\n")
+    assert large_classes(source) == {"a.py:Large": 26}
+    assert long_functions(source) == {"b.py:f": 61}
+    assert long_files(source) == {"c.py": 401}
+
+
+def test_what_is_at_the_limit_is_allowed(tmp_path: Path) -> None:
+    methods = "\n".join(f"    def m{n}(self) -> None: ..." for n in range(25))
+    body = "\n".join("    x = 1" for _ in range(59))
+    long = "\n".join("x = 1" for _ in range(400))
+    source = snippet(tmp_path, a=f"class Large:\n{methods}\n", b=f"def f():\n{body}\n", c=f"{long}\n")
+    assert (large_classes(source), long_functions(source), long_files(source)) == ({}, {}, {})
+
+
+def test_no_file_is_over_400_lines() -> None:
+    check_table(long_files(package()), FILES)
+
+
+def test_no_function_is_over_60_lines() -> None:
+    check_table(long_functions(package()), FUNCTIONS)
+
+
+def test_no_class_has_more_than_25_methods() -> None:
+    check_table(large_classes(package()), CLASSES)
