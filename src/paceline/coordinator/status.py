@@ -121,7 +121,7 @@ def _checkpoint(core: CoordinatorCore, course: Course, now: float) -> Checkpoint
 def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
     """The processes that take part. A server that this coordinator knows only from the log is left out."""
     return tuple(
-        ProcessStatus(m.name, m.role, m.pid, m.node) for m in core.members.members.values() if m.pid and not m.left
+        ProcessStatus(m.name, m.role, m.start, m.node) for m in core.members.members.values() if m.start and not m.left
     )
 
 

@@ -6,11 +6,11 @@ from paceline.messages.base import Message
 
 
 class Exited(Message, frozen=True):
-    """The engine saw a process end."""
+    """The engine saw the process end that was start number `start` of `name`."""
 
     req: int
     name: str
-    pid: int
+    start: int
     code: int
 
 

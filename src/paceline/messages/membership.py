@@ -21,6 +21,7 @@ class JobArgs(msgspec.Struct, frozen=True, array_like=True):
 class Register(Message, frozen=True):
     """First message of a role, and again to every new coordinator: what it is and what it still has.
 
+    The process is start number `start` of `name`, counted from 1 by the launcher; `name` and `start` are its identity.
     A worker brings `job`, `leases`, how many validations it has `declared`, and its `progress` through the script:
     twice the number of its phase, plus one once that phase is over for it, -1 before the first. A server brings the
     `address` at which it listens, and of its blocks the incarnation, the epoch, the version `applied` and the versions
@@ -30,7 +31,7 @@ class Register(Message, frozen=True):
     req: int
     role: str
     name: str
-    pid: int
+    start: int
     host: str
     address: str | None = None
     job: JobArgs | None = None

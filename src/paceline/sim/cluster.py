@@ -30,7 +30,7 @@ class Cluster:
         self.restarted_at = 0.0
         self.coordinator = SimCoordinator(self, self.generation)
         self.workers: list[SimWorker] = []
-        self.pids = 0
+        self.starts = 0
         self.saves = 0
         self.stopped = False
         self.faults = Faults(self)
@@ -82,10 +82,10 @@ class Cluster:
 
     def spawn(self, index: int, delay: float) -> SimWorker:
         """A new worker process in place `index`."""
-        self.pids += 1
-        node = f"worker-{index}/{self.pids}"
+        self.starts += 1
+        node = f"worker-{index}/{self.starts}"
         speed = self.scenario.speeds[index % len(self.scenario.speeds)]
-        rng = Random(f"worker {self.scenario.seed} {self.pids}")
+        rng = Random(f"worker {self.scenario.seed} {self.starts}")
         worker = SimWorker(self, f"worker-{index}", node, speed, rng)
         self.workers.append(worker)
         self.network.add(worker)

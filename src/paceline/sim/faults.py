@@ -113,7 +113,7 @@ class Faults:
             cluster.world.after(delay, self._clock, cluster.lost, worker.node)
         elif how < 0.6:
             intro = worker.core.introduction
-            cluster.network.send("engine", COORDINATOR, Exited(1, intro.name, intro.pid, -9))
+            cluster.network.send("engine", COORDINATOR, Exited(1, intro.name, intro.start, -9))
         for server in cluster.servers:
             if rng.random() < 0.6:
                 cluster.world.after(rng.uniform(0.0, 0.1), server, server.core.forget, worker.node)

@@ -114,7 +114,7 @@ class SimServers:
         if how < 0.3:
             cluster.world.after(rng.uniform(0.0, 0.1), self._clock, cluster.lost, old.node)
         elif how < 0.6:
-            cluster.network.send("engine", COORDINATOR, Exited(1, old.introduction.name, old.introduction.pid, -9))
+            cluster.network.send("engine", COORDINATOR, Exited(1, old.introduction.name, old.introduction.start, -9))
         cluster.world.after(rng.uniform(0.2, 2.0), self._clock, self.revive, index)
 
     def cut_power(self) -> None:
@@ -131,9 +131,9 @@ class SimServers:
         if index >= self._wanted:
             old.retired = True  # until it is wanted again
             return
-        self._cluster.pids += 1
+        self._cluster.starts += 1
         name = old.introduction.name
-        self.servers[index] = server = self._make(name, f"{name}/{self._cluster.pids}")
+        self.servers[index] = server = self._make(name, f"{name}/{self._cluster.starts}")
         self._cluster.network.add(server)
         server.start()
 
@@ -154,7 +154,7 @@ class SimServers:
         self._wanted = core.wanted_servers
         for index in range(self._wanted):
             if index >= len(self.servers):
-                self.servers.append(self._make(f"server-{index}", f"server-{index}/new{cluster.pids}"))
+                self.servers.append(self._make(f"server-{index}", f"server-{index}/new{cluster.starts}"))
                 cluster.network.add(self.servers[index])
                 self.servers[index].start()
             elif not self.servers[index].alive and self.servers[index].retired:
@@ -165,7 +165,7 @@ class SimServers:
         for server in self.servers:
             if server.alive and server.node in draining and server.node not in core.holders:
                 server.alive, server.retired = False, True
-                exited = Exited(1, server.introduction.name, server.introduction.pid, 0)
+                exited = Exited(1, server.introduction.name, server.introduction.start, 0)
                 cluster.network.send("engine", COORDINATOR, exited)
 
     # ------------------------------------------------------------ what must hold

@@ -43,7 +43,7 @@ class SimWorker(Node):
         self.scenario = cluster.scenario
         self.speed = speed
         self.rng = rng
-        introduction = Register(1, "worker", name, cluster.pids, "here", None, self.scenario.job)
+        introduction = Register(1, "worker", name, cluster.starts, "here", None, self.scenario.job)
         self.core = WorkerCore(introduction, resend_s=self.scenario.resend_s, part_nbytes=self.scenario.part_nbytes)
         self.blocks = cut(self.scenario.model.tensors)
         self.values: list[Value | None] = [None] * len(self.blocks)

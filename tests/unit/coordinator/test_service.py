@@ -75,8 +75,8 @@ class Cluster:
         name = f"server-{number}"
         node = f"{name}/{secrets.token_hex(4)}"
         port = self.hub.port(node, listen=node.replace("/", "-"))
-        pid = secrets.randbelow(1 << 30) + 1
-        service = ServerService(port, Register(1, "server", name, pid, "here", port.address), storage=self.storage)
+        start = secrets.randbelow(1 << 30) + 1
+        service = ServerService(port, Register(1, "server", name, start, "here", port.address), storage=self.storage)
         port.connect("inproc://coordinator")
         self._services[name] = service, port
 
@@ -96,7 +96,7 @@ class Cluster:
         service = self.stop(f"server-{number}")
         assert isinstance(service, ServerService)
         intro = service.introduction
-        exited = Exited(1, intro.name, intro.pid, -9)
+        exited = Exited(1, intro.name, intro.start, -9)
         self.coordinator.on_event(Received("observer/1", exited), time.monotonic())
 
     def worker(self, number: int = 0) -> Job:
@@ -287,7 +287,7 @@ def test_the_digest_is_read_again_when_a_server_dies_meanwhile(start: Callable[.
 
     def restart() -> None:
         """Its death is noticed late: until then it is asked in vain."""
-        exited = Exited(1, "server-0", service.introduction.pid, -9)
+        exited = Exited(1, "server-0", service.introduction.start, -9)
         before.on_event(Received("observer/1", exited), time.monotonic())
         cluster.start_server(0)
 

@@ -209,7 +209,7 @@ def test_every_coordinator_is_told_what_the_server_has(stage: Stage) -> None:
     stage.heard.clear()
     stage.front = stage.coordinator(2)
     again = stage.until(Register)
-    assert (again.name, again.pid, again.incarnation, again.epoch, again.applied) == ("server-0", 4711, 0, 1, 0)
+    assert (again.name, again.start, again.incarnation, again.epoch, again.applied) == ("server-0", 4711, 0, 1, 0)
     stage.heard.clear()
     stage.say(BeatAck(2, "running", True))
     assert not [m for m in stage.heard if isinstance(m, Register)]

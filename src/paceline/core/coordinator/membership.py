@@ -11,12 +11,12 @@ from paceline.types import NodeId
 
 @dataclass(slots=True)
 class Member:
-    """One registered process."""
+    """One registered process: start number `start` of `name`, 0 if it is known only from the log."""
 
     node: NodeId
     role: str
     name: str
-    pid: int
+    start: int
     host: str
     address: str | None
     seen: float

@@ -331,7 +331,7 @@ class Recovery:
         job.recomputed += _steps_between(before, position)
         job.incarnation, job.base = number, to
         job.place(None)
-        for server in [m.node for m in job.members.by_role("server") if not m.pid]:
+        for server in [m.node for m in job.members.by_role("server") if not m.start]:
             job.members.remove(server)  # awaited as a holder, never heard: nothing is placed there until it comes
         job.version = -1 if position is None else position.version
         job.watermark = Watermark() if position is None else Watermark(position.watermark, position.above)

@@ -89,7 +89,7 @@ class Roster:
         if message.role == "server":
             effects += self._replace(sender, message)
         known = job.members.members.get(sender)
-        if known is None or not known.pid:  # new, or known only from the log
+        if known is None or not known.start:  # new, or known only from the log
             late = self._is_late(message.name)
             if message.role == "worker":
                 self._crew.add(message.name)
@@ -98,7 +98,7 @@ class Roster:
                     sender,
                     message.role,
                     message.name,
-                    message.pid,
+                    message.start,
                     message.host,
                     message.address,
                     job.now,
@@ -232,7 +232,7 @@ class Roster:
     def exited(self, message: Exited) -> list[Effect]:
         """The engine saw a process end."""
         for member in list(self._job.members.members.values()):
-            if member.name == message.name and member.pid == message.pid:
+            if member.name == message.name and member.start == message.start:
                 how = f"signal {-message.code}" if message.code < 0 else f"exit code {message.code}"
                 return self.lose(member, how)
         return []
