@@ -14,7 +14,8 @@ from paceline.core.effects import Effect, FactRow, Send, Write
 from paceline.core.layout import cut
 from paceline.core.server.block_store import SumKey
 from paceline.core.server.dispatch import ServerCore
-from paceline.core.worker.turn import Connect, Fill, WorkerCore, WorkerState
+from paceline.core.worker.dispatch import Connect, Fill, WorkerCore
+from paceline.core.worker.turn import WorkerState
 from paceline.errors import CheckpointError
 from paceline.messages import (
     Assign,
@@ -102,8 +103,8 @@ def state_of(core: WorkerCore) -> WorkerState:
 
 def turn_of(core: WorkerCore) -> Turn:
     """What the worker has asked for."""
-    assert core.turn is not None
-    return core.turn
+    assert core.requests.turn is not None
+    return core.requests.turn.message
 
 
 def sent(effects: Sequence[Effect | Send | Fill | Connect], kind: type[M], to: NodeId | None = None) -> list[M]:

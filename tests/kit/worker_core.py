@@ -15,7 +15,8 @@ from tests.kit.core import (
 
 from paceline.core.effects import Send
 from paceline.core.message_parts import PUSH_NBYTES
-from paceline.core.worker.turn import Connect, Fill, WorkerCore, WorkerState
+from paceline.core.worker.dispatch import Connect, Fill, WorkerCore
+from paceline.core.worker.turn import WorkerState
 from paceline.messages import (
     Grant,
     Message,
@@ -77,7 +78,7 @@ class WorkerKit:
     def push(self, *, seal: bool = True) -> list[Push]:
         parts = {
             server: ((frame(blocks[0]),), ("gradient",), Seal(1.0, (), ((blocks[0], 0),)) if seal else None)
-            for server, blocks in self.core.mine.items()
+            for server, blocks in self.core.model.by_server.items()
         }
         return sent(self.core.push(self.now, parts), Push)
 

@@ -210,11 +210,11 @@ def test_a_worker_holds_a_version_when_its_last_part_has_arrived() -> None:
     reads = {s.to: s.message.req for s in kit.grant(3) if isinstance(s, Send) and isinstance(s.message, Pull)}
     kit.hear(part(reads["s1"], 3, 0, 1), "s1")
     assert len(kit.hear(part(reads["s0"], 3, 1), "s0", ("x",))) == 1, "filled as it comes"
-    assert (kit.core.held["s0"], kit.core.state) == (-1, WorkerState.PULLING)
+    assert (kit.core.model.held["s0"], kit.core.state) == (-1, WorkerState.PULLING)
     kit.hear(part(reads["s0"], 3, 1), "s0", ("x",))
     assert kit.core.state == WorkerState.PULLING, "the same part again is not another one"
     kit.hear(part(reads["s0"], 3, 0), "s0", ("x",))
-    assert (kit.core.held["s0"], kit.core.state) == (3, WorkerState.COMPUTING)
+    assert (kit.core.model.held["s0"], kit.core.state) == (3, WorkerState.COMPUTING)
 
 
 def test_parts_of_two_versions_do_not_make_a_state() -> None:
@@ -227,7 +227,7 @@ def test_parts_of_two_versions_do_not_make_a_state() -> None:
     assert kit.core.state == WorkerState.PULLING
     assert kit.hear(part(reads["s0"], 3, 0, 1), "s0", ("x",)) == [], "older than what is there by now"
     kit.hear(part(reads["s0"], 4, 0), "s0", ("x",))
-    assert (kit.core.held["s0"], kit.core.state) == (4, WorkerState.COMPUTING)
+    assert (kit.core.model.held["s0"], kit.core.state) == (4, WorkerState.COMPUTING)
 
 
 def test_a_read_abandoned_half_way_is_repeated_in_full() -> None:

@@ -20,7 +20,7 @@ from paceline.core.effects import (
     Effect,
 )
 from paceline.core.server.block_store import SumKey
-from paceline.core.worker.turn import WorkerCore
+from paceline.core.worker.dispatch import WorkerCore
 from paceline.messages import (
     Bye,
     Choose,

@@ -53,20 +53,20 @@ def test_a_payload_is_released_only_after_its_push_is_answered() -> None:
     kit.computing(0)
     first, second = kit.push()
     kit.hear(Refused(first.req, "plan", "not yet"), "s0")
-    assert set(kit.core.unacked) == {first.req, second.req}
+    assert set(kit.core.transfers.unacked) == {first.req, second.req}
     assert [p.req for p in sent(kit.core.tick(0.05), Push)] == [first.req], "asked again soon"
     kit.hear(PushAck(first.req, "held"), "s0")
-    assert set(kit.core.unacked) == {second.req}
+    assert set(kit.core.transfers.unacked) == {second.req}
 
 
 def test_the_last_part_of_a_large_push_carries_the_seal() -> None:
     kit = WorkerKit(part_nbytes=2 * 256)
     kit.core.place(kit.prepared(1, "s0", "s1", "s0", "s0", "s0", "s0"))
     kit.computing()
-    mine = kit.core.mine["s0"]
+    mine = kit.core.model.by_server["s0"]
     assert mine == (0, 2, 3, 4, 5)
     parts = {}
-    for server, blocks in kit.core.mine.items():
+    for server, blocks in kit.core.model.by_server.items():
         seal = Seal(1.0, (), tuple((block, 0) for block in blocks))
         parts[server] = (
             tuple(BlockFrame(b, "float32", 64) for b in blocks),
@@ -81,7 +81,7 @@ def test_the_last_part_of_a_large_push_carries_the_seal() -> None:
     assert {(push.step, push.slot, push.fence, push.base, push.weight) for push, _ in pushes} == {
         (0, 0, fence(5), 0, 0.5)
     }
-    assert len(kit.core.unacked) == 4, "each is answered for itself, and said again until then"
+    assert len(kit.core.transfers.unacked) == 4, "each is answered for itself, and said again until then"
     (empty,) = kit.core.push(0.0, {"s0": ((), (), Seal(0.0, (), ()))}, 0.0)
     assert isinstance(empty.message, Push)
     assert empty.message.seal == Seal(0.0, (), ())

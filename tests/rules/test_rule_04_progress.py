@@ -83,7 +83,7 @@ def test_a_worker_does_not_wait_for_a_step_that_it_sealed_for_an_earlier_coordin
     """The new one may not count it, and have leased the step to somebody who waits for another."""
     kit = WorkerKit()
     kit.computing(3, of=ASP, slots=1)
-    kit.core.generation = 2
+    kit.hear(Revoke(2, fence(99)))  # another coordinator speaks
     kit.push()
     kit.seal()
     out = kit.hear(Grant(turn_of(kit.core).req, 2, 0, 1, 4, 0, 1, fence(9), ASP, False))

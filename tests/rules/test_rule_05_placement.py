@@ -385,4 +385,4 @@ def test_blocks_that_move_during_a_read_are_read_at_their_new_server() -> None:
     assert state_of(kit.core) == WorkerState.PULLING
     kit.hear(PullReply(pull.req, 0, 0, 0, (frame(0), frame(1))), "s1", ("value", "value"))
     assert state_of(kit.core) == WorkerState.COMPUTING
-    assert kit.core.held == {"s1": 0}
+    assert kit.core.model.held == {"s1": 0}

@@ -25,7 +25,8 @@ from paceline.core.effects import (
     Complete,
     IncarnationFact,
 )
-from paceline.core.worker.turn import WorkerCore, WorkerState
+from paceline.core.worker.dispatch import WorkerCore
+from paceline.core.worker.turn import WorkerState
 from paceline.messages import (
     Abort,
     Assign,
@@ -164,10 +165,10 @@ def test_a_worker_that_enters_an_incarnation_pulls_every_block_again() -> None:
         core.handle(server, PullReply(pull.req, 0, 4, 4, ()), (), 0.0)
     core.push(0.0, {s: ((), (), Seal(1.0, (), ())) for s in owners})
     core.sealed(0.0, 1.0, HYPER, {}, 0.1)
-    assert len(core.unacked) == 2
+    assert len(core.transfers.unacked) == 2
     again = Grant(turn_of(core).req, 1, 1, 2, 4, 0, 1, fence(2), segment(slots=1, end_step=20), True)
     (asked,) = sent(core.handle("coordinator", again, (), 0.0), PlacementRequest)
-    assert len(core.unacked) == 0, "pushes of the other history are forgotten"
+    assert len(core.transfers.unacked) == 0, "pushes of the other history are forgotten"
     new = Placement(2, owners, dict.fromkeys(owners, "at"))
     effects = core.handle("coordinator", Prepared(asked.req, 1, 1, new), (), 0.0)
     assert [(p.exact, p.have, p.incarnation) for p in sent(effects, Pull)] == [(4, -1, 1)] * 2

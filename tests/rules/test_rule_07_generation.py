@@ -46,11 +46,11 @@ def test_a_worker_refuses_lower_generations() -> None:
     core.handle("coordinator", grant(core, generation=4), (), 0.0)
     core.handle("coordinator", Abort(3, "failed", "an old coordinator"), (), 0.0)
     core.handle("coordinator", Revoke(3, fence(5)), (), 0.0)
-    assert core.abort is None
+    assert core.turn.abort is None
     assert state_of(core) == WorkerState.PULLING
     placement = Placement(9, ("elsewhere",) * len(BLOCKS), {"elsewhere": "there"})
     core.handle("coordinator", Prepared(0, 3, 0, placement), (), 0.0)
-    assert set(core.mine) == {"server-0"}
+    assert set(core.model.by_server) == {"server-0"}
     core.handle("coordinator", Revoke(4, fence(5)), (), 0.0)
     assert state_of(core) == WorkerState.ASKING
 

@@ -112,7 +112,7 @@ class Faults:
         if how < 0.3:
             cluster.world.after(delay, self._clock, cluster.lost, worker.node)
         elif how < 0.6:
-            intro = worker.core.introduction
+            intro = worker.core.registration.introduction
             cluster.network.send("engine", COORDINATOR, Exited(1, intro.name, intro.start, -9))
         for server in cluster.servers:
             if rng.random() < 0.6:
@@ -157,7 +157,7 @@ class Faults:
             if log:
                 commit = msgspec.structs.replace(log[-1], version=log[-1].version + 1, step=log[-1].step + 1)
                 send("ghost", server.node, Committed(older, server.core.epoch, commit))
-        if worker.core.generation:
+        if worker.core.registration.generation:
             send("ghost", worker.node, Abort(older, "failed", "a ghost"))
             fence = getattr(worker.core.task, "fence", None)
             if fence is not None:

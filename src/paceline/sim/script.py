@@ -72,12 +72,12 @@ class TrainingScript:
     def run(self) -> Script:
         """From the first message to the last."""
         scenario = self._scenario
-        yield Ask(lambda req: msgspec.structs.replace(self._core.introduction, req=req))
+        yield Ask(lambda req: msgspec.structs.replace(self._core.registration.introduction, req=req))
         yield Ask(lambda req: Prepare(req, scenario.model))
         for validator in scenario.validators:
             if validator.every:
                 yield Ask(lambda req, v=validator: Declare(req, v))  # type: ignore[misc]
-                self._core.declared = validator.number + 1
+                self._core.declare(validator.number + 1)
         for phase in scenario.phases:
             begun = yield Ask(lambda req, p=phase: BeginPhase(req, p))  # type: ignore[misc]
             assert isinstance(begun, PhaseBegun)
@@ -141,7 +141,7 @@ class TrainingScript:
     def _evaluate(self, phase: int) -> Script:
         validator = self._scenario.validators[self._scenario.evaluate]
         yield Ask(lambda req: Declare(req, validator))
-        self._core.declared = validator.number + 1
+        self._core.declare(validator.number + 1)
         self._evaluating = True
         self._worker.send_all(self._core.ask(self._cluster.world.now, phase, evaluation=self._scenario.evaluate))
         yield from self._loop()
@@ -174,7 +174,8 @@ class TrainingScript:
             chance = Random(f"slot {self._scenario.seed} {task.step} {task.slot}")
         empty = chance.random() < habits.empty
         present = [b for b in self._trained if chance.random() >= habits.partly_absent]
-        spare = {} if self._core.unacked else self._buffers  # reused once nobody reads the last turn's gradients
+        # Servers that have answered do not read the last turn's gradients: their buffers can be written again.
+        spare = {} if self._core.transfers.unacked else self._buffers
         self._buffers = {}
         pushed: dict[int, int] = {}
         yield self._pause()
@@ -195,7 +196,7 @@ class TrainingScript:
             if self._scenario.stop is not None and self._scenario.stop.at_once:
                 return
         if not calm and rng.random() < habits.hand_back:
-            self._worker.send_all(self._core.ask(now.now, self._core.phase, abandoned=task.fence))
+            self._worker.send_all(self._core.ask(now.now, self._core.turn.phase, abandoned=task.fence))
             return
         weight = 0.0
         if not empty:
@@ -217,7 +218,7 @@ class TrainingScript:
         assert plan is not None
         yield Ask(lambda req: Stop(req, "the plan says so", task.step, plan.at_once))
         if plan.at_once:
-            self._worker.send_all(self._core.ask(self._cluster.world.now, self._core.phase, abandoned=task.fence))
+            self._worker.send_all(self._core.ask(self._cluster.world.now, self._core.turn.phase, abandoned=task.fence))
 
     def _validate(self, task: EvalGrant) -> Script:
         yield self._pause()
@@ -231,7 +232,7 @@ class TrainingScript:
         report = Evaluated(task.round, task.slot, task.fence, sums)
         evaluation = self._scenario.evaluate if self._evaluating else -1
         self._worker.send_all(
-            self._core.ask(self._cluster.world.now, self._core.phase, evaluated=report, evaluation=evaluation)
+            self._core.ask(self._cluster.world.now, self._core.turn.phase, evaluated=report, evaluation=evaluation)
         )
 
     def _hyper(self, task: Grant) -> tuple[dict[str, float | int | bool | tuple[float, ...] | None], ...]:
@@ -255,7 +256,7 @@ class TrainingScript:
     ) -> None:
         """Send gradients to their servers; with a weight, seal the slot on every server."""
         parts: dict[NodeId, tuple[tuple[BlockFrame, ...], Sequence[object], Seal | None]] = {}
-        for server, mine in self._core.mine.items():
+        for server, mine in self._core.model.by_server.items():
             here = [b for b in mine if b in buffers]
             seal = None
             if weight is not None:

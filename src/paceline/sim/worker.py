@@ -10,7 +10,8 @@ import msgspec
 
 from paceline.core.effects import Send
 from paceline.core.layout import cut
-from paceline.core.worker.turn import Fill, WorkerCore, WorkerState
+from paceline.core.worker.dispatch import Fill, WorkerCore
+from paceline.core.worker.turn import WorkerState
 from paceline.messages import (
     Beat,
     Message,
@@ -104,21 +105,21 @@ class SimWorker(Node):
         if self.done:
             return
         before = self.core.state
-        if isinstance(message, Welcome) and message.generation > self.core.generation > 0:
+        if isinstance(message, Welcome) and message.generation > self.core.registration.generation > 0:
             self._note_late()
         for effect in self.core.handle(sender, message, payload, self.cluster.world.now):
             if isinstance(effect, Fill):
                 self._fill(effect, message)
             elif isinstance(effect, Send):
                 self._send(effect)
-        if self.core.abort is not None:
-            if self.core.abort.kind == "rewound":
+        if self.core.turn.abort is not None:
+            if self.core.turn.abort.kind == "rewound":
                 self.done = True
                 self._script.close()
                 self.cluster.again(self)
                 return
             if self.cluster.coordinator.core.failure is None:
-                raise Violation(f"{self.node} believes that the job failed: {self.core.abort.reason}")
+                raise Violation(f"{self.node} believes that the job failed: {self.core.turn.abort.reason}")
             self.done = True
             self._script.close()
             return
@@ -134,8 +135,8 @@ class SimWorker(Node):
         for frame, value in zip(fill.frames, fill.payload, strict=True):
             assert isinstance(value, Value)
             self.values[frame.block] = value
-        if self.core.held[fill.server] == message.version:  # else further parts follow
-            for block in self.core.mine[fill.server]:
+        if self.core.model.held[fill.server] == message.version:  # else further parts follow
+            for block in self.core.model.by_server[fill.server]:
                 self.versions[block] = message.version
 
     def _answer(self, message: Message) -> None:
@@ -150,7 +151,7 @@ class SimWorker(Node):
         if isinstance(message, Refused):
             if message.rule != "unknown":
                 raise Violation(f"{self.node} was refused: {message}")
-            self._joining = self.core.introduce()
+            self._joining = self.core.registration.introduce()
             self._send(Send(COORDINATOR, self._joining))
             return
         self._asked = None
@@ -171,10 +172,10 @@ class SimWorker(Node):
 
     def _feel(self, now: float) -> None:
         """What the transport knows: a session with a primary that has been dead for long, or has come up again."""
-        network, placement = self.cluster.network, self.core.placement
+        network, placement = self.cluster.network, self.core.model.placement
         if placement is None or not (network.cuts or self._cut_since):
             return
-        for server in self.core.mine:
+        for server in self.core.model.by_server:
             if not network.is_cut(self.node, server) and not network.is_cut(server, self.node):
                 if self._cut_since.pop(server, None) is not None:
                     self._send(Send(COORDINATOR, Reachable(server)))
@@ -246,7 +247,7 @@ class SimWorker(Node):
 
     def reads(self) -> Reads:
         """What a turn that begins now is computed on."""
-        return Reads(self.core.incarnation, tuple(self.versions), tuple(self.values))
+        return Reads(self.core.model.incarnation, tuple(self.versions), tuple(self.values))
 
     def send_all(self, sends: list[Send]) -> None:
         """What the core wants to be sent."""

@@ -74,7 +74,7 @@ class Job:
     @property
     def lead(self) -> bool:
         """True in one live worker: for printing and the like. Another one takes over when it is lost."""
-        return self._session.core.lead
+        return self._session.core.turn.lead
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -148,7 +148,7 @@ class Job:
         declared.append(validator)
         spec = ValidatorSpec(validator.number, name, every, source.length, source.batch_size)
         self._session.ask(lambda req: Declare(req, spec), Ok)
-        self._session.core.declared = len(declared)
+        self._session.core.declare(len(declared))
         return validator
 
     def batches(

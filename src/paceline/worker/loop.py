@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from paceline.core.sampling import Order, place, slot_seed
-from paceline.core.worker.turn import Fill, WorkerState
+from paceline.core.worker.dispatch import Fill
+from paceline.core.worker.turn import WorkerState
 from paceline.data.loader import BatchMaker
 from paceline.data.seeding import seed_all
 from paceline.errors import LoopError
@@ -145,7 +146,7 @@ class Turns:
             maker.close()
 
     def _watch(self) -> None:
-        placement = self._session.core.placement
+        placement = self._session.core.model.placement
         nbytes = sum(b.nbytes for b in self.binding.blocks if b.kind == Kind.PARAMETER)
         addresses = () if placement is None else placement.addresses.values()
         if self.binding.on_cpu and self._send_ahead(nbytes, addresses):
@@ -156,7 +157,7 @@ class Turns:
             grant = self.grant
             assert grant is not None
             last = self._last
-            if last is not None and last.is_of(grant) and last.version == self._session.core.version:
+            if last is not None and last.is_of(grant) and last.version == self._session.core.model.version:
                 self._seal_again(last)
                 continue
             batch = self._make(grant)
@@ -281,7 +282,7 @@ class Turns:
             self._replay.seek(grant.step)
         self.binding.begin_turn()
         self.sealed, self._last = False, None
-        self._version = self._session.core.version
+        self._version = self._session.core.model.version
         self.logged = {}
         self.pushes.begin(count / grant.segment.batch_size)
         if self._overlap is not None:

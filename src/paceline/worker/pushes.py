@@ -78,7 +78,7 @@ class Pushes:
 
     def send_ahead(self, values: Mapping[int, torch.Tensor], blocks: Sequence[BlockSpec]) -> None:
         """Send blocks of parameters whose gradients are there, though they may still change. Never waits."""
-        mine = self._session.core.mine
+        mine = self._session.core.model.by_server
         if self._stage is None:
             self._stage = self._take()
             self._place(mine)
@@ -124,7 +124,7 @@ class Pushes:
     def _seal_rest(self, made: Made) -> list[Send]:
         """Some blocks are on their way: send the others, and once more those that have changed."""
         assert self._stage is not None
-        moved = self._mine is not self._session.core.mine
+        moved = self._mine is not self._session.core.model.by_server
         values = {n: flat(v, v.dtype) for n, v in made.values.items()}
         sent = [b for b in made.carried.blocks if b.index in self._ahead]
         again = [b for b in sent if moved or not self._binding.holds(self._stage, b, values)]
@@ -144,7 +144,7 @@ class Pushes:
 
     def _known(self, carried: Carried, weight: float) -> list[_Letter]:
         """The seals of a turn that sent nothing ahead: they are the same for each such turn."""
-        self._place(self._session.core.mine)
+        self._place(self._session.core.model.by_server)
         letters = self._letters.get((carried.absent, weight))
         if letters is None:
             if len(self._letters) >= _MEMORISED:
@@ -161,7 +161,7 @@ class Pushes:
         """A letter to every server, which hears of all its blocks and gets those that are not `sent`."""
         letters = []
         chosen = {b.index: b for b in carried.blocks}
-        for server, owned in self._session.core.mine.items():
+        for server, owned in self._session.core.model.by_server.items():
             theirs = [chosen[i] for i in owned if i in chosen]
             tensors = {p.tensor for b in theirs for p in b.pieces}
             absent = tuple(sorted(tensors & carried.absent))
@@ -196,7 +196,7 @@ class Pushes:
 
     def _take(self) -> Stage:
         """A stage that nobody reads."""
-        unacked = self._session.core.unacked
+        unacked = self._session.core.transfers.unacked
         for req in [r for r in self._sources if r not in unacked]:
             del self._sources[req]
         taken = next((s for s in self._stages if s is not self._stage and s.free(unacked)), None)

@@ -12,8 +12,9 @@ import msgspec
 from paceline.clients.redial import Find, Redial, is_coordinator
 from paceline.config.dials import REACH_S
 from paceline.core.effects import Send
-from paceline.core.worker.reachability import Watching
-from paceline.core.worker.turn import Connect, Effect, Fill, WorkerCore, WorkerState
+from paceline.core.worker.dispatch import Connect, Effect, Fill, WorkerCore
+from paceline.core.worker.reachability import ServerReachability
+from paceline.core.worker.turn import WorkerState
 from paceline.errors import (
     ClusterLostError,
     DeadlineError,
@@ -69,7 +70,7 @@ class Session:
         self._redial: Redial | None = None
         self._registered_at: NodeId | None = None
         self._servers: dict[NodeId, str] = {}
-        self._watching = Watching(REACH_S)
+        self._reachability = ServerReachability(REACH_S)
         self._refused: str | None = None
         self._next_tick = 0.0
         self._awaiting: int | None = None
@@ -89,17 +90,19 @@ class Session:
             self._redial = Redial(self.port, self._find or (lambda: address))
             self._redial.tick(0.0)
             self._wait(lambda: self.coordinator is not None, f"handshake at {address}")
-            welcome = self._ask(lambda req: msgspec.structs.replace(self.core.introduction, req=req), Welcome)
+            welcome = self._ask(
+                lambda req: msgspec.structs.replace(self.core.registration.introduction, req=req), Welcome
+            )
             self._registered_at = self.coordinator
-            self._watching.reach_s = welcome.reach_s
+            self._reachability.set_reach(welcome.reach_s)
             return welcome
 
     def place(self, prepared: Prepared) -> None:
         """Connect to the servers that hold the blocks; what is said to one before it is up is said again then."""
         with self.notice:
             self.core.place(prepared)
-            if self.core.placement is not None:
-                self._connect(self.core.placement.addresses)
+            if self.core.model.placement is not None:
+                self._connect(self.core.model.placement.addresses)
 
     def _connect(self, addresses: Mapping[NodeId, str]) -> None:
         for node, address in list(self._servers.items()):
@@ -152,7 +155,7 @@ class Session:
                 if until is not None and now > until:
                     raise DeadlineError(COORDINATOR, awaited, self.silent_s())
                 if now >= self._say_at:
-                    self._say_at = now + self.core.resend_s
+                    self._say_at = now + self.core.requests.resend_s
                     self._send_all([Send(COORDINATOR, message)])
                 self._step(awaited)
         finally:
@@ -176,7 +179,7 @@ class Session:
         self.notice.accept()
         with suppress(JobError, TransportError):
             until = time.monotonic() + _FLUSH_S
-            self._wait(lambda: not self.core.unacked or time.monotonic() > until, "acknowledgement")
+            self._wait(lambda: not self.core.transfers.unacked or time.monotonic() > until, "acknowledgement")
             self._ask(Bye, Ok, _BYE_S)
 
     # ------------------------------------------------------------ events
@@ -196,10 +199,10 @@ class Session:
             case Received(peer=peer, message=message, frames=frames):
                 self._received(peer, message, frames, now)
             case PeerUp(peer=peer):
-                self._watching.up(peer)
+                self._reachability.up(peer)
                 self._meet(peer, now)
             case PeerDown(peer=peer, reason=reason):
-                self._watching.down(peer)
+                self._reachability.down(peer)
                 self._refused = f"{peer}: {reason}"
             case None:
                 silent = self.silent_s()
@@ -211,14 +214,16 @@ class Session:
             self._redial.tick(now)
             self._send_all(self.core.tick(now))
             self._report(now)
-        if self.core.abort is not None:
-            raise error_of(self.core.abort)
+        if self.core.turn.abort is not None:
+            raise error_of(self.core.turn.abort)
 
     def _report(self, now: float) -> None:
         """Tell the coordinator which servers this worker cannot reach: it decides who does without whom."""
-        if self.core.placement is not None:
-            epoch = self.core.placement.epoch
-            self._send_all([Send(COORDINATOR, m) for m in self._watching.tick(now, self.core.mine, epoch)])
+        if self.core.model.placement is not None:
+            epoch = self.core.model.placement.epoch
+            self._send_all(
+                [Send(COORDINATOR, m) for m in self._reachability.tick(now, self.core.model.by_server, epoch)]
+            )
 
     def _meet(self, peer: NodeId, now: float) -> None:
         """A session came up (again)."""

@@ -149,7 +149,7 @@ def test_a_slot_that_comes_back_is_computed_again_only_on_another_version(
     def again() -> None:
         monkeypatch.setattr(turns, "next_task", next_task)
         turns.grant = grant
-        core.held = dict.fromkeys(core.held, 0 if not moved_on else 1)
+        core.model.held = dict.fromkeys(core.model.held, 0 if not moved_on else 1)
 
     monkeypatch.setattr(turns, "next_task", again)
     second = next(loop)

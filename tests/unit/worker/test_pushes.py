@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from paceline.blocks.tensors import piece_of, tensor_of
+from paceline.core.effects import Send
 from paceline.core.server.step_sums import Attempt
-from paceline.messages import BlockFrame, Grant, Prepared, Push, PushAck, Register, Seal
+from paceline.messages import BlockFrame, Grant, Prepared, Pull, PullReply, Push, PushAck, Register, Seal, Turn
 from paceline.transport.base import Received
 from paceline.transport.inproc import InprocHub, InprocPort
-from paceline.types import Fence, Kind, Placement, Segment
+from paceline.types import COORDINATOR, Fence, Kind, Placement, Segment
 from paceline.worker.binding import Binding
 from paceline.worker.overlap import SMALLEST_NBYTES, Overlap, pays
 from paceline.worker.pushes import Pushes
@@ -72,11 +73,22 @@ class Worker:
 
     def begin(self, weight: float = 1.0) -> None:
         self.slot += 1
-        core = self.session.core
-        core.task = Grant(1, 1, 0, 1, 0, self.slot, 9, Fence(1, self.slot), SEGMENT, True)
+        self.lease(Fence(1, self.slot))
         self.binding.begin_turn()
         self.pushes.begin(weight)
         self.overlap.begin()
+
+    def lease(self, fence: Fence) -> None:
+        """The coordinator grants the slot, and the servers' answers to its reads are empty."""
+        core = self.session.core
+        (ask,) = core.ask(0.0, 0)
+        assert isinstance(ask.message, Turn)
+        epoch = core.model.epoch
+        grant = Grant(ask.message.req, 1, 0, epoch, 0, self.slot, 9, fence, SEGMENT, True)
+        for send in core.handle(COORDINATOR, grant, (), 0.0):
+            assert isinstance(send, Send)
+            assert isinstance(send.message, Pull)
+            core.handle(send.to, PullReply(send.message.req, 0, 0, 0, ()), (), 0.0)
 
     def backward(self) -> torch.Tensor:
         loss: torch.Tensor = self.model(torch.randn(4, 40)).pow(2).mean()
@@ -198,13 +210,19 @@ def test_the_gradient_of_step_counts(worker: Worker, change: Callable[[Worker], 
             server.drop()
 
 
+def swap_servers(worker: Worker, epoch: int) -> None:
+    """Each block has the other server as its primary."""
+    placement = worker.session.core.model.placement
+    assert placement is not None
+    by_server = list(worker.session.core.model.by_server)
+    owners = tuple(by_server[1 - by_server.index(owner)] for owner in placement.owners)
+    worker.session.place(Prepared(2, 1, 0, Placement(epoch, owners, placement.addresses)))
+
+
 def moved(worker: Worker) -> None:
     """Every block is at another server, which has nothing of this turn; the slot is leased again."""
-    core = worker.session.core
-    assert core.placement is not None
-    owners = tuple(f"server-{(i + 1) % 2}/1" for i in range(len(worker.binding.blocks)))
-    worker.session.place(Prepared(2, 1, 0, Placement(2, owners, core.placement.addresses)))
-    core.task = Grant(2, 1, 0, 2, 0, worker.slot, 9, Fence(1, 100 + worker.slot), SEGMENT, True)
+    swap_servers(worker, 2)
+    worker.lease(Fence(1, 100 + worker.slot))
     for server in worker.servers:
         server.drop()
 
@@ -309,8 +327,7 @@ def test_blocks_that_move_in_the_middle_of_a_turn_are_sent_again(worker: Worker)
     worker.talk()
     for server in worker.servers:
         server.drop()
-    core = worker.session.core
-    core.mine = dict(zip(core.mine, reversed(list(core.mine.values())), strict=True))
+    swap_servers(worker, 1)
     worker.seal()
     worker.check()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from paceline.core.worker.reachability import Watching
+from paceline.core.worker.reachability import ServerReachability
 from paceline.core.worker.turn import WorkerState
 from paceline.errors import ClusterLostError, DeadlineError, JobRewoundError, JobStoppedError
 from paceline.messages import (
@@ -144,7 +144,7 @@ def test_another_coordinator_is_told_who_this_is_before_it_is_asked(opened: Open
     session = opened(lambda message: welcome(message) or dies(message))
     declare(session)
     assert coordinators.seen == [(1, "Declare"), (2, "Register"), (2, "Declare")]
-    assert session.core.generation == 2
+    assert session.core.registration.generation == 2
     register = next(m for m in coordinators.messages[::-1] if isinstance(m, Register))
     assert (register.name, register.progress, register.leases) == ("worker-0", -1, ())
 
@@ -267,7 +267,7 @@ def test_a_server_that_cannot_be_reached_is_reported_by_name_until_it_can(
 ) -> None:
     """The coordinator must know: it decides who does without whom. Nobody retries in silence."""
     session = opened()
-    session._watching = Watching(0.3)
+    session._reachability = ServerReachability(0.3)
     here = hub.port("server-1/1", listen="server-1")
     addresses = {"server-0/1": "inproc://server-0", "server-1/1": "inproc://server-1"}
     session.place(Prepared(1, 1, 0, Placement(3, tuple(addresses), addresses)))

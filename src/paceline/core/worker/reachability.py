@@ -12,35 +12,39 @@ _AGAIN_S = 1.0
 _MAX_GAP_S = 0.5  # a worker that computes does not try to connect, so that time does not count
 
 
-class Watching:
-    """The sessions of one port. A server without one for `reach_s`, while it was tried, is reported by name."""
+class ServerReachability:
+    """The sessions of one port with servers. A server without one for `reach_s` of trying is reported by name."""
 
     def __init__(self, reach_s: float) -> None:
         self.reach_s = reach_s
         self._running = RunningTime(_MAX_GAP_S)
         self._up: set[NodeId] = set()
         self._missing: dict[NodeId, float] = {}
-        self._told: dict[NodeId, float] = {}
+        self._reported: dict[NodeId, float] = {}
+
+    def set_reach(self, reach_s: float) -> None:
+        """Take the coordinator's value of `reach_s`."""
+        self.reach_s = reach_s
 
     def up(self, peer: NodeId) -> None:
-        """A session came up."""
+        """A session is up."""
         self._up.add(peer)
 
     def down(self, peer: NodeId) -> None:
-        """A session ended."""
+        """A session has ended."""
         self._up.discard(peer)
 
     def tick(self, now: float, servers: Collection[NodeId], epoch: int) -> list[Message]:
-        """What to tell the coordinator about the `servers` that this worker must reach, who hold blocks by `epoch`."""
+        """Reports for the coordinator about `servers`, the primaries of placement `epoch`."""
         ran = self._running.advance(now)
         out: list[Message] = []
         self._missing = {s: self._missing.get(s, ran) for s in servers if s not in self._up}
         for server, since in self._missing.items():
-            if ran - since >= self.reach_s and ran - self._told.get(server, -_AGAIN_S) >= _AGAIN_S:
-                self._told[server] = ran
+            if ran - since >= self.reach_s and ran - self._reported.get(server, -_AGAIN_S) >= _AGAIN_S:
+                self._reported[server] = ran
                 out.append(Unreachable(server, ran - since, epoch))
-        for server in [s for s in self._told if s not in self._missing]:
-            del self._told[server]
+        for server in [s for s in self._reported if s not in self._missing]:
+            del self._reported[server]
             if server in self._up:
                 out.append(Reachable(server))
         return out

@@ -1,24 +1,24 @@
-"""What a worker has asked and nobody has answered yet: said again after a while, and when a peer comes back."""
+"""Requests to the coordinator that wait for an answer: repeated after a while, and at once to another coordinator."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Generic, TypeVar
 
+import msgspec
+
 from paceline.core.effects import Send
-from paceline.core.message_parts import Arrivals
 from paceline.messages import GiveBack, Message, PlacementRequest, Pull, Push, Register, Turn
 from paceline.types import COORDINATOR, Fence, NodeId
 
-_PATIENCE = (1, 1, 2, 4)  # of what is large: on a slow link it may still be under way
+_PATIENCE = (1, 1, 2, 4)  # of large messages: on a slow link one may still be under way
 _M_co = TypeVar("_M_co", bound=Message, covariant=True)
 
 
 @dataclass(slots=True)
 class Request(Generic[_M_co]):
-    """A message that awaits an answer. `sent` is when it was said last, `repeated` how often it was said again."""
+    """A message that waits for an answer. `sent` is when it was sent last, `repeated` how often it was repeated."""
 
     to: NodeId
     message: _M_co
@@ -27,125 +27,140 @@ class Request(Generic[_M_co]):
     repeated: int = 0
 
     def is_due(self, now: float, resend_s: float) -> bool:
-        """Whether it should be said again. What is large, itself or its answer, waits longer each time."""
+        """Whether to repeat it. A message that is large, itself or its answer, waits longer each time."""
         large = isinstance(self.message, Push | Pull)
         return now - self.sent >= (resend_s * _PATIENCE[min(self.repeated, len(_PATIENCE) - 1)] if large else resend_s)
 
     def again(self, now: float, *, anew: bool = False) -> Send:
-        """Say it once more; `anew` to a peer that cannot have heard it."""
+        """Repeat it; `anew` to a peer that cannot have received it."""
         self.sent, self.repeated = now, 0 if anew else self.repeated + 1
         return Send(self.to, self.message, self.payload)
 
 
-class Asking:
-    """Requests of one worker, by what they are for. An entry stays until it is answered, or of no use any more.
+class CoordinatorRequests:
+    """Open requests to the coordinator, by purpose. Only its methods change them.
 
-    There is one turn, which is `answered` or not; one pull a server; any number of pushes and of slots given back, by
-    request.
+    There is at most one turn, which is `answered` or not, one question for the placement and one registration; any
+    number of attempts given back, by request number. A request stays until it is answered or has become useless.
     """
 
     def __init__(self, req: int, resend_s: float) -> None:
         self.resend_s = resend_s
         self.turn: Request[Turn] | None = None
         self.answered = False
-        self.pulls: dict[NodeId, Request[Pull]] = {}
-        self.arrivals = Arrivals()
-        self.pushes: dict[int, Request[Push]] = {}
-        self.given_back: dict[int, Request[GiveBack]] = {}
-        self.placing: Request[PlacementRequest] | None = None
-        self.rejoining: Request[Register] | None = None
+        self._given_back: dict[int, Request[GiveBack]] = {}
+        self._placement: Request[PlacementRequest] | None = None
+        self._registration: Request[Register] | None = None
         self._req = req
 
     def next_req(self) -> int:
-        """A number for the next request."""
+        """A number for the next request, to whichever peer."""
         self._req += 1
         return self._req
 
-    # ------------------------------------------------------------ asking
+    # ------------------------------------------------------------ the turn
 
     def ask(self, turn: Turn, now: float) -> Send:
-        """A turn begins: what was being read or looked for in the one before it is not needed now."""
-        self.forget_pulls()
-        self.placing = None
+        """Begin a turn. The turn before it needs no placement any more."""
+        self._placement = None
         self.turn, self.answered = Request(COORDINATOR, turn, (), now), False
         return Send(COORDINATOR, turn)
-
-    def pull(self, server: NodeId, pull: Pull, now: float) -> Send:
-        """Read from a server."""
-        self.pulls[server] = Request(server, pull, (), now)
-        return Send(server, pull)
-
-    def push(self, server: NodeId, push: Push, payload: Sequence[object], now: float) -> Send:
-        """Send blocks to a server."""
-        self.pushes[push.req] = Request(server, push, payload, now)
-        return Send(server, push, payload)
-
-    def give_back(self, fence: Fence, now: float) -> Send:
-        """An attempt will not count."""
-        give_back = GiveBack(self.next_req(), fence)
-        self.given_back[give_back.req] = Request(COORDINATOR, give_back, (), now)
-        return Send(COORDINATOR, give_back)
-
-    def taken_back(self, req: int) -> None:
-        """The coordinator has heard of such an attempt.
-
-        One that it is being told of in an introduction it may not have known yet: that is said once more after it.
-        """
-        if self.rejoining is None:
-            self.given_back.pop(req, None)
-
-    def give_back_again(self, now: float) -> list[Send]:
-        """Another coordinator knows this worker now: it is told, and what it answered before counts no more."""
-        fences = [asked.message.fence for asked in self.given_back.values()]
-        self.given_back.clear()
-        return [self.give_back(fence, now) for fence in fences]
-
-    def place(self, epoch: int, now: float) -> Send:
-        """Where are the blocks, after `epoch`?"""
-        request = PlacementRequest(self.next_req(), epoch)
-        self.placing = Request(COORDINATOR, request, (), now)
-        return Send(COORDINATOR, request)
-
-    def rejoin(self, introduction: Register, now: float) -> Send:
-        """Register again."""
-        self.rejoining = Request(COORDINATOR, introduction, (), now)
-        return Send(COORDINATOR, introduction)
-
-    # ------------------------------------------------------------ answers
 
     def is_turn(self, req: int) -> bool:
         """Whether `req` is the turn."""
         return self.turn is not None and self.turn.message.req == req
 
-    def is_pull(self, req: int) -> bool:
-        """Whether `req` is a read."""
-        return any(asked.message.req == req for asked in self.pulls.values())
+    def answer_turn(self) -> None:
+        """The coordinator answered the turn."""
+        self.answered = True
 
-    def forget_pulls(self) -> None:
-        """Nothing is read any more, not even what has come in part."""
-        self.pulls.clear()
-        self.arrivals.clear()
+    # ------------------------------------------------------------ attempts given back
 
-    def forget_gone(self, servers: Mapping[NodeId, object]) -> None:
-        """There are only these `servers` now, and others do not answer pushes."""
-        for req in [req for req, asked in self.pushes.items() if asked.to not in servers]:
-            del self.pushes[req]
+    def give_back(self, fence: Fence, now: float) -> Send:
+        """Tell the coordinator that an attempt will not count."""
+        give_back = GiveBack(self.next_req(), fence)
+        self._given_back[give_back.req] = Request(COORDINATOR, give_back, (), now)
+        return Send(COORDINATOR, give_back)
+
+    def end_give_back(self, req: int) -> None:
+        """The coordinator has answered `GiveBack`.
+
+        While a registration is open the answer does not count: the coordinator may not have known the lease yet.
+        """
+        if self._registration is None:
+            self._given_back.pop(req, None)
+
+    def forget_given_back(self) -> None:
+        """Drop attempts given back: the coordinator does not count them anyway."""
+        self._given_back.clear()
+
+    # ------------------------------------------------------------ placement and registration
+
+    @property
+    def is_placing(self) -> bool:
+        """Whether the worker waits to learn where the blocks are."""
+        return self._placement is not None
+
+    def place(self, epoch: int, now: float) -> Send:
+        """Ask where the blocks are after `epoch`."""
+        request = PlacementRequest(self.next_req(), epoch)
+        self._placement = Request(COORDINATOR, request, (), now)
+        return Send(COORDINATOR, request)
+
+    def end_placement(self) -> None:
+        """The placement is known."""
+        self._placement = None
+
+    @property
+    def is_registering(self) -> bool:
+        """Whether a registration is open."""
+        return self._registration is not None
+
+    def register(self, introduction: Register, now: float) -> Send:
+        """Register again."""
+        self._registration = Request(COORDINATOR, introduction, (), now)
+        return Send(COORDINATOR, introduction)
+
+    def end_registration(self, req: int) -> bool:
+        """The coordinator welcomes this worker; False if `req` is not the open registration."""
+        if self._registration is None or self._registration.message.req != req:
+            return False
+        self._registration = None
+        return True
+
+    def forget_turn(self) -> None:
+        """The coordinator does not know this worker: nothing that it was asked or told counts."""
+        self.turn = None
+        self._given_back.clear()
 
     # ------------------------------------------------------------ again
 
-    def hurry(self, request: Request[Message], now: float, wait_s: float) -> None:
-        """Say `request` again in `wait_s`."""
-        request.sent, request.repeated = now - self.resend_s + wait_s, 0
+    def give_back_again(self, now: float) -> list[Send]:
+        """Tell the coordinator that knows this worker now of all attempts given back, by new requests."""
+        fences = [asked.message.fence for asked in self._given_back.values()]
+        self._given_back.clear()
+        return [self.give_back(fence, now) for fence in fences]
 
-    def repeat(self, now: float, *, waiting: bool) -> list[Send]:
-        """Say again what nobody answered. With `waiting`, an answered turn too: its lease may be void by now."""
+    def ask_again(self, now: float) -> list[Send]:
+        """Repeat at once what the coordinator has not answered of this turn."""
+        out = [] if self._placement is None else [self._placement.again(now)]
+        if self.turn is not None and not self.answered:
+            out.append(self.turn.again(now))
+        return out
+
+    def repeat(self, now: float, *, waiting: bool, progress: int, declared: int) -> list[Send]:
+        """Repeat registration, placement and turn if due. With `waiting`, an answered turn too: its lease may be void.
+
+        Another coordinator may be the first to receive the registration, so `progress` and `declared` in it must be
+        of now. The leases in it stay those of its first sending: the worker asks again for what it was given since.
+        """
+        asked = self._registration
+        if asked is not None and asked.is_due(now, self.resend_s):
+            asked.message = msgspec.structs.replace(asked.message, progress=progress, declared=declared)
         turn = self.turn if waiting or not self.answered else None
-        single = [asked for asked in (self.rejoining, self.placing, turn) if asked is not None]
-        under_way = chain[Request[Message]](single, self.pulls.values(), self.pushes.values(), self.given_back.values())
-        return [asked.again(now) for asked in under_way if asked.is_due(now, self.resend_s)]
+        opened: tuple[Request[Message] | None, ...] = (self._registration, self._placement, turn)
+        return [asked.again(now) for asked in opened if asked is not None and asked.is_due(now, self.resend_s)]
 
-    def greet(self, server: NodeId, now: float) -> list[Send]:
-        """The session with `server` came up (again): say at once what it has not answered."""
-        asked = self.pulls.get(server)
-        out = [] if asked is None else [asked.again(now, anew=True)]
-        return out + [push.again(now, anew=True) for push in self.pushes.values() if push.to == server]
+    def repeat_given_back(self, now: float) -> list[Send]:
+        """Repeat `GiveBack` messages that are due."""
+        return [asked.again(now) for asked in self._given_back.values() if asked.is_due(now, self.resend_s)]

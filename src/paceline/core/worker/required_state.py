@@ -1,4 +1,4 @@
-"""Which state a worker must read before it begins what it was told to do."""
+"""The state that a worker must read before it begins a task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.types import UNLIMITED
 
 
 class Want(NamedTuple):
-    """One version exactly, or (`exact` is -1) any that contains all steps below `watermark` and the step `after`."""
+    """Exactly one version; or, if `exact` is -1, any with all steps below `watermark` and the step `after`."""
 
     exact: int
     watermark: int = 0
@@ -18,12 +18,12 @@ class Want(NamedTuple):
 
 
 def wanted(task: Grant | EvalGrant | PhaseOver | EvalOver, last_step: int) -> Want | None:
-    """The state for `task`, by a worker whose own last step is `last_step`; None if it needs none."""
+    """The state for `task` in a worker whose own last step is `last_step`; None if the task needs none."""
     match task:
         case Grant(segment=segment) if segment is not None:
             if segment.window == 0:
                 return Want(task.step)
-            # Its own last step, unless that is what it is given again.
+            # An asynchronous worker reads its own last step, unless it is given that step again.
             own = segment.window == UNLIMITED and last_step != task.step
             return Want(-1, needed_watermark(segment.window, task.step), last_step if own else -2)
         case EvalGrant(version=version):

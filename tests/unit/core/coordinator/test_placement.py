@@ -7,8 +7,8 @@ from tests.kit.core import HYPER, Desk, fence, segment, sent, turn_of, written
 from tests.kit.placed_job import compute, desk, epoch, kill, placed, ready, replaced, returns, settle, tick
 
 from paceline.core.effects import Complete, Effect, IncarnationFact, PlacementFact, Send, Write
-from paceline.core.worker.reachability import Watching
-from paceline.core.worker.turn import WorkerCore
+from paceline.core.worker.dispatch import WorkerCore
+from paceline.core.worker.reachability import ServerReachability
 from paceline.messages import (
     Beat,
     Chained,
@@ -19,6 +19,8 @@ from paceline.messages import (
     JobArgs,
     PhaseOver,
     Prepared,
+    Pull,
+    PullReply,
     Reachable,
     Refused,
     Register,
@@ -122,7 +124,12 @@ def worker_at(versions: tuple[int, int]) -> WorkerCore:
     """A worker that has block 0 of server-0 and block 1 of server-1 at these versions."""
     core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "asp", 1, 1)))
     core.place(Prepared(0, 1, 0, Placement(1, ("server-0", "server-1"), {"server-0": "", "server-1": ""})))
-    core.held = {"server-0": versions[0], "server-1": versions[1]}
+    core.ask(0.0, 0)
+    asynchronous = segment(slots=1, end_step=20, window=UNLIMITED)
+    grant = Grant(turn_of(core).req, 1, 0, 1, 3, 0, 1, fence(0), asynchronous, True)
+    pulls = sent(core.handle("coordinator", grant, (), 0.0), Pull)
+    for server, pull, version in zip(("server-0", "server-1"), pulls, versions, strict=True):
+        core.handle(server, PullReply(pull.req, 0, version, version, ()), (), 0.0)
     return core
 
 
@@ -130,10 +137,10 @@ def test_a_worker_keeps_what_it_has_read_when_blocks_change_hands() -> None:
     moved = Prepared(0, 1, 0, Placement(2, ("server-1", "server-1"), {"server-1": ""}))
     core = worker_at((4, 4))
     core.place(moved)
-    assert core.held == {"server-1": 4}
+    assert core.model.held == {"server-1": 4}
     core = worker_at((4, 5))
     core.place(moved)
-    assert core.held == {"server-1": -1}, "blocks of several versions are read anew"
+    assert core.model.held == {"server-1": -1}, "blocks of several versions are read anew"
 
 
 def test_a_worker_does_not_wait_for_a_step_that_is_void_nor_for_an_answer_of_a_server_that_is_gone() -> None:
@@ -143,9 +150,9 @@ def test_a_worker_does_not_wait_for_a_step_that_is_void_nor_for_an_answer_of_a_s
     core.handle("coordinator", grant, (), 0.0)
     core.push(0.0, {s: ((), (), Seal(1.0, (), ())) for s in ("server-0", "server-1")})
     core.sealed(0.0, 1.0, HYPER, {}, 0.1)
-    assert (core.last_step, len(core.unacked)) == (4, 2)
+    assert (core.reports.last_step, len(core.transfers.unacked)) == (4, 2)
     core.place(Prepared(0, 1, 0, Placement(2, ("server-1", "server-1"), {"server-1": ""})))
-    assert (core.last_step, len(core.unacked)) == (-2, 1)
+    assert (core.reports.last_step, len(core.transfers.unacked)) == (-2, 1)
     assert core.reconnected(0.0)[0].message.leases == ()  # type: ignore[attr-defined]
 
 
@@ -457,7 +464,7 @@ def test_a_copy_that_is_not_what_its_primary_has_is_made_again() -> None:
 
 def live(job: Desk, seconds: int, *cut: NodeId) -> None:
     """Servers and workers live and come back; those `cut` reach no server. Others compute."""
-    watches = {worker: Watching(3.0) for worker in cut}
+    watches = {worker: ServerReachability(3.0) for worker in cut}
     for _ in range(2 * seconds):
         job.now += 0.5
         if job.core.failure is not None:

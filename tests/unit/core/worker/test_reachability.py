@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from paceline.core.worker.reachability import Watching
+from paceline.core.worker.reachability import ServerReachability
 from paceline.messages import Message, Reachable, Unreachable
 
 
 def told(
-    watching: Watching, start: float, end: float, servers: tuple[str, ...] = ("a", "b")
+    watching: ServerReachability, start: float, end: float, servers: tuple[str, ...] = ("a", "b")
 ) -> list[tuple[float, Message]]:
     """What is told while time passes in tenths of a second."""
     out: list[tuple[float, Message]] = []
@@ -21,7 +21,7 @@ def names(found: list[tuple[float, Message]]) -> list[tuple[int, str]]:
 
 
 def test_a_server_that_was_never_reached_is_told_of_again_and_again() -> None:
-    watching = Watching(3.0)
+    watching = ServerReachability(3.0)
     watching.up("a")
     found = told(watching, 0.0, 6.0)
     assert names(found) == [(3, "b"), (4, "b"), (5, "b")]
@@ -32,7 +32,7 @@ def test_a_server_that_was_never_reached_is_told_of_again_and_again() -> None:
 
 
 def test_a_session_that_comes_back_in_time_is_not_worth_a_word() -> None:
-    watching = Watching(3.0)
+    watching = ServerReachability(3.0)
     for peer in ("a", "b"):
         watching.up(peer)
     watching.down("a")
@@ -45,7 +45,7 @@ def test_a_session_that_comes_back_in_time_is_not_worth_a_word() -> None:
 
 
 def test_whoever_is_reached_again_is_told_of_once() -> None:
-    watching = Watching(3.0)
+    watching = ServerReachability(3.0)
     watching.up("b")
     assert names(told(watching, 0.0, 3.5)) == [(3, "a")]
     watching.up("a")
@@ -53,7 +53,7 @@ def test_whoever_is_reached_again_is_told_of_once() -> None:
 
 
 def test_a_server_that_holds_nothing_any_longer_is_forgotten() -> None:
-    watching = Watching(3.0)
+    watching = ServerReachability(3.0)
     watching.up("b")
     assert names(told(watching, 0.0, 3.5)) == [(3, "a")]
     assert told(watching, 3.5, 9.0, ("b",)) == []
@@ -61,7 +61,7 @@ def test_a_server_that_holds_nothing_any_longer_is_forgotten() -> None:
 
 def test_time_in_which_nobody_tried_does_not_count() -> None:
     """A worker that computes does not look at its port: a server may well have come back meanwhile."""
-    watching = Watching(3.0)
+    watching = ServerReachability(3.0)
     watching.up("b")
     assert told(watching, 0.0, 0.2) == []
     assert told(watching, 60.0, 60.2) == []

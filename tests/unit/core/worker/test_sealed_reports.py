@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from tests.kit.core import fence
 
-from paceline.core.worker.sealed_reports import Reports
+from paceline.core.worker.sealed_reports import SealedReports
 from paceline.messages import Grant, Push, Sealed
 from paceline.types import INIT_STEP
 
 
-def seal(reports: Reports, step: int, *, slots: int = 1, incarnation: int = 0, epoch: int | None = 1) -> None:
+def seal(reports: SealedReports, step: int, *, slots: int = 1, incarnation: int = 0, epoch: int | None = 1) -> None:
     task = Grant(1, 1, 0, 1, step, 0, slots, fence(step + 10), None, False)
     reports.add(task, Sealed(step, 0, task.fence, 1.0, (), {}, 0.1), incarnation, epoch)
 
 
-def steps(reports: Reports) -> list[int]:
+def steps(reports: SealedReports) -> list[int]:
     return [lease.step for lease in reports.leases(1)]
 
 
 def test_the_newest_reports_are_kept_and_only_those_that_may_count() -> None:
-    reports = Reports()
+    reports = SealedReports()
     seal(reports, INIT_STEP)
     assert reports.last_step == -2, "nobody waits for the initial weights"
     for step in range(5):
@@ -34,7 +34,7 @@ def test_the_newest_reports_are_kept_and_only_those_that_may_count() -> None:
 
 
 def test_an_attempt_is_taken_back_once_and_does_not_count_when_it_is_sealed_later() -> None:
-    reports = Reports()
+    reports = SealedReports()
     refused = Push(1, 0, 1, 4, 0, fence(14), 2, ())
     seal(reports, 3)
     seal(reports, 4)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.kit.core import BLOCKS, fence, frame, sent, state_of
+from tests.kit.core import BLOCKS, fence, frame, sent, state_of, turn_of
 from tests.kit.worker_core import ASP, WorkerKit
 
 from paceline.core.effects import Send
-from paceline.core.worker.turn import Fill, WorkerState
+from paceline.core.worker.dispatch import Fill
+from paceline.core.worker.turn import WorkerState
 from paceline.messages import (
     Abort,
     EvalGrant,
@@ -40,21 +41,21 @@ def test_a_turn_from_asking_to_sealing() -> None:
     assert state_of(core) == WorkerState.PULLING
     kit.hear(PullReply(getattr(second.message, "req"), 0, 0, 0, ()), second.to)  # noqa: B009
     assert state_of(core) == WorkerState.COMPUTING
-    assert core.held == {"s0": 0, "s1": 0}
+    assert core.model.held == {"s0": 0, "s1": 0}
     pushes = kit.push()
     assert [(p.step, p.slot, p.fence, p.base, p.seal is not None) for p in pushes] == [(0, 0, fence(5), 0, True)] * 2
     turn = kit.seal()
     assert turn.sealed is not None
     assert (turn.sealed.step, turn.sealed.slot, turn.sealed.fence) == (0, 0, fence(5))
-    assert set(core.unacked) == {p.req for p in pushes}
+    assert set(core.transfers.unacked) == {p.req for p in pushes}
     for push in pushes:
         kit.hear(PushAck(push.req, "held"), "s0")
-    assert not core.unacked
+    assert not core.transfers.unacked
 
 
 def test_every_turn_tells_how_many_validators_are_declared() -> None:
     kit = WorkerKit()
-    kit.core.declared = 2
+    kit.core.declare(2)
     assert [turn.declared for turn in sent(kit.core.ask(0.0, 0), Turn)] == [2]
 
 
@@ -65,7 +66,7 @@ def test_the_first_worker_makes_version_0_and_reads_nothing() -> None:
     assert state_of(kit.core) == WorkerState.INITIALISING
     assert [p.base for p in kit.push()] == [-1, -1]
     kit.seal()
-    assert kit.core.last_step == -2
+    assert kit.core.reports.last_step == -2
 
 
 def test_asynchronous_workers_read_their_own_writes() -> None:
@@ -100,7 +101,7 @@ def test_the_end_of_a_phase_is_read_and_a_long_gone_one_is_not() -> None:
     assert state_of(kit.core) == WorkerState.PULLING
     kit.fill(out, 6)
     assert state_of(kit.core) == WorkerState.OVER
-    assert kit.core.lead
+    assert kit.core.turn.lead
     kit.core.ask(0.0, 0)
     assert kit.over(-1) == []
     assert state_of(kit.core) == WorkerState.OVER
@@ -154,7 +155,7 @@ def test_a_refused_push_gives_the_slot_back_once() -> None:
     (give,) = sent(kit.hear(Refused(first.req, "stale", "too old"), "s0"), GiveBack)
     assert give.fence == fence(5)
     assert kit.hear(Refused(second.req, "stale", "too old"), "s1") == []
-    assert not kit.core.unacked
+    assert not kit.core.transfers.unacked
     assert [g.req for g in sent(kit.core.tick(5.0), GiveBack)] == [give.req]
     kit.hear(Ok(give.req))
     assert sent(kit.core.tick(10.0), GiveBack) == []
@@ -186,9 +187,9 @@ def test_a_refused_placement_is_asked_for_again() -> None:
     out = kit.hear(Refused(pull.req, "epoch", ""), "s0")
     assert [m.epoch for m in sent(out, PlacementRequest)] == [1]
     kit.hear(kit.prepared(2, "s1", "s1"))
-    assert kit.core.mine == {"s1": (0, 1)}
+    assert kit.core.model.by_server == {"s1": (0, 1)}
     kit.hear(kit.prepared(1, "s0", "s1"))
-    assert kit.core.mine == {"s1": (0, 1)}, "an older placement that arrives late"
+    assert kit.core.model.by_server == {"s1": (0, 1)}, "an older placement that arrives late"
 
 
 def test_the_report_of_a_seal_survives_a_refused_placement() -> None:
@@ -198,7 +199,7 @@ def test_the_report_of_a_seal_survives_a_refused_placement() -> None:
     turn = kit.seal()
     out = kit.hear(Refused(push.req, "epoch", ""), "s0")
     assert len(sent(out, GiveBack)) == 1
-    assert kit.core.turn == turn
+    assert turn_of(kit.core) == turn
 
 
 def test_a_registration_that_is_said_again_tells_how_far_the_worker_is_now() -> None:
@@ -207,7 +208,7 @@ def test_a_registration_that_is_said_again_tells_how_far_the_worker_is_now() -> 
     kit.computing(0)
     (first,) = sent(kit.core.reconnected(1.0), Register)
     assert [lease.step for lease in first.leases] == [0]
-    kit.core.declared = 2
+    kit.core.declare(2)
     (again,) = sent(kit.core.tick(3.0), Register)
     assert (again.req, again.declared, again.leases) == (first.req, 2, first.leases)
 
@@ -218,8 +219,8 @@ def test_an_evicted_worker_keeps_its_payloads_until_they_are_read() -> None:
     pushes = kit.push()
     turn = kit.seal()
     kit.hear(Refused(turn.req, "unknown", ""))
-    assert set(kit.core.unacked) == {p.req for p in pushes}
-    assert kit.core.last_step == -2
+    assert set(kit.core.transfers.unacked) == {p.req for p in pushes}
+    assert kit.core.reports.last_step == -2
 
 
 def test_a_host_that_registers_by_itself_is_not_disturbed() -> None:
@@ -235,10 +236,10 @@ def test_the_end_of_the_job_is_final() -> None:
     kit.core.ask(0.0, 0)
     kit.hear(Abort(1, "failed", "why"))
     assert state_of(kit.core) == WorkerState.ABORTED
-    assert kit.core.abort is not None
+    assert kit.core.turn.abort is not None
 
 
 def test_blocks_lie_where_the_placement_says() -> None:
     kit = WorkerKit()
-    assert kit.core.mine == {"s0": (0,), "s1": (1,)}
+    assert kit.core.model.by_server == {"s0": (0,), "s1": (1,)}
     assert len(BLOCKS) == 2

@@ -1,0 +1,110 @@
+"""Pulls and pushes that wait for a server's answer: repeated after a while, and at once when the server comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+
+from paceline.core.effects import Send
+from paceline.core.message_parts import Arrivals
+from paceline.core.worker.requests import Request
+from paceline.messages import Message, Pull, PullReply, Push
+from paceline.types import NodeId
+
+
+class ServerRequests:
+    """Open requests to servers: one pull a server, and any number of pushes by request number.
+
+    Only its methods change them. A request stays until it is answered or has become useless.
+    """
+
+    def __init__(self, resend_s: float) -> None:
+        self._resend_s = resend_s
+        self._pulls: dict[NodeId, Request[Pull]] = {}
+        self._arrivals = Arrivals()
+        self._pushes: dict[int, Request[Push]] = {}
+
+    # ------------------------------------------------------------ pulls
+
+    def pull(self, server: NodeId, pull: Pull, now: float) -> Send:
+        """Read from a server."""
+        self._pulls[server] = Request(server, pull, (), now)
+        return Send(server, pull)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a server has a pull to answer."""
+        return bool(self._pulls)
+
+    def is_pull(self, req: int) -> bool:
+        """Whether `req` is a pull."""
+        return any(asked.message.req == req for asked in self._pulls.values())
+
+    def waits_for_step(self, step: int | None = None) -> bool:
+        """Whether a pull waits for this step of the worker itself; without `step`, for any of them."""
+        steps = (asked.message.after for asked in self._pulls.values())
+        return any(after >= 0 if step is None else after == step for after in steps)
+
+    def receive(self, sender: NodeId, reply: PullReply, now: float) -> bool | None:
+        """Note a reply: True if it completes the pull, False if parts are missing, None if it must be ignored."""
+        asked = self._pulls.get(sender)
+        if asked is None or asked.message.req != reply.req or self._arrivals.is_outdated(sender, reply):
+            return None
+        if not self._arrivals.complete(sender, reply):
+            asked.sent = now  # the other parts are on their way
+            return False
+        del self._pulls[sender]
+        return True
+
+    def forget_pulls(self) -> None:
+        """Stop reading. Parts that arrived do not count."""
+        self._pulls.clear()
+        self._arrivals.clear()
+
+    # ------------------------------------------------------------ pushes
+
+    @property
+    def unacked(self) -> Collection[int]:
+        """Pushes that no server has answered; their payloads must not change."""
+        return self._pushes.keys()
+
+    def push(self, server: NodeId, push: Push, payload: Sequence[object], now: float) -> Send:
+        """Send blocks to a server."""
+        self._pushes[push.req] = Request(server, push, payload, now)
+        return Send(server, push, payload)
+
+    def end_push(self, req: int) -> Push | None:
+        """A server has answered this push, one way or the other; None if it is not open."""
+        asked = self._pushes.pop(req, None)
+        return None if asked is None else asked.message
+
+    def is_push(self, req: int) -> bool:
+        """Whether `req` is an open push."""
+        return req in self._pushes
+
+    def retry_push(self, req: int, now: float, wait_s: float) -> None:
+        """Repeat this push in `wait_s`."""
+        asked = self._pushes[req]
+        asked.sent, asked.repeated = now - self._resend_s + wait_s, 0
+
+    def forget_pushes_except(self, servers: Mapping[NodeId, object]) -> None:
+        """Drop pushes to servers that do not exist any more: they will not be answered."""
+        for req in [req for req, asked in self._pushes.items() if asked.to not in servers]:
+            del self._pushes[req]
+
+    def forget_pushes(self) -> None:
+        """Drop all pushes: their incarnation has ended."""
+        self._pushes.clear()
+
+    # ------------------------------------------------------------ again
+
+    def repeat(self, now: float) -> list[Send]:
+        """Repeat what is due."""
+        under_way = chain[Request[Message]](self._pulls.values(), self._pushes.values())
+        return [asked.again(now) for asked in under_way if asked.is_due(now, self._resend_s)]
+
+    def greet(self, server: NodeId, now: float) -> list[Send]:
+        """The session with `server` is up (again): repeat at once what it has not answered."""
+        asked = self._pulls.get(server)
+        out = [] if asked is None else [asked.again(now, anew=True)]
+        return out + [push.again(now, anew=True) for push in self._pushes.values() if push.to == server]
