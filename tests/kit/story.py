@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from paceline.core.audit.audit import audit
-from paceline.core.audit.findings import Claim, Report
+from paceline.core.audit.findings import CheckpointRecord, Report
 from paceline.core.coordinator.phases import Phase, PhaseBook
 from paceline.core.effects import FactRow, IncarnationFact, JobFact, PhaseFact, StopFact
 from paceline.core.hash_chain import START, extend
@@ -29,7 +29,7 @@ class Story:
     seed: int = 7
     facts: list[FactRow] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
-    claims: list[Claim] = field(default_factory=list)
+    checkpoints: list[CheckpointRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.job = JobArgs(self.seed, self.mode, self.slots, 1)
@@ -101,18 +101,18 @@ class Story:
             steps = None if steps is None else steps - 1
         return self
 
-    def save(self) -> Claim:
+    def save(self) -> CheckpointRecord:
         """A complete checkpoint of the current version."""
         position = Position(
             self.incarnation, self.version, self.mark.low, self.mark.above, tuple(self.schedule.segments),
             tuple(phase.entry for phase in self.book.phases), (), self.job, {},
         )  # fmt: skip
         folder = f"i{self.incarnation:04d}-v{self.version:010d}"
-        self.claims.append(Claim(folder, position, tuple(chain.hex() for chain in self.chains)))
+        self.checkpoints.append(CheckpointRecord(folder, position, tuple(chain.hex() for chain in self.chains)))
         self._kept[folder] = list(self.chains)
-        return self.claims[-1]
+        return self.checkpoints[-1]
 
-    def rewind(self, to: Claim | None) -> None:
+    def rewind(self, to: CheckpointRecord | None) -> None:
         """A server died: everything goes back to a checkpoint, or to nothing."""
         before, self.incarnation = self.version, self.incarnation + 1
         position = to.position if to is not None else None
@@ -139,7 +139,7 @@ class Story:
         self.schedule.append(closing)
 
     def audit(self) -> Report:
-        return audit(self.facts, self.commits, self.claims)
+        return audit(self.facts, self.commits, self.checkpoints)
 
 
 def eventful(mode: str = "bsp") -> Story:

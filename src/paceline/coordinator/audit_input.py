@@ -9,7 +9,7 @@ from paceline.checkpoint.manifest import Listed, list_checkpoints
 from paceline.checkpoint.storage import Storage
 from paceline.coordinator.reader import LogReader
 from paceline.core.audit.audit import audit
-from paceline.core.audit.findings import Claim, Report
+from paceline.core.audit.findings import CheckpointRecord, Report
 from paceline.errors import StateError
 
 
@@ -24,9 +24,11 @@ def audit_run(log: Path, storage: Storage) -> tuple[Report, list[Listed]]:
         found = list_checkpoints(storage, verify=False)
     except OSError as error:
         raise StateError(f"cannot list the checkpoints in {storage.url}: {error.strerror or error}") from error
-    claims = [Claim(c.folder, c.manifest.position, c.manifest.chains) for c in found if c.manifest is not None]
+    checkpoints = [
+        CheckpointRecord(c.folder, c.manifest.position, c.manifest.chains) for c in found if c.manifest is not None
+    ]
     with LogReader(log) as reader, reader.snapshot():
-        report = audit(reader.facts(), reader.each_commit(), claims)
+        report = audit(reader.facts(), reader.each_commit(), checkpoints)
     return report, [listed for listed in found if listed.manifest is None]
 
 

@@ -54,7 +54,7 @@ def told(story: Story, path: Path) -> RunDir:
     log.write([Write(row) for row in story.commits])
     log.close()
     storage = LocalStorage(Path(run.checkpoints))
-    for claim in story.claims:
+    for claim in story.checkpoints:
         content = claim.folder.encode() * 100
         with storage.create(f"{claim.folder}/server-0-0000.safetensors") as file:
             file.write(content)

@@ -1,4 +1,4 @@
-"""Whether checkpoints are what the log says of their versions."""
+"""Compare checkpoints with the log: their positions and their hash chains."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from paceline.types import INIT_STEP
 
 
 def check_positions(case: Case) -> None:
-    """Where a checkpoint, or an incarnation that began from one, is in the job is what the log says."""
-    kept = {claim.folder: _place_of(claim.position) for claim in case.claims}
+    """The position that a checkpoint, or the start of an incarnation, records is the one that the log gives."""
+    kept = {saved.folder: _identity(saved.position) for saved in case.checkpoints}
     for number, fact in case.begun.items():
         if fact.position is None:
             continue
         _position(case, fact.position, f"incarnation {number}", incarnation=number)
-        here = _place_of(fact.position)
+        here = _identity(fact.position)
         if kept.get(fact.folder, here) != here:
             detail = f"incarnation {number} did not begin with what checkpoint {fact.folder} says"
             case.report.add("position", detail, incarnation=number, folder=fact.folder)
-    for claim in case.claims:
-        _position(case, claim.position, f"checkpoint {claim.folder}", folder=claim.folder)
+    for saved in case.checkpoints:
+        _position(case, saved.position, f"checkpoint {saved.folder}", folder=saved.folder)
 
 
 def _position(case: Case, position: Position, name: str, /, **where: int | str) -> None:
-    """What a checkpoint says of its place in the job is what the log says of that version."""
+    """The steps and segments that a position names are those that the log has for its version."""
     point = (position.incarnation, position.version)
     if not case.ledger.has(*maker(case.begun, point)):
-        return  # told already
+        return  # reported already
     spans = lineage(case.begun.values(), *point)
     parts = [case.ledger.rows(s.incarnation, s.last) for s in spans]
     steps = np.concatenate([case.ledger.step[part.start : part.stop] for part in parts])
@@ -50,27 +50,26 @@ def _position(case: Case, position: Position, name: str, /, **where: int | str) 
 
 
 def check_chains(case: Case) -> None:
-    """Each block came to a checkpoint by the attempts that the log names, and by no others."""
-    counts = case.report.counts
-    num_blocks = max((len(claim.chains) for claim in case.claims), default=0)
-    points: list[Point] = [(claim.position.incarnation, claim.position.version) for claim in case.claims]
+    """The hash chain of each block in a checkpoint is the chain of the attempts that the log names."""
+    num_blocks = max((len(saved.chains) for saved in case.checkpoints), default=0)
+    points: list[Point] = [(saved.position.incarnation, saved.position.version) for saved in case.checkpoints]
     expected = chains_at(case.ledger, case.begun, points, num_blocks)
-    for claim, point in zip(case.claims, points, strict=True):
+    for saved, point in zip(case.checkpoints, points, strict=True):
         if point not in expected:
             continue
-        counts.checkpoints += 1
+        case.report.count(checkpoints=1)
         wrong: dict[tuple[str, str], list[int]] = {}
         for block, chain in enumerate(expected[point]):
-            got = claim.chains[block] if block < len(claim.chains) else ""
+            got = saved.chains[block] if block < len(saved.chains) else ""
             if got != chain.hex():
                 wrong.setdefault((got or "none", chain.hex()), []).append(block)
         for (got, due), blocks in wrong.items():
             named = ", ".join(map(str, blocks[:LISTED])) + (" …" if len(blocks) > LISTED else "")
-            detail = f"checkpoint {claim.folder}: block {named} did not become version {point[1]} by the attempts in "
+            detail = f"checkpoint {saved.folder}: block {named} did not become version {point[1]} by the attempts in "
             detail += f"the log (chain {got}, not {due})"
-            case.report.add("chain", detail, folder=claim.folder, block=blocks[0], version=point[1])
+            case.report.add("chain", detail, folder=saved.folder, block=blocks[0], version=point[1])
 
 
-def _place_of(position: Position) -> tuple[object, ...]:
-    """What must be the same wherever a position is told. Metrics may be nan, which is never the same."""
+def _identity(position: Position) -> tuple[object, ...]:
+    """The fields that two records of one position share. Metrics are left out: nan never equals nan."""
     return position.incarnation, position.version, position.watermark, position.above, position.segments

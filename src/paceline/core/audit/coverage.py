@@ -1,4 +1,4 @@
-"""Whether the committed steps of a job took every sample of every epoch exactly once."""
+"""Check that the committed steps applied every sample of every epoch exactly once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from paceline.types import PhaseEntry
 
 _CHUNK = 1 << 18
 _SHOWN = 5
-_SPARE = 100  # epochs without any step that are looked at, however many somebody claims
-_LARGEST = 1 << 28  # samples of a data set for which a table is made
+_SPARE = 100  # epochs without any step that are examined; a damaged segment may name billions
+_LARGEST = 1 << 28  # the largest data set, in samples, whose permutation is checked with a table
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Committed steps (twice, where they were committed twice), with what their segments say of them."""
+    """Committed steps, with the numbers that their segments give; a step that was committed twice is here twice."""
 
     step: Indices
     phase: Indices
@@ -32,12 +32,12 @@ class Steps:
     start: Indices
 
     def pick(self, chosen: npt.NDArray[np.bool_] | Indices | slice) -> Steps:
-        """Some of them."""
+        """A selection."""
         return Steps(*(getattr(self, name)[chosen] for name in self.__slots__))
 
 
 def place_all(schedule: Schedule, steps: Indices) -> Steps:
-    """What the segments say of `steps`, all of which they cover. `start` is the first step of the phase."""
+    """The numbers of `steps`, all of which the schedule must cover. `start` is the first step of the phase."""
     begins: dict[int, int] = {}
     for segment in schedule.segments:
         begins.setdefault(segment.phase, segment.step)
@@ -56,7 +56,7 @@ def place_all(schedule: Schedule, steps: Indices) -> Steps:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Samples of one epoch that were not applied once: missing, or applied `twice`. The first few are named."""
+    """Samples of one epoch that were missed, or applied `twice`. `samples` names the first few."""
 
     phase: int
     epoch: int
@@ -67,7 +67,7 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """What was found: epochs that are whole, the samples of those that are not yet, and what is wrong."""
+    """The number of complete epochs, (epoch, samples so far) of incomplete ones, and the holes."""
 
     epochs: int
     begun: tuple[tuple[int, int], ...]
@@ -75,10 +75,10 @@ class Covered:
 
 
 def cover(phases: Sequence[PhaseEntry], steps: Steps, bound: int, seed: int, budget: int = 1 << 25) -> Covered:
-    """Look at every epoch. All steps below `bound` must be there, those above may be.
+    """Check every epoch. All steps below `bound` must be committed; later ones may be.
 
-    Positions are looked at in every epoch. Which samples they are is computed too, for at most `budget` of them: that
-    the order of an epoch is a permutation does not depend on the run.
+    The positions of every epoch are checked. For at most `budget` of them the samples are computed as well, to check
+    that the order of an epoch is a permutation.
     """
     order = np.lexsort((steps.offset, steps.epoch, steps.phase))
     steps = steps.pick(order)
@@ -112,7 +112,7 @@ def _usable(entry: PhaseEntry) -> int:
 
 
 def _epochs(entry: PhaseEntry, steps: Steps, bound: int) -> Iterator[tuple[int, Steps, bool]]:
-    """The epochs of a phase that must have something, each with its steps, and whether it must be whole."""
+    """The epochs of a phase that was reached, each with its steps and whether it must be complete."""
     mine = steps.pick(slice(*np.searchsorted(steps.phase, (entry.spec.number, entry.spec.number + 1))))
     first = entry.segment.epoch
     ended = bound >= entry.end and entry.end >= entry.segment.end_step
@@ -127,7 +127,7 @@ Spans = list[tuple[int, int]]
 
 
 def _compare(steps: Steps, target: int) -> tuple[Spans, Spans]:
-    """Positions below `target` that no step has, and positions that more than one has."""
+    """Positions below `target` that no step covers, and positions that several steps cover."""
     starts, ends = steps.offset, steps.offset + steps.samples
     before = np.concatenate(([0], np.maximum.accumulate(ends)))
     missing = [
@@ -146,7 +146,7 @@ def _order(positions: Indices, key: tuple[int, int, int] | None) -> Indices:
 
 
 def _named(spans: Spans, key: tuple[int, int, int] | None) -> tuple[int, ...]:
-    """The first samples of some positions."""
+    """The samples at the first positions of `spans`."""
     first = [position for start, stop in spans[:_SHOWN] for position in range(start, min(stop, start + _SHOWN))]
     n = key[0] if key is not None else None
     known = [p for p in first[:_SHOWN] if n is None or p < n]
@@ -154,7 +154,7 @@ def _named(spans: Spans, key: tuple[int, int, int] | None) -> tuple[int, ...]:
 
 
 def _doubled(target: int, key: tuple[int, int, int]) -> tuple[int, ...]:
-    """Samples that come twice among the first `target` positions."""
+    """Samples that occur twice among the first `target` positions."""
     seen = np.zeros(key[0], dtype=np.bool_)
     for start in range(0, target, _CHUNK):
         seen[_order(np.arange(start, min(start + _CHUNK, target), dtype=np.int64), key)] = True

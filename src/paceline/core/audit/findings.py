@@ -1,4 +1,4 @@
-"""What an audit is told of checkpoints, and what it finds."""
+"""The audit's input about checkpoints, and its report."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from paceline.messages import Position
 
 LISTED = 20
-"""Problems of one kind that are named one by one."""
+"""Problems of one kind that are listed; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What the manifest of a checkpoint says: where it is, and each block's hash chain, in hex."""
+class CheckpointRecord:
+    """What the manifest of a checkpoint says: its position in the job, and the hash chain of each block, in hex."""
 
     folder: str
     position: Position
@@ -21,7 +21,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that must not be. `where` names it by number: version, step, slot, epoch, block, folder …."""
+    """A rule that the log breaks. `where` locates it by numbers: version, step, slot, epoch, block, folder …."""
 
     kind: str
     detail: str
@@ -30,7 +30,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Counts:
-    """What was looked at along the lineage. `recomputed` commits are not on it: their steps were computed again."""
+    """Totals along the newest lineage. `recomputed` commits are not on it: a rewind undid them."""
 
     commits: int = 0
     slots: int = 0
@@ -47,10 +47,10 @@ class Counts:
 
 @dataclass(slots=True)
 class Report:
-    """What an audit found.
+    """The result of an audit.
 
-    `begun` lists (epoch, samples applied so far) of epochs that are not whole yet; `omitted` counts, by kind, the
-    problems beyond those that are listed.
+    `begun` lists (epoch, samples applied so far) of incomplete epochs. `omitted` counts, by kind, the problems that are
+    not listed.
     """
 
     counts: Counts = field(default_factory=Counts)
@@ -60,12 +60,21 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the audit found no problem."""
         return not self.problems
 
     def add(self, kind: str, detail: str, /, **where: int | str) -> None:
-        """Note a problem."""
+        """Record a problem."""
         if sum(p.kind == kind for p in self.problems) < LISTED:
             self.problems.append(Problem(kind, detail, where))
         else:
             self.omitted[kind] = self.omitted.get(kind, 0) + 1
+
+    def count(self, **more: int) -> None:
+        """Add to the totals, by their names in `Counts`."""
+        for name, number in more.items():
+            setattr(self.counts, name, getattr(self.counts, name) + number)
+
+    def leave_begun(self, epochs: tuple[tuple[int, int], ...]) -> None:
+        """Name the incomplete epochs, each with the number of samples applied so far."""
+        self.begun = epochs

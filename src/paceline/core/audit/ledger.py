@@ -1,4 +1,4 @@
-"""A commit log as columns: what an audit looks at, without an object for every commit."""
+"""The commit log as columns, without an object per commit."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Variants = tuple[tuple[tuple[int, ...], tuple[Fence, ...]], ...]
 
 
 class Ledger:
-    """All commits of a log, in the order of incarnation and version. A row is a commit's place in that order.
+    """All commits of a log, in the order of incarnation and version. A row is the index of a commit in that order.
 
-    `fences` has one (generation, counter) a slot; those of row r are `first[r]` to `first[r + 1]`. `variants` are by
-    row, where there are any.
+    `fences` has one (generation, counter) per slot; row r has those from `first[r]` to `first[r + 1]`. `variants` maps
+    a row to the commit's variants, if it has any.
     """
 
     def __init__(self, commits: Iterable[Commit]) -> None:
-        """`commits` must come in order; none of them is kept."""
+        """`commits` must be in order. They are read once and not kept."""
         incarnation, version, step, staleness, empty = (array("q") for _ in range(5))
         samples, first, fences = array("d"), array("q", [0]), array("q")
         self.variants: dict[int, Variants] = {}

@@ -1,4 +1,4 @@
-"""What the phases and segments of a log plan, and whether each follows from the one before it."""
+"""The phases and segments of a log, and the check that each continues the one before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LARGEST = 1 << 40
 
 
 def plan(case: Case, incarnation: int, *, check: bool = False) -> tuple[list[PhaseEntry], Schedule]:
-    """The phases and segments of an incarnation: what it began with, and what it added."""
+    """The phases and segments of an incarnation: those it began with, then those it added."""
     fact = case.begun.get(incarnation)
     position = fact.position if fact is not None else None
     phases = list(position.phases) if position is not None else []
@@ -28,12 +28,12 @@ def plan(case: Case, incarnation: int, *, check: bool = False) -> tuple[list[Pha
     sound = [entry for entry in phases if _is_sound(entry.segment)]
     ends = [entry.segment.step for entry in sound[1:]] + [entry.segment.end_step for entry in sound[-1:]]
     entries = [PhaseEntry(e.spec, e.segment, min(end, e.segment.end_step)) for e, end in zip(sound, ends, strict=True)]
-    # Without those that close a phase early: steps beyond may have been committed before, where there is a window.
+    # Segments that close a phase early are left out: with a window, later steps may have been committed before.
     return entries, Schedule(s for s in segments if _is_sound(s) and s.step < s.end_step)
 
 
 def _phases(case: Case, phases: list[PhaseEntry], segments: list[Segment]) -> None:
-    """Each phase is what its call of `batches` asked for, from where the one before it ended."""
+    """Each phase has the data that `batches()` asked for, and begins where the phase before it ended."""
     step = epoch = 0
     firsts = {entry.segment for entry in phases}
     closing = {s.phase: s for s in segments if s.step == s.end_step and s not in firsts}
@@ -66,7 +66,7 @@ def _phases(case: Case, phases: list[PhaseEntry], segments: list[Segment]) -> No
 
 
 def _is_sound(segment: Segment) -> bool:
-    """Whether the arithmetic of a segment can be done at all."""
+    """Whether the numbers of a segment are in ranges for which its steps can be computed."""
     numbers = (segment.step, segment.epoch, segment.offset, segment.data_len, segment.end_step, segment.end_epoch)
     if min(numbers) < 0 or max(numbers) > _LARGEST or min(segment.slots, segment.batch_size) < 1:
         return False

@@ -1,4 +1,4 @@
-"""The hash chains that the log says a checkpoint must hold."""
+"""Compute from the log the hash chains that a checkpoint must hold."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from paceline.core.effects import IncarnationFact
 from paceline.core.hash_chain import START, extend
 
 Point = tuple[int, int]
-"""An incarnation and a version of it."""
+"""(incarnation, version)"""
 
-_Groups = list[tuple[frozenset[int], bytes]]  # blocks with one history have one chain: one hash for all of them
+_Groups = list[tuple[frozenset[int], bytes]]  # blocks with the same history share one chain: one hash for all
 
 
 def maker(begun: Mapping[int, IncarnationFact], point: Point) -> Point:
-    """The incarnation that made a version which `point` names, perhaps as what a later one began from."""
+    """The point at which the version of `point` was committed: in an earlier incarnation, if this one began later."""
     incarnation, version = point
     while (parent := _parent(begun, incarnation)) is not None and version <= parent[1]:
         incarnation = parent[0]
@@ -30,9 +30,9 @@ def _parent(begun: Mapping[int, IncarnationFact], incarnation: int) -> Point | N
 def chains_at(
     ledger: Ledger, begun: Mapping[int, IncarnationFact], points: Iterable[Point], num_blocks: int
 ) -> dict[Point, tuple[bytes, ...]]:
-    """The chain of every block at some points, each along its own lineage. A point that the log lacks is left out.
+    """The chain of every block at each point, along the lineage of the point. Points that the log lacks are left out.
 
-    Every commit is hashed once, however many points there are behind it.
+    Each commit is hashed once, however many points come after it.
     """
     points = list(points)
     wanted: dict[int, set[int]] = {}

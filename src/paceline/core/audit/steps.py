@@ -1,4 +1,4 @@
-"""Whether the commits of a log are the steps that were planned, each once, in order, of the right attempts."""
+"""Check that the commits are the planned steps: each once, in order, from the right attempts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from paceline.core.effects import JobFact
 from paceline.core.segments import Schedule
 from paceline.types import INIT_STEP, UNLIMITED, PhaseEntry
 
-_COUNTED = 10_000  # missing steps whose slots are counted; of more, one each
+_COUNTED = 10_000  # missing steps whose slots are counted; each further one counts as one slot
 
 
 def check_steps(case: Case, phases: list[PhaseEntry], schedule: Schedule) -> None:
-    """Every step of the plan, as far as the job has come, was committed once, and took the samples that are its own."""
+    """Each planned step that the job has reached was committed once, with its own samples."""
     rows = case.rows[case.ledger.step[case.rows] != INIT_STEP]
     ends = case.ledger.step[rows]
     first = schedule.segments[0].step if schedule.segments else 0
@@ -33,8 +33,8 @@ def check_steps(case: Case, phases: list[PhaseEntry], schedule: Schedule) -> Non
     bound = _bound(case, phases, steps)
     _missing(case, schedule, steps, bound)
     covered = cover(phases, steps, bound, _seed(case))
-    counts = case.report.counts
-    counts.samples, counts.epochs, case.report.begun = int(steps.samples.sum()), covered.epochs, covered.begun
+    case.report.count(samples=int(steps.samples.sum()), epochs=covered.epochs)
+    case.report.leave_begun(covered.begun)
     for hole in covered.holes:
         _hole(case, hole)
 
@@ -42,10 +42,10 @@ def check_steps(case: Case, phases: list[PhaseEntry], schedule: Schedule) -> Non
 def _seed(case: Case) -> int:
     jobs = [row.fact.job for row in case.facts if isinstance(row.fact, JobFact)]
     if not jobs and len(case.rows):
-        case.report.add("job", "the log does not say with which seed the job was started")
+        case.report.add("job", "the log has no seed: the fact with the job's arguments is missing")
     jobs += [fact.position.job for fact in case.begun.values() if fact.position is not None]
     if len({job.seed for job in jobs}) > 1:
-        case.report.add("job", f"the seed is not the same everywhere: {sorted({job.seed for job in jobs})}")
+        case.report.add("job", f"the log names several seeds: {sorted({job.seed for job in jobs})}")
     return jobs[0].seed if jobs else 0
 
 
@@ -54,25 +54,25 @@ def _twice(case: Case, rows: Ints, steps: Steps) -> None:
     for i in np.flatnonzero(np.diff(steps.step[order]) == 0):
         a, b = (int(case.ledger.version[rows[order[k]]]) for k in (i, i + 1))
         step = int(steps.step[order[i]])
-        case.report.counts.duplicate_slots += int(steps.slots[order[i]])
+        case.report.count(duplicate_slots=int(steps.slots[order[i]]))
         case.report.add("step-twice", f"step {step} is version {a} and version {b}", step=step, version=b)
 
 
 def _made_of(case: Case, rows: Ints, steps: Steps) -> None:
-    """Every slot of a step has one attempt, on a state that is new enough, and all of its samples."""
-    ledger, counts = case.ledger, case.report.counts
+    """Each slot of a step has one attempt within the window, and all its samples."""
+    ledger = case.ledger
     got = ledger.first[rows + 1] - ledger.first[rows]
-    counts.lost_slots += int(np.maximum(steps.slots - got, 0).sum())
-    counts.duplicate_slots += int(np.maximum(got - steps.slots, 0).sum())
+    lost, duplicate = np.maximum(steps.slots - got, 0), np.maximum(got - steps.slots, 0)
+    case.report.count(lost_slots=int(lost.sum()), duplicate_slots=int(duplicate.sum()))
     for i in np.flatnonzero(got != steps.slots):
         detail = f"version {ledger.version[rows[i]]} names {got[i]} attempts for step {steps.step[i]}, which has "
-        case.note_slots(rows[i], detail + f"{steps.slots[i]} slots")
+        case.wrong_attempts(rows[i], detail + f"{steps.slots[i]} slots")
     wanted = dict(zip(rows.tolist(), steps.slots.tolist(), strict=True))
     for row, variants in ledger.variants.items():
         for blocks, fences in variants:
             if row in wanted and len(fences) != wanted[row]:
                 detail = f"version {ledger.version[row]} names {len(fences)} attempts for blocks {blocks} of step "
-                case.note_slots(row, detail + f"{ledger.step[row]}, which has {wanted[row]} slots")
+                case.wrong_attempts(row, detail + f"{ledger.step[row]}, which has {wanted[row]} slots")
     stale = ledger.staleness[rows]
     for i in np.flatnonzero((steps.window != UNLIMITED) & (stale > steps.window)):
         version, step = int(ledger.version[rows[i]]), int(steps.step[i])
@@ -88,27 +88,27 @@ def _made_of(case: Case, rows: Ints, steps: Steps) -> None:
 
 
 def _order(case: Case, rows: Ints, steps: Steps) -> None:
-    """A step is committed only when every step that its gradient must contain is: lock-step is in step order."""
+    """A step is committed after every step that its window requires; in lock-step, in step order."""
     order = np.argsort(steps.step, kind="stable")
-    latest = np.maximum.accumulate(order)  # of the steps up to each, the one that was committed last
+    latest = np.maximum.accumulate(order)  # the last committed one among the steps up to each
     upto = np.searchsorted(steps.step[order], _needs(steps)) - 1
     for i in np.flatnonzero((upto >= 0) & (latest[upto] > np.arange(len(rows)))):
         version, step = int(case.ledger.version[rows[i]]), int(steps.step[i])
         other = int(steps.step[latest[upto[i]]])
-        detail = f"version {version} is step {step}, though step {other} is not committed by then"
+        detail = f"version {version} is step {step}, but step {other} is committed later"
         case.report.add("order", f"{detail} (window {steps.window[i]})", version=version, step=step)
 
 
 def _bound(case: Case, phases: list[PhaseEntry], steps: Steps) -> int:
-    """Every step below this one must be in the log: the job went on as only one that has them may."""
+    """The step below which all must be in the log: a later step, phase or checkpoint requires them."""
     bounds = [int(_needs(steps).max(initial=0)), *(entry.segment.step for entry in phases)]
     ours = {(s.incarnation, s.last) for s in case.spans}
     newest = case.begun.get(case.spans[-1].incarnation)
     positions = [newest.position] if newest is not None and newest.position is not None else []
-    for claim in case.claims:
-        made_by, version = maker(case.begun, (claim.position.incarnation, claim.position.version))
+    for saved in case.checkpoints:
+        made_by, version = maker(case.begun, (saved.position.incarnation, saved.position.version))
         if any(made_by == number and (last is None or version <= last) for number, last in ours):
-            positions.append(claim.position)
+            positions.append(saved.position)
     bounds += [position.watermark for position in positions]
     low, _ = contained(steps.step)
     return max(low, *bounds)
@@ -119,10 +119,10 @@ def _missing(case: Case, schedule: Schedule, steps: Steps, bound: int) -> None:
     edges = np.concatenate(([-1], have, [bound]))
     for i in np.flatnonzero(np.diff(edges) > 1):
         first, last = int(edges[i]) + 1, int(edges[i + 1]) - 1
-        case.report.counts.lost_slots += max(0, last - first - _COUNTED)
+        case.report.count(lost_slots=max(0, last - first - _COUNTED))
         for step in range(first, min(last, first + _COUNTED) + 1):
             slots = schedule.num_slots(step) if schedule.covers(step) else 1
-            case.report.counts.lost_slots += slots
+            case.report.count(lost_slots=slots)
             case.report.add("step-missing", f"step {step} ({slots} slots) was never committed", step=step)
 
 
@@ -139,6 +139,6 @@ def _hole(case: Case, hole: Hole) -> None:
 
 
 def _needs(steps: Steps) -> Ints:
-    """For each step, the one below which all must be committed before it."""
+    """For each step, the step below which all must be committed before it."""
     low = np.where(steps.window == UNLIMITED, 0, steps.step - steps.window)
     return np.maximum(steps.start, low)

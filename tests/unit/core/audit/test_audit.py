@@ -1,4 +1,4 @@
-"""The audit: a clean log passes, and each way in which one can be wrong is named."""
+"""The audit: a clean log passes, and each kind of damage is reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kit.story import Story, eventful
 
 from paceline.core.audit import coverage
 from paceline.core.audit.audit import audit
-from paceline.core.audit.findings import LISTED, Claim
+from paceline.core.audit.findings import LISTED, CheckpointRecord
 from paceline.core.effects import FactRow, IncarnationFact, JobFact, PhaseFact
 from paceline.core.sampling import Indices, num_steps, place, places
 from paceline.types import INIT_STEP, Fence
@@ -36,7 +36,7 @@ def test_a_clean_log_passes(mode: str) -> None:
     assert (counts.lost_commits, counts.lost_slots, counts.duplicate_slots) == (0, 0, 0)
 
 
-def test_what_is_counted() -> None:
+def test_the_report_counts_commits_slots_samples_and_epochs() -> None:
     story = Story("bsp", slots=2)
     story.phase(data_len=20, batch=4, epochs=2)
     story.go(4)
@@ -47,7 +47,7 @@ def test_what_is_counted() -> None:
     assert report.begun == ((1, 8),)
 
 
-def test_every_beginning_of_a_log_is_clean() -> None:
+def test_every_prefix_of_a_clean_log_is_clean() -> None:
     story = eventful()
     cut = next(i for i, row in enumerate(story.facts) if isinstance(row.fact, IncarnationFact))
     for n in range(1, sum(c.incarnation == 0 for c in story.commits)):
@@ -77,7 +77,7 @@ def test_a_stop_at_once_may_leave_steps_above_the_watermark() -> None:
     assert (report.counts.samples, report.begun) == (10, ((0, 6),))
 
 
-def test_a_job_may_begin_again_from_nothing() -> None:
+def test_a_job_may_rewind_to_before_its_first_checkpoint() -> None:
     story = Story()
     story.phase()
     story.go(3)
@@ -89,7 +89,7 @@ def test_a_job_may_begin_again_from_nothing() -> None:
     assert story.audit().counts.recomputed == 4
 
 
-def test_a_checkpoint_may_be_of_the_version_that_an_incarnation_began_from() -> None:
+def test_a_checkpoint_may_hold_the_version_that_its_incarnation_began_from() -> None:
     story = Story()
     story.phase()
     story.go(3)
@@ -118,8 +118,10 @@ def test_a_phase_may_follow_one_that_was_stopped() -> None:
 
 def test_metrics_may_be_nan() -> None:
     story = eventful()
-    for number, old in enumerate(story.claims):
-        story.claims[number] = Claim(old.folder, replace(old.position, metrics={"loss": float("nan")}), old.chains)
+    for number, old in enumerate(story.checkpoints):
+        story.checkpoints[number] = CheckpointRecord(
+            old.folder, replace(old.position, metrics={"loss": float("nan")}), old.chains
+        )
     parent(metrics={"loss": float("nan")})(story)
     assert story.audit().ok
 
@@ -146,7 +148,7 @@ Tamper = Callable[[Story], object]
 
 
 def at(story: Story, version: int) -> int:
-    """Where the newest commit of `version` is."""
+    """The index of the newest commit of `version`."""
     return max(i for i, c in enumerate(story.commits) if c.version == version)
 
 
@@ -163,7 +165,7 @@ def drop(version: int) -> Tamper:
 
 
 def swap(a: int, b: int) -> Tamper:
-    """Two commits change places in the order."""
+    """Swap two commits."""
 
     def apply(story: Story) -> None:
         i, j = at(story, a), at(story, b)
@@ -175,7 +177,7 @@ def swap(a: int, b: int) -> Tamper:
 
 
 def take_fence(story: Story) -> None:
-    """One slot of version 5 takes the attempt of a slot of version 4."""
+    """Give a slot of version 5 the attempt of a slot of version 4."""
     i, j = at(story, 5), at(story, 4)
     mine = story.commits[i].fences
     story.commits[i] = replace(story.commits[i], fences=(story.commits[j].fences[1], *mine[1:]))
@@ -195,29 +197,29 @@ def short_variant(story: Story) -> None:
     story.commits[i] = replace(story.commits[i], variants=(((0, 1, 4), (Fence(9, 9),)),))
 
 
-def claim(number: int, **fields: object) -> Tamper:
+def saved(number: int, **fields: object) -> Tamper:
     def apply(story: Story) -> None:
-        old = story.claims[number]
+        old = story.checkpoints[number]
         position = replace(old.position, **fields)
-        story.claims[number] = Claim(old.folder, position, old.chains)
+        story.checkpoints[number] = CheckpointRecord(old.folder, position, old.chains)
 
     return apply
 
 
 def chain(story: Story) -> None:
-    old = story.claims[2]
+    old = story.checkpoints[2]
     chains = list(old.chains)
     chains[3] = "00" * 16
-    story.claims[2] = Claim(old.folder, old.position, tuple(chains))
+    story.checkpoints[2] = CheckpointRecord(old.folder, old.position, tuple(chains))
 
 
 def no_chain(story: Story) -> None:
-    old = story.claims[2]
-    story.claims[2] = Claim(old.folder, old.position, old.chains[:-1])
+    old = story.checkpoints[2]
+    story.checkpoints[2] = CheckpointRecord(old.folder, old.position, old.chains[:-1])
 
 
 def phase_segment(number: int, **fields: object) -> Tamper:
-    """Change the segment that a fact of the newest incarnation names."""
+    """Change the segment in a phase fact of the newest incarnation."""
 
     def apply(story: Story) -> None:
         for i, row in enumerate(story.facts):
@@ -229,7 +231,7 @@ def phase_segment(number: int, **fields: object) -> Tamper:
 
 
 def base_segment(number: int, **fields: object) -> Tamper:
-    """Change a segment in what the newest incarnation began with, everywhere in it."""
+    """Change a segment, wherever it occurs in the position that the newest incarnation began from."""
 
     def apply(story: Story) -> None:
         i, fact = _newest(story)
@@ -294,7 +296,7 @@ def double(version: int, /, **fields: object) -> Tamper:
 
 
 def take_other_fence(story: Story) -> None:
-    """One server used, for a slot of version 5, the attempt that counts for another step."""
+    """Let one server use, for a slot of version 5, the attempt that counts for another step."""
     i, j = at(story, 5), at(story, 4)
     story.commits[i] = replace(story.commits[i], variants=(((2, 3), (story.commits[j].fences[2],)),))
 
@@ -313,7 +315,7 @@ TAMPERED: list[tuple[Tamper, str, str]] = [
     (change(0, fences=(Fence(8, 1), Fence(8, 2))), "slots", "the initial weights are one attempt"),
     (change(6, step=400), "step-unknown", "version 6 is step 400, which no segment plans"),
     (change(6, step=-5), "step-unknown", "version 6 is step -5, which no segment plans"),
-    (swap(8, 9), "order", "version 8 is step 8, though step 7 is not committed by then"),
+    (swap(8, 9), "order", "version 8 is step 8, but step 7 is committed later"),
     (swap(8, 9), "chain", "block .* did not become version 15 by the attempts in the log"),
     (take_fence, "fence-twice", r"attempt \(1, \d+\) counts in slot 1 of step 3 \(version 4\) and in slot 0 of step 4"),
     (swap_fences, "chain", "checkpoint i0000-v0000000006: block .* did not become version 6"),
@@ -327,16 +329,16 @@ TAMPERED: list[tuple[Tamper, str, str]] = [
     (change(2, samples=99.0, empty=1), "samples", "counts 99 samples and 1 empty slots; the step has 12"),
     (change(5, empty=9), "samples", "9 empty slots"),
     (change(2, samples=-1.0, empty=1), "samples", "counts -1 samples"),
-    (double(9), "version-twice", "version 9 of incarnation 1 .* is there twice"),
-    (double(8, version=6), "version-twice", "version 6 of incarnation 1 is not where it began from"),
+    (double(9), "version-twice", "version 9 of incarnation 1 .* occurs twice"),
+    (double(8, version=6), "version-twice", "version 6 of incarnation 1 is at or below its beginning"),
     (take_other_fence, "fence-twice", r"slot 2 of step 3 \(version 4\) and in slot 0 of step 4 \(version 5\)"),
     (chain, "chain", r"checkpoint i0001-v\d+: block 3 did not become version 15 by the attempts in the log"),
     (no_chain, "chain", r"checkpoint i0001-v\d+: block 4 .*chain none"),
-    (claim(3, version=60), "version-missing", r"checkpoint i0003-v\d+ is version 60 of incarnation 3, which is not in"),
-    (claim(3, incarnation=7), "version-missing", "of incarnation 7, which is not in the log"),
-    (claim(1, watermark=4), "position", "checkpoint i0000-v0000000006 begins with all steps below 4"),
-    (claim(1, above=(9,)), "position", r"checkpoint i0000-v0000000006 begins with all steps below 6 and \[9\]"),
-    (claim(1, segments=(segment(step=3),)), "position", "has a segment that incarnation 0 has not"),
+    (saved(3, version=60), "version-missing", r"checkpoint i0003-v\d+ is version 60 of incarnation 3, which is not in"),
+    (saved(3, incarnation=7), "version-missing", "of incarnation 7, which is not in the log"),
+    (saved(1, watermark=4), "position", "checkpoint i0000-v0000000006 begins with all steps below 4"),
+    (saved(1, above=(9,)), "position", r"checkpoint i0000-v0000000006 begins with all steps below 6 and \[9\]"),
+    (saved(1, segments=(segment(step=3),)), "position", "has a segment that incarnation 0 has not"),
     (parent(version=400), "version-missing", "incarnation 3 begins from version 400 of incarnation 1"),
     (parent(version=14), "position", "incarnation 3 begins with all steps below"),
     (parent(incarnation=3), "lineage", "incarnation 3 cannot begin from incarnation 3"),
@@ -345,8 +347,8 @@ TAMPERED: list[tuple[Tamper, str, str]] = [
     (parent(watermark=3), "position", "incarnation 3 begins with all steps below 3"),
     (forget_incarnation(1), "lineage", "does not say how incarnation 1 began"),
     (double_incarnation, "lineage", "incarnation 3 begins twice"),
-    (forget_job, "job", "with which seed"),
-    (other_seed, "job", r"not the same everywhere: \[7, 8\]"),
+    (forget_job, "job", "the log has no seed"),
+    (other_seed, "job", r"the log names several seeds: \[7, 8\]"),
     (phase_segment(2, offset=4), "phase", "phase 2 was to be"),
     (phase_segment(2, offset=4), "sample-missing", r"epoch 5 \(phase 2\): 4 samples were never applied: 0, 1, 2, 3$"),
     (phase_segment(2, data_len=9), "phase", "phase 2 was to be"),
@@ -365,7 +367,7 @@ TAMPERED: list[tuple[Tamper, str, str]] = [
 
 
 @pytest.mark.parametrize(("tamper", "kind", "named"), TAMPERED, ids=lambda v: v if isinstance(v, str) else "")
-def test_what_was_tampered_with_is_named(tamper: Tamper, kind: str, named: str) -> None:
+def test_damage_is_reported_by_kind_and_place(tamper: Tamper, kind: str, named: str) -> None:
     story = eventful()
     assert story.audit().ok
     tamper(story)
@@ -377,7 +379,7 @@ def test_what_was_tampered_with_is_named(tamper: Tamper, kind: str, named: str) 
 
 
 def lacking(story: Story, step: int) -> Story:
-    """As if `step` had never been: versions have no gap."""
+    """The log without `step`, with contiguous versions."""
     (gone,) = (c for c in story.commits if c.step == step)
     story.commits[:] = [
         replace(c, version=c.version - 1) if c.version > gone.version else c for c in story.commits if c is not gone
@@ -386,7 +388,7 @@ def lacking(story: Story, step: int) -> Story:
 
 
 @pytest.mark.parametrize("mode", ["bsp", "ssp:3"])
-def test_a_step_is_missed_once_the_window_has_passed_it(mode: str) -> None:
+def test_a_missing_step_is_reported_once_the_window_has_passed_it(mode: str) -> None:
     story = Story(mode, slots=1)
     story.phase(data_len=40)
     report = lacking(story.go(12), 4).audit()
@@ -395,7 +397,7 @@ def test_a_step_is_missed_once_the_window_has_passed_it(mode: str) -> None:
     assert report.counts.lost_commits == 0
 
 
-def test_without_a_window_a_step_is_missed_by_the_next_phase_or_checkpoint() -> None:
+def test_without_a_window_a_missing_step_is_reported_at_the_next_phase_or_checkpoint() -> None:
     for end in ("nothing", "phase", "save"):
         story = Story("asp", slots=1)
         story.phase(data_len=40, epochs=1)
@@ -408,7 +410,7 @@ def test_without_a_window_a_step_is_missed_by_the_next_phase_or_checkpoint() -> 
         assert ("step-missing" in kinds) == (end != "nothing")
 
 
-def test_without_a_window_phases_are_still_in_order() -> None:
+def test_without_a_window_phases_are_still_committed_in_order() -> None:
     story = Story("asp", slots=1)
     story.phase(data_len=20, epochs=1)
     story.go()
@@ -417,10 +419,10 @@ def test_without_a_window_phases_are_still_in_order() -> None:
     assert story.audit().ok
     swap(10, 11)(story)
     (problem,) = (p for p in story.audit().problems if p.kind == "order")
-    assert re.search(r"version 10 is step 1\d, though step \d is not committed by then", problem.detail)
+    assert re.search(r"version 10 is step 1\d, but step \d is committed later", problem.detail)
 
 
-def test_a_segment_that_leaves_samples_out_is_named() -> None:
+def test_a_segment_that_skips_samples_is_reported() -> None:
     story = Story("bsp", slots=2)
     story.phase(data_len=20, batch=2, epochs=5)
     story.stop(7)
@@ -438,12 +440,12 @@ def test_a_segment_that_leaves_samples_out_is_named() -> None:
     assert "the segment from step 7 on begins at sample 10 of epoch 1, not at 8 of 1" in details
 
 
-def test_each_commit_is_needed() -> None:
-    """Whichever is taken out, of whatever incarnation, it is missed; but the last of a branch that was left."""
+def test_each_missing_commit_is_reported() -> None:
+    """The exception is the last commit of an incarnation that a rewind ended."""
     story = eventful()
     last = {c.incarnation: i for i, c in enumerate(story.commits)}
     for i, made in enumerate(story.commits):
-        report = audit(story.facts, story.commits[:i] + story.commits[i + 1 :], story.claims)
+        report = audit(story.facts, story.commits[:i] + story.commits[i + 1 :], story.checkpoints)
         assert report.ok == (i == last[made.incarnation] and made.incarnation < 3), made
         assert report.counts.lost_commits == (not report.ok), made
 
@@ -455,7 +457,7 @@ NUMBERS = st.integers(-3, 50) | st.sampled_from([10**9, 10**15, -(10**12)])
 
 @settings(deadline=None)
 @given(st.integers(1, EVENTFUL.version), FIELDS, NUMBERS)
-def test_no_other_number_goes_unnoticed(version: int, name: str, value: int) -> None:
+def test_a_changed_number_of_a_commit_is_reported(version: int, name: str, value: int) -> None:
     row = at(EVENTFUL, version)
     made = EVENTFUL.commits[row]
     plausible = {"staleness": value <= 0, "empty": 0 <= value <= len(made.fences)}
@@ -463,7 +465,7 @@ def test_no_other_number_goes_unnoticed(version: int, name: str, value: int) -> 
         return
     changed = replace(made, **{name: float(value) if name == "samples" else value})
     commits = [*EVENTFUL.commits[:row], changed, *EVENTFUL.commits[row + 1 :]]
-    assert not audit(EVENTFUL.facts, sorted(commits, key=lambda c: (c.incarnation, c.version)), EVENTFUL.claims).ok
+    assert not audit(EVENTFUL.facts, sorted(commits, key=lambda c: (c.incarnation, c.version)), EVENTFUL.checkpoints).ok
 
 
 SEGMENT_FIELDS = st.sampled_from(
@@ -474,7 +476,9 @@ WILD = NUMBERS | st.sampled_from([2**62, -(2**62)])
 
 @settings(deadline=None)
 @given(st.dictionaries(SEGMENT_FIELDS, WILD, min_size=1), st.booleans(), st.sampled_from([0, 1, 2]))
-def test_no_segment_is_too_strange_to_be_reported(fields: dict[str, int], drop_last: bool, number: int) -> None:
+def test_a_segment_with_any_numbers_is_reported_and_does_not_raise(
+    fields: dict[str, int], drop_last: bool, number: int
+) -> None:
     story = eventful()
     tamper = phase_segment(2, drop_last=drop_last, **fields) if number == 2 else base_segment(number, **fields)
     tamper(story)
@@ -484,8 +488,8 @@ def test_no_segment_is_too_strange_to_be_reported(fields: dict[str, int], drop_l
 
 
 @pytest.mark.timeout(20)
-def test_positions_beyond_the_data_are_reported_and_not_looked_up() -> None:
-    """There is no sample to be found for them, however long one looks."""
+def test_positions_beyond_the_data_are_reported_without_a_search() -> None:
+    """The permutation has no sample for them, and a search would not end."""
     story = eventful()
     base_segment(0, end_step=10**9, data_len=10**9, end_epoch=10**9)(story)
     assert not story.audit().ok
@@ -493,13 +497,13 @@ def test_positions_beyond_the_data_are_reported_and_not_looked_up() -> None:
 
 @settings(deadline=None)
 @given(st.sampled_from(["incarnation", "version", "watermark"]), WILD, st.booleans())
-def test_no_position_is_too_strange_to_be_reported(name: str, value: int, in_claim: bool) -> None:
+def test_a_position_with_any_numbers_is_reported_and_does_not_raise(name: str, value: int, in_checkpoint: bool) -> None:
     story = eventful()
-    (claim(2, **{name: value}) if in_claim else parent(**{name: value}))(story)
-    assert story.audit().ok == (story.facts == EVENTFUL.facts and story.claims == EVENTFUL.claims)
+    (saved(2, **{name: value}) if in_checkpoint else parent(**{name: value}))(story)
+    assert story.audit().ok == (story.facts == EVENTFUL.facts and story.checkpoints == EVENTFUL.checkpoints)
 
 
-def test_a_flood_of_problems_is_counted_and_not_listed() -> None:
+def test_problems_beyond_the_limit_are_counted_and_not_listed() -> None:
     story = Story("bsp", slots=1, others=0.0)
     story.phase(data_len=300, batch=1, epochs=1)
     story.go()
@@ -509,7 +513,7 @@ def test_a_flood_of_problems_is_counted_and_not_listed() -> None:
     assert report.omitted == {"samples": 300 - LISTED}
 
 
-def test_a_broken_order_of_samples_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_that_is_no_permutation_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(positions: Indices, n: int, seed: int, epoch: int) -> Indices:
         return np.where(positions == 3, 0, positions)
 
@@ -528,7 +532,7 @@ def test_a_broken_order_of_samples_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 @given(
     st.integers(0, 60), st.integers(1, 4), st.integers(1, 5), st.integers(1, 4), st.integers(0, 9), st.booleans(),
 )  # fmt: skip
-def test_places_are_what_place_says(
+def test_places_equals_place_for_each_step(
     data_len: int, slots: int, batch: int, epochs: int, offset: int, drop_last: bool
 ) -> None:
     seg = segment(
