@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from random import Random
 
-from paceline.sim.checks import Checker
 from paceline.sim.disk import Disk
 from paceline.sim.faults import Faults
 from paceline.sim.fleet import SimServers
+from paceline.sim.log_checks import LogChecks
 from paceline.sim.network import Network
+from paceline.sim.record import Record
 from paceline.sim.roles import SimCoordinator, SimServer
 from paceline.sim.scenario import Scenario
+from paceline.sim.server_checks import ServerChecks
 from paceline.sim.worker import SimWorker
+from paceline.sim.worker_checks import WorkerChecks
 from paceline.sim.world import Trace, World
 from paceline.types import NodeId
 
@@ -22,7 +25,10 @@ class Cluster:
     def __init__(self, scenario: Scenario, trace: Trace | None) -> None:
         self.scenario = scenario
         self.world = World(trace)
-        self.checker = Checker(scenario)
+        self.record = Record()
+        self.log_checks = LogChecks(self.record, scenario)
+        self.worker_checks = WorkerChecks(self.record)
+        self.server_checks = ServerChecks(self.record, self.log_checks, self.worker_checks, scenario.cluster.held)
         self.disk = Disk()
         self.network = Network(self.world, scenario.weather, Random(f"network {scenario.seed}"))
         self.rng = Random(f"faults {scenario.seed}")
@@ -57,7 +63,7 @@ class Cluster:
         if self.coordinator.alive:
             return
         self.generation += 1
-        self.checker.restarted()
+        self.log_checks.restarted()
         self.restarted_at = self.world.now
         self.coordinator = SimCoordinator(self, self.generation)
         self.network.add(self.coordinator)

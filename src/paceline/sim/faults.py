@@ -150,7 +150,7 @@ class Faults:
         """Messages from another life: of an older coordinator, or of an incarnation that is not this one."""
         cluster, send = self._cluster, self._cluster.network.send
         older = cluster.scenario.generation - 1
-        log = cluster.checker.log
+        log = cluster.record.log
         server = cluster.rng.choice(cluster.servers)
         if server.core.generation:
             send("ghost", server.node, Abort(older, "failed", "a ghost"))

@@ -172,7 +172,7 @@ class SimServers:
 
     def check_commit(self, commit: Commit) -> None:
         """A commit is written: every living member of every in-sync set has the sum, under this placement."""
-        placement = self._cluster.checker.placement  # as the log has it: the next one may follow at once
+        placement = self._cluster.record.placement  # as the log has it: the next one may follow at once
         assert placement is not None
         groups: dict[tuple[NodeId, NodeId], set[int]] = {}
         for block in range(len(placement.owners)):
@@ -197,7 +197,7 @@ class SimServers:
 
     def check_end(self, last: int) -> None:
         """Nothing is missing on any copy, and nothing is left over."""
-        placement, checker = self._placement(), self._cluster.checker
+        placement, record = self._placement(), self._cluster.record
         for server in self.servers:
             if server.core.failed is not None:
                 raise Violation(f"{server.node} believes that the job failed: {server.core.failed.reason}")
@@ -212,5 +212,5 @@ class SimServers:
                 raise Violation(f"{server.node} still keeps versions {server.stores('kept')}")
             for group in (core.own, *core.copies.followers.values()):
                 for block, chain in group.chains.items():
-                    if chain != checker.chain(block, last, checker.incarnation):
+                    if chain != record.chain(block, last, record.incarnation):
                         raise Violation(f"the hash chain of block {block} on {server.node} is not the log's")

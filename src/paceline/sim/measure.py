@@ -80,7 +80,7 @@ def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000) -> 
     )
     cluster = Cluster(scenario, None)
     cluster.start()
-    world, log, coordinator = cluster.world, cluster.checker.log, cluster.coordinator
+    world, log, coordinator = cluster.world, cluster.record.log, cluster.coordinator
     while not log and world.run():
         pass
     # Set-up is over: from the initial weights to the last commit.
@@ -92,4 +92,6 @@ def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000) -> 
         pass
     seconds = process_time() - began
     gc.unfreeze()
-    return Cost(mode, num_workers, cluster.checker.slots_done - 1, world.events - events, seconds, coordinator.spent_s)
+    return Cost(
+        mode, num_workers, cluster.log_checks.slots_done - 1, world.events - events, seconds, coordinator.spent_s
+    )

@@ -52,9 +52,9 @@ class SimCoordinator(Node):
         """One message."""
         if isinstance(message, Turn):
             if message.abandoned is not None:
-                self.cluster.checker.voids(message.abandoned)
+                self.cluster.log_checks.voids(message.abandoned)
         elif isinstance(message, GiveBack):
-            self.cluster.checker.voids(message.fence)
+            self.cluster.log_checks.voids(message.fence)
         now = self._running.advance(self.cluster.world.now)
         if self.timer is None:
             self._carry_out(self.core.handle(sender, message, payload, now))
@@ -75,24 +75,23 @@ class SimCoordinator(Node):
         self.cluster.world.after(_TICK_S, self, self._tick)
 
     def _carry_out(self, effects: list[Effect]) -> None:
-        checker, members = self.cluster.checker, self.core.members.members
+        checks, members = self.cluster.log_checks, self.core.members.members
         if len(members) < self._members:
-            for node in [n for n in checker.by_worker if n not in members]:
-                checker.lost(node)
+            checks.evict_all_but(members)
             for worker in self.cluster.workers:
                 worker.evicted |= worker.node not in members  # it may sleep, and never hear of it
         self._members = len(members)
         for effect in effects:
             if isinstance(effect, Send):
-                checker.sends(effect)
+                checks.sends(effect)
                 self.cluster.network.send(COORDINATOR, effect.to, effect.message)
             elif isinstance(effect, Write):
-                checker.wrote(effect)
+                checks.wrote(effect)
                 self.cluster.disk.write(effect)
                 if isinstance(effect.row, Commit):
                     self.cluster.fleet.check_commit(effect.row)
             else:
-                checker.completed(effect)
+                checks.completed(effect)
                 self.cluster.world.after(self.cluster.rng.uniform(0.0, 0.3), self, self._complete, effect)
 
 
@@ -106,7 +105,9 @@ class SimServer(Node):
         scenario = cluster.scenario
         self.core = ServerCore(
             node,
-            lambda: SymbolStore(cluster.checker, cluster.disk, node, lambda: (self.core.incarnation, self.core.epoch)),
+            lambda: SymbolStore(
+                cluster.server_checks, cluster.disk, node, lambda: (self.core.incarnation, self.core.epoch)
+            ),
             heartbeat_s=scenario.cluster.heartbeat_s,
             part_nbytes=scenario.part_nbytes,
             reach_s=scenario.cluster.reach_s,
@@ -157,7 +158,7 @@ class SimServer(Node):
         before = self.store.frozen
         self._send(self.core.handle(sender, message, payload, self.cluster.world.now))
         if isinstance(message, Push):
-            self.cluster.checker.held(self.core, message.step)
+            self.cluster.server_checks.held(self.core, message.step)
         if self.store.frozen is not before and self.store.frozen is not None:
             self.cluster.world.after(self.cluster.rng.uniform(0.0, 0.5), self, self._save)
 
@@ -169,5 +170,5 @@ class SimServer(Node):
         network = self.cluster.network
         for send in sends:
             if isinstance(send.message, PullReply):
-                self.cluster.checker.replied(self.core, send.message)
+                self.cluster.server_checks.replied(self.core, send.message)
             network.send(self.node, send.to, send.message, send.payload)

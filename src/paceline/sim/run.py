@@ -65,13 +65,13 @@ def simulate(scenario: Scenario, *, hashed: bool = False) -> Outcome:
         trace.digest,
         cluster.world.events,
         cluster.world.now,
-        len(cluster.checker.log),
-        cluster.checker.slots_done,
+        len(cluster.record.log),
+        cluster.log_checks.slots_done,
         core.totals.lost_workers,
         core.totals.wasted_slots,
         cluster.faults.fired,
         core.failovers,
-        cluster.checker.copies,
+        cluster.log_checks.copies,
         core.rewinds,
     )
 
@@ -175,7 +175,7 @@ def _is_at_rest(cluster: Cluster) -> bool:
     if len(core.leases) or len(core.gate) or not core.settled or not cluster.fleet.is_redundant():
         return False
     try:
-        cluster.fleet.check_end(len(cluster.checker.log) - 1)
+        cluster.fleet.check_end(len(cluster.record.log) - 1)
     except Violation:
         return False
     return True
@@ -191,15 +191,15 @@ def _stuck(cluster: Cluster) -> str:
 
 def _check_end(cluster: Cluster) -> None:
     """Nothing is missing, and nothing is left over."""
-    checker, core = cluster.checker, cluster.coordinator.core
-    last = len(checker.log) - 1
+    record, core = cluster.record, cluster.coordinator.core
+    last = len(record.log) - 1
     cluster.fleet.check_end(last)
     _check_progress(cluster, last)
     if len(core.leases) or len(core.gate):
         raise Violation(f"{len(core.leases)} leases and {len(core.gate)} steps are left")
     if not cluster.saves:
         raise Violation("nobody saved the model")
-    counted, true = (core.totals.samples, core.totals.skipped_slots), checker.counted()
+    counted, true = (core.totals.samples, core.totals.skipped_slots), record.counted()
     if abs(counted[0] - true[0]) > 1e-6 or counted[1] != true[1]:
         raise Violation(f"(samples, skipped) are {true}, the summary says {counted}")
     for validator in cluster.scenario.validators:
@@ -207,13 +207,12 @@ def _check_end(cluster: Cluster) -> None:
 
 
 def _check_progress(cluster: Cluster, last: int) -> None:
-    checker, phases = cluster.checker, cluster.coordinator.core.phases.phases
-    if checker.closing is not None and checker.closing.step < checker.schedule.end_step:
-        checker.schedule.append(checker.closing)
-    low, end = checker.watermark.low, checker.schedule.end_step
+    record, phases = cluster.record, cluster.coordinator.core.phases.phases
+    record.apply_closing()
+    low, end = record.watermark.low, record.schedule.end_step
     if low < end or (low > end and not cluster.stopped):
         raise Violation(f"{low} of {end} steps are committed")
-    in_order = checker.schedule.segments[0].window == 0
+    in_order = record.schedule.segments[0].window == 0
     if last != end and (in_order or not cluster.stopped):
         raise Violation(f"{end} steps make {last} versions")
     if len(phases) != len(cluster.scenario.phases) and not cluster.stopped:
@@ -221,11 +220,11 @@ def _check_progress(cluster: Cluster, last: int) -> None:
 
 
 def _check_validations(cluster: Cluster, name: str, every: int, data_len: int) -> None:
-    checker = cluster.checker
+    record, checks = cluster.record, cluster.log_checks
     if not every or not data_len:
         return
-    due = {v for v in range(1, len(checker.log)) if v % every == 0}
-    due |= {v for v in checker.line.phase_versions.values() if v > 0}
-    done = {version for _, other, version in checker.results if other == name}
-    if not due - done <= set(range(checker.excused)) or (done != due and checker.incarnation == 0):
+    due = {v for v in range(1, len(record.log)) if v % every == 0}
+    due |= {v for v in record.line.phase_versions.values() if v > 0}
+    done = {version for _, other, version in checks.results if other == name}
+    if not due - done <= set(range(checks.excused)) or (done != due and record.incarnation == 0):
         raise Violation(f"validation {name} ran on versions {sorted(done)}, not {sorted(due)}")

@@ -28,6 +28,7 @@ from paceline.messages import (
     Stop,
 )
 from paceline.sim.symbols import Buffer, Gradient, Reads, mark
+from paceline.sim.worker_checks import weight as slot_weight
 from paceline.types import INIT_STEP, Kind, NodeId, Sums
 
 if TYPE_CHECKING:
@@ -85,13 +86,13 @@ class TrainingScript:
                 self._worker.send_all(self._core.ask(self._cluster.world.now, phase.number))
                 yield from self._loop()
                 if isinstance(self._core.task, PhaseOver):
-                    self._cluster.checker.phase_ended(
+                    self._cluster.worker_checks.phase_ended(
                         self._worker.node, self._core.task, self._worker.reads(), was_there=False
                     )
                 break
             self._worker.evicted = False
-            joined = len(self._cluster.checker.log)
-            began = self._cluster.checker.incarnation
+            joined = len(self._cluster.record.log)
+            began = self._cluster.record.incarnation
             self._worker.send_all(self._core.ask(self._cluster.world.now, phase.number))
             yield from self._loop()
             if self._worker.leaving and not isinstance(self._core.task, PhaseOver):
@@ -99,9 +100,9 @@ class TrainingScript:
                 return
             over = self._core.task
             assert isinstance(over, PhaseOver)
-            line = self._cluster.checker.lines[over.incarnation]
+            line = self._cluster.record.lines[over.incarnation]
             late = joined > line.phase_versions.get(phase.number, joined) or began != over.incarnation
-            self._cluster.checker.phase_ended(
+            self._cluster.worker_checks.phase_ended(
                 self._worker.node,
                 over,
                 self._worker.reads(),
@@ -166,7 +167,7 @@ class TrainingScript:
         now, habits, rng = self._cluster.world, self._scenario.habits, self._rng
         assert task.segment is not None
         reads = self._worker.reads()
-        self._cluster.checker.may_compute(task.step, reads, self._worker.node)
+        self._cluster.worker_checks.may_compute(task.step, reads, self._worker.node)
         calm = not self._cluster.faults.on
         # Interchangeable attempts have the same content; of others, each has its own.
         chance = rng
@@ -200,7 +201,7 @@ class TrainingScript:
             return
         weight = 0.0
         if not empty:
-            weight = self._cluster.checker.weight(task.segment, task.step, task.slot)
+            weight = slot_weight(task.segment, task.step, task.slot)
             for block in present:
                 if block in pushed and rng.random() < habits.push_again:
                     pushed[block] = 1
@@ -222,7 +223,7 @@ class TrainingScript:
 
     def _validate(self, task: EvalGrant) -> Script:
         yield self._pause()
-        self._cluster.checker.has_version(self._worker.reads(), task.version, self._worker.node)
+        self._cluster.worker_checks.has_version(self._worker.reads(), task.version, self._worker.node)
         seen = {value.version for value in self._worker.values if value is not None}
         assert seen
         sums = {

@@ -14,7 +14,7 @@ from paceline.sim.scenario import Scenario
 from paceline.sim.world import Violation
 
 
-def test_figures_are_printed_and_written(tmp_path: Path) -> None:
+def test_the_command_prints_its_figures_and_writes_them_as_json(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     arguments = ["sim", "--seeds", "4", "--start", "7", "--mode", "asp", "--workers", "3", "--servers", "2"]
     result = CliRunner().invoke(command, [*arguments, "--json", str(file)])
@@ -26,7 +26,7 @@ def test_figures_are_printed_and_written(tmp_path: Path) -> None:
     assert figures["slots"] >= figures["commits"] > 0
 
 
-def test_options_win_over_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_override_what_the_seed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[Scenario] = []
 
     def note(scenario: Scenario) -> Outcome:
@@ -46,7 +46,7 @@ def test_replicas_need_servers() -> None:
     assert "2 replicas need 3 servers at least" in result.stderr
 
 
-def test_a_broken_rule_is_shown_with_its_seed_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_violation_is_printed_with_its_seed_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(scenario: Scenario) -> Outcome:
         raise Violation("two and two is five", seed=scenario.seed, event=3, lines=("the last event",))
 

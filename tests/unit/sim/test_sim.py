@@ -1,8 +1,7 @@
-"""What the simulator itself promises: the same run for the same seed, and a violation that can be looked into.
+"""The simulator itself: one seed gives one run, and a violation names its seed and the last events.
 
-`test_seeds_*` play schedules of faults by the thousand: each seed is a job that must end well, with every rule checked
-on the way. A failure prints the seed, the event and the events before it; `paceline dev sim --start SEED --seeds 1`
-plays it again.
+`test_seeds_*` play thousands of schedules with faults; each job must end well, and every rule is checked on the way.
+`paceline dev sim --start SEED --seeds 1` plays one schedule again.
 """
 
 from __future__ import annotations
@@ -14,13 +13,17 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.core.effects import IncarnationFact
 from paceline.core.server.block_store import SumKey
-from paceline.sim.checks import Checker
 from paceline.sim.disk import Disk
+from paceline.sim.log_checks import LogChecks
 from paceline.sim.measure import measure
+from paceline.sim.record import Record
 from paceline.sim.run import simulate
 from paceline.sim.scenario import make_scenario
+from paceline.sim.server_checks import ServerChecks
 from paceline.sim.symbols import Gradient, Part, Reads, SymbolStore
+from paceline.sim.worker_checks import WorkerChecks
 from paceline.sim.world import Violation
 from paceline.types import Fence, Placement
 
@@ -30,12 +33,12 @@ def test_the_same_seed_gives_the_same_trace() -> None:
         scenario = make_scenario(seed)
         first, second = simulate(scenario, hashed=True), simulate(scenario, hashed=True)
         assert first == second
-        assert replace(first, digest="") == simulate(scenario)  # hashing is looking on
+        assert replace(first, digest="") == simulate(scenario)  # hashing changes nothing
     assert len({simulate(make_scenario(seed), hashed=True).digest for seed in range(10)}) == 10
 
 
 def test_the_trace_does_not_depend_on_the_process() -> None:
-    """Python salts the hashes of strings anew in every process; nothing may come of the order of a set."""
+    """Python salts the hashes of strings in every process: no decision may depend on the order of a set."""
     code = (
         "from paceline.sim.run import simulate; from paceline.sim.scenario import make_scenario; "
         "print([simulate(make_scenario(seed), hashed=True).digest for seed in range(20, 32)])"
@@ -57,20 +60,22 @@ def test_a_violation_names_the_seed_and_the_last_events() -> None:
     assert "Beat" in str(caught.value)
 
 
-def test_of_those_who_are_no_primaries_only_who_has_not_heard_of_it_is_excused() -> None:
-    """A worker uses its buffers again once a server is out: what is added there then is not what it should be."""
-    checker = Checker(make_scenario(5))
+def test_only_a_server_in_an_older_placement_may_read_a_reused_buffer() -> None:
+    """A worker reuses its buffers once a server left the placement, so that server may add another gradient."""
+    record = Record()
+    log = LogChecks(record, make_scenario(5))
+    checks = ServerChecks(record, log, WorkerChecks(record), hold=1)
     part = Part(0, 0, Fence(1, 1), 1.0, {0: Gradient(1, 0, Fence(1, 2), 0, 0, Reads(0, (), ()))})
 
     def adds(node: str, incarnation: int, epoch: int) -> None:
-        checker.added(SymbolStore(checker, Disk(), node, lambda: (incarnation, epoch)), SumKey(0, None), part, ())
+        checks.added(SymbolStore(checks, Disk(), node, lambda: (incarnation, epoch)), SumKey(0, None), part, ())
 
-    checker.placement = Placement(3, ("server-1",), {})
+    record.place(Placement(3, ("server-1",), {}))
     adds("server-0", 0, 2)
     for node, epoch in (("server-0", 3), ("server-1", 2), ("server-1", 3)):
         with pytest.raises(Violation, match="its buffer of block 0"):
             adds(node, 0, epoch)
-    checker.incarnation, checker.placement = 1, None
+    record.rewind(IncarnationFact(1, "", None, ""))
     adds("server-1", 0, 3)
     with pytest.raises(Violation, match="its buffer of block 0"):
         adds("server-1", 1, 4)

@@ -1,0 +1,207 @@
+"""The rules of the coordinator: what it writes to the log, and what it may announce.
+
+Every check looks only at what happened, never at the whole job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from paceline.core.coordinator.placement import DIFFERENT
+from paceline.core.coordinator.recovery import RESUMED
+from paceline.core.effects import (
+    ChoiceFact,
+    Complete,
+    EvaluationRow,
+    FactRow,
+    IncarnationFact,
+    LogRow,
+    PhaseFact,
+    PlacementFact,
+    Send,
+    StopFact,
+    Write,
+)
+from paceline.messages import Choose, Committed, EvalGrant, Grant, PhaseOver
+from paceline.sim.record import Record
+from paceline.sim.scenario import Scenario
+from paceline.sim.world import Violation
+from paceline.types import INIT_STEP, UNLIMITED, Commit, Fence, NodeId, Placement, SlotId
+
+_WATCHED = (Committed, Grant, Choose, EvalGrant, PhaseOver)
+
+
+class LogChecks:
+    """Checks each row before it enters the record, and each message before it is sent; raises `Violation`.
+
+    `excused` is the newest version at which a rewind may have ended a validation without a result. `results` has the
+    results by (incarnation, validator, version).
+    """
+
+    def __init__(self, record: Record, scenario: Scenario) -> None:
+        self._record = record
+        self._whole = not scenario.model.deterministic
+        self._validators = scenario.validators
+        self._careful = scenario.careful
+        self.results: dict[tuple[int, str, int], EvaluationRow] = {}
+        self.excused = -1
+        self.slots_done = 0
+        self.copies = 0
+        self._epochs: dict[Fence, int] = {}
+        self._granted: dict[Fence, tuple[SlotId, NodeId]] = {}
+        self._by_worker: dict[NodeId, list[Fence]] = {}
+        self._void: set[Fence] = set()
+        self._chosen: dict[SlotId, Fence] = {}
+
+    def wrote(self, write: Write) -> None:
+        """A row is durable."""
+        match write.row:
+            case Commit() as commit:
+                self._committed(commit)
+            case EvaluationRow() as row:
+                self._evaluated(row)
+            case FactRow(fact=PhaseFact(segment=segment)):
+                self._record.plan(segment)
+            case FactRow(fact=StopFact(closing=closing)) if closing is not None:
+                self._record.close(closing)
+            case FactRow(fact=ChoiceFact(sealed=sealed)):
+                self._chose(SlotId(sealed.step, sealed.slot), sealed.fence)
+            case FactRow(fact=IncarnationFact() as fact):
+                self._rewound(fact)
+            case FactRow(fact=PlacementFact(placement=placement, why=why)):
+                if why.endswith(DIFFERENT):
+                    raise Violation(why)
+                self._placed(placement)
+            case LogRow() | FactRow():
+                pass
+
+    def _placed(self, placement: Placement) -> None:
+        """A new epoch voids earlier leases and choices; within an epoch copies are only added."""
+        old = self._record.placement
+        self._record.place(placement)
+        if old is not None and placement.epoch < old.epoch:
+            raise Violation(f"placement {placement.epoch} follows {old.epoch}")
+        if old is not None and placement.epoch == old.epoch:
+            if any(not set(old.copies(b)) <= set(placement.copies(b)) for b in range(len(old.owners))):
+                raise Violation(f"a copy left its set within placement {old.epoch}")
+            self.copies += 1
+            return
+        self._chosen.clear()
+
+    def _rewound(self, fact: IncarnationFact) -> None:
+        record = self._record
+        if self._careful and fact.why != RESUMED:
+            raise Violation(f"the job was rewound ({fact.why}), but servers were lost one at a time")
+        if fact.number != record.incarnation + 1:
+            raise Violation(f"incarnation {fact.number} follows {record.incarnation}")
+        version, position = record.rewind(fact), fact.position
+        if position is not None:
+            if len(record.log) != version + 1:
+                raise Violation(f"incarnation {fact.number} begins from a version that is not in the log")
+            if record.line.marks[-1] != position.watermark:
+                raise Violation(f"{fact.folder} says watermark {position.watermark}")
+        self.excused = max(self.excused, version)
+        self._chosen.clear()
+
+    def restarted(self) -> None:
+        """A new coordinator starts: workers report their leases again, also those that were void."""
+        self._void.clear()
+        self._by_worker.clear()
+
+    def completed(self, effect: Complete) -> None:
+        """A checkpoint is about to be completed: the servers' hash chains must agree with the log."""
+        at = effect.checkpoint.position
+        for block, claimed in enumerate(effect.chains):
+            if self._record.chain(block, at.version, at.incarnation).hex() != claimed:
+                raise Violation(f"the hash chain of block {block} in {effect.checkpoint.folder} is not the log's")
+
+    def _committed(self, commit: Commit) -> None:
+        record = self._record
+        if commit.incarnation != record.incarnation:
+            raise Violation(f"a commit of incarnation {commit.incarnation} in incarnation {record.incarnation}")
+        if commit.version != len(record.log):
+            raise Violation(f"commit {commit.version} follows {len(record.log) - 1} in the log")
+        if (commit.step == INIT_STEP) != (commit.version == 0):
+            raise Violation(f"version {commit.version} is made of step {commit.step}")
+        num_slots = record.schedule.num_slots(commit.step)
+        if len(commit.fences) != num_slots:
+            raise Violation(f"step {commit.step} has {num_slots} slots, its commit {len(commit.fences)} fences")
+        self._check_fences(commit)
+        if commit.step != INIT_STEP:
+            self._check_order(commit)
+        self.slots_done += num_slots
+        record.commit(commit)
+
+    def _check_fences(self, commit: Commit) -> None:
+        placement = self._record.placement
+        for index, fence in enumerate(commit.fences):
+            slot = SlotId(commit.step, index)
+            if self._granted.get(fence, (None, ""))[0] != slot:
+                raise Violation(f"{fence} was not a lease of {slot}, but is committed for it")
+            if placement is None or self._epochs[fence] != placement.epoch:
+                raise Violation(f"{fence} was leased in an earlier placement epoch than its commit")
+            if self.is_whole(commit.step) and fence in self._void and self._chosen.get(slot) != fence:
+                raise Violation(f"{fence} was void when it was committed for {slot}")
+
+    def _check_order(self, commit: Commit) -> None:
+        watermark, window = self._record.watermark, self._record.schedule.window(commit.step)
+        if watermark.has(commit.step):
+            raise Violation(f"step {commit.step} is committed twice")
+        if window == 0 and commit.step != watermark.low:
+            raise Violation(f"step {commit.step} is committed before step {watermark.low}")
+        if window != UNLIMITED and commit.staleness > window:
+            raise Violation(f"step {commit.step} has staleness {commit.staleness}, the window is {window}")
+
+    def is_whole(self, step: int) -> bool:
+        """Whether slots of the step count as whole attempts only, so that every server applies the same ones."""
+        return self._whole or step == INIT_STEP or self._record.schedule.window(step) != 0
+
+    def _evaluated(self, row: EvaluationRow) -> None:
+        validator = next(v for v in self._validators if v.name == row.name)
+        if (row.incarnation, row.name, row.version) in self.results:
+            raise Violation(f"validation {row.name} of version {row.version} has two results")
+        self.results[row.incarnation, row.name, row.version] = row
+        num_slots = -(-validator.data_len // validator.batch_size)
+        expected = {"version": float(row.version), "slots": (2.0**num_slots - 1) / num_slots} if num_slots else {}
+        if row.values != expected:
+            raise Violation(f"validation {row.name} of version {row.version}: {row.values}, not {expected}")
+
+    def sends(self, effect: Send) -> None:
+        """The coordinator is about to send: what it announces must be written."""
+        if not isinstance(effect.message, _WATCHED):
+            return
+        match effect.message:
+            case Committed(commit=commit):
+                if not self._record.is_written(commit):
+                    raise Violation(f"commit {commit.version} is announced before it is written")
+            case Grant() as grant:
+                slot = SlotId(grant.step, grant.slot)
+                if self._granted.setdefault(grant.fence, (slot, effect.to)) != (slot, effect.to):
+                    raise Violation(f"{grant.fence} names two leases")
+                self._by_worker.setdefault(effect.to, []).append(grant.fence)
+                self._epochs.setdefault(grant.fence, grant.epoch)
+            case Choose() as choose:
+                if self._chosen.get(SlotId(choose.step, choose.slot)) != choose.fence:
+                    raise Violation(f"{choose.fence} is announced as chosen before that is written")
+            case EvalGrant(version=version) | PhaseOver(version=version):
+                if version >= len(self._record.log):
+                    raise Violation(f"version {version} is announced before it is written")
+
+    def _chose(self, slot: SlotId, fence: Fence) -> None:
+        if slot not in self._chosen and fence in self._void:
+            raise Violation(f"{fence} was void when it was chosen for {slot}")
+        if self._chosen.setdefault(slot, fence) != fence:
+            raise Violation(f"two attempts are chosen for {slot}")
+
+    def voids(self, fence: Fence) -> None:
+        """The holder gave its lease back."""
+        self._void.add(fence)
+
+    def lost(self, worker: NodeId) -> None:
+        """The coordinator evicted a worker: its leases are void."""
+        self._void.update(self._by_worker.pop(worker, ()))
+
+    def evict_all_but(self, members: Container[NodeId]) -> None:
+        """Void the leases of every worker that is no member any more."""
+        for node in [n for n in self._by_worker if n not in members]:
+            self.lost(node)

@@ -1,0 +1,89 @@
+"""The rules of servers: which attempts a sum adds, which sums become versions, and which versions are given out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core.server.block_store import SumKey
+from paceline.core.server.dispatch import ServerCore
+from paceline.messages import PullReply
+from paceline.sim.log_checks import LogChecks
+from paceline.sim.record import Record
+from paceline.sim.symbols import Part, Reads, SymbolStore, Value
+from paceline.sim.worker_checks import WorkerChecks
+from paceline.sim.world import Violation
+from paceline.types import INIT_STEP, Commit
+
+
+class ServerChecks:
+    """The observer of every server's store; raises `Violation`. A server may hold `hold` slots of a step."""
+
+    def __init__(self, record: Record, log: LogChecks, workers: WorkerChecks, hold: int) -> None:
+        self._record = record
+        self._log = log
+        self._workers = workers
+        self._hold = hold
+
+    def added(self, store: SymbolStore, key: SumKey, part: Part, before: Sequence[Part]) -> None:
+        """An attempt joins a sum: in slot order, with its own gradients, computed on an allowed state."""
+        name = f"slot {part.slot} of step {part.step} ({part.fence})"
+        if part.step != key.step or (key.fence is not None and key.fence != part.fence):
+            raise Violation(f"{name} is added to the sum of {key}")
+        if part.slot != len(before):
+            raise Violation(f"{name} is added after {len(before)} slots")
+        if self._is_outdated(store):
+            return  # its sums never become a version
+        reads: Reads | None = None
+        for block, gradient in part.gradients.items():
+            if gradient[:4] != (part.step, part.slot, part.fence, block):
+                raise Violation(f"{name}: its buffer of block {block} holds {gradient[:5]}")
+            if part.step != INIT_STEP and gradient.reads is not reads:
+                reads = gradient.reads
+                self._workers.may_compute(part.step, reads, name)
+
+    def _is_outdated(self, store: SymbolStore) -> bool:
+        """Whether the server owns no block in the newest placement, and is still in an older one.
+
+        Workers reuse their buffers once a server is not in the placement, so it may read what it should not.
+        """
+        placement = self._record.placement
+        epoch, owners = (0, ()) if placement is None else (placement.epoch, placement.owners)
+        return store.node not in owners and store.place() < (self._record.incarnation, epoch)
+
+    def applied(self, store: SymbolStore, key: SumKey, commit: Commit, parts: Sequence[Part]) -> None:
+        """A sum became a version."""
+        if not self._record.is_written(commit):
+            raise Violation(f"commit {commit.version} is applied before it is written")
+        line = self._record.lines[commit.incarnation]
+        if [p.slot for p in parts] != list(range(len(commit.fences))):
+            raise Violation(f"commit of step {commit.step} applies slots {[p.slot for p in parts]}")
+        is_current = commit.incarnation == self._record.incarnation
+        if is_current and self._log.is_whole(commit.step) and tuple(p.fence for p in parts) != commit.fences:
+            raise Violation(f"step {commit.step} applies {[p.fence for p in parts]}, the log says {commit.fences}")
+        line.apply(commit, tuple(p.weight for p in parts))
+        for block in store.blocks:
+            line.set_value(commit.version, store.current[block], block, store.node)
+
+    def loaded(self, store: SymbolStore, folder: str, version: int) -> None:
+        """A server took its blocks from a checkpoint."""
+        for block, value in store.current.items():
+            if self._record.line.truth[block][version] != value:
+                raise Violation(f"{folder} has {value} as version {version} of block {block}")
+
+    def copied(self, store: SymbolStore, version: int, values: Sequence[Value]) -> None:
+        """A server received copies of blocks. The store does not know the incarnation, so any one may have them."""
+        for value in values:
+            known = (line.truth.get(value.block, [])[version : version + 1] for line in self._record.lines.values())
+            if [value] not in known:
+                raise Violation(f"{store.node} was sent {value} as version {version}")
+
+    def held(self, server: ServerCore, step: int) -> None:
+        """A server took a push: it may hold `hold` slots that wait for a lower one."""
+        entry = server.steps.get(step)
+        if entry is not None and len(entry.attempts) > self._hold:
+            raise Violation(f"{server.node} holds {len(entry.attempts)} slots of step {step}, hold is {self._hold}")
+
+    def replied(self, server: ServerCore, reply: PullReply) -> None:
+        """A server answers a pull: only versions in the log are readable."""
+        if reply.version >= len(self._record.lines[reply.incarnation].log):
+            raise Violation(f"{server.node} gives out version {reply.version}, which is not in the log")
