@@ -12,7 +12,8 @@ from paceline.config.dials import ClusterSpec
 from paceline.core.coordinator.dispatch import CoordinatorCore
 from paceline.core.effects import Effect, FactRow, Send, Write
 from paceline.core.layout import cut
-from paceline.core.server.block_store import SumKey
+from paceline.core.message_parts import PART_NBYTES
+from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.core.server.dispatch import ServerCore
 from paceline.core.worker.dispatch import Connect, Fill, WorkerCore
 from paceline.core.worker.turn import WorkerState
@@ -124,7 +125,7 @@ def written(effects: Sequence[Effect], kind: type[R]) -> list[R]:
 
 
 class Recorder:
-    """A `BlockStore` that only writes down what it is told."""
+    """A `BlockStore`, and all its parts, that records its calls."""
 
     def __init__(self) -> None:
         self.added: list[tuple[SumKey, float, dict[int, object]]] = []
@@ -132,6 +133,7 @@ class Recorder:
         self.anticipated: list[tuple[SumKey, int, Fence, float, dict[int, tuple[int, object]]]] = []
         self.applied: list[tuple[SumKey, Commit]] = []
         self.dropped: list[SumKey] = []
+        self.expected: list[SumKey] = []
         self.kept: list[int] = []
         self.released: list[int] = []
         self.blocks: list[int] = []
@@ -140,6 +142,12 @@ class Recorder:
         self.damaged = ""
         self.installed: list[tuple[SumKey, tuple[object, ...]]] = []
         self.copied: list[tuple[int, tuple[object, ...]]] = []
+
+    @property
+    def sums(self) -> Recorder:
+        return self
+
+    versions = copies = checkpoints = sums
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
         self.blocks = [b.index for b in blocks]
@@ -158,19 +166,12 @@ class Recorder:
     ) -> None:
         self.anticipated.append((key, slot, fence, weight, dict(payloads)))
 
-    def add(
-        self,
-        key: SumKey,
-        weight: float,
-        absent: frozenset[int],
-        payloads: Mapping[int, object],
-        *,
-        slot: int = -1,
-        fence: Fence | None = None,
-        revs: Mapping[int, int] | None = None,
-    ) -> None:
-        self.added.append((key, weight, dict(payloads)))
-        self.names.append((slot, fence, dict(revs or {})))
+    def add(self, key: SumKey, attempt: SealedAttempt) -> None:
+        self.added.append((key, attempt.weight, dict(attempt.payloads)))
+        self.names.append((attempt.slot, attempt.fence, dict(attempt.revs or {})))
+
+    def expect_commit(self, key: SumKey) -> None:
+        self.expected.append(key)
 
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
         return ()
@@ -227,9 +228,16 @@ def frame(block: int, rev: int = 0) -> BlockFrame:
 class ServerKit:
     """A server that holds every block, and a coordinator's voice."""
 
-    def __init__(self, *segments: Segment, whole: bool = False, hold: int = 0, initialised: bool = True) -> None:
+    def __init__(
+        self,
+        *segments: Segment,
+        whole: bool = False,
+        hold: int = 0,
+        initialised: bool = True,
+        part_nbytes: int = PART_NBYTES,
+    ) -> None:
         self.store = Recorder()
-        self.core = ServerCore("server-0", lambda: self.store)
+        self.core = ServerCore("server-0", lambda: self.store, part_nbytes=part_nbytes)
         self.requests = 0
         placement = Placement(1, ("server-0",) * len(BLOCKS), {"server-0": "here"})
         self.tell(Assign(1, 0, placement, model(), BLOCKS, whole, hold))
@@ -281,7 +289,7 @@ class ServerKit:
 
     def commit(self, version: int, step: int, *counters: int, pin: bool = False, keep: bool = False) -> list[Send]:
         row = Commit(0, version, step, tuple(fence(c) for c in counters), HYPER, 1.0, pin, 0, 0)
-        return self.tell(Committed(1, self.core.epoch, row, keep))
+        return self.tell(Committed(1, self.core.assignment.epoch, row, keep))
 
     def slots_added(self, step: int) -> list[str]:
         """The attempts that were added to the sums of a step, in order."""

@@ -61,14 +61,14 @@ class Server:
         return self.core.handle(sender, message, payload, self.now)
 
     def push(self, step: int, counter: int, *, epoch: int = 1) -> list[Send]:
-        mine = list(self.core.blocks)
+        mine = list(self.core.own.blocks)
         seal = Seal(1.0, (), tuple((b, 0) for b in mine))
         push = Push(counter, 0, epoch, step, 0, fence(counter), step, tuple(frame(b) for b in mine), seal)
         return self.say("worker-0", push, tuple(f"{counter}:{b}" for b in mine))
 
     def commit(self, version: int, counter: int) -> list[Send]:
         row = Commit(0, version, version - 1, (fence(counter),), HYPER, 1.0, False, 0, 0)
-        return self.tell(Committed(1, self.core.epoch, row))
+        return self.tell(Committed(1, self.core.assignment.epoch, row))
 
     def replicate(self, sender: NodeId, step: int, counter: int, *, epoch: int = 1, **changes: object) -> list[Send]:
         key = fence(counter) if step == INIT_STEP else None
@@ -77,13 +77,13 @@ class Server:
 
     def begin(self) -> Server:
         """Version 0 is here, of its own blocks and of copies."""
-        asked = sent(self.push(INIT_STEP, 1), Replicate) if self.core.blocks else []
-        for lane, message in zip(self.core.replicator.lanes, asked, strict=True):
-            self.say(lane.to, Replicated(message.req, 0, 1))
-        for primary in self.core.copies.followers:
+        asked = sent(self.push(INIT_STEP, 1), Replicate) if self.core.own.blocks else []
+        for target, message in zip(self.core.replication.targets, asked, strict=True):
+            self.say(target.to, Replicated(message.req, 0, 1))
+        for primary in self.core.backups.synced:
             self.replicate(primary, INIT_STEP, 1)
         self.commit(0, 1)
-        assert self.core.applied == 0
+        assert self.core.versions.applied == 0
         return self
 
 

@@ -14,7 +14,7 @@ from paceline.blocks.torch_optimizers import optimizer_class
 from paceline.checkpoint.manifest import FORMAT, Manifest, folder_name, write_manifest
 from paceline.checkpoint.storage import Storage
 from paceline.core.layout import cut
-from paceline.core.server.block_store import SumKey
+from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.messages import JobArgs, Position
 from paceline.server.checkpoint_writer import Outcome, Saver
 from paceline.server.dense_store import DenseStore
@@ -56,7 +56,7 @@ def push(spec: ModelSpec, stores: Iterable[tuple[DenseStore, Sequence[int]]], ve
             value = torch.randn(block.numel, generator=generator) * 3
             payloads[index] = bytes_of(value.to(getattr(torch, block.dtype)))
         key = SumKey(step, None)
-        store.add(key, 1.0, frozenset(), payloads)
+        store.sums.add(key, SealedAttempt(1.0, frozenset(), payloads))
         store.apply(key, commit(spec, version, step))
 
 

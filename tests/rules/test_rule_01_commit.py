@@ -91,7 +91,7 @@ def test_a_server_applies_commits_in_log_order() -> None:
     server.push(0, 0, 5, base=0)
     server.push(1, 0, 6, base=0)
     server.commit(2, 0, 5)
-    assert server.core.applied == 0, "version 1 is missing"
+    assert server.core.versions.applied == 0, "version 1 is missing"
     server.commit(1, 1, 6)
     server.commit(2, 0, 5)
     assert [(c.version, c.step) for _, c in server.store.applied] == [(0, INIT_STEP), (1, 1), (2, 0)]
@@ -112,7 +112,7 @@ def test_a_push_for_a_committed_step_changes_nothing() -> None:
     server.push(0, 1, 6)
     server.commit(1, 0, 5, 6)
     assert sent(server.push(0, 0, 5), PushAck)[0].outcome == "late"
-    assert server.core.steps == {}
+    assert server.core.step_sums.steps == {}
     assert server.slots_added(0) == ["5", "6"]
 
 
@@ -149,7 +149,7 @@ def test_backups_release_a_version_that_is_unpinned() -> None:
     server = Server("s1", placement(1, ("s0", "s1")))
     server.replicate("s0", INIT_STEP, 1)
     server.tell(Committed(1, 1, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0)))
-    store = server.core.copies.followers["s0"].store
+    store = server.core.backups.synced["s0"].group.store
     assert isinstance(store, Recorder)
     assert (store.kept, store.released) == ([0], [])
     server.tell(Unpin(1, 0, 0))

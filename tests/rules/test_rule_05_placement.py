@@ -174,18 +174,18 @@ def test_a_new_placement_cancels_saving_and_replication_of_the_old_one() -> None
     server = Server("s0", placement(1, ("s0",))).begin()
     server.push(0, 5)
     server.tell(Committed(1, 1, Commit(0, 1, 0, (fence(5),), HYPER, 1.0, False, 0, 0), save=True))
-    assert server.core.saving == 1
+    assert server.core.saving.version == 1
     assert len(server.core.saved(1, (), "")) == 1
     server.tell(server.assign(placement(2, ("s0", "s1")), at=1))
     assert sent(server.core.tick(1.0), Saved) == []
     assert server.core.saved(1, (), "") == []
     server.push(1, 6, epoch=2)
-    assert server.core.replicator.pending(1) == [(fence(6),)]
+    assert server.core.replication.pending(1) == [(fence(6),)]
     server.tell(server.assign(placement(3, ("s0", "s1")), at=1))
-    assert server.core.replicator.pending(1) == []
+    assert server.core.replication.pending(1) == []
     server.push(1, 7, epoch=3)
     server.tell(server.assign(placement(4, ("s0", "s1")), incarnation=1))
-    assert server.core.replicator.pending(1) == [], "nor when the job goes back"
+    assert server.core.replication.pending(1) == [], "nor when the job goes back"
 
 
 def test_only_in_sync_members_take_over_from_a_lost_server() -> None:
@@ -338,7 +338,7 @@ def test_a_server_enters_a_placement_after_applying_every_commit_before_it() -> 
     assert server.tell(server.assign(placement(2, ("s1", "s2")), at=1)) == [], "once is enough"
     (beat,) = sent(server.commit(1, 7), Beat)
     assert (beat.epoch, beat.applied) == (2, 1)
-    assert set(server.core.blocks) == set(range(ALL))
+    assert set(server.core.own.blocks) == set(range(ALL))
     assert server.core.peers == {"s2": "at s2"}
 
 
@@ -349,14 +349,14 @@ def test_a_server_ignores_commits_of_a_placement_that_it_is_not_in() -> None:
     row = Commit(0, 1, 0, (fence(9),), HYPER, 1.0, False, 0, 0)
     assert [b.epoch for b in sent(server.tell(Committed(1, 3, row)), Beat)] == [1], "it says where it is"
     assert sent(server.tell(Committed(1, 3, row)), Beat) == [], "once"
-    assert server.core.applied == 0
+    assert server.core.versions.applied == 0
 
 
 def test_a_placement_voids_uncommitted_sums() -> None:
     server = Server("s0", placement(1, ("s0", "s1"))).begin()
     (asked,) = sent(server.push(0, 5), Replicate)
     server.tell(server.assign(placement(2, ("s0",)), at=0))
-    assert server.core.steps == {}
+    assert server.core.step_sums.steps == {}
     assert server.say("s1", Replicated(asked.req, 0, 1)) == [], "it is not ready for what is void"
     assert server.core.tick(10.0)[0].message == Beat("s0", 0, 2, 0, 1, ())
     (refused,) = sent(server.push(0, 5), Refused)

@@ -60,7 +60,7 @@ def test_pulls_and_pushes_of_another_incarnation_are_refused() -> None:
     assert server.say(Pull(51, 3, 3, 0)) == [], "and a reader from there waits for it"
     row = Commit(1, 1, 0, (fence(5), fence(6)), HYPER, 1.0, False, 0, 0)
     server.tell(Committed(1, 1, row))
-    assert server.core.applied == 0
+    assert server.core.versions.applied == 0
 
 
 def test_a_worker_ignores_pull_replies_of_another_incarnation() -> None:
@@ -150,7 +150,7 @@ def test_a_server_that_cannot_load_reports_it_and_serves_nothing() -> None:
     assert sent(kit.core.tick(99.0), NotLoaded) == [told], "until it is told where to go instead"
     older = msgspec.structs.replace(assign, incarnation=2, folder="i0000-v0000000003", version=3)
     kit.tell(older)
-    assert (kit.core.incarnation, kit.core.applied) == (2, 3)
+    assert (kit.core.assignment.incarnation, kit.core.versions.applied) == (2, 3)
     assert sent(kit.core.tick(999.0), NotLoaded) == []
 
 

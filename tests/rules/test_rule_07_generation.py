@@ -31,13 +31,13 @@ def test_a_server_refuses_lower_generations() -> None:
     server.commit(1, 0, 5, 6)
     server.tell(Abort(2, "failed", "an old coordinator"))
     server.tell(Unpin(1, 0, 0))
-    assert server.core.applied == 0
+    assert server.core.versions.applied == 0
     assert server.core.failed is None
     assert server.store.released == []
-    assert server.core.refused == {"generation": 3}
+    assert server.core.refusals.counts == {"generation": 3}
     row = Commit(0, 1, 0, (fence(5), fence(6)), HYPER, 1.0, False, 0, 0)
     server.tell(Committed(3, 1, row))
-    assert server.core.applied == 1
+    assert server.core.versions.applied == 1
 
 
 def test_a_worker_refuses_lower_generations() -> None:

@@ -17,7 +17,7 @@ from paceline.blocks.threads import Scratch, Threads
 from paceline.checkpoint.manifest import read_manifest
 from paceline.checkpoint.shards import read_shards
 from paceline.checkpoint.storage import Storage
-from paceline.core.server.block_store import SumKey
+from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.errors import CheckpointError
 from paceline.messages import BlockFrame, CopyFrame, SumMeta
 from paceline.server.held_blocks import Holdings, Moved
@@ -134,18 +134,20 @@ class DenseStore:
             numbers = sorted({held.versions.home[index] for index in blocks})
             ahead.make(total, slots, [(n, held.updates[n]) for n in numbers if n in held.updates])
 
-    def add(
-        self,
-        key: SumKey,
-        weight: float,
-        absent: frozenset[int],
-        payloads: Mapping[int, object],
-        *,
-        slot: int = -1,
-        fence: Fence | None = None,
-        revs: Mapping[int, int] | None = None,
-    ) -> None:
+    @property
+    def sums(self) -> DenseStore:
+        """All four parts are this object."""
+        return self
+
+    versions = copies = checkpoints = sums
+
+    def expect_commit(self, key: SumKey) -> None:
+        """`work_ahead` may make the next weights of this sum, which is complete."""
+        self._complete = key
+
+    def add(self, key: SumKey, attempt: SealedAttempt) -> None:
         """Add one slot. What is expected to be the last one of a step is left to `apply`."""
+        weight, absent, payloads, slot, fence, revs = attempt
         total = self._sums.get(key)
         if total is None:
             total = self._sums[key] = Sum()
@@ -208,7 +210,6 @@ class DenseStore:
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
         """Squared norm of the mean gradient of each parameter block, in double precision."""
         total = self._sums[key]
-        self._complete = key
         if self.held.spec.clip_norm is None or key.step == INIT_STEP or not total.weight:
             return ()
         out = []

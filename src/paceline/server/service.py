@@ -76,7 +76,6 @@ class ServerService:
                 if peer == self.coordinator:
                     self.coordinator = None
             case Received(peer=peer, message=Welcome() as welcome) if peer == self.coordinator:
-                self.core.heartbeat_s, self.core.replicator.reach_s = welcome.heartbeat_s, welcome.reach_s
                 self.core.handle(COORDINATOR, welcome, (), now)
             case Received(peer=peer, message=BeatAck() as ack):
                 self.core.handle(COORDINATOR, ack, (), now)
@@ -86,7 +85,7 @@ class ServerService:
                 self.ended = reason
             case Received(peer=peer, message=message, frames=frames):
                 sends = self.core.handle(peer, message, frames, now)
-                at = self.core.incarnation, self.core.epoch
+                at = self.core.assignment.at
                 if self._epoch != at or isinstance(message, Try):
                     self._epoch = at
                     self._links.need(self.core.peers, now)
@@ -118,13 +117,13 @@ class ServerService:
 
     def _look_after_saving(self) -> None:
         """Begin to write what the core has frozen, and give up what it does not want any longer."""
-        if self.store.frozen is not None and self.core.saving != self.store.frozen.version:
+        if self.store.frozen is not None and self.core.saving.version != self.store.frozen.version:
             self.store.thaw()
         if self.store.frozen is not self._frozen:
             self._saver.give_up()
             self._frozen = self.store.frozen
             if self._frozen is not None:
-                self._saver.begin(folder_name(self.core.incarnation, self._frozen.version), self._frozen)
+                self._saver.begin(folder_name(self.core.assignment.incarnation, self._frozen.version), self._frozen)
 
     def _send(self, sends: Sequence[Send]) -> None:
         for send in sends:

@@ -152,11 +152,11 @@ class Faults:
         older = cluster.scenario.generation - 1
         log = cluster.record.log
         server = cluster.rng.choice(cluster.servers)
-        if server.core.generation:
+        if server.core.assignment.generation:
             send("ghost", server.node, Abort(older, "failed", "a ghost"))
             if log:
                 commit = msgspec.structs.replace(log[-1], version=log[-1].version + 1, step=log[-1].step + 1)
-                send("ghost", server.node, Committed(older, server.core.epoch, commit))
+                send("ghost", server.node, Committed(older, server.core.assignment.epoch, commit))
         if worker.core.registration.generation:
             send("ghost", worker.node, Abort(older, "failed", "a ghost"))
             fence = getattr(worker.core.task, "fence", None)

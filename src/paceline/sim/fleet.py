@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from paceline.core.server.following import Follower
+from paceline.core.server.backups import Backup
 from paceline.messages import Exited, Scale
 from paceline.sim.network import CUTS
 from paceline.sim.scenario import Fault
@@ -182,16 +182,15 @@ class SimServers:
             server = self.find(node)
             if server is None:
                 continue
-            if (server.core.incarnation, server.core.epoch) != (commit.incarnation, placement.epoch):
+            if server.core.assignment.at != (commit.incarnation, placement.epoch):
                 raise Violation(f"version {commit.version} is committed, {node} is not in placement {placement.epoch}")
             if node == primary:
-                if any(s.step == commit.step for s in server.store.sums):
+                if any(s.step == commit.step for s in server.store.terms):
                     continue
                 raise Violation(f"version {commit.version} is committed without its primary {node}")
-            found: list[Follower] = [
-                g for g in (server.core.copies.followers.get(primary), server.core.copies.joiners.get(primary)) if g
-            ]
-            having = {b for g in found if commit.step in g.sums for b in g.blocks}
+            synced, joining = server.core.backups.synced.get(primary), server.core.backups.joining.get(primary)
+            found: list[Backup] = [b for b in (synced, None if joining is None else joining.backup) if b is not None]
+            having = {b for backup in found if commit.step in backup.sums for b in backup.group.blocks}
             if not blocks <= having:
                 raise Violation(f"version {commit.version} is committed, {node} has no copy of it from {primary}")
 
@@ -204,13 +203,13 @@ class SimServers:
             if placement is None or not server.alive or server.node not in placement.holders:
                 continue
             core = server.core
-            if core.applied != last:
-                raise Violation(f"{server.node} ends at version {core.applied} of {last}")
-            if core.steps or server.stores("sums"):
-                raise Violation(f"{server.node} still holds {list(core.steps)}, {server.stores('sums')}")
+            if core.versions.applied != last:
+                raise Violation(f"{server.node} ends at version {core.versions.applied} of {last}")
+            if core.step_sums.steps or server.stores("terms"):
+                raise Violation(f"{server.node} still holds {list(core.step_sums.steps)}, {server.stores('terms')}")
             if set(server.stores("kept")) - {last}:  # the last one is readable anyway
                 raise Violation(f"{server.node} still keeps versions {server.stores('kept')}")
-            for group in (core.own, *core.copies.followers.values()):
+            for group in (core.own, *core.backups.synced_groups):
                 for block, chain in group.chains.items():
                     if chain != record.chain(block, last, record.incarnation):
                         raise Violation(f"the hash chain of block {block} on {server.node} is not the log's")

@@ -105,9 +105,7 @@ class SimServer(Node):
         scenario = cluster.scenario
         self.core = ServerCore(
             node,
-            lambda: SymbolStore(
-                cluster.server_checks, cluster.disk, node, lambda: (self.core.incarnation, self.core.epoch)
-            ),
+            lambda: SymbolStore(cluster.server_checks, cluster.disk, node, lambda: self.core.assignment.at),
             heartbeat_s=scenario.cluster.heartbeat_s,
             part_nbytes=scenario.part_nbytes,
             reach_s=scenario.cluster.reach_s,
@@ -118,9 +116,8 @@ class SimServer(Node):
         self._welcome = False
 
     def stores(self, what: str) -> list[object]:
-        """What is in all its stores: `sums` or `kept` versions."""
-        copies = self.core.copies
-        groups = (self.core.own, *copies.followers.values(), *copies.joiners.values())
+        """What is in all its stores: the `terms` of sums, or `kept` versions."""
+        groups = (self.core.own, *self.core.backups.groups)
         return [found for group in groups for found in getattr(group.store, what)]
 
     def start(self) -> None:
@@ -144,8 +141,8 @@ class SimServer(Node):
             return
         (version, values), self.store.frozen = self.store.frozen, None
         problem = "disk full" if self.cluster.faults.chance("full", self.cluster.scenario.habits.disk_full) else ""
-        if not problem and version == self.core.saving:
-            self.cluster.disk.put(folder_name(self.core.incarnation, version), values)
+        if not problem and version == self.core.saving.version:
+            self.cluster.disk.put(folder_name(self.core.assignment.incarnation, version), values)
         self._send(self.core.saved(version, (), problem))
 
     def receive(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:

@@ -79,7 +79,7 @@ class ServerChecks:
 
     def held(self, server: ServerCore, step: int) -> None:
         """A server took a push: it may hold `hold` slots that wait for a lower one."""
-        entry = server.steps.get(step)
+        entry = server.step_sums.steps.get(step)
         if entry is not None and len(entry.attempts) > self._hold:
             raise Violation(f"{server.node} holds {len(entry.attempts)} slots of step {step}, hold is {self._hold}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, cast
 
-from paceline.core.server.block_store import SumKey
+from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.messages import BlockFrame, CopyFrame, SumMeta
 from paceline.sim.disk import Disk
 from paceline.types import INIT_STEP, BlockSpec, Commit, Fence, Kind, ModelSpec, NodeId
@@ -105,14 +105,26 @@ class SymbolStore:
         self.current: dict[int, Value] = {}
         self.version = -1
         self.kept: dict[int, dict[int, Value]] = {}
-        self.sums: dict[SumKey, Sequence[Part]] = {}
+        self._sums: dict[SumKey, Sequence[Part]] = {}
+
+    @property
+    def terms(self) -> dict[SumKey, Sequence[Part]]:
+        """The attempts that were added to each sum."""
+        return self._sums
+
+    @property
+    def sums(self) -> SymbolStore:
+        """One object is all four parts: without arithmetic there is nothing to separate."""
+        return self
+
+    versions = copies = checkpoints = sums
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
         """Make room."""
         self.blocks = {b.index: b for b in blocks}
         self.current.clear()
         self.kept.clear()
-        self.sums.clear()
+        self._sums.clear()
         self.version, self.frozen = -1, None
 
     def load(self, folder: str, version: int) -> Mapping[int, bytes]:
@@ -131,23 +143,16 @@ class SymbolStore:
     ) -> None:
         """Nothing to do beforehand."""
 
-    def add(
-        self,
-        key: SumKey,
-        weight: float,
-        absent: frozenset[int],
-        payloads: Mapping[int, object],
-        *,
-        slot: int = -1,
-        fence: Fence | None = None,
-        revs: Mapping[int, int] | None = None,
-    ) -> None:
-        """One attempt more."""
-        gradients = {b: p for b, p in payloads.items() if isinstance(p, Gradient)}
-        part = Part(*unmark(absent), weight, gradients)
-        parts = self.sums.get(key, ())
+    def expect_commit(self, key: SumKey) -> None:
+        """Nothing to compute early."""
+
+    def add(self, key: SumKey, attempt: SealedAttempt) -> None:
+        """Add one attempt."""
+        gradients = {b: p for b, p in attempt.payloads.items() if isinstance(p, Gradient)}
+        part = Part(*unmark(attempt.absent), attempt.weight, gradients)
+        parts = self._sums.get(key, ())
         self.observer.added(self, key, part, parts)
-        self.sums[key] = (*parts, part)
+        self._sums[key] = (*parts, part)
 
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
         """None: norms are arithmetic."""
@@ -155,7 +160,7 @@ class SymbolStore:
 
     def apply(self, key: SumKey, commit: Commit) -> None:
         """The sum becomes the next version of each block."""
-        parts = self.sums.pop(key)
+        parts = self._sums.pop(key)
         for index, block in self.blocks.items():
             used = [(p.slot, p.fence, p.weight) for p in parts if index in p.gradients]
             if not self._changes(commit, block.kind, bool(used), parts):
@@ -175,7 +180,7 @@ class SymbolStore:
 
     def drop(self, key: SumKey) -> None:
         """Forget the sum."""
-        self.sums.pop(key, None)
+        self._sums.pop(key, None)
 
     def keep(self, version: int) -> None:
         """Keep the current version."""
@@ -198,7 +203,7 @@ class SymbolStore:
 
     def export(self, key: SumKey, blocks: Sequence[int]) -> tuple[SumMeta, tuple[BlockFrame, ...], Sequence[object]]:
         """All parts of the sum, with the gradients of these blocks."""
-        parts = self.sums[key]
+        parts = self._sums[key]
         mine = tuple(p._replace(gradients={b: g for b, g in p.gradients.items() if b in blocks}) for p in parts)
         return SumMeta(sum(p.weight for p in parts), len(parts)), (), (mine,)
 
@@ -207,8 +212,8 @@ class SymbolStore:
         (parts,) = payload
         assert isinstance(parts, tuple)
         assert len(parts) == meta.slots
-        held = self.sums.get(key, parts)
-        self.sums[key] = tuple(
+        held = self._sums.get(key, parts)
+        self._sums[key] = tuple(
             old._replace(gradients=old.gradients | new.gradients) for old, new in zip(held, parts, strict=True)
         )
 
@@ -226,7 +231,7 @@ class SymbolStore:
 
     def take(self, blocks: Sequence[int]) -> object:
         """Blocks with all their versions."""
-        assert not self.sums, f"blocks are taken while there are sums of {list(self.sums)}"
+        assert not self._sums, f"blocks are taken while there are sums of {list(self._sums)}"
         specs = {b: self.blocks.pop(b) for b in blocks}
         current = {b: self.current.pop(b) for b in blocks}
         kept = {version: {b: values.pop(b) for b in blocks if b in values} for version, values in self.kept.items()}

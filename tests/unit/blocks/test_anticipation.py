@@ -9,7 +9,7 @@ import torch
 from tests.kit.server import BLOCKS, TENSORS, commit, contents, model
 
 from paceline.blocks.tensors import bytes_of
-from paceline.core.server.block_store import SumKey
+from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.server.dense_store import DenseStore
 from paceline.types import INIT_STEP, Fence, Kind
 
@@ -28,7 +28,7 @@ def open_both(dice: random.Random) -> list[DenseStore]:
     stores = [DenseStore(), DenseStore()]
     for store in stores:
         store.open(spec, BLOCKS)
-        store.add(SumKey(INIT_STEP, None), 1.0, frozenset(), start)
+        store.sums.add(SumKey(INIT_STEP, None), SealedAttempt(1.0, frozenset(), start))
         store.apply(SumKey(INIT_STEP, None), commit(spec, 0, INIT_STEP))
     return stores
 
@@ -80,10 +80,13 @@ def test_the_bits_do_not_depend_on_what_was_anticipated(seed: int) -> None:
                 frames = {b: frame for b, (_, frame) in sealed.pushed.items()}
                 revs = {b: rev for b, (rev, _) in sealed.pushed.items()}
                 for store in (told, plain):
-                    store.add(key, sealed.weight, sealed.absent, frames, slot=done, fence=sealed.fence, revs=revs)
+                    store.sums.add(
+                        key,
+                        SealedAttempt(sealed.weight, sealed.absent, frames, done, sealed.fence, revs),
+                    )
                 done += 1
         if dice.random() < 0.5:
-            told.partials(key)
+            told.sums.expect_commit(key)
             told.work_ahead()
         for store in (told, plain):
             store.apply(key, commit(spec, step + 1, step))
@@ -99,13 +102,13 @@ def test_a_sum_that_was_only_anticipated_is_dropped_or_goes_with_the_step() -> N
     told.anticipate(SumKey(1, None), 0, early.fence, 1.0, early.pushed)
     frames = {b: frame for b, (_, frame) in Attempt(dice, 0, Fence(1, 8)).pushed.items()}
     for store in (told, plain):
-        store.add(SumKey(0, Fence(1, 8)), 1.0, frozenset(), frames)
+        store.sums.add(SumKey(0, Fence(1, 8)), SealedAttempt(1.0, frozenset(), frames))
         store.apply(SumKey(0, Fence(1, 8)), commit(spec, 1, 0))
     told.drop(SumKey(1, None))
     assert contents([(told, [])]) == contents([(plain, [])])
     for store in (told, plain):
         for slot in range(2):
-            store.add(SumKey(1, None), 1.0, frozenset(), frames, slot=slot)
+            store.sums.add(SumKey(1, None), SealedAttempt(1.0, frozenset(), frames, slot=slot))
         store.apply(SumKey(1, None), commit(spec, 2, 1))
     assert contents([(told, [])]) == contents([(plain, [])])
 
@@ -120,9 +123,8 @@ def test_a_frame_is_only_read() -> None:
         told.anticipate(key, attempt.slot, attempt.fence, 1.0, attempt.pushed)
     for attempt in attempts:
         frames = {b: frame for b, (_, frame) in attempt.pushed.items()}
-        told.add(
-            key, 1.0, attempt.absent, frames, slot=attempt.slot, fence=attempt.fence, revs=dict.fromkeys(frames, 0)
-        )
+        revs = dict.fromkeys(frames, 0)
+        told.sums.add(key, SealedAttempt(1.0, attempt.absent, frames, attempt.slot, attempt.fence, revs))
     told.apply(key, commit(model(), 1, 0))
     after = [bytes(frame) for a in attempts for _, frame in a.pushed.values() if isinstance(frame, memoryview)]
     assert after == before

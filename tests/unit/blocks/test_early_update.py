@@ -12,7 +12,7 @@ from tests.kit.server import BLOCKS, commit, contents, model
 
 from paceline.blocks.chunk_update import ChunkUpdate
 from paceline.blocks.tensors import bytes_of
-from paceline.core.server.block_store import SumKey
+from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.server.dense_store import DenseStore
 from paceline.types import INIT_STEP, Commit, Fence, Kind
 
@@ -49,7 +49,7 @@ def store() -> Iterator[DenseStore]:
     made.open(SPEC, BLOCKS)
     everything = {b.index: bytes_of(torch.zeros(b.numel).to(getattr(torch, b.dtype))) for b in BLOCKS}
     key = SumKey(INIT_STEP, None)
-    made.add(key, 1.0, frozenset(), everything)
+    made.sums.add(key, SealedAttempt(1.0, frozenset(), everything))
     made.apply(key, commit(SPEC, 0, INIT_STEP))
     for step in range(2):
         add(made, step, gradients(step))
@@ -60,7 +60,7 @@ def store() -> Iterator[DenseStore]:
 
 def add(store: DenseStore, step: int, payloads: Mapping[int, object], fence: int = 1, rev: int = 0) -> None:
     revs = dict.fromkeys(payloads, rev)
-    store.add(SumKey(step, None), 1.0, frozenset(), payloads, slot=0, fence=Fence(1, fence), revs=revs)
+    store.sums.add(SumKey(step, None), SealedAttempt(1.0, frozenset(), payloads, 0, Fence(1, fence), revs))
 
 
 def expect(store: DenseStore, step: int, payloads: Mapping[int, object], fence: int = 1) -> None:
@@ -68,7 +68,7 @@ def expect(store: DenseStore, step: int, payloads: Mapping[int, object], fence: 
 
 
 def ready(store: DenseStore, step: int) -> None:
-    store.partials(SumKey(step, None))
+    store.sums.expect_commit(SumKey(step, None))
     store.work_ahead()
 
 
@@ -99,7 +99,7 @@ def test_gradients_that_changed_are_made_again(store: DenseStore, updates: list[
     expect(store, 2, gradients(2))
     changed = gradients(2) | {TRAINED[0]: gradients(3)[TRAINED[0]]}
     revs = dict.fromkeys(changed, 0) | {TRAINED[0]: 1}
-    store.add(SumKey(2, None), 1.0, frozenset(), changed, slot=0, fence=Fence(1, 1), revs=revs)
+    store.sums.add(SumKey(2, None), SealedAttempt(1.0, frozenset(), changed, slot=0, fence=Fence(1, 1), revs=revs))
     store.apply(SumKey(2, None), commit(SPEC, 3, 2))
     assert len(updates) == 1
 

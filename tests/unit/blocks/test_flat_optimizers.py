@@ -14,7 +14,7 @@ from paceline.blocks.flat_optimizers import fits
 from paceline.blocks.tensors import bytes_of, piece_of
 from paceline.blocks.torch_optimizers import optimizer_class
 from paceline.core.layout import cut
-from paceline.core.server.block_store import SumKey
+from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.server.dense_store import DenseStore
 from paceline.types import INIT_STEP, BlockSpec, Commit, Hyper, Kind, ModelSpec, OptimizerSpec, TensorSpec
 
@@ -97,7 +97,7 @@ def test_the_bits_are_those_of_torch(name: str, seed: int) -> None:
     store.open(ModelSpec(specs, OptimizerSpec(name, hyper_of(plain.optimizer))), blocks)
     assert fits(name, hyper_of(plain.optimizer))
     key = SumKey(INIT_STEP, None)
-    store.add(key, 1.0, frozenset(), frames(blocks, [p.detach() for p in plain.params]))
+    store.sums.add(key, SealedAttempt(1.0, frozenset(), frames(blocks, [p.detach() for p in plain.params])))
     store.apply(key, Commit(0, 0, INIT_STEP, (), hyper_of(plain.optimizer), 1.0, False, 0, 0))
     for step in range(8):
         if dice.random() < 0.3:
@@ -110,7 +110,7 @@ def test_the_bits_are_those_of_torch(name: str, seed: int) -> None:
             gone = {i for i in range(len(shapes)) if step > 1 and dice.random() < 0.2}
             grads = [None if i in gone else torch.randn(n).to(getattr(torch, dtype)) for i, n in enumerate(shapes)]
             weight = dice.choice([1.0, 1.0, 1.0, 0.375])
-            store.add(key, weight, frozenset(gone), frames(blocks, grads), slot=slot)
+            store.sums.add(key, SealedAttempt(weight, frozenset(gone), frames(blocks, grads), slot=slot))
             total += weight
             terms = [None if g is None else g if weight == 1.0 else g * weight for g in grads]
             sums = [t if s is None else s if t is None else s + t for s, t in zip(sums, terms, strict=True)]
@@ -118,7 +118,7 @@ def test_the_bits_are_those_of_torch(name: str, seed: int) -> None:
             param.grad = None if gradient is None else gradient / total
         plain.optimizer.step()
         if dice.random() < 0.7:  # the update may be made before it is known what the commit says
-            store.partials(key)
+            store.sums.expect_commit(key)
             store.work_ahead()
         store.apply(key, Commit(0, step + 1, step, (), hyper_of(plain.optimizer), 1.0, False, 0, 0))
         for number, found in enumerate(tensors(blocks, store.snapshot(), shapes)):
@@ -154,7 +154,7 @@ def test_numbers_that_change_to_what_torch_must_do_take_the_state_along() -> Non
         if step == 3:
             optimizer.param_groups[0]["foreach"] = True
         value = torch.randn(128) if step >= 0 else plain.detach().clone()
-        store.add(SumKey(step, None), 1.0, frozenset(), frames(blocks, [value]))
+        store.sums.add(SumKey(step, None), SealedAttempt(1.0, frozenset(), frames(blocks, [value])))
         store.apply(SumKey(step, None), Commit(0, step + 1, step, (), hyper_of(optimizer), 1.0, False, 0, 0))
         if step >= 0:
             plain.grad = value

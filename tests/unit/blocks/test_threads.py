@@ -11,7 +11,7 @@ from tests.unit.blocks.test_flat_optimizers import frames, hyper_of
 
 from paceline.blocks.threads import WORTH_NBYTES, Scratch, Threads
 from paceline.core.layout import cut
-from paceline.core.server.block_store import SumKey
+from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.server.dense_store import DenseStore
 from paceline.types import INIT_STEP, Commit, Kind, ModelSpec, OptimizerSpec, TensorSpec
 
@@ -110,7 +110,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
         for step in range(INIT_STEP, 3):
             for slot in range(2 if step >= 0 else 1):
                 values: list[torch.Tensor | None] = [torch.randn(s.numel, generator=generator) for s in specs]
-                store.add(SumKey(step, None), 1.0, frozenset(), frames(blocks, values), slot=slot)
+                store.sums.add(SumKey(step, None), SealedAttempt(1.0, frozenset(), frames(blocks, values), slot=slot))
             store.apply(SumKey(step, None), Commit(0, step + 1, step, (), hyper, 1.0, False, 0, 0))
         assert len(names()) == threads - 1
         results.append([state.value.clone() for state in store.snapshot().values()])

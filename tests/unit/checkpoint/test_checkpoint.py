@@ -26,7 +26,7 @@ from paceline.checkpoint.manifest import (
 from paceline.checkpoint.shards import read_shards, write_shards
 from paceline.checkpoint.storage import LocalStorage, Storage, open_storage
 from paceline.core.layout import cut
-from paceline.core.server.block_store import SumKey
+from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.errors import CheckpointError
 from paceline.messages import JobArgs, Position
 from paceline.server.dense_store import DenseStore
@@ -50,7 +50,9 @@ def _push(store: DenseStore, version: int, step: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     values = {b.index: torch.randn(b.numel, generator=generator) for b in BLOCKS}
     key = SumKey(step, None)
-    store.add(key, 1.0, frozenset(), {i: v.view(torch.uint8).numpy().data for i, v in values.items()})
+    store.sums.add(
+        key, SealedAttempt(1.0, frozenset(), {i: v.view(torch.uint8).numpy().data for i, v in values.items()})
+    )
     store.apply(key, _commit(version, step))
 
 

@@ -15,7 +15,7 @@ from tests.kit.placed_server import ALL, Server, placement
 from paceline.core.effects import Send
 from paceline.core.message_parts import LEAST_NBYTES, PART_NBYTES, PUSH_NBYTES, part_nbytes, push_cuts
 from paceline.core.server.block_store import SumKey
-from paceline.core.server.replication import Lane, Replicator
+from paceline.core.server.replication import CopyTarget, Replication
 from paceline.messages import (
     BlockFrame,
     CopyPart,
@@ -104,10 +104,10 @@ class Large(Recorder):
 BIG = {n: BlockSpec(n, Kind.PARAMETER, "float32", 16, 64, ()) for n in range(10)}
 
 
-def flowing(**lane: bool) -> tuple[Replicator, list[Send]]:
+def flowing(**target: bool) -> tuple[Replication, list[Send]]:
     """A primary of ten blocks that sends a sum, two blocks a part."""
-    primary = Replicator(Large(), 3.0, part_nbytes=2 * (16 << 10))
-    primary.restart([Lane("s1", tuple(BIG), **lane)], 0, 1, BIG)
+    primary = Replication(Large(), 3.0, part_nbytes=2 * (16 << 10))
+    primary.restart([CopyTarget("s1", tuple(BIG), **target)], 0, 1, BIG)
     return primary, primary.send(SumKey(0, None), Ready(0, 1, 0, (fence(1),), 0, 0, ()), 0.0)
 
 
@@ -146,7 +146,7 @@ def test_a_backup_has_a_sum_when_it_has_all_parts_whatever_happened_to_them(seed
     primary = Server("s0", placement(1, ("s0", "s1")), part_nbytes=1)
     backup = Server("s1", placement(1, ("s0", "s1")))
     waiting = replicas(primary.push(INIT_STEP, 1), "s1")
-    follower = backup.core.copies.followers["s0"]
+    follower = backup.core.backups.synced["s0"]
     arrived: set[int] = set()
     now, ready = 0.0, 0
     while not ready:
@@ -163,18 +163,18 @@ def test_a_backup_has_a_sum_when_it_has_all_parts_whatever_happened_to_them(seed
                     ready += dice.random() < 0.7 and len(sent(primary.say("s1", reply), Ready))
             assert (INIT_STEP in follower.sums) == (len(arrived) == ALL)
     assert ready == 1
-    store = follower.store
+    store = follower.group.store
     assert isinstance(store, Recorder)
     assert sorted(str(p) for _, payload in store.installed for p in payload) == [f"sum -1:{b}" for b in range(ALL)]
     primary.commit(0, 1)
     backup.commit(0, 1)
-    assert follower.chains == primary.core.chains
+    assert follower.group.chains == primary.core.own.chains
 
 
 def test_parts_of_a_sum_that_was_not_used_are_dropped_with_its_step() -> None:
     backup = Server("s1", placement(1, ("s0", "s1"))).begin()
-    follower = backup.core.copies.followers["s0"]
-    store = follower.store
+    follower = backup.core.backups.synced["s0"]
+    store = follower.group.store
     assert isinstance(store, Recorder)
     backup.replicate("s0", 0, 7, fence=fence(7), part=1, parts=2)
     backup.replicate("s0", 0, 8, fence=fence(8))
@@ -204,10 +204,10 @@ def test_who_joins_catches_up_with_parts_of_the_copy_and_of_sums_in_any_order(or
             if isinstance(reply.message, (Replicated, CopyPartAck)):
                 ready += sent(primary.say("s1", reply.message), Ready)
     assert len(ready) == 1
-    joined = joiner.core.copies.joiners["s0"]
+    joined = joiner.core.backups.joining["s0"]
     assert joined.caught_up
     primary.commit(1, 5)
     joiner.commit(1, 5)
     assert joined.caught_up
-    assert joined.chains == primary.core.chains
-    assert (joined.version, joined.sums) == (1, {})
+    assert joined.group.chains == primary.core.own.chains
+    assert (joined.version, joined.backup.sums) == (1, {})

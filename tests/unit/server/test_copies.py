@@ -19,8 +19,8 @@ from paceline.blocks.chunks import Part
 from paceline.blocks.sums import BlockSum, Rooms
 from paceline.blocks.tensors import bytes_of, piece_of, tensor_of
 from paceline.core.layout import cut
-from paceline.core.server.block_store import SumKey
-from paceline.core.server.replication import Lane, Replicator
+from paceline.core.server.block_store import SealedAttempt, SumKey
+from paceline.core.server.replication import CopyTarget, Replication
 from paceline.messages import BlockFrame, CopyFrame, CopyPart, CopyPartAck, SumMeta
 from paceline.server.dense_store import DenseStore
 from paceline.server.shared_sums import Room
@@ -82,7 +82,9 @@ class Primary:
         """The complete sum of the next step."""
         dice, step = self.dice, self.version if self.version >= 0 else INIT_STEP
         if step == INIT_STEP:
-            self.store.add(SumKey(step, None), 1.0, frozenset(), {i: content(dice, i) for i in EVERYTHING})
+            self.store.sums.add(
+                SumKey(step, None), SealedAttempt(1.0, frozenset(), {i: content(dice, i) for i in EVERYTHING})
+            )
             return SumKey(step, None)
         slots = [Slot(dice) for _ in range(dice.randrange(1, 5))]
         key = SumKey(step, Fence(1, step) if len(slots) == 1 and dice.random() < 0.5 else None)
@@ -91,8 +93,8 @@ class Primary:
             if key.fence is None and dice.random() < 0.4:
                 early = {i: (0, frame) for i, frame in slot.frames.items() if dice.random() < 0.7}
                 self.store.anticipate(key, number, fence, slot.weight, early)
-            self.store.add(key, slot.weight, slot.absent, slot.frames, slot=number, fence=fence, revs=revs)
-        self.store.partials(key)
+            self.store.sums.add(key, SealedAttempt(slot.weight, slot.absent, slot.frames, number, fence, revs))
+        self.store.sums.expect_commit(key)
         return key
 
     def send(self, key: SumKey, blocks: Sequence[int]) -> Sent:
@@ -344,11 +346,14 @@ def test_a_copy_of_many_small_tensors_is_sent_in_messages_that_are_not_refused()
     store = DenseStore()
     store.open(spec, blocks)
     for version, step in enumerate((INIT_STEP, 0)):
-        store.add(SumKey(step, None), 1.0, frozenset(), {b.index: bytes_of(torch.ones(b.numel)) for b in blocks})
+        store.sums.add(
+            SumKey(step, None),
+            SealedAttempt(1.0, frozenset(), {b.index: bytes_of(torch.ones(b.numel)) for b in blocks}),
+        )
         store.apply(SumKey(step, None), commit(spec, version, step))
-    primary = Replicator(store, 3.0)
+    primary = Replication(store, 3.0)
     primary.restart(
-        [Lane("server-1/1", tuple(b.index for b in blocks), joining=True)], 0, 1, {b.index: b for b in blocks}
+        [CopyTarget("server-1/1", tuple(b.index for b in blocks), joining=True)], 0, 1, {b.index: b for b in blocks}
     )
     chains = {b.index: b"" for b in blocks}
     waiting, frames = primary.begin(1, chains, 0.0), 0

@@ -9,7 +9,7 @@ import torch
 from paceline.blocks.chunks import Part
 from paceline.blocks.tensors import bytes_of, piece_of, tensor_of
 from paceline.core.layout import cut
-from paceline.core.server.block_store import SumKey
+from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.server.dense_store import DenseStore
 from paceline.types import INIT_STEP, BlockSpec, Commit, Hyper, Kind, ModelSpec, OptimizerSpec, TensorSpec
 
@@ -38,7 +38,7 @@ def opened(clip_norm: float | None = None) -> tuple[DenseStore, tuple[BlockSpec,
     assert [b.kind for b in blocks] == [Kind.PARAMETER, Kind.MEAN, Kind.LAST]
     store = DenseStore()
     store.open(spec, blocks)
-    store.add(SumKey(INIT_STEP, None), 1.0, frozenset(), payloads(blocks, START))
+    store.sums.add(SumKey(INIT_STEP, None), SealedAttempt(1.0, frozenset(), payloads(blocks, START)))
     commit(store, 0, INIT_STEP)
     return store, blocks
 
@@ -87,9 +87,11 @@ def test_slots_are_weighted_and_absent_ones_left_out() -> None:
     store, blocks = opened()
     key = SumKey(0, None)
     everything: Values = {A: [1.0, 1.0, 1.0], B: [2.0, 2.0], MEAN: [1.0, 1.0], CONSTANT: START[CONSTANT], COUNT: [11]}
-    store.add(key, 1.0, frozenset({CONSTANT}), payloads(blocks, everything))
-    store.add(key, 0.5, frozenset({B, MEAN, CONSTANT}), payloads(blocks, {A: [4.0, 4.0, 4.0], COUNT: [12]}))
-    store.add(key, 0.0, frozenset(), {})  # a slot that was sealed empty
+    store.sums.add(key, SealedAttempt(1.0, frozenset({CONSTANT}), payloads(blocks, everything)))
+    store.sums.add(
+        key, SealedAttempt(0.5, frozenset({B, MEAN, CONSTANT}), payloads(blocks, {A: [4.0, 4.0, 4.0], COUNT: [12]}))
+    )
+    store.sums.add(key, SealedAttempt(0.0, frozenset(), {}))  # a slot that was sealed empty
     commit(store, 1, 0)
     found = values(store, blocks, 1)
     grad_a = (torch.tensor([1.0] * 3) + 0.5 * torch.tensor([4.0] * 3)) / 1.5
@@ -103,7 +105,7 @@ def test_slots_are_weighted_and_absent_ones_left_out() -> None:
 def test_a_step_of_empty_slots_changes_nothing() -> None:
     store, blocks = opened()
     before = values(store, blocks, 0)
-    store.add(SumKey(0, None), 0.0, frozenset(), {})
+    store.sums.add(SumKey(0, None), SealedAttempt(0.0, frozenset(), {}))
     commit(store, 1, 0)
     assert values(store, blocks, 1) == before
 
@@ -116,12 +118,16 @@ def test_a_buffer_is_not_written_while_somebody_reads_it() -> None:
     part.buffer.lend(reader)
     seen = bytes(part.frame)
     for step in range(4):
-        store.add(SumKey(step, None), 1.0, frozenset(), payloads(blocks, {A: [1.0] * 3, B: [1.0] * 2}))
+        store.sums.add(
+            SumKey(step, None), SealedAttempt(1.0, frozenset(), payloads(blocks, {A: [1.0] * 3, B: [1.0] * 2}))
+        )
         commit(store, step + 1, step)
         assert bytes(part.frame) == seen, f"step {step} wrote under a reader"
     reader.done = True
     for step in range(4, 7):
-        store.add(SumKey(step, None), 1.0, frozenset(), payloads(blocks, {A: [1.0] * 3, B: [1.0] * 2}))
+        store.sums.add(
+            SumKey(step, None), SealedAttempt(1.0, frozenset(), payloads(blocks, {A: [1.0] * 3, B: [1.0] * 2}))
+        )
         commit(store, step + 1, step)
     assert bytes(part.frame) != seen, "memory is used again once nobody reads it"
 
@@ -131,7 +137,7 @@ def test_a_kept_version_stays_readable_until_it_is_released() -> None:
     store.keep(0)
     before = values(store, blocks, 0)
     for step in range(4):
-        store.add(SumKey(step, None), 1.0, frozenset({B}), payloads(blocks, {A: [1.0] * 3}))
+        store.sums.add(SumKey(step, None), SealedAttempt(1.0, frozenset({B}), payloads(blocks, {A: [1.0] * 3})))
         commit(store, step + 1, step)
     assert values(store, blocks, 0) == before
     assert values(store, blocks, 4)[A] == [-3.0, -2.0, -1.0]
@@ -141,9 +147,9 @@ def test_a_kept_version_stays_readable_until_it_is_released() -> None:
 
 def test_only_what_changed_is_read() -> None:
     store, blocks = opened()
-    store.add(SumKey(0, None), 1.0, frozenset({A, B}), payloads(blocks, {COUNT: [11]}))
+    store.sums.add(SumKey(0, None), SealedAttempt(1.0, frozenset({A, B}), payloads(blocks, {COUNT: [11]})))
     commit(store, 1, 0)
-    store.add(SumKey(1, None), 1.0, frozenset(), payloads(blocks, {A: [1.0] * 3, B: [1.0] * 2}))
+    store.sums.add(SumKey(1, None), SealedAttempt(1.0, frozenset(), payloads(blocks, {A: [1.0] * 3, B: [1.0] * 2})))
     commit(store, 2, 1)
     assert [f.block for f in store.read(2, -1, None)[0]] == [0, 1, 2]
     assert [f.block for f in store.read(2, 0, None)[0]] == [0, 2]
@@ -155,9 +161,9 @@ def test_only_what_changed_is_read() -> None:
 def test_partial_norms_are_those_of_the_mean() -> None:
     store, blocks = opened(clip_norm=1.0)
     key = SumKey(0, None)
-    store.add(key, 1.0, frozenset(), payloads(blocks, {A: [3.0, 0.0, 0.0], B: [0.0, 1.0]}))
-    store.add(key, 1.0, frozenset(), payloads(blocks, {A: [3.0, 0.0, 0.0], B: [0.0, 7.0]}))
-    assert store.partials(key) == ((0, 9.0 + 16.0),)
+    store.sums.add(key, SealedAttempt(1.0, frozenset(), payloads(blocks, {A: [3.0, 0.0, 0.0], B: [0.0, 1.0]})))
+    store.sums.add(key, SealedAttempt(1.0, frozenset(), payloads(blocks, {A: [3.0, 0.0, 0.0], B: [0.0, 7.0]})))
+    assert store.sums.partials(key) == ((0, 9.0 + 16.0),)
     commit(store, 1, 0, scale=0.5)
     assert values(store, blocks, 1)[A] == [1.0 - 1.5, 2.0, 3.0]
 
@@ -167,7 +173,7 @@ def test_attempts_that_are_summed_apart_do_not_mix() -> None:
 
     store, blocks = opened()
     for n, amount in enumerate((1.0, 100.0)):
-        store.add(SumKey(0, Fence(1, n)), 1.0, frozenset({B}), payloads(blocks, {A: [amount] * 3}))
+        store.sums.add(SumKey(0, Fence(1, n)), SealedAttempt(1.0, frozenset({B}), payloads(blocks, {A: [amount] * 3})))
     store.apply(SumKey(0, Fence(1, 0)), Commit(0, 1, 0, (Fence(1, 0),), HYPER, 1.0, False, 0, 0))
     store.drop(SumKey(0, Fence(1, 1)))
     assert values(store, blocks, 1)[A] == [0.0, 1.0, 2.0]

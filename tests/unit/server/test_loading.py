@@ -11,7 +11,7 @@ CODE = """
 import sys
 import torch
 from paceline.core.layout import cut
-from paceline.core.server.block_store import SumKey
+from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.server.dense_store import DenseStore
 from paceline.server.service import ServerService
 from paceline.types import Commit, Fence, Kind, ModelSpec, OptimizerSpec, TensorSpec
@@ -21,7 +21,7 @@ spec = ModelSpec((TensorSpec("w", (64,), "float32", Kind.PARAMETER, 0),), Optimi
 store = DenseStore()
 store.open(spec, cut(spec.tensors))
 for version, step in enumerate((-1, 0)):
-    store.add(SumKey(step, None), 1.0, frozenset(), {0: memoryview(bytearray(256))})
+    store.sums.add(SumKey(step, None), SealedAttempt(1.0, frozenset(), {0: memoryview(bytearray(256))}))
     store.apply(SumKey(step, None), Commit(0, version, step, (Fence(1, 1),), hyper, 1.0, False, 0, 0))
 print("LOADED", "torch._dynamo" in sys.modules)
 """

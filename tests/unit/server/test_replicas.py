@@ -155,13 +155,13 @@ class Cluster:
         for node in self.services:
             self.front.send(node, Committed(1, self.epoch, row, save=save))
         alive = [n for n in self.placement.holders if n in self.services]
-        self.wait(lambda: all(self.services[n].core.applied == self.version for n in alive))
+        self.wait(lambda: all(self.services[n].core.versions.applied == self.version for n in alive))
 
     def copies(self, block: int) -> dict[NodeId, dict[str, bytes]]:
         """What every server has of a block."""
         found = {}
         for node, service in self.services.items():
-            groups = [service.core.own, *service.core.copies.followers.values()]
+            groups = [service.core.own, *service.core.backups.synced_groups]
             for store in (g.store for g in groups if block in g.blocks):
                 assert isinstance(store, DenseStore)
                 bits = bits_of(store.snapshot())
@@ -220,7 +220,7 @@ def test_copies_follow_their_primary_and_one_of_them_goes_on(cluster: Cluster) -
 def test_nothing_is_ready_before_every_copy_has_it(cluster: Cluster) -> None:
     cluster.place(MIXED, NEXT)
     cluster.step()
-    cluster.services[cluster.nodes[0]].core.replicator.reach_s = 0.6
+    cluster.services[cluster.nodes[0]].core.replication.set_reach(0.6)
     still = cluster.services.pop(cluster.nodes[1])  # it does not run, and nobody knows
     cluster.heard.clear()
     fence, frames = Fence(1, 2), {i: content(cluster.dice, i) for i, o in enumerate(MIXED) if o == 0}

@@ -118,7 +118,7 @@ def test_who_lets_nothing_in_is_reported_until_it_does(tmp_path: Path) -> None:
     pair = Pair("inproc", tmp_path)
     try:
         pair.begin(Replicate)
-        pair.core.replicator.reach_s = 0.6
+        pair.core.replication.set_reach(0.6)
 
         def is_reported() -> bool:
             return any(isinstance(m, Unreachable) and m.peer == pair.second for m in pair.way.told)

@@ -100,7 +100,7 @@ class Stage:
         self.front.send(NODE, message, [bytes_of(values[b.index].value) for b in BLOCKS])
         self.turn()
         row = msgspec.structs.replace(commit(SPEC, 0, INIT_STEP), incarnation=incarnation)
-        self.say(Committed(1, self.service.core.epoch, row, save=save))
+        self.say(Committed(1, self.service.core.assignment.epoch, row, save=save))
 
     def complete(self, storage: Storage, saved: Saved) -> str:
         folder = folder_name(saved.incarnation, saved.version)
@@ -139,7 +139,7 @@ def test_a_saved_version_is_reported_until_the_coordinator_has_heard_it(stage: S
     assert bits_of(stage.service.store.snapshot()) == before
     beat = stage.until(Beat, lambda b: b.incarnation == 1)
     assert (beat.epoch, beat.applied) == (2, 0)
-    assert dict(saved.chains) == stage.service.core.chains
+    assert dict(saved.chains) == stage.service.core.own.chains
 
 
 def test_a_problem_is_reported_and_training_goes_on() -> None:
@@ -198,7 +198,7 @@ def test_every_coordinator_is_told_what_the_server_has(stage: Stage) -> None:
     first = stage.until(Register)
     assert (first.incarnation, first.epoch, first.applied) == (0, 0, -2)
     stage.say(Welcome(1, 1, 0, None, 0.05, 0.7))
-    assert (stage.service.core.heartbeat_s, stage.service.core.replicator.reach_s) == (0.05, 0.7)
+    assert (stage.service.core.heartbeat_s, stage.service.core.replication.reach_s) == (0.05, 0.7)
     stage.assign()
     stage.initialise(save=False)
     stage.front.close()

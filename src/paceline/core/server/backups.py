@@ -1,147 +1,291 @@
-"""Everything that a server has copies of, in sync or on the way to it."""
+"""Copies of other primaries' blocks on this server: in sync, or on the way to it.
+
+A backup follows its primary and the log: the primary sends each sum, and the log names the sum that becomes the next
+version. It decides nothing, so that it stays bit-identical.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
-from itertools import chain
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
 from paceline.core.effects import Send
-from paceline.core.server.block_groups import Group, regroup, shares
-from paceline.core.server.block_store import BlockStore
-from paceline.core.server.following import Follower, Joiner
-from paceline.messages import Assign, Copied, CopyPart, Replicate, Replicated
-from paceline.types import COORDINATOR, Commit, NodeId
+from paceline.core.server.block_groups import BlockGroup, regroup, shares
+from paceline.core.server.block_store import BlockStore, SumKey
+from paceline.messages import Assign, Copied, CopyPart, CopyPartAck, Replicate, Replicated
+from paceline.types import COORDINATOR, Commit, Fence, NodeId
+
+_MAX_QUEUED = 4  # commits that may wait for a copy to arrive; then its primary waits
 
 
-class Copies:
-    """Groups of other primaries' blocks, by primary."""
+class Backup:
+    """Blocks of one primary, of which this server has a copy, and the sums that the primary has sent."""
+
+    def __init__(self, store: BlockStore) -> None:
+        self.group = BlockGroup(store)
+        self.sums: dict[int, dict[tuple[Fence, ...], SumKey]] = {}
+        self._arriving: dict[SumKey, set[int]] = {}
+
+    def install(self, message: Replicate, payload: Sequence[object]) -> None:
+        """Store a part of a sum; `sums` has the sum once all its parts are here. A repeated part changes nothing."""
+        if message.fences in self.sums.get(message.step, ()):
+            return
+        key = SumKey(message.step, message.fence)
+        parts = self._arriving.setdefault(key, set())
+        if message.part not in parts:
+            parts.add(message.part)
+            self.group.store.sums.install(key, message.meta, message.blocks, payload)
+        if len(parts) == message.parts:
+            del self._arriving[key]
+            self.sums.setdefault(message.step, {})[message.fences] = key
+
+    def apply(self, commit: Commit) -> None:
+        """Turn the sum that the log names into the next version, and drop the other sums of its step."""
+        sums = self.sums.pop(commit.step, {})
+        # Where attempts are interchangeable, the primary may have used others than the log names.
+        fences = commit.fences if commit.fences in sums else next((f for f, key in sums.items() if not key.fence), None)
+        assert fences is not None, f"commit of step {commit.step} before its sum was replicated"
+        self.group.store.apply(sums.pop(fences), commit)
+        self.group.extend(commit, fences)
+        for key in sums.values():
+            self.group.store.sums.drop(key)
+        self._drop_arriving(commit.step)
+
+    def drop_sums(self, needed: Collection[int] = ()) -> None:
+        """Drop the sums of all steps but the `needed` ones: they will never be committed."""
+        for step in {*self.sums, *(key.step for key in self._arriving)}:
+            if step in needed:
+                continue
+            for key in self.sums.pop(step, {}).values():
+                self.group.store.sums.drop(key)
+            self._drop_arriving(step)
+
+    def _drop_arriving(self, step: int) -> None:
+        for key in [k for k in self._arriving if k.step == step]:
+            del self._arriving[key]
+            self.group.store.sums.drop(key)
+
+
+class JoiningBackup:
+    """A copy that its primary is sending: the blocks as they were at version `begun`, then every commit after it.
+
+    Commits that arrive before the copy is complete wait in a queue; the primary waits once the queue is full.
+    """
+
+    def __init__(self, store: BlockStore, primary: NodeId, version: int) -> None:
+        self.backup = Backup(store)
+        self.begun = self.version = version
+        self.noted = False
+        self._primary = primary
+        self._parts: set[int] = set()
+        self._complete = False
+        self._queue: deque[Commit] = deque()
+        self._unanswered: list[Send] = []
+
+    @property
+    def group(self) -> BlockGroup:
+        """The blocks of the copy."""
+        return self.backup.group
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the copy is complete and every commit is applied to it."""
+        return self._complete and not self._queue
+
+    def awaits(self, step: int) -> bool:
+        """Whether `step` is committed, and not applied to the copy yet."""
+        return any(commit.step == step for commit in self._queue)
+
+    def receive(self, message: CopyPart, payload: Sequence[object]) -> list[Send]:
+        """Store a part of the copy, and answer it."""
+        if message.part not in self._parts:
+            self._parts.add(message.part)
+            self.group.store.copies.copy_in(message.version, message.frames, payload)
+            self.group.copy_in(message.chains)
+            self._complete = len(self._parts) == message.parts
+        return [Send(self._primary, CopyPartAck(message.req, message.incarnation, message.epoch, message.part))]
+
+    def answer(self, message: Replicate) -> list[Send]:
+        """Answer a sum that is stored; later, if the queue of commits is full."""
+        reply = Send(self._primary, Replicated(message.req, message.incarnation, message.epoch))
+        if len(self._queue) < _MAX_QUEUED:
+            return [reply]
+        if reply not in self._unanswered:
+            self._unanswered.append(reply)
+        return []
+
+    def queue(self, commit: Commit) -> None:
+        """Add a commit of the log, to be applied by `drain`."""
+        self._queue.append(commit)
+
+    def drain(self, kept: Container[int]) -> list[Send]:
+        """Apply as many commits as possible, and keep the `kept` versions readable; returns late answers."""
+        versions = self.group.store.versions
+        while self._complete and self._queue and self._queue[0].step in self.backup.sums:
+            if self.version in kept:
+                versions.keep(self.version)
+            commit = self._queue.popleft()
+            self.backup.apply(commit)
+            self.version = commit.version
+            if self.version in kept:
+                versions.keep(self.version)
+        if len(self._queue) >= _MAX_QUEUED:
+            return []
+        late, self._unanswered = self._unanswered, []
+        return late
+
+    def note(self) -> None:
+        """The coordinator knows that this copy has caught up."""
+        self.noted = True
+
+    def drop_sums(self) -> None:
+        """Drop the sums of steps that are not committed: they will never be."""
+        self.backup.drop_sums([commit.step for commit in self._queue])
+
+
+class Backups:
+    """All copies of this server by primary: `synced` are in the in-sync set, `joining` are being sent."""
 
     def __init__(self, node: NodeId, make: Callable[[], BlockStore]) -> None:
-        self.followers: dict[NodeId, Follower] = {}
-        self.joiners: dict[NodeId, Joiner] = {}
+        self.synced: dict[NodeId, Backup] = {}
+        self.joining: dict[NodeId, JoiningBackup] = {}
         self._node = node
         self._make = make
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
-        return bool(self.followers or self.joiners)
+        """Whether there is any copy."""
+        return bool(self.synced or self.joining)
+
+    @property
+    def synced_groups(self) -> list[BlockGroup]:
+        """The blocks of each copy that is in sync."""
+        return [backup.group for backup in self.synced.values()]
+
+    @property
+    def groups(self) -> Iterator[BlockGroup]:
+        """The blocks of each copy."""
+        yield from self.synced_groups
+        yield from [joining.group for joining in self.joining.values()]
 
     @property
     def chains(self) -> dict[int, bytes]:
         """The hash chains of all complete copies."""
-        complete = [*self.followers.values(), *(joiner for joiner in self.joiners.values() if joiner.caught_up)]
-        return {block: chain for group in complete for block, chain in group.chains.items()}
+        groups = [*self.synced_groups, *(joining.group for joining in self.joining.values() if joining.caught_up)]
+        return {block: chain for group in groups for block, chain in group.chains.items()}
 
     # ------------------------------------------------------------ placements
 
-    def open(self, assign: Assign, own: Group) -> None:
-        """An incarnation begins: make room for every block anew, `own` ones too."""
-        held, joining = shares(assign.placement, self._node)
-        own.open(assign.spec, [assign.blocks[b] for b in held.pop(self._node, ())])
-        self.followers, self.joiners = {}, {}
-        for primary, blocks in held.items():
-            self.followers[primary] = follower = Follower(self._make())
-            follower.open(assign.spec, [assign.blocks[b] for b in blocks])
-        self._join(assign, joining)
+    def open(self, assign: Assign, own: BlockGroup) -> None:
+        """Allocate all blocks of a placement anew, those of `own` included."""
+        synced, joining = shares(assign.placement, self._node)
+        own.open(assign.spec, [assign.blocks[b] for b in synced.pop(self._node, ())])
+        self.synced = {}
+        for primary, blocks in synced.items():
+            self.synced[primary] = backup = Backup(self._make())
+            backup.group.open(assign.spec, [assign.blocks[b] for b in blocks])
+        self._open_joining(assign, joining)
 
-    def regroup(self, assign: Assign, own: Group) -> int:
-        """Another placement of the same incarnation: blocks go to the group of their primary, with all they have.
+    def regroup(self, assign: Assign, own: BlockGroup) -> int:
+        """Enter another placement of the same incarnation: each block moves to the group of its primary.
 
-        Returns the oldest version that may be there of all of them.
+        Returns the oldest version that all blocks may have.
         """
-        held, joining = shares(assign.placement, self._node)
-        came = [(joiner, tuple(joiner.blocks)) for joiner in self.joiners.values() if joiner.caught_up]
-        groups: list[Group] = [own, *self.followers.values(), *(joiner for joiner, _ in came)]
+        synced, joining = shares(assign.placement, self._node)
+        joined = [(copy, tuple(copy.group.blocks)) for copy in self.joining.values() if copy.caught_up]
+        groups = [own, *self.synced_groups, *(copy.group for copy, _ in joined)]
 
-        def target(primary: NodeId) -> Group:
+        def target(primary: NodeId) -> BlockGroup:
             if primary == self._node:
                 return own
-            if primary not in self.followers:
-                self.followers[primary] = Follower(self._make())
-                self.followers[primary].open(assign.spec, ())
-            return self.followers[primary]
+            if primary not in self.synced:
+                self.synced[primary] = Backup(self._make())
+                self.synced[primary].group.open(assign.spec, ())
+            return self.synced[primary].group
 
-        regroup(groups, held, target, assign.at)
-        self.followers = {primary: group for primary, group in self.followers.items() if primary in held}
-        self._join(assign, joining)
-        wanted = {block for blocks in held.values() for block in blocks}
-        return max((joiner.begun for joiner, blocks in came if not wanted.isdisjoint(blocks)), default=-1)
+        regroup(groups, synced, target, assign.at)
+        self.synced = {primary: backup for primary, backup in self.synced.items() if primary in synced}
+        self._open_joining(assign, joining)
+        wanted = {block for blocks in synced.values() for block in blocks}
+        return max((copy.begun for copy, blocks in joined if not wanted.isdisjoint(blocks)), default=-1)
 
-    def _join(self, assign: Assign, joining: dict[NodeId, list[int]]) -> None:
-        self.joiners = {}
+    def _open_joining(self, assign: Assign, joining: dict[NodeId, list[int]]) -> None:
+        self.joining = {}
         for primary, blocks in joining.items():
-            self.joiners[primary] = joiner = Joiner(self._make(), primary, assign.at)
-            joiner.open(assign.spec, [assign.blocks[b] for b in blocks])
+            self.joining[primary] = copy = JoiningBackup(self._make(), primary, assign.at)
+            copy.group.open(assign.spec, [assign.blocks[b] for b in blocks])
 
     # ------------------------------------------------------------ what primaries send
 
     def replicate(self, sender: NodeId, message: Replicate, payload: Sequence[object], *, over: bool) -> list[Send]:
-        """A sum of the current placement; `over` if its step is committed already. Returns the answer."""
-        reply = Send(sender, Replicated(message.req, message.incarnation, message.epoch))
+        """Store a sum of the current placement, and answer it; `over` says that its step is committed already."""
         if not message.joining:
-            follower = self.followers.get(sender)
-            if follower is not None and not over:
-                follower.install(message, payload)
-            return [reply] if follower is not None else []
-        joiner = self.joiners.get(sender)
-        if joiner is None:
+            backup = self.synced.get(sender)
+            if backup is None:
+                return []
+            if not over:
+                backup.install(message, payload)
+            return [Send(sender, Replicated(message.req, message.incarnation, message.epoch))]
+        joining = self.joining.get(sender)
+        if joining is None:
             return []
-        if not over or joiner.awaits(message.step):
-            joiner.install(message, payload)
-        return joiner.answer(message)
+        if not over or joining.awaits(message.step):
+            joining.backup.install(message, payload)
+        return joining.answer(message)
 
-    def part(self, sender: NodeId, message: CopyPart, payload: Sequence[object]) -> list[Send]:
-        """A part of a copy; returns the answer, and what is said if it was the last."""
-        joiner = self.joiners.get(sender)
-        if joiner is None:
+    def receive(self, sender: NodeId, message: CopyPart, payload: Sequence[object]) -> list[Send]:
+        """Store a part of a copy, and answer it; after the last part the coordinator is told."""
+        joining = self.joining.get(sender)
+        if joining is None:
             return []
-        before, out = joiner.caught_up, joiner.part(message, payload)
-        return out if before or not joiner.caught_up else out + self.tell(message.incarnation, message.epoch)
+        before, out = joining.caught_up, joining.receive(message, payload)
+        return out if before or not joining.caught_up else out + self.report(message.incarnation, message.epoch)
 
     # ------------------------------------------------------------ commits
 
     def apply(self, commit: Commit) -> None:
-        """The next commit of the log."""
-        for follower in self.followers.values():
-            follower.apply(commit)
-        for joiner in self.joiners.values():
-            joiner.queue(commit)
+        """Apply the next commit of the log to the copies in sync, and queue it for those that are being sent."""
+        for backup in self.synced.values():
+            backup.apply(commit)
+        for joining in self.joining.values():
+            joining.queue(commit)
 
     def drain(self, kept: Container[int], incarnation: int, epoch: int) -> list[Send]:
-        """Let those who join catch up as far as they can, and say so when they have."""
+        """Apply queued commits as far as possible, and report copies that have caught up."""
         out: list[Send] = []
-        for joiner in self.joiners.values():
-            before = joiner.caught_up
-            out += joiner.drain(kept)
-            if joiner.caught_up and not before:
-                out += self.tell(incarnation, epoch)
+        for joining in self.joining.values():
+            before = joining.caught_up
+            out += joining.drain(kept)
+            if joining.caught_up and not before:
+                out += self.report(incarnation, epoch)
         return out
 
-    def tell(self, incarnation: int, epoch: int) -> list[Send]:
-        """Who has caught up, as long as the coordinator has not noted it."""
+    def report(self, incarnation: int, epoch: int) -> list[Send]:
+        """Tell the coordinator which copies have caught up, as long as it has not noted it."""
         return [
             Send(COORDINATOR, Copied(incarnation, epoch, primary))
-            for primary, joiner in self.joiners.items()
-            if joiner.caught_up and not joiner.noted
+            for primary, joining in self.joining.items()
+            if joining.caught_up and not joining.noted
         ]
 
-    def noted(self, source: NodeId) -> None:
-        """The coordinator knows that the copy from `source` is complete."""
-        joiner = self.joiners.get(source)
-        if joiner is not None:
-            joiner.noted = True
+    def note(self, source: NodeId) -> None:
+        """The coordinator knows that the copy from `source` has caught up."""
+        joining = self.joining.get(source)
+        if joining is not None:
+            joining.note()
 
     def keep(self, version: int) -> None:
-        """The current version must stay readable. Those who join see to that when they are there."""
-        for follower in self.followers.values():
-            follower.store.keep(version)
+        """Keep the current version readable. A copy that is being sent keeps it once it has reached it."""
+        for group in self.synced_groups:
+            group.store.versions.keep(version)
 
     def release(self, version: int) -> None:
-        """A kept version need not be readable any longer."""
-        for group in chain(self.followers.values(), self.joiners.values()):
-            group.store.release(version)
+        """`version` need not stay readable."""
+        for group in self.groups:
+            group.store.versions.release(version)
 
     def drop_sums(self) -> None:
-        """Whatever is not committed will not be."""
-        for group in chain(self.followers.values(), self.joiners.values()):
-            group.drop_sums()
+        """Drop the sums of steps that are not committed: they will never be."""
+        for backup in self.synced.values():
+            backup.drop_sums()
+        for joining in self.joining.values():
+            joining.drop_sums()

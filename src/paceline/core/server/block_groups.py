@@ -1,4 +1,4 @@
-"""Blocks with one primary, as one server has them: its own, or copies of another's."""
+"""Blocks with one primary, as one server has them: its own blocks, or copies of another server's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.core.server.block_store import BlockStore
 from paceline.types import BlockSpec, Commit, Fence, ModelSpec, NodeId, Placement
 
 
-class Group:
+class BlockGroup:
     """Some blocks in a store of their own, and their hash chains."""
 
     def __init__(self, store: BlockStore) -> None:
@@ -18,52 +18,67 @@ class Group:
         self.chains: dict[int, bytes] = {}
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
-        """Make room; nothing is there yet."""
+        """Allocate `blocks`, which have no values yet, and forget all others."""
         self.blocks = {b.index: b for b in blocks}
         self.chains = dict.fromkeys(self.blocks, START)
         self.store.open(spec, blocks)
 
+    def load(self, folder: str, version: int) -> None:
+        """Fill the open blocks from a checkpoint of `version`.
+
+        Raises:
+            CheckpointError: it is damaged or missing.
+        """
+        self.chains.update(self.store.checkpoints.load(folder, version))
+
+    def copy_in(self, chains: Iterable[tuple[int, bytes]]) -> None:
+        """Take over the hash chains of blocks that another server has sent."""
+        self.chains.update(chains)
+
     def extend(self, commit: Commit, fences: tuple[Fence, ...]) -> None:
-        """`commit` was applied with the attempts `fences`."""
-        # Blocks that came the same way have the same chain: one hash for all of them.
+        """Add `commit`, which was applied with the attempts `fences`, to all hash chains."""
+        # Blocks with the same history have the same chain: one hash for all of them.
         after = {c: extend(c, commit.version, commit.step, fences) for c in set(self.chains.values())}
         self.chains = {block: after[chain] for block, chain in self.chains.items()}
 
-    def hand_over(self, blocks: Sequence[int], to: Group, version: int) -> None:
-        """`blocks` belong to another group from now on, with everything."""
-        to.store.put(version, self.store.take(blocks))
+    def hand_over(self, blocks: Sequence[int], to: BlockGroup, version: int) -> None:
+        """Move `blocks` to another group, with their values, optimizer state, kept versions and chains."""
+        to.store.copies.put(version, self.store.copies.take(blocks))
         for block in blocks:
             to.blocks[block] = self.blocks.pop(block)
             to.chains[block] = self.chains.pop(block)
 
     def drop(self, blocks: Sequence[int]) -> None:
-        """`blocks` are not held here any longer."""
-        self.store.take(blocks)
+        """Forget `blocks`."""
+        self.store.copies.take(blocks)
         for block in blocks:
             del self.blocks[block], self.chains[block]
 
 
 def shares(placement: Placement, node: NodeId) -> tuple[dict[NodeId, list[int]], dict[NodeId, list[int]]]:
-    """What `node` holds, and what it is being sent: blocks by their primary."""
-    held: dict[NodeId, list[int]] = {}
+    """The blocks that `node` has in sync, and those that it is being sent, by their primary."""
+    synced: dict[NodeId, list[int]] = {}
     for block, owner in enumerate(placement.owners):
         if owner == node or (placement.backups and node in placement.backups[block]):
-            held.setdefault(owner, []).append(block)
+            synced.setdefault(owner, []).append(block)
     joining: dict[NodeId, list[int]] = {}
     for server, blocks in placement.joining:
         if server == node:
             for block in blocks:
                 joining.setdefault(placement.owners[block], []).append(block)
-    return held, joining
+    return synced, joining
 
 
 def regroup(
-    groups: Iterable[Group], wanted: Mapping[NodeId, Sequence[int]], target: Callable[[NodeId], Group], version: int
+    groups: Iterable[BlockGroup],
+    wanted: Mapping[NodeId, Sequence[int]],
+    target: Callable[[NodeId], BlockGroup],
+    version: int,
 ) -> None:
-    """Blocks that the server holds go to the group of their primary; what nobody wants is dropped.
+    """Move the blocks of a server to the group of their primary, and drop those that are not `wanted`.
 
     Raises:
-        AssertionError: a block is wanted that no group has: only a member of its in-sync set may go on with it.
+        AssertionError: a wanted block is in no group: only a member of its in-sync set may go on with it.
     """
     sources = list(groups)
     home = {block: group for group in sources for block in group.blocks}
@@ -77,6 +92,6 @@ def regroup(
                 source.hand_over(moved, to, version)
     kept = {block for blocks in wanted.values() for block in blocks}
     for source in sources:
-        left = [b for b in source.blocks if b not in kept]
-        if left:
-            source.drop(left)
+        unwanted = [b for b in source.blocks if b not in kept]
+        if unwanted:
+            source.drop(unwanted)

@@ -1,4 +1,4 @@
-"""Reads that wait for a commit, found without looking at the others."""
+"""Pulls that wait for a version, a step or a watermark, found without a look at the others."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from paceline.types import NodeId
 _Key = tuple[NodeId, tuple[int, ...] | None]
 
 
-class Parking:
-    """Each pull waits for one thing at a time; whoever takes it out looks whether it must wait for another.
+class ParkedPulls:
+    """Each pull waits for one condition; the caller that takes it out checks whether it must wait for another.
 
-    A peer has at most one pull of the same blocks in here: the newest. Repetitions change nothing.
+    A peer has at most one parked pull of the same blocks: the newest. A repetition changes nothing.
     """
 
     def __init__(self) -> None:
         self._pulls: dict[NodeId, dict[tuple[int, ...] | None, Pull]] = {}
-        self._early: list[_Key] = []
+        self._unconditional: list[_Key] = []
         self._by_version: dict[int, list[_Key]] = {}
         self._by_step: dict[int, list[_Key]] = {}
         self._by_watermark: list[tuple[int, int, _Key]] = []
         self._count = 0
 
     def __len__(self) -> int:
-        """Pulls that wait."""
+        """Number of parked pulls."""
         return sum(len(pulls) for pulls in self._pulls.values())
 
-    def wait(
+    def park(
         self,
         sender: NodeId,
         pull: Pull,
@@ -39,7 +39,7 @@ class Parking:
     ) -> None:
         """Park a pull until that version is applied, that step committed or that watermark reached.
 
-        With none of them it waits until there are blocks at all.
+        Without a condition it waits for the next placement.
         """
         pulls = self._pulls.setdefault(sender, {})
         known = pulls.get(pull.blocks)
@@ -55,30 +55,30 @@ class Parking:
             self._count += 1
             heappush(self._by_watermark, (watermark, self._count, key))
         else:
-            self._early.append(key)
+            self._unconditional.append(key)
 
-    def early(self) -> list[tuple[NodeId, Pull]]:
-        """Take out those that came before there was anything to read."""
-        keys, self._early = self._early, []
+    def take_unconditional(self) -> list[tuple[NodeId, Pull]]:
+        """Take out the pulls that wait for a placement."""
+        keys, self._unconditional = self._unconditional, []
         return self._take(keys)
 
-    def restart(self) -> None:
-        """Everything that waits, whatever for, is looked at again with the next `early`."""
-        self._early = [(sender, blocks) for sender, pulls in self._pulls.items() for blocks in pulls]
+    def clear_conditions(self) -> None:
+        """Let every pull wait for the next placement, whatever it waited for."""
+        self._unconditional = [(sender, blocks) for sender, pulls in self._pulls.items() for blocks in pulls]
         self._by_version.clear()
         self._by_step.clear()
         self._by_watermark.clear()
 
-    def committed(self, version: int, step: int, watermark: int) -> list[tuple[NodeId, Pull]]:
-        """Take out those for whom this commit may have been the one."""
+    def take_committed(self, version: int, step: int, watermark: int) -> list[tuple[NodeId, Pull]]:
+        """Take out the pulls whose condition this commit meets."""
         keys = self._by_version.pop(version, [])
         keys += self._by_step.pop(step, [])
         while self._by_watermark and self._by_watermark[0][0] <= watermark:
             keys.append(heappop(self._by_watermark)[2])
         return self._take(keys)
 
-    def forget(self, peer: NodeId) -> None:
-        """Nobody waits there any more."""
+    def drop(self, peer: NodeId) -> None:
+        """Drop the pulls of `peer`."""
         self._pulls.pop(peer, None)
 
     def _take(self, keys: list[_Key]) -> list[tuple[NodeId, Pull]]:

@@ -1,4 +1,4 @@
-"""A server tries to reach others that it could not, since the coordinator asks it to."""
+"""Probes: the coordinator asks this server to try whether it reaches another one."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from paceline.core.effects import Send
 from paceline.messages import Hail, Reachable, Try
 from paceline.types import COORDINATOR, NodeId
 
-_LASTS_S = 3.0  # the coordinator asks again as long as it wants to know
+_LASTS_S = 3.0  # the coordinator renews a probe as long as it needs the answer
 
 
-class Probing:
-    """Peers to be tried; the first answer is told."""
+class Probes:
+    """Servers to be reached; the first answer of each is reported."""
 
     def __init__(self) -> None:
-        self._tried: dict[NodeId, tuple[str, float]] = {}
+        self._probes: dict[NodeId, tuple[str, float]] = {}
 
     def begin(self, message: Try, now: float) -> list[Send]:
-        """Try that one for a while, beginning now."""
+        """Probe a server for a while, beginning now."""
         self.tick(now)
-        self._tried[message.peer] = message.address, now + _LASTS_S
+        self._probes[message.peer] = message.address, now + _LASTS_S
         return [Send(message.peer, Hail())]
 
     def tick(self, now: float) -> None:
-        """Whom nobody asks for any more is not tried any longer."""
-        if self._tried:
-            self._tried = {peer: tried for peer, tried in self._tried.items() if tried[1] > now}
+        """Drop probes that were not renewed."""
+        if self._probes:
+            self._probes = {peer: probe for peer, probe in self._probes.items() if probe[1] > now}
 
     def greet(self, peer: NodeId) -> list[Send]:
-        """The session with `peer` came up."""
-        return [Send(peer, Hail())] if peer in self._tried else []
+        """The session with `peer` is up."""
+        return [Send(peer, Hail())] if peer in self._probes else []
 
     def answered(self, peer: NodeId) -> list[Send]:
-        """`peer` has answered."""
-        return [Send(COORDINATOR, Reachable(peer))] if self._tried.pop(peer, None) is not None else []
+        """`peer` has answered: report it once."""
+        return [Send(COORDINATOR, Reachable(peer))] if self._probes.pop(peer, None) is not None else []
 
     @property
     def peers(self) -> dict[NodeId, str]:
-        """Who is to be reached, and where they listen."""
-        return {peer: address for peer, (address, _) in self._tried.items()}
+        """The servers to be reached, and where they listen."""
+        return {peer: address for peer, (address, _) in self._probes.items()}

@@ -1,12 +1,22 @@
-"""What a server holds of a step that is not committed yet: attempts on its slots, and what became of them."""
+"""Steps that are not committed yet: which attempts count, what is summed, when a step is ready. Rules 1 to 4."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from paceline.messages import Push, Ready, Receipt, Seal
-from paceline.types import Fence
+from paceline.core.coordinator.membership import RunningTime
+from paceline.core.effects import Send
+from paceline.core.server.assignment import Assignment
+from paceline.core.server.block_groups import BlockGroup
+from paceline.core.server.block_store import SealedAttempt, SumKey
+from paceline.core.server.held_versions import HeldVersions
+from paceline.core.server.plan import KnownPlan
+from paceline.core.server.refusals import Refusals
+from paceline.core.server.replication import Replication
+from paceline.core.window import admits
+from paceline.messages import Choose, Push, PushAck, Ready, Receipt, Seal, Summed
+from paceline.types import COORDINATOR, INIT_STEP, Commit, Fence, NodeId
 
 
 @dataclass(slots=True)
@@ -20,11 +30,11 @@ class Attempt:
 
     @property
     def whole(self) -> bool:
-        """Sealed, and the sealed push of every block is here."""
+        """Whether it is sealed, and the sealed push of every block is here."""
         return self.seal is not None and all(self.revs.get(b) == rev for b, rev in self.seal.revs)
 
     def take(self, push: Push, payload: Sequence[object]) -> dict[int, tuple[int, object]]:
-        """Add a push; returns the blocks that are new or newer than what was here, as (rev, payload)."""
+        """Add a push; returns the blocks that are new, or newer than those before, as (rev, payload)."""
         fresh: dict[int, tuple[int, object]] = {}
         for frame, content in zip(push.blocks, payload, strict=True):
             if frame.rev > self.revs.get(frame.block, -1):
@@ -35,10 +45,21 @@ class Attempt:
             self.seal = push.seal
         return fresh
 
+    def take_out(self, slot: int, fence: Fence) -> SealedAttempt:
+        """The sealed attempt; its payloads are not kept here any longer."""
+        seal, payloads = self.seal, self.payloads
+        assert seal is not None
+        self.payloads = {}
+        sealed = {b: payloads[b] for b, _ in seal.revs}
+        return SealedAttempt(seal.weight, frozenset(seal.absent), sealed, slot, fence, dict(seal.revs))
+
 
 @dataclass(slots=True)
 class StepSum:
-    """What has arrived for one step that is not committed yet."""
+    """What has arrived for one step that is not committed yet.
+
+    `summed` counts the slots that are added, in slot order; `told` is the count that the coordinator was last told.
+    """
 
     num_slots: int
     attempts: dict[int, dict[Fence, Attempt]] = field(default_factory=dict)
@@ -48,3 +69,218 @@ class StepSum:
     bases: list[int] = field(default_factory=list)
     summed: int = 0
     told: int = 0
+
+
+class StepSums:
+    """The steps of this server's own blocks that are not committed yet."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        plan: KnownPlan,
+        versions: HeldVersions,
+        own: BlockGroup,
+        replication: Replication,
+        refusals: Refusals,
+        running: RunningTime,
+    ) -> None:
+        self._assignment = assignment
+        self._plan = plan
+        self._versions = versions
+        self._own = own
+        self._replication = replication
+        self._refusals = refusals
+        self._running = running
+        self._steps: dict[int, StepSum] = {}
+
+    @property
+    def steps(self) -> Mapping[int, StepSum]:
+        """What has arrived, by step."""
+        return self._steps
+
+    def is_whole(self, step: int) -> bool:
+        """Whether a slot of this step counts only as one whole attempt."""
+        return self._assignment.whole or step == INIT_STEP or self._plan.schedule.window(step) != 0
+
+    # ------------------------------------------------------------ pushes
+
+    def push(self, sender: NodeId, push: Push, payload: Sequence[object], now: float) -> list[Send]:
+        """Take one push of a worker, and answer it."""
+        problem = self._check(push)
+        if problem is not None:
+            return self._refusals.refuse(sender, push.req, *problem)
+        if self._versions.is_over(push.step):
+            return [Send(sender, PushAck(push.req, "late"))]
+        step = self._steps.get(push.step)
+        if step is None:
+            step = self._steps[push.step] = StepSum(self._plan.schedule.num_slots(push.step))
+        if push.slot in step.chosen:
+            return [Send(sender, PushAck(push.req, "duplicate"))]
+        attempts = step.attempts.setdefault(push.slot, {})
+        attempt = attempts.get(push.fence)
+        if attempt is None:
+            attempt = attempts[push.fence] = Attempt(push.base)
+        if attempt.whole:
+            return [Send(sender, PushAck(push.req, "duplicate"))]
+        fresh = attempt.take(push, payload)
+        if push.seal is None and fresh and not self.is_whole(push.step):
+            key = SumKey(push.step, None)
+            self._own.store.sums.anticipate(key, push.slot, push.fence, push.weight, fresh)
+        # What the step waits for goes out first; the worker needs its answer only to reuse memory.
+        out: list[Send] = []
+        if attempt.whole:
+            out += self._complete(push, step, attempt, now)
+        return [*out, Send(sender, PushAck(push.req, "held"))]
+
+    def _check(self, push: Push) -> tuple[str, str] | None:
+        """The rule that a push breaks, and the details."""
+        incarnation, epoch = self._assignment.at
+        if not self._assignment.entered or (push.incarnation, push.epoch) > (incarnation, epoch):
+            return "plan", "this server does not hold these blocks yet"
+        if push.incarnation != incarnation:
+            return "incarnation", f"this is incarnation {incarnation}, not {push.incarnation}"
+        if push.epoch != epoch:
+            return "epoch", f"blocks are placed by epoch {epoch}, not {push.epoch}"
+        if push.fence.generation > self._assignment.generation:
+            return "plan", f"generation {push.fence.generation} has not spoken here yet"
+        if self._versions.is_over(push.step):
+            return None
+        schedule = self._plan.schedule
+        if not schedule.covers(push.step):
+            return "plan", f"step {push.step} is not planned yet"
+        if not 0 <= push.slot < schedule.num_slots(push.step):
+            return "slot", f"step {push.step} has no slot {push.slot}"
+        if push.step != INIT_STEP:
+            mark = self._versions.mark(push.base)
+            if mark is None or not admits(schedule.window(push.step), push.step, mark):
+                return "stale", f"step {push.step} may not be computed on version {push.base}"
+        return self._check_blocks(push)
+
+    def _check_blocks(self, push: Push) -> tuple[str, str] | None:
+        blocks = self._own.blocks
+        for frame in push.blocks:
+            block = blocks.get(frame.block)
+            if block is None:
+                return "block", f"block {frame.block} is not held here"
+            if (frame.dtype, frame.numel) != (block.dtype, block.numel):
+                expected = f"{block.numel} {block.dtype}"
+                return "block", f"block {frame.block} is {expected}, not {frame.numel} {frame.dtype}"
+        if push.seal is not None and any(b not in blocks for b, _ in push.seal.revs):
+            return "block", "the seal names a block that is not held here"
+        return None
+
+    def _complete(self, push: Push, step: StepSum, attempt: Attempt, now: float) -> list[Send]:
+        """An attempt is here in full: it counts if attempts are interchangeable; otherwise the coordinator chooses."""
+        number, slot, fence = push.step, push.slot, push.fence
+        if not self.is_whole(number):
+            step.chosen[slot] = fence
+            return self._advance(number, step, now)
+        if step.num_slots > 1:
+            receipt = Receipt(*self._assignment.at, number, slot, fence)
+            step.receipts[slot, fence] = receipt
+            return [Send(COORDINATOR, receipt)]
+        key = SumKey(number, fence)
+        self._own.store.sums.add(key, attempt.take_out(slot, fence))
+        return self._ready(number, step, (fence,), key, [attempt.base], now)
+
+    def choose(self, message: Choose, now: float) -> list[Send]:
+        """The coordinator has chosen the attempt of a slot that counts."""
+        step = self._steps.get(message.step)
+        current = (message.incarnation, message.epoch) == self._assignment.at
+        if not current or step is None or message.slot in step.chosen:
+            return []
+        step.chosen[message.slot] = message.fence
+        for slot, fence in [k for k in step.receipts if k[0] == message.slot]:
+            del step.receipts[slot, fence]
+        return self._advance(message.step, step, now)
+
+    def _advance(self, number: int, step: StepSum, now: float) -> list[Send]:
+        """Sum in slot order as far as the chosen attempts reach; later slots wait."""
+        key = SumKey(number, None)
+        while step.summed < step.num_slots and step.summed in step.chosen:
+            fence = step.chosen[step.summed]
+            attempt = step.attempts.pop(step.summed)[fence]
+            step.bases.append(attempt.base)
+            self._own.store.sums.add(key, attempt.take_out(step.summed, fence))
+            step.summed += 1
+        if step.summed == step.num_slots:
+            if step.ready:
+                return []
+            fences = tuple(step.chosen[i] for i in range(step.num_slots))
+            return self._ready(number, step, fences, key, step.bases, now)
+        hold = self._assignment.hold
+        if hold and step.num_slots > hold and step.summed - step.told >= max(1, hold // 4):
+            step.told = step.summed
+            return [self._summed(number, step)]
+        return []
+
+    def _summed(self, number: int, step: StepSum) -> Send:
+        return Send(COORDINATOR, Summed(*self._assignment.at, number, step.told))
+
+    def _ready(
+        self, number: int, step: StepSum, fences: tuple[Fence, ...], key: SumKey, bases: list[int], now: float
+    ) -> list[Send]:
+        """The sum is complete: it is ready once every copy of these blocks has it."""
+        stale = lag = 0
+        if number != INIT_STEP:
+            stale, lag = self._versions.age(number, bases)
+        sums = self._own.store.sums
+        ready = Ready(*self._assignment.at, number, fences, stale, lag, sums.partials(key))
+        sums.expect_commit(key)
+        if self._replication.targets:
+            return self._replication.send(key, ready, self._running.advance(now))
+        step.ready[fences] = ready
+        return [Send(COORDINATOR, ready)]
+
+    def replicated(self, ready: Ready) -> list[Send]:
+        """Every copy has the sum that `ready` tells of."""
+        step = self._steps.get(ready.step)
+        if step is None:
+            return []
+        step.ready[ready.fences] = ready
+        return [Send(COORDINATOR, ready)]
+
+    def repeat(self) -> list[Send]:
+        """Everything that the coordinator has not answered with a choice or a commit."""
+        out: list[Send] = []
+        for number, step in self._steps.items():
+            out += [Send(COORDINATOR, m) for m in (*step.receipts.values(), *step.ready.values())]
+            if step.told and not step.ready:
+                out.append(self._summed(number, step))
+        return out
+
+    # ------------------------------------------------------------ ends of steps
+
+    def apply(self, commit: Commit) -> None:
+        """Turn the sum that the log names into the next version of this server's own blocks."""
+        step = self._steps[commit.step]
+        apart = commit.fences in step.ready and step.summed == 0
+        key = SumKey(commit.step, commit.fences[0] if apart else None)
+        if not apart:
+            assert step.summed == step.num_slots, f"commit of step {commit.step} before it was ready"
+        fences = commit.fences if apart else tuple(step.chosen[i] for i in range(step.num_slots))
+        self._own.store.apply(key, commit)
+        self._own.extend(commit, fences)
+        step.ready.pop(commit.fences, None)
+        self._replication.applied(commit.step, fences)
+        self._drop(commit.step, apart=apart)
+
+    def _drop(self, number: int, *, apart: bool) -> None:
+        """Forget the attempts of a step; `apart` says that each attempt has its own sum, to be dropped as well."""
+        step = self._steps.pop(number)
+        if apart:
+            for fences in {*step.ready, *self._replication.pending(number)}:
+                self._own.store.sums.drop(SumKey(number, fences[0]))
+        self._replication.forget(number)
+
+    def drop_all(self) -> None:
+        """Drop all attempts and sums: they will never be committed."""
+        for number in list(self._steps):
+            summed = self._steps[number].summed > 0
+            if summed or not self.is_whole(number):
+                self._own.store.sums.drop(SumKey(number, None))
+            self._drop(number, apart=not summed)
+
+    def reset(self) -> None:
+        """Forget all steps: an incarnation begins. The store forgets its sums when it is opened."""
+        self._steps.clear()

@@ -372,18 +372,18 @@ def test_a_server_freezes_the_version_that_its_commit_says_and_tells_until_it_is
     kit = ServerKit(segment(slots=1, end_step=10, data_len=20))
     kit.push(0, 0, 5)
     row = Commit(0, 1, 0, (fence(5),), HYPER, 1.0, False, 0, 0)
-    kit.tell(Committed(1, kit.core.epoch, row, save=True))
+    kit.tell(Committed(1, kit.core.assignment.epoch, row, save=True))
     assert kit.store.saved == [1]
-    assert kit.core.saving == 1
-    chains = dict(kit.core.chains)
+    assert kit.core.saving.version == 1
+    chains = dict(kit.core.own.chains)
     kit.push(1, 0, 6, base=1)
     kit.commit(2, 1, 6)
-    assert kit.core.chains != chains, "training goes on"
+    assert kit.core.own.chains != chains, "training goes on"
     (saved,) = sent(kit.core.saved(1, (), ""), Saved)
     assert dict(saved.chains) == chains, "the chains are those of the frozen version"
     assert sent(kit.core.tick(9.0), Saved) == [saved]
     kit.tell(SaveOver(1, 0, 1))
-    assert kit.core.saving is None
+    assert kit.core.saving.version is None
     assert sent(kit.core.tick(99.0), Saved) == []
     assert kit.core.saved(1, (), "") == [], "given up: nobody is told"
 

@@ -148,20 +148,20 @@ def test_time_in_which_the_primary_was_stopped_is_nobody_elses_silence() -> None
 
 def test_a_backup_applies_what_its_primary_summed_with_the_fences_that_it_used() -> None:
     server = Server("s1", placement(1, ("s0", "s1"))).begin()
-    follower, before = server.core.copies.followers["s0"], dict(server.core.copies.followers["s0"].chains)
+    follower, before = server.core.backups.synced["s0"], dict(server.core.backups.synced["s0"].group.chains)
     (reply,) = sent(server.replicate("s0", 0, 7), Replicated)
     assert reply.req == 7
     server.tell(
-        Committed(1, server.core.epoch, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0))
+        Committed(1, server.core.assignment.epoch, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0))
     )  # attempts are interchangeable
-    store = follower.store
+    store = follower.group.store
     assert isinstance(store, Recorder)
     assert [key for key, _ in store.applied] == [SumKey(INIT_STEP, fence(1)), SumKey(0, None)]
     other = Server("s1", placement(1, ("s0", "s1"))).begin()
     other.replicate("s0", 0, 8)
-    other.tell(Committed(1, other.core.epoch, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0)))
-    assert follower.chains != before
-    assert follower.chains != other.core.copies.followers["s0"].chains, "the chain tells who was summed"
+    other.tell(Committed(1, other.core.assignment.epoch, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0)))
+    assert follower.group.chains != before
+    assert follower.group.chains != other.core.backups.synced["s0"].group.chains, "the chain tells who was summed"
 
 
 def test_a_backup_tells_its_chains_when_a_version_goes_to_a_checkpoint() -> None:
@@ -170,7 +170,7 @@ def test_a_backup_tells_its_chains_when_a_version_goes_to_a_checkpoint() -> None
     row = Commit(0, 1, 0, (fence(7),), HYPER, 1.0, False, 0, 0)
     (told,) = sent(server.tell(Committed(1, 1, row, save=True)), Chained)
     assert told.version == 1
-    assert dict(told.chains) == server.core.copies.followers["s0"].chains
+    assert dict(told.chains) == server.core.backups.synced["s0"].group.chains
     assert len(told.chains) == ALL
 
 
@@ -178,7 +178,7 @@ def test_a_sum_is_taken_once_and_answered_again() -> None:
     server = Server("s1", placement(1, ("s0", "s1"))).begin()
     for _ in range(3):
         assert len(sent(server.replicate("s0", 0, 7), Replicated)) == 1
-    store = server.core.copies.followers["s0"].store
+    store = server.core.backups.synced["s0"].group.store
     assert isinstance(store, Recorder)
     assert len(store.installed) == 2
     server.commit(1, 7)
@@ -198,7 +198,7 @@ def test_a_sum_of_a_placement_that_has_not_begun_here_waits_and_one_of_an_older_
 def test_nobody_but_the_primary_replicates() -> None:
     server = Server("s1", placement(1, ("s0", "s1"))).begin()
     assert server.replicate("s2", 0, 7) == []
-    assert server.core.copies.followers["s0"].sums == {}
+    assert server.core.backups.synced["s0"].sums == {}
 
 
 # ---------------------------------------------------------------- another placement
@@ -206,18 +206,18 @@ def test_nobody_but_the_primary_replicates() -> None:
 
 def test_a_promoted_server_goes_on_with_what_it_has() -> None:
     server = Server("s1", placement(1, ("s0", "s1"), ("s1", "s0"))).begin()
-    chains = dict(server.core.copies.followers["s0"].chains) | dict(server.core.chains)
+    chains = dict(server.core.backups.synced["s0"].group.chains) | dict(server.core.own.chains)
     assert server.say("worker-0", Pull(1, 0, 2, 0, blocks=(0, 1))) == [], "parked: its reader is further"
     out = server.tell(server.assign(placement(2, ("s1",)), at=0))
     assert [r.version for r in sent(out, PullReply, "worker-0")] == [0]
-    assert dict(server.core.chains) == chains
-    assert server.core.copies.followers == {}
+    assert dict(server.core.own.chains) == chains
+    assert server.core.backups.synced == {}
 
 
 def test_a_server_that_is_out_of_all_sets_holds_nothing() -> None:
     server = Server("s1", placement(1, ("s0", "s1"))).begin()
     server.tell(server.assign(placement(2, ("s0",)), at=7))
-    assert not server.core.copies
+    assert not server.core.backups
     assert sent(server.core.tick(10.0), Beat)[0].applied == -2
     assert server.commit(1, 5) == []
 
@@ -239,12 +239,12 @@ def test_a_copy_is_complete_when_it_has_caught_up() -> None:
     (ack,) = sent(caught_up, CopyPartAck, "s0")
     primary.say("s1", ack)
     primary.commit(1, 5)
-    assert joiner.core.copies.joiners["s0"].chains == primary.core.chains
+    assert joiner.core.backups.joining["s0"].group.chains == primary.core.own.chains
     assert len(sent(joiner.core.tick(2.0), Copied)) == 1
     joiner.tell(CopyOver(1, 0, 2, "s0"))
     assert sent(joiner.core.tick(3.0), Copied) == []
     joiner.tell(joiner.assign(placement(3, ("s1", "s0")), at=1))
-    assert joiner.core.chains == primary.core.chains
+    assert joiner.core.own.chains == primary.core.own.chains
 
 
 def test_a_copy_is_said_to_be_complete_at_once() -> None:
@@ -281,7 +281,7 @@ def test_a_copy_is_not_complete_while_the_sum_of_a_commit_is_missing() -> None:
     joiner.commit(1, 5)
     assert sent(joiner.say("s0", part.message, part.payload), Copied) == []
     assert sent(joiner.core.tick(1.0), Copied) == []
-    assert joiner.core.copies.chains == {}, "nor is it compared with others"
+    assert joiner.core.backups.chains == {}, "nor is it compared with others"
     assert len(sent(joiner.say("s0", asked, ()), Copied)) == 1
 
 
@@ -308,12 +308,12 @@ def test_sums_that_a_copy_waits_for_are_not_dropped_when_the_job_ends_before_it_
     stopped = plan(segment(slots=1, end_step=20), segment(step=2, slots=1, end_step=2), final=2)
     for server in (primary, joiner):
         server.tell(stopped)
-    store = joiner.core.copies.joiners["s0"].store
+    store = joiner.core.backups.joining["s0"].group.store
     assert isinstance(store, Recorder)
     assert store.dropped == [SumKey(2, None)], "nobody will commit it"
     assert len(sent(joiner.say("s0", part.message, part.payload), Copied)) == 1
     assert [commit.version for _, commit in store.applied] == [1, 2]
-    assert joiner.core.copies.joiners["s0"].chains == primary.core.chains
+    assert joiner.core.backups.joining["s0"].group.chains == primary.core.own.chains
 
 
 def test_a_copy_that_is_not_complete_is_begun_again_by_the_next_placement() -> None:
@@ -323,7 +323,7 @@ def test_a_copy_that_is_not_complete_is_begun_again_by_the_next_placement() -> N
     (part,) = [s.message for s in primary.tell(primary.assign(again, at=0)) if isinstance(s.message, CopyPart)]
     assert isinstance(part, CopyPart)
     assert {f.block for f in part.frames} == {0}
-    assert joiner.core.copies.joiners["s0"].caught_up is False
+    assert joiner.core.backups.joining["s0"].caught_up is False
 
 
 def test_a_version_that_must_stay_readable_is_kept_of_blocks_that_came_from_elsewhere_too() -> None:
@@ -331,7 +331,9 @@ def test_a_version_that_must_stay_readable_is_kept_of_blocks_that_came_from_else
     (asked,) = sent(server.push(INIT_STEP, 1), Replicate)
     server.say("s0", Replicated(asked.req, 0, 1))
     server.replicate("s0", INIT_STEP, 1)
-    server.tell(Committed(1, server.core.epoch, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0)))
+    server.tell(
+        Committed(1, server.core.assignment.epoch, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0))
+    )
     own = server.stores[0]
     assert own.kept == [0]
     server.tell(server.assign(placement(2, ("s1",)), at=0))
@@ -343,7 +345,9 @@ def test_a_version_from_before_a_copy_was_begun_is_not_readable_of_it() -> None:
     """Nobody needs it any more, but this server may not have heard that when it is promoted."""
     server = Server("s1", placement(1, ("s0", "s1"), ("s0",)))
     server.replicate("s0", INIT_STEP, 1)
-    server.tell(Committed(1, server.core.epoch, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0)))
+    server.tell(
+        Committed(1, server.core.assignment.epoch, Commit(0, 0, INIT_STEP, (fence(1),), HYPER, 1.0, True, 0, 0))
+    )
     server.replicate("s0", 0, 2)
     server.commit(1, 2)
     server.tell(server.assign(placement(2, ("s0", "s1"), ("s0",), joining=(("s1", (1,)),)), at=1))

@@ -9,7 +9,7 @@ from tests.kit.core import BLOCKS, Recorder, ServerKit, fence, frame, model, pla
 from paceline.core.effects import Send
 from paceline.core.server.block_store import SumKey
 from paceline.core.server.dispatch import ServerCore
-from paceline.core.server.parked_pulls import Parking
+from paceline.core.server.parked_pulls import ParkedPulls
 from paceline.messages import (
     Abort,
     Assign,
@@ -42,8 +42,8 @@ def test_what_is_wrong_with_a_push_is_named_and_counted() -> None:
     assert refusal(server.push(0, 0, 5, blocks=(frame(0), msgspec.structs.replace(frame(1), numel=1)))) == "block"
     assert refusal(server.push(0, 0, 5, blocks=(frame(0), msgspec.structs.replace(frame(1), dtype="int8")))) == "block"
     assert refusal(server.push(0, 0, 5, sealed={9: 0})) == "block"
-    assert server.core.refused == {"epoch": 1, "slot": 2, "plan": 1, "block": 4}
-    assert server.core.steps == {}
+    assert server.core.refusals.counts == {"epoch": 1, "slot": 2, "plan": 1, "block": 4}
+    assert server.core.step_sums.steps == {}
     assert server.store.added[1:] == []
 
 
@@ -64,8 +64,8 @@ def test_an_assignment_is_taken_once() -> None:
     server = ServerKit()
     placement = Placement(1, ("elsewhere",) * len(BLOCKS), {"elsewhere": "there"})
     assert server.tell(Assign(1, 0, placement, model(), BLOCKS, True)) == []
-    assert server.core.applied == 0
-    assert set(server.core.blocks) == {b.index for b in BLOCKS}
+    assert server.core.versions.applied == 0
+    assert set(server.core.own.blocks) == {b.index for b in BLOCKS}
 
 
 def test_a_server_opens_only_its_own_blocks() -> None:
@@ -83,7 +83,7 @@ def test_the_plan_says_how_many_slots_a_step_has() -> None:
     assert len(sent(server.push(1, 0, 7), Ready)) == 1, "the last step has one slot only"
     server.tell(plan(segment(data_len=6, end_step=2), segment(step=2, end_step=4, data_len=8)))
     server.tell(plan(segment(data_len=6, end_step=2)))
-    assert len(server.core.schedule.segments) == 2, "an older plan that arrives late changes nothing"
+    assert len(server.core.plan.schedule.segments) == 2, "an older plan that arrives late changes nothing"
 
 
 def test_a_plan_of_a_higher_revision_replaces_the_whole_schedule() -> None:
@@ -92,9 +92,9 @@ def test_a_plan_of_a_higher_revision_replaces_the_whole_schedule() -> None:
     replaced = (first, segment(step=1, offset=4, slots=4, data_len=20, end_step=3))
     server.tell(plan(*replaced, revision=2))
     server.tell(plan(first, segment(step=1, offset=4, slots=1, data_len=20, end_step=9), revision=3))
-    assert [s.slots for s in server.core.schedule.segments] == [2, 1], "as many segments as before, and one is another"
+    assert [s.slots for s in server.core.plan.schedule.segments] == [2, 1], "one segment is replaced"
     server.tell(plan(*replaced, revision=2))
-    assert [s.slots for s in server.core.schedule.segments] == [2, 1], "a lower revision is ignored"
+    assert [s.slots for s in server.core.plan.schedule.segments] == [2, 1], "a lower revision is ignored"
     (beat, *_) = sent(server.core.tick(9.0), Beat)
     assert beat.revision == 3
     server.push(0, 0, 5)
@@ -214,16 +214,16 @@ def test_a_reader_that_is_gone_is_forgotten() -> None:
 
 
 def test_parked_reads_are_found_by_what_they_wait_for() -> None:
-    parking = Parking()
-    parking.wait("a", Pull(1, 0, 1, 3), version=3)
-    parking.wait("b", Pull(1, 0, 1, -1), watermark=2)
-    parking.wait("c", Pull(1, 0, 1, -1), step=7)
-    parking.wait("d", Pull(1, 0, 1, -1))
-    assert len(parking) == 4
-    assert [s for s, _ in parking.early()] == ["d"]
-    assert parking.committed(2, 6, 1) == []
-    assert [s for s, _ in parking.committed(3, 7, 2)] == ["a", "c", "b"]
-    assert len(parking) == 0
+    parked = ParkedPulls()
+    parked.park("a", Pull(1, 0, 1, 3), version=3)
+    parked.park("b", Pull(1, 0, 1, -1), watermark=2)
+    parked.park("c", Pull(1, 0, 1, -1), step=7)
+    parked.park("d", Pull(1, 0, 1, -1))
+    assert len(parked) == 4
+    assert [s for s, _ in parked.take_unconditional()] == ["d"]
+    assert parked.take_committed(2, 6, 1) == []
+    assert [s for s, _ in parked.take_committed(3, 7, 2)] == ["a", "c", "b"]
+    assert len(parked) == 0
 
 
 def test_progress_is_told_only_when_slots_must_wait_for_it() -> None:
@@ -250,10 +250,10 @@ def test_when_a_job_was_stopped_nothing_is_held_beyond_its_last_version(window: 
     closing = segment(step=1, offset=4, end_step=1, slots=slots, window=window)
     stopped = plan(segment(slots=slots, data_len=40, window=window, end_step=10), closing, final=1)
     server.tell(stopped)
-    assert server.core.steps == {}
+    assert server.core.step_sums.steps == {}
     assert server.store.dropped == [SumKey(1, None if slots == 2 else fence(7))]
     assert sent(server.push(1, 0, 8, base=1), PushAck)[0].outcome == "late"
-    assert server.core.steps == {}
+    assert server.core.step_sums.steps == {}
 
 
 def test_a_commit_that_is_still_on_its_way_keeps_what_it_needs() -> None:
@@ -263,7 +263,7 @@ def test_a_commit_that_is_still_on_its_way_keeps_what_it_needs() -> None:
     server.tell(plan(first, segment(slots=1, step=1, offset=2, end_step=1, window=3), final=1))
     server.commit(1, 2, 7)
     assert [c.step for _, c in server.store.applied] == [INIT_STEP, 2]
-    assert server.core.steps == {}
+    assert server.core.step_sums.steps == {}
 
 
 def test_the_end_of_the_job_is_remembered() -> None:
@@ -279,7 +279,7 @@ def test_marks_of_versions_that_nobody_may_use_are_forgotten() -> None:
     for step in range(50):
         server.push(step, 0, 5 + step)
         server.commit(step + 1, step, 5 + step)
-    assert len(server.core._marks) == 3
+    assert len(server.core.versions._marks) == 3
 
 
 def test_provisional_blocks_are_told_beforehand_where_attempts_are_interchangeable() -> None:
@@ -303,8 +303,7 @@ def test_a_large_answer_comes_in_parts_in_model_order() -> None:
     (whole,) = kit.say(Pull(90, 0, 1, 0))
     assert isinstance(whole.message, PullReply)
     assert (whole.message.part, whole.message.parts) == (0, 1)
-    kit.core.part_nbytes = 1
-    parts = kit.say(Pull(91, 0, 1, 0))
+    parts = ServerKit(part_nbytes=1).say(Pull(91, 0, 1, 0))
     assert [(s.message.part, s.message.parts) for s in parts if isinstance(s.message, PullReply)] == [(0, 2), (1, 2)]
     assert [b.block for s in parts if isinstance(s.message, PullReply) for b in s.message.blocks] == [0, 1]
     assert [p for s in parts for p in s.payload] == list(whole.payload)

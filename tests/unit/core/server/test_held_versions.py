@@ -16,7 +16,7 @@ from paceline.blocks.sums import Rooms
 from paceline.blocks.tensors import bytes_of
 from paceline.blocks.torch_optimizers import optimizer_class
 from paceline.core.layout import cut
-from paceline.core.server.block_store import SumKey
+from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.server.dense_store import DenseStore
 from paceline.transport.memory.arena import Arena
 from paceline.types import INIT_STEP, BlockSpec, Commit, Fence, Hyper, Kind, ModelSpec, OptimizerSpec, TensorSpec
@@ -61,7 +61,7 @@ def opened(name: str, memory: Arena | None = None, clip_norm: float | None = Non
         hyper[0]["momentum"] = 0.9
     store, sender = DenseStore(memory=memory), Sender()
     store.open(ModelSpec(TENSORS, OptimizerSpec(name, hyper), clip_norm), BLOCKS)
-    store.add(SumKey(INIT_STEP, None), 1.0, frozenset(), sender.frames("initial"))
+    store.sums.add(SumKey(INIT_STEP, None), SealedAttempt(1.0, frozenset(), sender.frames("initial")))
     apply(store, hyper, INIT_STEP)
     assert sender.held() == set()
     return store, sender, hyper
@@ -76,7 +76,9 @@ def test_gradients_are_held_until_they_are_summed_and_never_after_the_update(nam
     store, sender, hyper = opened(name)
     for step in range(4):
         for slot in range(4):
-            store.add(SumKey(step, None), 1.0, frozenset(), sender.frames(f"{step}/{slot}"), slot=slot)
+            store.sums.add(
+                SumKey(step, None), SealedAttempt(1.0, frozenset(), sender.frames(f"{step}/{slot}"), slot=slot)
+            )
             assert len(sender.held()) <= 2, "the first one and the last one"
         apply(store, hyper, step)
         assert sender.held() == set()
@@ -92,7 +94,7 @@ def test_an_only_gradient_is_used_where_it_lies_and_let_go(name: str) -> None:
     store, sender = DenseStore(), Sender()
     store.open(ModelSpec(specs, OptimizerSpec(name, hyper)), blocks)
     for step in range(INIT_STEP, 3):
-        store.add(SumKey(step, None), 1.0, frozenset(), sender.frames(str(step), blocks))
+        store.sums.add(SumKey(step, None), SealedAttempt(1.0, frozenset(), sender.frames(str(step), blocks)))
         assert sender.held() == {str(step)}
         apply(store, hyper, step)
         assert sender.held() == set()
@@ -111,7 +113,7 @@ def test_sums_are_made_in_the_same_memory_step_after_step(monkeypatch: pytest.Mo
     store, sender, hyper = opened("SGD")
     for step in range(4):
         for slot in range(4):
-            store.add(SumKey(step, None), 1.0, frozenset(), sender.frames("g"), slot=slot)
+            store.sums.add(SumKey(step, None), SealedAttempt(1.0, frozenset(), sender.frames("g"), slot=slot))
         apply(store, hyper, step)
         places.append(set())
     assert len(places[0]) == len(BLOCKS)
@@ -122,9 +124,11 @@ def test_with_clipping_every_gradient_but_an_only_one_is_summed_at_once() -> Non
     store, sender, hyper = opened("SGD", clip_norm=1.0)
     for step in range(2):
         for slot in range(3):
-            store.add(SumKey(step, None), 1.0, frozenset(), sender.frames(f"{step}/{slot}"), slot=slot)
+            store.sums.add(
+                SumKey(step, None), SealedAttempt(1.0, frozenset(), sender.frames(f"{step}/{slot}"), slot=slot)
+            )
             assert len(sender.held()) == (1 if slot == 0 else 0)
-        store.partials(SumKey(step, None))
+        store.sums.expect_commit(SumKey(step, None))
         apply(store, hyper, step)
         assert sender.held() == set()
 
@@ -144,7 +148,7 @@ def test_what_was_added_early_is_held_until_it_is_sealed_or_dropped() -> None:
         for slot in range(2):  # other pushes of the same attempts than were expected
             revs = dict.fromkeys((b.index for b in BLOCKS), 1)
             frames = sender.frames(f"{step}/{slot} again")
-            store.add(key, 1.0, frozenset(), frames, slot=slot, fence=Fence(1, slot), revs=revs)
+            store.sums.add(key, SealedAttempt(1.0, frozenset(), frames, slot=slot, fence=Fence(1, slot), revs=revs))
             del frames
         assert f"{step}/0" not in sender.held()
         apply(store, hyper, step)
@@ -163,7 +167,7 @@ def test_memory_does_not_grow() -> None:
     before = 0
     for step in range(30):
         for slot in range(3):
-            store.add(SumKey(step, None), 1.0, frozenset(), sender.frames("g"), slot=slot)
+            store.sums.add(SumKey(step, None), SealedAttempt(1.0, frozenset(), sender.frames("g"), slot=slot))
         apply(store, hyper, step)
         sender.lent.clear()
         if step == 5:  # two readers are late, and three versions are kept
@@ -206,6 +210,6 @@ def test_an_optimizer_that_writes_to_its_gradients_does_not_write_to_a_workers_m
     store.open(spec, cut(tensors))
     sent = torch.ones(64)
     for version, step in enumerate((INIT_STEP, 0, 1)):
-        store.add(SumKey(step, None), 1.0, frozenset(), {0: bytes_of(sent)})
+        store.sums.add(SumKey(step, None), SealedAttempt(1.0, frozenset(), {0: bytes_of(sent)}))
         store.apply(SumKey(step, None), Commit(0, version, step, (Fence(1, 1),), hyper, 1.0, False, 0, 0))
     assert torch.equal(sent, torch.ones(64))

@@ -1,0 +1,47 @@
+"""The version that this server writes to a checkpoint: at most one at a time."""
+
+from __future__ import annotations
+
+from paceline.core.effects import Send
+from paceline.core.server.assignment import Assignment
+from paceline.core.server.block_groups import BlockGroup
+from paceline.messages import Saved, SaveOver
+from paceline.types import COORDINATOR, SavedFile
+
+
+class Saving:
+    """`version` is frozen, and being written or reported; None while there is none."""
+
+    def __init__(self, assignment: Assignment, own: BlockGroup) -> None:
+        self.version: int | None = None
+        self._assignment = assignment
+        self._own = own
+        self._chains: dict[int, bytes] = {}
+        self._report: Saved | None = None
+
+    def begin(self, version: int) -> None:
+        """Freeze the current version, which is `version`, with its hash chains. The shell writes it."""
+        if self.version != version and self._own.blocks:
+            self._own.store.checkpoints.save(version)
+            self.version, self._report, self._chains = version, None, dict(self._own.chains)
+
+    def written(self, version: int, files: tuple[SavedFile, ...], problem: str) -> list[Send]:
+        """The shell has written the frozen version, or `problem` says why it could not."""
+        if version != self.version:
+            return []
+        chains = tuple(sorted(self._chains.items()))
+        self._report = Saved(*self._assignment.at, version, files, chains, problem)
+        return self.repeat()
+
+    def end(self, message: SaveOver) -> None:
+        """The coordinator needs no report of that version any more."""
+        if message.incarnation == self._assignment.incarnation and message.version == self.version:
+            self.void()
+
+    def repeat(self) -> list[Send]:
+        """The report, as long as the coordinator has not ended it."""
+        return [] if self._report is None else [Send(COORDINATOR, self._report)]
+
+    def void(self) -> None:
+        """Give up the version: a placement or an incarnation ends."""
+        self.version = self._report = None
