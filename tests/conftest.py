@@ -168,6 +168,13 @@ def _clean_up(before: Snapshot) -> None:
             del os.environ[name]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test in tests/e2e is a `real_run`."""
+    for item in items:
+        if "e2e" in item.path.parts:
+            item.add_marker("real_run")
+
+
 @pytest.fixture(autouse=True)
 def hygiene() -> Iterator[None]:
     """Fail the test that leaves something behind."""

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.cluster import PACELINE, python, run
+from tests.kit.real_runs import PACELINE, python, run
 
 
 @pytest.mark.parametrize("command", ["", "run", "status", "demo"])

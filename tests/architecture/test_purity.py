@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.architecture.house import package, snippet
-from tests.e2e.cluster import python
+from tests.kit.real_runs import python
 from tools.source import Source
 
 PURE = ("core/", "wire/", "messages/")

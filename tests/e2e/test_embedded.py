@@ -1,11 +1,11 @@
-"""`python script.py`: one process that is everything."""
+"""`python script.py`: all roles in one process."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from tests.e2e.cluster import python
+from tests.kit.real_runs import python
 
 SCRIPT = """
 import sys, threading

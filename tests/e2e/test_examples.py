@@ -1,4 +1,4 @@
-"""The examples run to their end."""
+"""The examples succeed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import safetensors.torch
-from tests.e2e.cluster import PACELINE, ROOT, python, run
+from tests.kit.real_runs import PACELINE, ROOT, python, run
 
 EXAMPLES = ROOT / "examples"
 

@@ -1,11 +1,11 @@
-"""A run whose checkpoints no longer fit on their disk: it warns, keeps the old one, and trains on."""
+"""A run whose checkpoints no longer fit on their disk warns, keeps the old checkpoint, and trains on."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from tests.e2e.cluster import PACELINE, ROOT, run
+from tests.kit.real_runs import PACELINE, ROOT, run
 
 SCRIPT = ROOT / "src" / "paceline" / "testing" / "chaos" / "train.example"
 

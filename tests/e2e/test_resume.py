@@ -1,4 +1,4 @@
-"""Runs that were cut off as a whole, and go on."""
+"""`paceline run --resume`: runs whose processes were all killed continue from their last complete checkpoint."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ import json
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from tests.e2e.cluster import PACELINE, ROOT, TRAIN_CASE, Ended, Live, live, run
-from tests.e2e.reference import expected
+from tests.kit.checked_runs import summary_of
+from tests.kit.real_runs import PACELINE, SMALL, TRAIN_CASE, Ended, Live, live, run
 
 from paceline.checkpoint.manifest import folder_name
 from paceline.runtime.rundir import RunDir
 
-SMALL = ROOT / "tests" / "e2e" / "small.py"
-SLOW = json.dumps({f"worker-{i}": 0.3 for i in range(8)})  # so long that a busy machine can still cut it off
+SLOW = json.dumps({f"worker-{i}": 0.3 for i in range(8)})  # a busy machine still kills it in time
 STARTED = ["-w", "2", "-s", "2", "--seed", "7", "--checkpoint-every", "2"]
 
 
 def cut_off(running: Live, *, checkpoints: int) -> list[Path]:
-    """A power cut, as far as a process sees one: everything is killed at once, when so many checkpoints are whole."""
-    running.until(lambda status: len(whole(running.dir)) >= checkpoints and status.version >= 5)
-    running.process.send_signal(signal.SIGSTOP)  # nobody restarts anything
+    """Kill every process at once when so many checkpoints are complete; the resumed run does not sleep."""
+    running.until(lambda status: len(complete(running.dir)) >= checkpoints and status.version >= 5)
+    running.process.send_signal(signal.SIGSTOP)  # so that it restarts no role
     kill_all(running)
-    return whole(running.dir)
+    running.hurry()
+    return complete(running.dir)
 
 
 def kill_all(running: Live) -> None:
@@ -39,7 +38,7 @@ def kill_all(running: Live) -> None:
     assert not alive
 
 
-def whole(where: Path) -> list[Path]:
+def complete(where: Path) -> list[Path]:
     return sorted(marker.parent for marker in (where / "checkpoints").glob("*/COMPLETE"))
 
 
@@ -47,19 +46,12 @@ def resume(cwd: Path, *options: str) -> Ended:
     return run([*PACELINE, "run", "--resume", "run", *options], cwd)
 
 
-def summary_of(ended: Ended, cwd: Path) -> dict[str, Any]:
-    ended.check()
-    summary: dict[str, Any] = json.loads((cwd / "run" / "summary.json").read_text())
-    assert summary["steps"] == 12
-    assert summary["digest"] == expected("norm")
-    return summary
-
-
-def test_a_run_that_was_cut_off_goes_on_with_another_shape(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_with_another_shape(tmp_path: Path) -> None:
     with live(tmp_path, STARTED, TRAIN_CASE, "norm", "--sleep", SLOW) as running:
         kept = cut_off(running, checkpoints=1)
     ended = resume(tmp_path, "-w", "3", "-s", "1")
     summary = summary_of(ended, tmp_path)
+    assert summary["steps"] == 12
     assert (summary["workers"], summary["servers"]) == (3, 1)
     assert f"resuming from checkpoint {kept[-1].name}" in ended.out
     assert (summary["incarnation"], summary["rewinds"]) == (1, 0)
@@ -67,7 +59,7 @@ def test_a_run_that_was_cut_off_goes_on_with_another_shape(tmp_path: Path) -> No
     assert (plan["workers"], plan["servers"], plan["checkpoint_every"]) == (3, 1, "2")
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(tmp_path: Path) -> None:
     with live(tmp_path, STARTED, TRAIN_CASE, "norm", "--sleep", SLOW) as running:
         kept = cut_off(running, checkpoints=2)
     shard = next(iter(sorted(kept[-1].glob("*.safetensors"))))
@@ -77,14 +69,14 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path: P
     incomplete = kept[-1].with_name(folder_name(0, 99))
     incomplete.mkdir()
     ended = resume(tmp_path)
-    summary_of(ended, tmp_path)
+    assert summary_of(ended, tmp_path)["steps"] == 12
     assert f"warning: checkpoint {incomplete.name} cannot be used: incomplete: COMPLETE is missing" in ended.out
     assert ended.out.count(incomplete.name) == 1, "it is named once"
     assert f"warning: checkpoint {kept[-1].name} cannot be used: {shard.name} is damaged" in ended.out
     assert f"resuming from checkpoint {kept[-2].name}" in ended.out
 
 
-def test_a_run_without_a_checkpoint_begins_from_nothing(tmp_path: Path) -> None:
+def test_a_run_without_a_checkpoint_resumes_from_nothing(tmp_path: Path) -> None:
     options = ["-w", "1", "--seed", "7", "--checkpoint-every", "0"]
     with live(tmp_path, options, TRAIN_CASE, "norm", "--sleep", SLOW) as running:
         running.until_version(3)
@@ -92,12 +84,13 @@ def test_a_run_without_a_checkpoint_begins_from_nothing(tmp_path: Path) -> None:
         assert "run is running: end it first" in still.lines[-1]
         running.process.send_signal(signal.SIGINT)
         assert running.wait(10.0).code == 130
+        running.hurry()
     ended = resume(tmp_path)
-    summary_of(ended, tmp_path)
+    assert summary_of(ended, tmp_path)["steps"] == 12
     assert "there is no whole checkpoint: starting from nothing" in ended.out
 
 
-def test_a_run_goes_on_with_what_was_wanted_last_though_its_launcher_never_heard_of_it(tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_last_requested_size_even_if_its_launcher_never_applied_it(tmp_path: Path) -> None:
     options = ["-w", "1", "-s", "1", "--checkpoint-every", "0"]
     with live(tmp_path, options, SMALL, "--epochs", "1000", "--sleep", "0.02") as running:
         running.until_version(1)
@@ -107,8 +100,8 @@ def test_a_run_goes_on_with_what_was_wanted_last_though_its_launcher_never_heard
         kill_all(running)
     ended = resume(tmp_path, "-s", "2", "--max-steps", "5").check()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["workers"], summary["servers"]) == (2, 2), "the command line goes over what was wanted"
-    assert "wanted instead of" not in ended.out, "they are there from the start"
+    assert (summary["workers"], summary["servers"]) == (2, 2), "the command line overrides the requested size"
+    assert "wanted instead of" not in ended.out, "the roles start with the run"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +118,7 @@ def test_a_run_goes_on_with_what_was_wanted_last_though_its_launcher_never_heard
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_a_resumed_run_refuses(options: Sequence[str], named: str, tmp_path: Path) -> None:
+def test_resume_refuses_options_that_change_the_result(options: Sequence[str], named: str, tmp_path: Path) -> None:
     made = RunDir.create(tmp_path / "run")
     made.write_plan({"script": str(SMALL), "threads": 1, "seed": 7, "mode": "bsp", "slots": None})
     made.announce("tcp://127.0.0.1:9", 1)
@@ -134,7 +127,7 @@ def test_what_a_resumed_run_refuses(options: Sequence[str], named: str, tmp_path
     assert "Traceback" not in done.out
 
 
-def test_what_cannot_be_resumed(tmp_path: Path) -> None:
+def test_resume_refuses_a_directory_that_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = run([*PACELINE, "run", "--resume", "empty"], tmp_path, timeout_s=20).check(2)
     assert "empty is not a run directory" in done.lines[-1]

@@ -1,4 +1,4 @@
-"""`paceline run --trace`: what every role did, in one file."""
+"""`paceline run --trace`: the spans of every role in one file."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.cluster import PACELINE, live, run
 from tests.kit.chrome_trace import read_trace
+from tests.kit.real_runs import PACELINE, SMALL, live, run
 
 from paceline.testing.chaos.campaigns import SCRIPT
 
-SMALL = Path(__file__).parent / "small.py"
 
-
-def test_a_run_that_is_hurt_interrupted_and_resumed(tmp_path: Path) -> None:
-    """All processes of a role are in its row, those of the resumed run too."""
+def test_the_trace_of_a_run_that_is_interrupted_and_resumed(tmp_path: Path) -> None:
+    """Every process of a role is in the row of that role, also those of the resumed run."""
     file = tmp_path / "kept" / "trace.json"
     options = ["-w", "2", "-s", "2", "--checkpoint-every", "5", "--trace", "kept/trace.json"]
     roles = ["coordinator", "server-0", "server-1", "worker-0", "worker-1"]
@@ -49,7 +47,7 @@ def test_a_run_that_is_hurt_interrupted_and_resumed(tmp_path: Path) -> None:
     assert second.of("coordinator", "start")[-1]["ts"] > last
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_a_trace_file_that_cannot_be_written_is_refused_before_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for bad in ("file/trace.json", "."):
         ended = run([*PACELINE, "run", "--trace", bad, SMALL], tmp_path, timeout_s=20).check(2)
@@ -57,7 +55,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_starts(tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_that_fails_has_a_trace_too(tmp_path: Path) -> None:
+def test_a_failed_run_has_a_trace_too(tmp_path: Path) -> None:
     command = [*PACELINE, "run", "-w", "1", "--dir", "run", "--trace", "trace.json", SMALL, "--raise-at", "3"]
     ended = run(command, tmp_path).check(1)
     assert "the dog ate my gradient" in ended.out
@@ -70,7 +68,7 @@ def inside(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("overlap", ["0", "1"])
 def test_pushes_and_sums_in_the_trace(overlap: str, tmp_path: Path) -> None:
-    """With overlap, blocks leave before backward has ended, in every turn of every worker; without it, none does."""
+    """With overlap each turn of each worker pushes blocks before backward has ended; without it, no turn does."""
     options = ["-w", "2", "-s", "2", "--slots", "4", "--max-steps", "5", "--dir", "run", "--trace", "trace.json"]
     run([*PACELINE, "run", *options, SCRIPT], tmp_path, PACELINE_OVERLAP=overlap).check()
     found = read_trace(tmp_path / "trace.json")
@@ -82,7 +80,7 @@ def test_pushes_and_sums_in_the_trace(overlap: str, tmp_path: Path) -> None:
         for turn in found.of(worker, "forward+backward"):
             turns.append(turn)
             assert any(inside(push, turn) for push in early) == (overlap == "1")
-            assert any(push["ts"] >= turn["ts"] + turn["dur"] for push in pushes), "and one seals"
+            assert any(push["ts"] >= turn["ts"] + turn["dur"] for push in pushes), "one push seals the slot"
         ahead += len(early)
     assert sorted((turn["args"]["step"], turn["args"]["slot"]) for turn in turns) == [
         (step, slot) for step in range(5) for slot in range(4)

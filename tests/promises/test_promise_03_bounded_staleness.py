@@ -1,15 +1,21 @@
-"""Promise 3, bounded staleness."""
+"""Promise 3: a gradient for step t is computed on a state with every step below t − window.
+
+Servers check it where they accept the gradient.
+Upheld by: `core.window.admits` (called by `core.server.step_sums`) and `core.window.needed_watermark`.
+"""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+from tests.kit.checked_runs import check_once, logs_of
 from tests.kit.core import Desk, ServerKit, segment, sent
+from tests.kit.real_runs import train
 
 from paceline.core.window import admits, needed_watermark
-from paceline.messages import (
-    PushAck,
-    Refused,
-)
+from paceline.messages import PushAck, Refused
 from paceline.types import UNLIMITED
 
 
@@ -31,7 +37,7 @@ def test_lock_step_accepts_exactly_the_version_before() -> None:
     server.push(0, 0, 5)
     server.commit(1, 0, 5)
     assert sent(server.push(1, 0, 6, base=0), Refused)[0].rule == "stale"
-    assert sent(server.push(1, 0, 7, base=9), Refused)[0].rule == "stale", "a version that nobody knows"
+    assert sent(server.push(1, 0, 7, base=9), Refused)[0].rule == "stale", "an unknown version"
     assert sent(server.push(1, 0, 8, base=1), PushAck)[0].outcome == "held"
 
 
@@ -50,3 +56,33 @@ def test_a_state_may_lack_as_many_steps_as_the_window_says(
 ) -> None:
     assert admits(window, step, watermark) is admitted
     assert admitted is (watermark >= needed_watermark(window, step))
+
+
+@pytest.mark.real_run
+def test_ssp_never_exceeds_its_window(tmp_path: Path) -> None:
+    epochs = 32  # 2,048 steps
+    sleep = json.dumps({"worker-1": 0.012})
+    trained = train(
+        tmp_path, ["-w", "2", "-s", "2", "--mode", "ssp:3"], "counts", "--epochs", str(epochs), "--sleep", sleep
+    )
+    commits = check_once(trained, epochs)
+    assert len(commits) >= 2000
+    assert max(c.staleness for c in commits) == trained.summary["max_staleness"]
+    assert 0 < trained.summary["max_staleness"] <= 3
+
+    # Compare what the servers report with what the workers read: a state that contains n steps contains the first n
+    # of the log, and those must include every step below t - 3.
+    missing_below = []
+    committed: set[int] = set()
+    low = 0
+    for commit in commits:
+        missing_below.append(low)
+        committed.add(commit.step)
+        while low in committed:
+            low += 1
+    missing_below.append(low)
+    logs = logs_of(trained)
+    assert len(logs) == len(commits)
+    stale = [step - missing_below[int(row["seen"])] for step, row in logs.items()]
+    assert max(stale) <= 3
+    assert sum(s > 0 for s in stale) > len(stale) // 10, "too few gradients were stale for the test to show anything"

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from tests.e2e.cluster import PACELINE, python, run
+from tests.kit.real_runs import PACELINE, python, run
 from tests.kit.story import Story, eventful
 
 from paceline.checkpoint.manifest import FORMAT, MARKER, Manifest, write_manifest

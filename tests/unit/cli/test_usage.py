@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.cluster import PACELINE, run
+from tests.kit.real_runs import PACELINE, run
 
 from paceline.config.load import worker_env
 from paceline.errors import UsageError

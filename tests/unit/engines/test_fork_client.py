@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.e2e.cluster import python
+from tests.kit.real_runs import python
 
 from paceline.engines.processes import Children, Exit, Line
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.e2e.cluster import python
+from tests.kit.real_runs import python
 
 CODE = """
 import sys

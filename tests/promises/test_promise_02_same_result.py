@@ -1,4 +1,10 @@
-"""The result does not depend on who did the work, and equals one plain PyTorch process."""
+"""Promise 2: in lock-step the result does not depend on who did the work.
+
+For fixed `slots` the final weights are bit-identical for any number of workers and servers, and equal to one plain
+PyTorch process that follows rule 11 (`tests.kit.reference_training`).
+Upheld by: `blocks.sums` (slot order), `blocks.torch_optimizers` and `blocks.flat_optimizers`, `core.sampling`, and
+`worker.binding` (each slot starts from the version's buffers and its own seed).
+"""
 
 from __future__ import annotations
 
@@ -7,17 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.cases import CASES
-from tests.e2e.cluster import TRAIN_CASE, python, train
+from tests.kit.real_runs import TRAIN_CASE, python, train
+from tests.kit.training_cases import CASES
+
+pytestmark = pytest.mark.real_run
 
 Results = dict[str, dict[str, Any]]
-COMPARED = [name for name in CASES if name not in ("counts", "norm-long")]  # the others are for test_modes
+COMPARED = [name for name in CASES if name not in ("counts", "norm-long")]  # the others are for promises 1 and 6
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Every case, by plain PyTorch."""
-    done = python("-m", "tests.e2e.reference", *COMPARED, cwd=tmp_path_factory.mktemp("reference")).check()
+    """The results of every case in plain PyTorch."""
+    done = python("-m", "tests.kit.reference_training", *COMPARED, cwd=tmp_path_factory.mktemp("reference")).check()
     results: Results = json.loads(done.lines[-1])
     return results
 
@@ -29,7 +37,7 @@ def embedded_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def embedded(embedded_dir: Path) -> Results:
-    """Every case, one after another in one process."""
+    """The results of every case, one after another in one process."""
     done = python(TRAIN_CASE, "--dir", "runs", *COMPARED, cwd=embedded_dir).check()
     return done.results()[0]
 
@@ -40,15 +48,15 @@ def test_one_process_equals_plain_pytorch(case: str, reference: Results, embedde
     assert embedded[case]["steps"] == reference[case]["steps"]
 
 
-def test_blocks_may_leave_while_backward_runs(reference: Results, tmp_path: Path) -> None:
-    """Whether a script then leaves its gradients alone, clips them, or makes none for a layer."""
+def test_pushes_during_backward_do_not_change_the_result(reference: Results, tmp_path: Path) -> None:
+    """The script may leave its gradients alone, clip them, or compute none for a layer."""
     done = python(TRAIN_CASE, *COMPARED, cwd=tmp_path, PACELINE_OVERLAP="1").check()
     digests = {name: result["digest"] for name, result in done.results()[0].items()}
     compared = [name for name in COMPARED if CASES[name].clip_norm is None]
     assert {name: digests[name] for name in compared} == {name: reference[name]["digest"] for name in compared}
 
 
-def test_the_cases_are_what_they_claim_to_be(reference: Results) -> None:
+def test_the_cases_differ_in_what_they_are_meant_to_show(reference: Results) -> None:
     digests = {name: result["digest"] for name, result in reference.items()}
     assert digests["nested"] == digests["sgd"], "a nested epoch loop is one loop of several epochs"
     assert len(set(digests.values())) == len(digests) - 1
@@ -87,7 +95,7 @@ def test_an_embedded_run_leaves_a_summary_with_its_digest(embedded: Results, emb
 def test_a_cluster_equals_plain_pytorch(
     case: str, workers: int, servers: int, overlap: str, reference: Results, tmp_path: Path
 ) -> None:
-    # Slots arrive in any order, which must not matter.
+    # The jitter makes slots arrive in any order.
     options = ["-w", str(workers), "-s", str(servers), "--slots", "4"]
     trained = train(tmp_path, options, case, "--jitter", "0.02", PACELINE_OVERLAP=overlap)
     assert trained.digest == reference[case]["digest"]

@@ -1,6 +1,6 @@
-"""Trains cases with Paceline: one under `paceline run`, any number after one another in plain Python.
+"""Train cases with Paceline: one case under `paceline run`, any number one after another in plain Python.
 
-python -m tests.e2e.train_case sgd adamw …     prints {"sgd": {"digest": …, …}, …}
+python -m tests.kit.scripts.train_case sgd adamw …     prints {"sgd": {"digest": …, …}, …}
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.e2e.cases import CASES, Case, Counts
-from tests.e2e.partial import PartialPort
+from tests.kit.hurry import HURRY
+from tests.kit.partial_pushes import PartialPort
+from tests.kit.training_cases import CASES, Case, Counts
 
 import paceline
 
@@ -34,6 +35,7 @@ def train(case: Case, args: argparse.Namespace, name: str) -> dict[str, Any]:
         port = PartialPort(port, f"{args.abandon} {worker}", args.abandon, args.die_at.get(worker, 0))
         job._session.port = port
     jitter = random.Random(os.getpid())  # not the generator that every slot seeds
+    hurry = Path(HURRY)
     turns = 0
     began = ended = 0.0
     for phase, epochs in enumerate(case.epochs):
@@ -61,7 +63,8 @@ def train(case: Case, args: argparse.Namespace, name: str) -> dict[str, Any]:
             ended = time.monotonic()
             if args.meet is not None:
                 meet(args.meet, worker, job.step)
-            time.sleep(args.sleep.get(worker, 0.0))
+            if not hurry.exists():
+                time.sleep(args.sleep.get(worker, 0.0))
     result = {
         "digest": paceline.digest(model),
         "steps": job.step,
@@ -81,7 +84,7 @@ def train(case: Case, args: argparse.Namespace, name: str) -> dict[str, Any]:
 
 
 def meet(file: Path, worker: str, step: int) -> None:
-    """From step 3 on, worker-0 goes on only when another worker has done a turn."""
+    """From step 3 on, worker-0 continues only after another worker has completed a turn."""
     if worker != "worker-0":
         file.touch()
     elif step >= 3:
@@ -98,11 +101,18 @@ def main() -> None:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--loader-workers", type=int, default=0)
     parser.add_argument("--dir")
-    parser.add_argument("--meet", type=Path, help="a file by which workers wait for each other")
-    parser.add_argument("--abandon", type=float, default=0.0, help="odds that a turn ends after a partial push")
-    parser.add_argument("--die-at", type=json.loads, default={}, help="the turn that kills the process, by worker")
-    parser.add_argument("--jitter", type=float, default=0.0, help="at most so many seconds before each step()")
-    parser.add_argument("--sleep", type=json.loads, default={}, help="seconds after each turn, by worker")
+    parser.add_argument("--meet", type=Path, help="a file that another worker creates; worker-0 waits for it")
+    parser.add_argument("--abandon", type=float, default=0.0, help="probability that a turn ends after a partial push")
+    parser.add_argument(
+        "--die-at", type=json.loads, default={}, help="the turn in which the process is killed, by worker"
+    )
+    parser.add_argument("--jitter", type=float, default=0.0, help="sleep up to this many seconds before each step()")
+    parser.add_argument(
+        "--sleep",
+        type=json.loads,
+        default={},
+        help=f"seconds to sleep after each turn, by worker, until the file {HURRY} exists",
+    )
     args = parser.parse_args()
     results = {name: train(CASES[name], args, name) for name in args.cases}
     sys.stdout.write(f"RESULT {json.dumps(results)}\n")

@@ -1,4 +1,4 @@
-"""A long script on a cluster says and saves the very same as alone."""
+"""A script that uses the whole API prints and saves the same on a cluster as in one process."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.cluster import PACELINE, ROOT, TRAIN_CASE, Ended, environment, live, python, run
-from tests.e2e.reference import expected
-
-TOUR = ROOT / "tests" / "e2e" / "tour.py"
+from tests.kit.real_runs import PACELINE, TRAIN_CASE, WHOLE_API, Ended, environment, live, python, run
+from tests.kit.reference_training import expected
 
 
 @dataclass(frozen=True, slots=True)
-class Tours:
-    """The same script alone and on a cluster, with their working directories."""
+class Results:
+    """The same script in one process and on a cluster, with their working directories."""
 
     alone: Ended
     many: Ended
     alone_dir: Path
     many_dir: Path
 
-    def said(self, word: str) -> tuple[list[Any], list[Any]]:
-        """What was printed behind `word`: by the one process, and by each worker."""
+    def printed(self, word: str) -> tuple[list[Any], list[Any]]:
+        """The values printed after `word`: by the single process, and by each worker."""
         one, many = ([json.loads(t) for t in re.findall(rf"{word} (.*)", e.out)] for e in (self.alone, self.many))
         return one, many
 
 
 @pytest.fixture(scope="module")
-def tours(tmp_path_factory: pytest.TempPathFactory) -> Tours:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     alone, many = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("many")
-    one = python(TOUR, "run", cwd=alone).check()
-    all_ = run([*PACELINE, "run", "-w", "2", "-s", "2", "--dir", "run", TOUR], many).check()
-    return Tours(one, all_, alone, many)
+    one = python(WHOLE_API, "run", cwd=alone).check()
+    all_ = run([*PACELINE, "run", "-w", "2", "-s", "2", "--dir", "run", WHOLE_API], many).check()
+    return Results(one, all_, alone, many)
 
 
-def test_everything_a_script_sees_is_the_same_on_a_cluster(tours: Tours) -> None:
-    (seen,), by_workers = tours.said("RESULT")
+def test_everything_a_script_sees_is_the_same_on_a_cluster(results: Results) -> None:
+    (seen,), by_workers = results.printed("RESULT")
     assert by_workers == [seen, seen]
     assert seen["again"] == [0, 19]
-    summary, of_one = (json.loads((p / "run" / "summary.json").read_text()) for p in (tours.many_dir, tours.alone_dir))
+    summary, of_one = (
+        json.loads((p / "run" / "summary.json").read_text()) for p in (results.many_dir, results.alone_dir)
+    )
     same = ("steps", "samples", "metrics", "digest", "stopped", "skipped_slots", "slots")
     assert {key: summary[key] for key in same} == {key: of_one[key] for key in same}
     assert summary["digest"] == seen["digest"]
     assert summary["steps"] == 19
 
 
-def test_what_is_saved_is_saved_once_and_is_the_same(tours: Tours) -> None:
+def test_the_saved_files_are_the_same(results: Results) -> None:
     for name in ("last.safetensors", "final.safetensors"):
-        assert (tours.many_dir / name).read_bytes() == (tours.alone_dir / name).read_bytes()
-    last, final = ((tours.many_dir / f"{name}.safetensors").read_bytes() for name in ("last", "final"))
+        assert (results.many_dir / name).read_bytes() == (results.alone_dir / name).read_bytes()
+    last, final = ((results.many_dir / f"{name}.safetensors").read_bytes() for name in ("last", "final"))
     assert last != final
 
 
-def test_the_work_is_shared(tours: Tours) -> None:
-    ((_, _, checked_alone),), shares = tours.said("SHARE")
+def test_the_workers_share_the_slots(results: Results) -> None:
+    ((_, _, checked_alone),), shares = results.printed("SHARE")
     assert sorted(name for name, _, _ in shares) == ["worker-0", "worker-1"]
     assert all(turns > 0 for _, turns, _ in shares)
-    assert sum(checked for _, _, checked in shares) == checked_alone, "each validation slot was computed once"
+    assert sum(checked for _, _, checked in shares) == checked_alone, "each validation slot is computed once"
 
 
-def test_every_worker_sees_the_metrics_of_the_loop_it_left(tours: Tours) -> None:
-    (seen,), by_workers = tours.said("METRICS")
+def test_every_worker_sees_the_metrics_of_the_phase_that_it_left(results: Results) -> None:
+    (seen,), by_workers = results.printed("METRICS")
     assert by_workers == [seen, seen]
 
 
@@ -112,10 +112,10 @@ for (x,) in job.batches(data, 2, slots=2):
 """
 
 
-def test_workers_that_disagree_fail_by_name(tmp_path: Path) -> None:
+def test_workers_that_disagree_fail_the_run_by_name(tmp_path: Path) -> None:
     (tmp_path / "disagree.py").write_text(DISAGREE)
     done = run([*PACELINE, "run", "-w", "2", "disagree.py"], tmp_path).check(1)
     assert re.search(
         r"worker-\d called batches\(\) number 0 with data_len=[89], others with data_len=[89]", done.lines[-1]
     )
-    assert "joined.fail" not in done.out, "who is refused need not tell that it failed, nor fail at that"
+    assert "joined.fail" not in done.out, "the refused worker does not report a failure of its own"

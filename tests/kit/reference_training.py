@@ -2,7 +2,7 @@
 
 The order of samples, the seeds and the digest are written here a second time, from docs/protocol.md.
 
-    python -m tests.e2e.reference sgd adamw …      prints {"sgd": {"digest": …, …}, …}
+    python -m tests.kit.reference_training sgd adamw …      prints {"sgd": {"digest": …, …}, …}
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.e2e.cases import CASES, Case
+from tests.kit.training_cases import CASES, Case
 from torch import nn
 from torch.utils.data import default_collate
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tests.e2e.cases import CLASSES, FEATURES, points
+from tests.kit.training_cases import CLASSES, FEATURES, points
 from torch import nn
 from torch.utils.data import DataLoader
 

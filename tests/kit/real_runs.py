@@ -1,4 +1,8 @@
-"""Real runs for tests: `paceline run` and plain scripts as processes, each with a deadline."""
+"""Real runs for tests: `paceline run` and plain scripts as processes, each with a deadline.
+
+Scripts that sleep in their turns, so that a test can disturb them in time, stop sleeping once a file named `HURRY`
+is in their working directory: `Live.hurry` creates it.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.kit.hurry import HURRY
 
 from paceline.clients.observer import Observer
 from paceline.errors import TransportError, UsageError
@@ -24,20 +29,27 @@ from paceline.messages.status import Status
 from paceline.runtime.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAIN_CASE = ROOT / "tests" / "e2e" / "train_case.py"
+SCRIPTS = ROOT / "tests" / "kit" / "scripts"
+TRAIN_CASE = SCRIPTS / "train_case.py"
+SMALL = SCRIPTS / "small.py"
+WHOLE_API = SCRIPTS / "whole_api.py"
 PACELINE = [sys.executable, "-m", "paceline.cli.main"]
 TIMEOUT_S = 100.0
+FOREVER = ["--epochs", "100000", "--sleep", "0.01"]
+"""Arguments of `SMALL` for a run that a test ends."""
+SLOW = json.dumps({f"worker-{i}": 0.15 for i in range(8)})
+"""The `--sleep` of `TRAIN_CASE` with which a test on a busy machine still disturbs a run in time."""
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's environment, such that scripts find `tests.e2e.cases`, with `changes`."""
+    """This process's environment, with `changes`; scripts can import `tests.kit`."""
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A process that has ended, with all that it printed."""
+    """A process that has ended, with its output."""
 
     code: int
     out: str
@@ -48,7 +60,7 @@ class Ended:
         return self.out.splitlines()
 
     def results(self) -> list[dict[str, Any]]:
-        """What every `train_case` of the run reported."""
+        """The result that each `train_case` of the run printed."""
         return [json.loads(found) for found in re.findall(r"RESULT (\{.*\})", self.out)]
 
     def check(self, code: int = 0) -> Ended:
@@ -56,13 +68,13 @@ class Ended:
         return self
 
 
-def _hear_ctrl_c() -> None:
-    """A suite that a shell started in the background ignores SIGINT, and its children would too."""
+def _default_sigint() -> None:
+    """A test suite that a shell started in the background ignores SIGINT, and its children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(command: Sequence[object], cwd: Path, timeout_s: float = TIMEOUT_S, **env: str) -> Ended:
-    """Run a command to its end. Its children must end with it; the hygiene fixture looks after that."""
+    """Run a command to its end. The hygiene fixture checks that its children have ended too."""
     began = time.monotonic()
     done = subprocess.run(
         [str(part) for part in command],
@@ -85,7 +97,7 @@ def python(*arguments: str | Path, cwd: Path, timeout_s: float = TIMEOUT_S, **en
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A run of `paceline run` that ended well."""
+    """A `paceline run` that succeeded."""
 
     ended: Ended
     dir: Path
@@ -93,7 +105,7 @@ class Trained:
 
     @property
     def digest(self) -> str:
-        """The digest of the summary, which every worker's own model must have as well."""
+        """The digest of the summary; the model of every worker must have it too."""
         digest: str = self.summary["digest"]
         for result in self.ended.results():
             for case in result.values():
@@ -102,11 +114,16 @@ class Trained:
 
 
 def train(cwd: Path, options: Sequence[str], *arguments: str, **env: str) -> Trained:
-    """`paceline run OPTIONS train_case.py ARGUMENTS`, to its good end."""
+    """`paceline run OPTIONS train_case.py ARGUMENTS`, which must succeed."""
     where = cwd / "run"
     command = [*PACELINE, "run", "--seed", "7", "--dir", str(where), *options, str(TRAIN_CASE), *arguments]
-    ended = run(command, cwd, TIMEOUT_S, **env).check()
-    return Trained(ended, where, json.loads((where / "summary.json").read_text()))
+    return trained_in(cwd, run(command, cwd, TIMEOUT_S, **env))
+
+
+def trained_in(cwd: Path, ended: Ended) -> Trained:
+    """The run in `cwd`, which must have succeeded."""
+    ended.check()
+    return Trained(ended, cwd / "run", json.loads((cwd / "run" / "summary.json").read_text()))
 
 
 # ------------------------------------------------------------------ a run that a test disturbs
@@ -114,7 +131,7 @@ def train(cwd: Path, options: Sequence[str], *arguments: str, **env: str) -> Tra
 
 @dataclass(slots=True)
 class Live:
-    """`paceline run` while it runs."""
+    """A `paceline run` that still runs."""
 
     process: subprocess.Popen[str]
     dir: Path
@@ -122,20 +139,20 @@ class Live:
     lines: list[str] = field(default_factory=list)
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> Ended:
-        """Wait for its end, and for the end of its output."""
+        """Wait until the run and its output have ended."""
         self.process.wait(timeout_s)
         ended = time.monotonic()
         return Ended(self.process.returncode, self.output(), ended - self.began)
 
     def output(self, patience_s: float = 5.0) -> str:
-        """What it has printed, in full if it ends within `patience_s`."""
+        """The output so far; the whole output if the run ends within `patience_s`."""
         deadline = time.monotonic() + patience_s
         while self.process.poll() is not None and self.lines[-1:] != [""] and time.monotonic() < deadline:
             time.sleep(0.01)
         return "".join(self.lines)
 
     def status(self) -> Status | None:
-        """What the coordinator says, None while there is none."""
+        """The status that the coordinator reports; None while no coordinator answers."""
         try:
             address, token = RunDir(self.dir).coordinator(), RunDir(self.dir).token()
         except UsageError:
@@ -151,21 +168,29 @@ class Live:
             observer.close()
 
     def until(self, reached: Callable[[Status], bool], timeout_s: float = 60.0) -> Status:
-        """Wait until the run's status is as wanted."""
+        """Wait for a status for which `reached` holds."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.process.poll() is None:
             status = self.status()
             if status is not None and reached(status):
                 return status
             time.sleep(0.05)
-        raise AssertionError(f"the run never got there:\n{self.output()}")
+        raise AssertionError(f"the run never reached the awaited status:\n{self.output()}")
 
     def until_version(self, version: int) -> Status:
-        """Wait for a commit."""
+        """Wait until `version` is committed."""
         return self.until(lambda status: status.version >= version)
 
+    def hurry(self) -> None:
+        """Make the scripts of the run stop sleeping: the test has done what it needed time for."""
+        (self.dir.parent / HURRY).touch()
+
+    def strike(self, role: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a role."""
+        self.roles()[role].send_signal(number)
+
     def roles(self) -> dict[str, psutil.Process]:
-        """The processes of the run, by name."""
+        """The processes of the run's roles, by name."""
         found = {}
         for child in psutil.Process(self.process.pid).children():
             try:
@@ -180,7 +205,7 @@ class Live:
 
 @contextmanager
 def live(cwd: Path, options: Sequence[str], script: Path, *arguments: str, **env: str) -> Iterator[Live]:
-    """Start `paceline run`; whatever happens in the block, the launcher is gone after it."""
+    """Start `paceline run`. The launcher is killed at the end of the block if it still runs."""
     where = cwd / "run"
     process = subprocess.Popen(
         [*PACELINE, "run", "--dir", str(where), *options, str(script), *arguments],
@@ -190,7 +215,7 @@ def live(cwd: Path, options: Sequence[str], script: Path, *arguments: str, **env
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        preexec_fn=_hear_ctrl_c,
+        preexec_fn=_default_sigint,
     )
     running = Live(process, where, time.monotonic())
     assert process.stdout is not None
