@@ -46,7 +46,7 @@ class Stranger:
         self.send(handshake.hello())
         while handshake.peer is None:
             answer = handshake.receive(self.answer(pump))
-            if handshake.welcome is not None:
+            if handshake.accepted is not None:
                 answer = handshake.choose("tcp")
             if answer is not None:
                 self.send(answer)

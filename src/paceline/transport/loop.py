@@ -1,9 +1,8 @@
-"""What a port waits for: sockets that may be readable, and the next deadline. No threads.
+"""What a port waits for: sockets that become readable, and the next deadline. No threads.
 
-A ZeroMQ socket has a file descriptor that becomes readable when something happens to the socket, and only
-then: after the socket was used, it may have messages although its descriptor is quiet. So a socket that was
-used is asked before the loop sleeps, and all others are left to one `poll` call. (`zmq.Poller` asks every
-socket, twice, at each call.) A plain socket is asked only for what it has read ahead.
+The file descriptor of a ZeroMQ socket becomes readable only when something happens to the socket: after the socket was
+used, it may have messages although its descriptor is quiet. So the loop asks each socket that was used (`Source.ready`)
+before it sleeps, and leaves all others to one `poll` call. (`zmq.Poller` asks every socket, twice, at each call.)
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ def _nothing() -> bool:
 
 
 class Source:
-    """A plain socket to wait for.
+    """A plain socket that the loop waits for.
 
-    `read` takes one item from it and returns False when none is known to be left; `write` goes on with what could
-    not be sent at once.
+    `read` reads one item and returns False if no other is known to have come; `write` sends what the socket did not
+    take before.
     """
 
     __slots__ = ("fd", "queued", "read", "write")
@@ -40,24 +39,23 @@ class Source:
         self.queued = False
 
     def forget(self) -> None:
-        """Call its owner no more, and do not keep it alive."""
+        """Drop `read` and `write`: do not call their owner again, and do not keep it alive."""
         self.read = _nothing
         self.write = lambda: None
 
     def ready(self) -> bool:
-        """Whether `read` has something although `poll` may not say so; asked after the socket was used."""
+        """Whether `read` may find something although `poll` is silent; the loop asks after the socket was used."""
         return True
 
 
 class Loop:
-    """Sockets by readiness, and the earliest deadline anybody asked for."""
+    """The sockets of one port by readiness, and the earliest deadline that its parts asked for."""
 
     def __init__(self) -> None:
         self.due = float("inf")
-        self.spins = 0
-        """How many peers are near enough for their answers to be looked for before sleeping."""
-        self.said: object = None
-        """What kind of thing was said last: how long the answer takes depends on it."""
+        """When the port must tick."""
+        self._near_peers = 0
+        self._sent: object = None
         self._spins: dict[object, Spin] = {}
         self._poll = select.poll()
         self._sources: dict[int, Source] = {}
@@ -74,20 +72,36 @@ class Loop:
         if when < self.due:
             self.due = when
 
+    def begin_tick(self) -> None:
+        """The port ticks now: every part that needs another tick asks again."""
+        self.due = float("inf")
+
+    def sent(self, kind: object) -> None:
+        """A message of this kind was sent last: the time until the answer depends on it."""
+        self._sent = kind
+
+    def peer_is_near(self) -> None:
+        """One more peer answers so soon that the loop spins for its answers before it sleeps."""
+        self._near_peers += 1
+
+    def near_peer_is_gone(self) -> None:
+        """Undo `peer_is_near`."""
+        self._near_peers -= 1
+
     def watch(self, sources: Sequence[Source]) -> None:
-        """Wait for these from now on."""
+        """Wait for these sockets from now on."""
         for source in sources:
             self._sources[source.fd] = source
             self._poll.register(source.fd, select.POLLIN)
             self.used(source)
 
     def want_write(self, source: Source, wanted: bool) -> None:
-        """Call `source.write` as soon as its socket takes more, or do not any longer."""
+        """Call `source.write` when its socket takes more, or stop doing so."""
         if source.fd in self._sources:
             self._poll.modify(source.fd, select.POLLIN | select.POLLOUT if wanted else select.POLLIN)
 
     def unwatch(self, sources: Sequence[Source]) -> None:
-        """Forget these: call it before their sockets are closed."""
+        """Stop waiting for these sockets. Call it before they are closed."""
         for source in sources:
             if self._sources.pop(source.fd, None) is not None:
                 self._poll.unregister(source.fd)
@@ -95,7 +109,7 @@ class Loop:
                 self._used.remove(source)
             if source in self._signalled:
                 self._signalled.remove(source)
-            source.queued = True  # never again
+            source.queued = True  # so that it is never queued again
 
     def used(self, source: Source) -> None:
         """`source` was sent to or read from: ask it before sleeping."""
@@ -104,7 +118,7 @@ class Loop:
             self._used.append(source)
 
     def read_again(self, source: Source) -> None:
-        """Have `source` read once more, even if it has nothing: its owner waits for "none left"."""
+        """Read from `source` once more, even if it has nothing: its owner needs to learn that nothing is left."""
         if source.queued and source in self._used:
             self._used.remove(source)
             source.queued = False
@@ -113,15 +127,15 @@ class Loop:
             self._signalled.append(source)
 
     def read_one(self) -> bool:
-        """Read one item from the socket whose turn it is; False when none is known to be readable.
+        """Read one item from the next socket; False if no socket is known to be readable.
 
-        Sockets take turns, so that no peer starves the others.
+        The sockets take turns, so that no peer starves the others.
         """
         while True:
             if self._signalled:
                 source = self._signalled.popleft()
                 source.queued = False
-                # "None left" means that the descriptor tells what happens next.
+                # After False the descriptor tells when there is more to read.
                 if source.read():
                     self.used(source)
                 return True
@@ -135,7 +149,7 @@ class Loop:
 
     def wait(self, wait_s: float) -> None:
         """Wait until something is readable, at most `wait_s` (rounded up to a millisecond)."""
-        ready = self._look(wait_s) if self.spins and wait_s > 0 else []
+        ready = self._spin(wait_s) if self._near_peers and wait_s > 0 else []
         if not ready:
             ready = self._poll.poll(math.ceil(max(min(wait_s, _MAX_POLL_S), 0.0) * 1000))
         for fd, events in ready:
@@ -150,11 +164,11 @@ class Loop:
                 source.queued = True
                 self._signalled.append(source)
 
-    def _look(self, wait_s: float) -> list[tuple[int, int]]:
-        """What becomes readable within a moment, without sleeping."""
-        spin = self._spins.get(self.said)
+    def _spin(self, wait_s: float) -> list[tuple[int, int]]:
+        """What becomes readable within the time that `Spin` grants, without sleeping."""
+        spin = self._spins.get(self._sent)
         if spin is None:
-            spin = self._spins[self.said] = Spin()
+            spin = self._spins[self._sent] = Spin()
         poll, clock, give_way = self._poll.poll, time.monotonic, os.sched_yield
         budget_s = min(spin.budget_s(), wait_s)
         if not budget_s:

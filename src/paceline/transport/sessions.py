@@ -56,6 +56,18 @@ class Sessions:
         self.events: deque[Event] = deque()
         self._links: dict[NodeId, Link] = {}
 
+    def report(self, event: Event) -> None:
+        """Queue an event for the role."""
+        self.events.append(event)
+
+    def take_event(self) -> Event:
+        """The next event for the role; there must be one."""
+        return self.events.popleft()
+
+    def drop_events(self) -> None:
+        """The port closes: the role sees no more events."""
+        self.events.clear()
+
     def up(self, peer: NodeId, link: Link, address: str | None) -> None:
         """`peer` has been proven on `link`."""
         older = self._links.get(peer)
@@ -66,13 +78,13 @@ class Sessions:
         self.events.append(PeerUp(peer, address))
 
     def down(self, peer: NodeId, link: Link, reason: str) -> None:
-        """`link` is over; ignored unless it is the one in use."""
+        """`link` has ended. Does nothing unless it is the link in use."""
         if self._links.get(peer) is link:
             del self._links[peer]
             self.events.append(PeerDown(peer, reason))
 
     def forget(self, peer: NodeId) -> Link | None:
-        """Take `peer` out without an event; those that wait are dropped."""
+        """Remove `peer` without an event, and drop its events that wait."""
         for event in [event for event in self.events if event.peer == peer]:
             self.events.remove(event)
         return self._links.pop(peer, None)
@@ -98,11 +110,11 @@ class Sessions:
         return delivery
 
     def received(self, peer: NodeId, message: Message, frames: Sequence[Frame]) -> None:
-        """A proven peer sent `message` with these frames, in whatever lane."""
+        """A proven peer sent `message` with these frames."""
         admitted = admit(peer, message, frames, self.limits.wire, self.counters)
         if isinstance(admitted, Received):
             self.events.append(admitted)
         elif admitted is not None:
-            # A session that is over, or ends here, has been reported by `down`.
+            # A session that has ended, or ends with this answer, is reported by `down`.
             with contextlib.suppress(PeerLostError, PeerUnknownError):
                 self.send(peer, admitted, ())

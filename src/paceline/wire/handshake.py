@@ -6,16 +6,16 @@
       HELLO(version, node c, nonce c)          ---->
                                                <----    CHALLENGE(node s, nonce s, proof s)
       PROOF(proof c)                           ---->
-                                               <----    WELCOME(offer)
+                                               <----    ACCEPTED(offer)
       LANE(local or tcp)                       ---->
 
-A proof is HMAC-SHA256 under the token over the role, the protocol version, both nonces and both node ids, so
-it is good for one role in one handshake between these two. The offer names a socket of the server's host and a
-one-time secret that must be shown there; the client says whether it has taken it, and only then does either side
-send a message, so that all messages of a session go the same way. Every frame starts with a byte that no message can
-start with, so a handshake frame is never taken for a message, nor the other way round.
+A proof is HMAC-SHA256 under the token over the role, the protocol version, both nonces and both node ids, so it is
+valid for one role in one handshake of these two. The offer names a unix socket of the server and a one-time secret that
+must be sent there. The client chooses the *lane*, and only then does either side send a message: all messages of a
+session go by the same lane. Every control frame starts with a byte that no message starts with, so neither is taken for
+the other.
 
-The plain lane also shows a *ticket* before the peer may send any frame at all: see `make_ticket`.
+A connection without encryption also shows a *ticket* before it may send any frame: see `make_ticket`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from paceline.errors import AuthenticationError, RefusedFrameError
 from paceline.types import NodeId
 
 VERSION = 3
-"""Raised whenever two builds could misread each other. Different versions refuse each other by name."""
+"""Raise it with every change after which two builds could misread each other. Different versions refuse each other."""
 
 TOKEN_NBYTES = 32
 NONCE_NBYTES = 32
@@ -53,7 +53,7 @@ def new_token() -> bytes:
 
 
 def check_token(token: bytes) -> bytes:
-    """`token`, if it is long enough not to be guessed.
+    """`token`, if it is too long to be guessed.
 
     Raises:
         ValueError: it has fewer than 128 bits.
@@ -64,7 +64,7 @@ def check_token(token: bytes) -> bytes:
 
 
 def check_node(node: NodeId) -> NodeId:
-    """`node`, if it is a name that may travel.
+    """`node`, if it has the form of a node id.
 
     Raises:
         RefusedFrameError: rule ``node``.
@@ -75,7 +75,7 @@ def check_node(node: NodeId) -> NodeId:
 
 
 def curve_secret(token: bytes) -> bytes:
-    """The 32-byte CURVE secret key of every listener of the job: who knows the token knows the key pair."""
+    """The 32-byte CURVE secret key of every listener of the job. It follows from the token, so every peer knows it."""
     return hashlib.blake2b(check_token(token), digest_size=32, person=b"paceline-curve").digest()
 
 
@@ -83,18 +83,18 @@ def curve_secret(token: bytes) -> bytes:
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of the frames that belong to the connection and never reach a role."""
+    """Base of the control frames: they belong to the connection and never reach a role."""
 
 
 class Hello(Control, frozen=True):
-    """The client's first frame. The node id is a claim until the proof is checked."""
+    """The client's first frame. Its node id is not proven yet."""
 
     node: str
     nonce: bytes
 
 
 class Challenge(Control, frozen=True):
-    """The server's answer, with its own proof: the client need not speak to an impostor."""
+    """The server's answer, with its proof: the client sends nothing more to an impostor."""
 
     node: str
     nonce: bytes
@@ -108,29 +108,30 @@ class Proof(Control, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """A way past the network for a client on the same host."""
+    """Offers a local link to a client on the same host."""
 
     host: str
-    """Which host and network namespace this is: elsewhere the name means nothing."""
+    """The host and the network namespace in which `name` is known."""
     name: str
+    """The abstract name of the server's unix socket."""
     nonce: bytes
-    """Shown on that socket, once, it says which session the socket belongs to."""
+    """The one-time secret that the client sends there: it names the session."""
 
 
-class Welcome(Control, frozen=True):
+class Accepted(Control, frozen=True, tag="Welcome"):
     """Both sides are proven; the client may take the offer, if there is one."""
 
     offer: Offer | None = None
 
 
 class Lane(Control, frozen=True):
-    """The client's choice; messages may follow, in this lane and no other."""
+    """The client's choice. All messages of the session go by this lane."""
 
     lane: Literal["local", "tcp"]
 
 
 class Farewell(Control, frozen=True):
-    """This connection is over; `rule` says why: ``unauthenticated``, ``token``, ``version``, ``closed``."""
+    """The sender ends this connection; `rule` says why: ``unauthenticated``, ``token``, ``version``, ``closed`` ..."""
 
     rule: str
     detail: str
@@ -138,12 +139,12 @@ class Farewell(Control, frozen=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(
-    Hello | Challenge | Proof | Welcome | Lane | Farewell,
+    Hello | Challenge | Proof | Accepted | Lane | Farewell,
 )
 
 
 def is_control(header: bytes | memoryview) -> bool:
-    """Whether this first frame belongs to the connection (and is not the header of a message)."""
+    """Whether this first frame is a control frame, not the header of a message."""
     return len(header) > 0 and header[0] == _MAGIC[0]
 
 
@@ -156,8 +157,8 @@ def decode_control(frame: bytes) -> Control:
     """The control frame in `frame`.
 
     Raises:
-        RefusedFrameError: rule ``control`` for anything malformed, ``version`` for another version of the
-            protocol (of which nothing more is read).
+        RefusedFrameError: rule ``control`` for malformed bytes, ``version`` for another version of the protocol
+            (the rest is not read then).
     """
     if not _PREFIX.size <= len(frame) <= _MAX_CONTROL_NBYTES:
         raise RefusedFrameError("control", f"{len(frame)} bytes")
@@ -178,12 +179,12 @@ def decode_control(frame: bytes) -> Control:
 # ---------------------------------------------------------------- proofs
 
 
-def _mac(token: bytes, role: bytes, *parts: bytes) -> bytes:
+def _mac(token: bytes, role: bytes, *fields: bytes) -> bytes:
     mac = hmac.new(token, digestmod=hashlib.sha256)
-    # Lengths in front: no two different lists of parts give the same bytes.
-    for part in (b"paceline", role, struct.pack("!H", VERSION), *parts):
-        mac.update(struct.pack("!I", len(part)))
-        mac.update(part)
+    # Lengths in front: no two different lists of fields give the same bytes.
+    for field in (b"paceline", role, struct.pack("!H", VERSION), *fields):
+        mac.update(struct.pack("!I", len(field)))
+        mac.update(field)
     return mac.digest()
 
 
@@ -206,9 +207,9 @@ class _State(Enum):
 
 
 class ClientHandshake:
-    """The connecting side: send `hello()`, give every answer to `receive` until `welcome` is set, then `choose`.
+    """The connecting side: send `hello()`, give every answer to `receive` until `accepted` is set, then `choose`.
 
-    After any exception the handshake is over, and a new connection needs a new one.
+    An exception ends the handshake: use a new one on a new connection.
     """
 
     def __init__(self, node: NodeId, token: bytes, *, nonce: bytes | None = None) -> None:
@@ -217,7 +218,7 @@ class ClientHandshake:
         self._nonce = _check_nonce(secrets.token_bytes(NONCE_NBYTES) if nonce is None else nonce)
         self._state = _State.START
         self._proven: NodeId | None = None
-        self._welcome: Welcome | None = None
+        self._accepted: Accepted | None = None
 
     @property
     def peer(self) -> NodeId | None:
@@ -225,20 +226,20 @@ class ClientHandshake:
         return self._proven if self._state is _State.DONE else None
 
     @property
-    def welcome(self) -> Welcome | None:
-        """What the server offers, once both sides are proven."""
-        return self._welcome
+    def accepted(self) -> Accepted | None:
+        """The server's last frame, once both sides are proven."""
+        return self._accepted
 
     def hello(self) -> bytes:
         """The first frame to send."""
         return encode_control(Hello(self._node, self._nonce))
 
     def receive(self, frame: bytes) -> bytes | None:
-        """Take one frame; returns what to send next, None when there is nothing.
+        """Take one frame; returns the frame to send next, None if there is none.
 
         Raises:
-            AuthenticationError: the server did not prove that it knows the token, or says that we did not.
-            RefusedFrameError: of another version, malformed, or out of turn.
+            AuthenticationError: the server did not prove that it knows the token, or says so of this side.
+            RefusedFrameError: the frame is malformed, out of order, or of another version.
         """
         before, self._state = self._state, _State.FAILED
         match decode_control(frame):
@@ -248,20 +249,20 @@ class ClientHandshake:
                     raise AuthenticationError(f"{node} did not prove that it knows this job's token")
                 self._proven, self._state = node, _State.WAITING
                 return encode_control(Proof(_mac(self._token, b"client", *names)))
-            case Welcome() as welcome if before is _State.WAITING:
-                if welcome.offer is not None:
-                    _check_nonce(welcome.offer.nonce)
-                self._welcome, self._state = welcome, _State.CHOOSING
+            case Accepted() as accepted if before is _State.WAITING:
+                if accepted.offer is not None:
+                    _check_nonce(accepted.offer.nonce)
+                self._accepted, self._state = accepted, _State.CHOOSING
                 return None
             case Farewell(rule, detail):
                 if rule in ("token", "unauthenticated"):
                     raise AuthenticationError(f"refused by the peer ({rule}): {detail}")
                 raise RefusedFrameError(rule, detail)
             case other:
-                raise RefusedFrameError("control", f"{type(other).__name__} out of turn")
+                raise RefusedFrameError("control", f"{type(other).__name__} out of order")
 
     def choose(self, lane: Literal["local", "tcp"]) -> bytes:
-        """The last frame to send, after the welcome: from then on messages go by `lane`."""
+        """The last frame to send. From now on messages go by `lane`."""
         assert self._state is _State.CHOOSING
         self._state = _State.DONE
         return encode_control(Lane(lane))
@@ -270,7 +271,7 @@ class ClientHandshake:
 class ServerHandshake:
     """The listening side of one connection: give every frame to `receive` until `peer` is set.
 
-    Nothing the client says counts before that: its node id is only claimed.
+    Until then nothing that the client sent is proven, not even its node id.
     """
 
     def __init__(self, node: NodeId, token: bytes, *, nonce: bytes | None = None, offer: Offer | None = None) -> None:
@@ -282,7 +283,7 @@ class ServerHandshake:
         self._expected = b""
         self.offer = offer
         self.lane: Literal["local", "tcp"] | None = None
-        """The client's choice, when it has made it."""
+        """The client's choice, once it has made it."""
 
     @property
     def peer(self) -> NodeId | None:
@@ -290,11 +291,11 @@ class ServerHandshake:
         return self._claimed if self._state is _State.DONE else None
 
     def receive(self, frame: bytes) -> bytes | None:
-        """Take one frame; returns what to send next, None when there is nothing.
+        """Take one frame; returns the frame to send next, None if there is none.
 
         Raises:
             AuthenticationError: the client did not prove that it knows the token.
-            RefusedFrameError: of another version, malformed, or out of turn.
+            RefusedFrameError: the frame is malformed, out of order, or of another version.
         """
         before, self._state = self._state, _State.FAILED
         match decode_control(frame):
@@ -308,14 +309,14 @@ class ServerHandshake:
                 if not _proofs_match(self._expected, proof):
                     raise AuthenticationError("the peer did not prove that it knows this job's token")
                 self._state = _State.CHOOSING
-                return encode_control(Welcome(self.offer))
+                return encode_control(Accepted(self.offer))
             case Lane(lane) if before is _State.CHOOSING:
                 if lane == "local" and self.offer is None:
-                    raise RefusedFrameError("control", "a lane that was not offered")
+                    raise RefusedFrameError("control", "the client chose a lane that was not offered")
                 self.lane, self._state = lane, _State.DONE
                 return None
             case other:
-                raise RefusedFrameError("control", f"{type(other).__name__} out of turn")
+                raise RefusedFrameError("control", f"{type(other).__name__} out of order")
 
 
 # ---------------------------------------------------------------- tickets
@@ -324,9 +325,9 @@ class ServerHandshake:
 def make_ticket(token: bytes, port: int) -> tuple[str, str]:
     """A user name and a password that admit one connection to the listener on TCP port `port`.
 
-    The name is a nonce and the password its MAC, so the token does not cross, and a ticket seen by an
-    impostor on one port is worth nothing on another. It is not a proof of who is there (the handshake is): it
-    only keeps strangers from sending frames at all.
+    The name is a nonce and the password its MAC: the token is not sent, and a ticket that an impostor sees on one port
+    is not valid on another. A ticket does not prove a node id (the handshake does that); it only keeps processes
+    without the token from sending frames.
     """
     nonce = secrets.token_hex(16)
     return nonce, _ticket_mac(token, nonce, port)
@@ -337,7 +338,7 @@ def _ticket_mac(token: bytes, nonce: str, port: int) -> str:
 
 
 class TicketGate:
-    """Checks tickets for one listener, each good for one connection."""
+    """Checks tickets for one listener. Each is valid for one connection."""
 
     def __init__(self, token: bytes, port: int, *, remember: int = 4096) -> None:
         self._token = check_token(token)
@@ -346,7 +347,7 @@ class TicketGate:
         self._used: dict[str, None] = {}
 
     def admits(self, name: str, password: str) -> bool:
-        """Whether the pair is a ticket of this job for this port that was not shown before."""
+        """Whether the pair is a ticket of this job, for this port, that was not used before."""
         expected = _ticket_mac(self._token, name, self._port)
         if not _proofs_match(expected.encode(), password.encode()) or name in self._used:
             return False

@@ -49,7 +49,7 @@ def run(client: ClientHandshake, server: ServerHandshake, lane: Literal["local",
     frames.append(proof)
     frames.append(answer_of(server, proof))
     assert client.receive(frames[-1]) is None
-    assert client.welcome is not None
+    assert client.accepted is not None
     frames.append(client.choose(lane))
     assert server.receive(frames[-1]) is None
     return frames
@@ -84,7 +84,7 @@ OFFER = Offer("host-a", "a-name", bytes(32))
 def test_the_client_learns_the_offer_and_the_server_the_choice() -> None:
     client, server = ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN, offer=OFFER)
     run(client, server, "local")
-    assert client.welcome == wire.Welcome(OFFER)
+    assert client.accepted == wire.Accepted(OFFER)
     assert server.lane == "local"
 
 
@@ -98,7 +98,7 @@ def test_a_lane_that_was_not_offered_is_refused() -> None:
 def test_a_lane_is_not_chosen_before_the_proof() -> None:
     server = ServerHandshake("s", TOKEN, offer=OFFER)
     server.receive(ClientHandshake("w", TOKEN).hello())
-    with pytest.raises(RefusedFrameError, match="out of turn"):
+    with pytest.raises(RefusedFrameError, match="out of order"):
         server.receive(encode_control(wire.Lane("local")))
     assert server.peer is None
 
@@ -108,7 +108,7 @@ def test_an_offer_has_a_whole_nonce() -> None:
     server = ServerHandshake("s", TOKEN, offer=Offer("host-a", "a-name", bytes(8)))
     with pytest.raises(RefusedFrameError, match="nonce"):
         run(client, server)
-    assert client.welcome is None
+    assert client.accepted is None
 
 
 def test_token_check_by_the_client_stops_an_impostor_that_listens() -> None:
@@ -205,13 +205,13 @@ def test_a_refusal_by_the_server_reaches_the_client_by_name() -> None:
 
 def test_frames_out_of_turn_end_the_handshake() -> None:
     client, server = ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN)
-    for frame in (encode_control(Proof(bytes(32))), encode_control(wire.Welcome()), encode_control(wire.Lane("tcp"))):
-        with pytest.raises(RefusedFrameError, match="out of turn"):
+    for frame in (encode_control(Proof(bytes(32))), encode_control(wire.Accepted()), encode_control(wire.Lane("tcp"))):
+        with pytest.raises(RefusedFrameError, match="out of order"):
             ServerHandshake("s", TOKEN).receive(frame)
-    with pytest.raises(RefusedFrameError, match="out of turn"):
-        client.receive(encode_control(wire.Welcome()))
+    with pytest.raises(RefusedFrameError, match="out of order"):
+        client.receive(encode_control(wire.Accepted()))
     frames = run(ClientHandshake("w", TOKEN), server)
-    with pytest.raises(RefusedFrameError, match="out of turn"):
+    with pytest.raises(RefusedFrameError, match="out of order"):
         server.receive(frames[0])
     assert server.peer is None
 
@@ -223,7 +223,7 @@ def test_a_failed_handshake_cannot_be_continued() -> None:
     assert proof is not None
     with pytest.raises(AuthenticationError):
         server.receive(encode_control(Proof(bytes(32))))
-    with pytest.raises(RefusedFrameError, match="out of turn"):
+    with pytest.raises(RefusedFrameError, match="out of order"):
         server.receive(proof)
 
 

@@ -1,7 +1,7 @@
-"""A session between two processes of one host: a unix stream socket for what is said, shared memory for blocks.
+"""A session between two processes of one host: headers in a unix stream socket, frames in shared memory.
 
-There is no I/O thread: what is sent goes into the peer's socket before `send` returns, and what the socket does not
-take waits for the loop. A frame in shared memory travels as a reference (see `loans`).
+There is no I/O thread: `send` writes to the socket before it returns, and the loop writes later what the socket did not
+take. A frame in shared memory travels as a reference (see `loans`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 from paceline.errors import RefusedFrameError
 from paceline.transport.base import Delivery, Frame
-from paceline.transport.local.reader import Incoming
-from paceline.transport.local.writer import Outgoing
+from paceline.transport.local.reader import LocalReader
+from paceline.transport.local.writer import LocalWriter
 from paceline.transport.loop import Loop, Source
 from paceline.transport.memory.arena import Arena
-from paceline.transport.memory.loans import LoanTable, Witness
+from paceline.transport.memory.loans import LoanTable, PeerProcess
 from paceline.transport.sessions import Sessions
 from paceline.types import NodeId
 from paceline.wire.handshake import Farewell, encode_control
@@ -27,35 +27,43 @@ _LAST_READS = 10_000
 
 
 def _ignore(reason: str) -> None:
-    """A link that was ended here tells nobody."""
+    """A link that this side closes does not report its end."""
 
 
-class Locals:
-    """What the local links of one port share: its memory, and the loans that outlive their sessions."""
+class LocalLinks:
+    """All local links of one port. They share its memory; their loans may outlive their sessions."""
 
-    def __init__(self, loop: Loop, sessions: Sessions, arena: Arena) -> None:
+    def __init__(self, loop: Loop, sessions: Sessions) -> None:
         self.loop = loop
         self.sessions = sessions
-        self.arena = arena
+        self.arena = Arena(share=True, before_growing=self._sweep, on_retired=self._retired)
         self.links: set[LocalLink] = set()
         self._tables: list[LoanTable] = []
-        arena.before_growing = self._sweep
-        arena.on_retired = self._retired
+
+    def add(self, link: LocalLink) -> None:
+        """`link` begins. Its peer is near: its answers are worth a spin before the loop sleeps."""
+        self.links.add(link)
+        self.loop.peer_is_near()
+
+    def remove(self, link: LocalLink) -> None:
+        """`link` is closed."""
+        self.links.discard(link)
+        self.loop.near_peer_is_gone()
 
     def keep(self, table: LoanTable) -> None:
-        """Watch the loans of a session that is over, as long as there are any."""
+        """Keep the loans of a session that is over until they are done."""
         if table.sweep():
             self._tables.append(table)
 
     def tick(self, now: float) -> None:
-        """Close links that have lingered long enough, and ask for the next tick."""
+        """Close links whose time to linger is over, and ask for the next tick."""
         for link in [link for link in self.links if link.close_at <= now]:
             link.close()
         for link in self.links:
             self.loop.wake_at(link.close_at)
 
     def close(self) -> None:
-        """Close every link, giving the last messages a little time."""
+        """Close every link, after at most `linger_s` for their last messages."""
         until = self.loop.now() + self.sessions.limits.linger_s
         while self.loop.now() < until and any(not link.flushed for link in self.links):
             self.loop.wait(until - self.loop.now())
@@ -74,26 +82,30 @@ class Locals:
 
 
 class LocalLink:
-    """One proven peer at the other end of a unix socket. `on_over` hears why it ended, unless it was ended here."""
+    """One session on a unix socket. `on_over` gets the reason when it ends, unless this side closes it."""
 
     def __init__(
-        self, shared: Locals, socket: sockets.socket, witness: Witness, peer: NodeId, on_over: Callable[[str], None]
+        self,
+        links: LocalLinks,
+        socket: sockets.socket,
+        process: PeerProcess,
+        peer: NodeId,
+        on_over: Callable[[str], None],
     ) -> None:
-        """Take over `socket`, connected to the process that `witness` watches."""
+        """Take over `socket`, which is connected to `process`, the process of the proven `peer`."""
         self.close_at = float("inf")
         self.unusable = False
-        """Whether it ended because one side cannot use the other's memory: the next session had better go by TCP."""
-        self._shared = shared
+        """Whether it ended because one side cannot map the other's memory: the next session goes by TCP."""
+        self._links = links
         self._socket = socket
         self._on_over = on_over
-        self._out = Outgoing(socket, shared.sessions.limits, shared.arena, witness, self._blocked)
+        self._out = LocalWriter(socket, links.sessions.limits, links.arena, process, self._blocked)
         self._source = Source(socket.fileno(), self._read, self._write)
-        self._in = Incoming(socket, shared.sessions, shared.arena, peer)
+        self._in = LocalReader(socket, links.sessions, links.arena, peer)
         self._reads = True
         self._closed = False
-        shared.links.add(self)
-        shared.loop.spins += 1
-        shared.loop.watch([self._source])
+        links.add(self)
+        links.loop.watch([self._source])
 
     # ------------------------------------------------------------ the session's side
 
@@ -102,7 +114,7 @@ class LocalLink:
         return self._out.send(header, frames)
 
     def finish(self, linger_s: float, farewell: Farewell | None = None) -> None:
-        """Read no more, say farewell, and close when everything is sent, at the latest after `linger_s`."""
+        """Read no more, send `farewell`, and close once everything is sent, after `linger_s` at the latest."""
         if self._closed:
             return
         self._stop_reading()
@@ -111,29 +123,28 @@ class LocalLink:
         if self._out.empty:
             self.close()
         else:
-            self.close_at = self._shared.loop.now() + linger_s
-            self._shared.loop.wake_at(self.close_at)
+            self.close_at = self._links.loop.now() + linger_s
+            self._links.loop.wake_at(self.close_at)
 
     def close(self) -> None:
-        """Close now. Frames that were received stay valid, and loans end when the peer lets go. Idempotent."""
+        """Close now. Received frames stay valid, and a loan ends when the peer drops its frames. Idempotent."""
         if self._closed:
             return
         self._closed = True
         self._stop_reading()
-        self._shared.links.discard(self)
-        self._shared.loop.spins -= 1
-        self._shared.loop.unwatch([self._source])
+        self._links.remove(self)
+        self._links.loop.unwatch([self._source])
         self._source.forget()
         self._on_over = _ignore
         table = self._out.close()
         if table is not None:
-            self._shared.keep(table)
+            self._links.keep(table)
         with contextlib.suppress(OSError):
-            self._socket.shutdown(sockets.SHUT_RDWR)  # a fork may hold the descriptor, too
+            self._socket.shutdown(sockets.SHUT_RDWR)  # a fork may have the descriptor, too
         self._socket.close()
 
     def lost(self, reason: str) -> None:
-        """The peer is known to be gone: take what it has sent, then end."""
+        """The peer is known to be gone: read what it has sent, then end the session."""
         for _ in range(_LAST_READS):
             if not self._reads or not (self._read() or self._in.filled):
                 break
@@ -141,22 +152,21 @@ class LocalLink:
 
     @property
     def flushed(self) -> bool:
-        """Whether nothing waits to be sent."""
+        """Whether the socket has taken everything."""
         return self._out.empty
 
     def sweep(self) -> None:
-        """Let go of what the peer has let go of."""
-        if self._out.table is not None:
-            self._out.table.sweep()
+        """Drop the frames of loans that are done."""
+        self._out.sweep()
 
     def retired(self, number: int) -> None:
-        """A segment of this process is no more."""
+        """Region `number` of this process is returned to the system."""
         self._out.retired(number)
 
     # ------------------------------------------------------------ the loop's side
 
     def _blocked(self, blocked: bool) -> None:
-        self._shared.loop.want_write(self._source, blocked)
+        self._links.loop.want_write(self._source, blocked)
 
     def _write(self) -> None:
         self._out.flush()
@@ -164,26 +174,26 @@ class LocalLink:
             self.close()
 
     def _read(self) -> bool:
-        """Take one record; True when another is known to be there."""
+        """Read one record; True if another is known to have come."""
         if not self._reads:
             if not self._closed and self._in.ended():
-                self._out.deserted()
+                self._out.peer_has_closed()
                 self.close()
             return False
         try:
             more = self._in.read()
         except RefusedFrameError as error:
-            self._shared.sessions.counters.refuse(error.rule)
-            self.unusable = error.rule == "segment"
+            self._links.sessions.counters.refuse(error.rule)
+            self.unusable = error.rule == "shared-file"
             rule = "lane" if self.unusable else error.rule
             self._out.control(encode_control(Farewell(rule, error.detail[:200])))
             self._over(f"refused ({error.rule}): {error.detail}")
             return False
         except ConnectionError:
-            self._out.deserted()
+            self._out.peer_has_closed()
             self._over(CLOSED)
             return False
-        except OSError as error:  # a peer's memory cannot be mapped
+        except OSError as error:  # the peer's memory cannot be mapped
             self.unusable = True
             self._out.control(encode_control(Farewell("lane", str(error)[:200])))
             self._over(f"the local link broke: {error}")

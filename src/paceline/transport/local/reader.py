@@ -1,4 +1,4 @@
-"""What comes in on a local link: bytes become records, and records messages, each checked before it counts."""
+"""The reading direction of a local link: bytes become records, and records become messages, each checked."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from paceline.types import NodeId
 from paceline.wire.handshake import Farewell, decode_control
 
 _BUFFER_NBYTES = 64 << 10
-_ROOM_NBYTES = 64 << 10
+_ARENA_NBYTES = 64 << 10  # smaller frames are plain bytearrays
 _MAX_FDS = 8
 _ANCILLARY_NBYTES = sockets.CMSG_SPACE(_MAX_FDS * 4)
 
 
 class _Body:
-    """A message whose frames are still coming in."""
+    """A message whose frames have not come whole; `left` is what must still be filled."""
 
     __slots__ = ("frames", "header", "left")
 
@@ -36,13 +36,13 @@ class _Body:
         self.left = left
 
 
-class Incoming:
-    """One direction of a local link. Messages go to the sessions; `farewell` is set when the peer said it."""
+class LocalReader:
+    """Hands messages to the sessions. `farewell` is set once the peer has sent it."""
 
     def __init__(self, socket: sockets.socket, sessions: Sessions, arena: Arena, peer: NodeId) -> None:
         self.farewell: Farewell | None = None
         self.filled = False
-        """Whether the last `read` got anything from the socket."""
+        """Whether the last `read` took bytes from the socket or the buffer."""
         self._socket = socket
         self._sessions = sessions
         self._arena = arena
@@ -52,17 +52,17 @@ class Incoming:
         self._prelude: records.Prelude | None = None
         self._body: _Body | None = None
         self._fds: deque[int] = deque()
-        self._segments: dict[int, Mapping] = {}
+        self._shared_files: dict[int, Mapping] = {}
         self._borrower: Borrower | None = None
         self._closed = False
 
     def read(self) -> bool:
-        """Take one record, if it has come; True when another is known to be there.
+        """Read one record, if it has come; True if another is known to have come.
 
         Raises:
-            RefusedFrameError: the peer breaks the rules.
-            ConnectionError: it has closed the link.
-            OSError: the link broke, or memory of the peer cannot be mapped.
+            RefusedFrameError: the record breaks a rule.
+            ConnectionError: the peer has closed the link.
+            OSError: the link broke, or the peer's memory cannot be mapped.
         """
         self.filled = False
         if self._body is not None:
@@ -73,7 +73,7 @@ class Incoming:
         return self._another()
 
     def ended(self) -> bool:
-        """Whether the peer has closed, once nothing is read any more: nobody will take what is sent."""
+        """Whether the peer has closed. Drops what it sends: call this only after `close`."""
         try:
             return not self._socket.recv_into(self._buffer)
         except BlockingIOError:
@@ -82,13 +82,13 @@ class Incoming:
             return True
 
     def close(self) -> None:
-        """Read no more. Frames that were handed out stay valid. Idempotent."""
+        """Read no more. Received frames stay valid. Idempotent."""
         self._closed = True
         if self._borrower is not None:
             self._borrower.close()
             self._borrower = None
         self._body = None
-        self._segments.clear()
+        self._shared_files.clear()
         while self._fds:
             os.close(self._fds.popleft())
 
@@ -107,7 +107,7 @@ class Incoming:
         return have >= records.PRELUDE_NBYTES + self._prelude.more_nbytes
 
     def _fill(self) -> bool:
-        """Read what the socket has, into the buffer; False for nothing."""
+        """Read from the socket into the buffer; False if the socket has nothing."""
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._buffer) > _BUFFER_NBYTES:
@@ -128,7 +128,7 @@ class Incoming:
         return True
 
     def _make_space(self) -> None:
-        """Move what is left to the front; more than it can hold is allocated only as it really comes."""
+        """Move the unread bytes to the front, or double a full buffer: it grows with what came, not with claims."""
         left = self._buffer[self._start : self._end]
         if self._start == 0:
             self._buffer = left + bytes(len(left))
@@ -141,10 +141,10 @@ class Incoming:
             if level == sockets.SOL_SOCKET and kind == sockets.SCM_RIGHTS:
                 self._fds.extend(array.array("i", data[: len(data) - len(data) % 4]))
         if len(self._fds) > _MAX_FDS:
-            raise RefusedFrameError("segment", f"{len(self._fds)} descriptors that nothing announces")
+            raise RefusedFrameError("shared-file", f"{len(self._fds)} descriptors without a record")
 
     def _take(self) -> None:
-        """The record at the start of the buffer, which is there as far as its header."""
+        """Take the record at the start of the buffer, which has come as far as its header."""
         prelude = self._prelude
         assert prelude is not None
         self._prelude = None
@@ -156,7 +156,7 @@ class Incoming:
         elif kind == records.CONTROL:
             self._take_control(bytes(memoryview(self._buffer)[begin : self._start]))
         elif kind == records.DROP:
-            self._segments.pop(prelude.number, None)
+            self._shared_files.pop(prelude.number, None)
         else:
             self._take_memory(prelude)
 
@@ -173,7 +173,7 @@ class Incoming:
             self._deliver(header, frames)
             return
         self._body = _Body(bytes(header), frames, left)
-        while left and self._start < self._end:  # what was read ahead
+        while left and self._start < self._end:  # the buffer has some of the bytes already
             count = min(left[0].nbytes, self._end - self._start)
             left[0][:count] = view[self._start : self._start + count]
             self._start += count
@@ -182,14 +182,14 @@ class Incoming:
             self._deliver_body(self._body)
 
     def _frames(self, prelude: records.Prelude, rows: Sequence[records.Row]) -> list[Frame]:
-        """Views of what was lent, and room for what is coming."""
+        """Views of lent frames, and memory for those whose bytes follow."""
         places = []
-        find = self._segments.get
+        find = self._shared_files.get
         for number, offset, nbytes in rows:
             if number != records.INLINE:
                 mapping = find(number)
                 if mapping is None:
-                    raise RefusedFrameError("reference", f"segment {number} was not announced")
+                    raise RefusedFrameError("reference", f"shared file {number} was not announced")
                 if offset + nbytes > mapping.nbytes:
                     raise RefusedFrameError("reference", f"{nbytes} bytes at {offset} of {mapping.nbytes}")
                 places.append((mapping, offset, nbytes))
@@ -197,17 +197,17 @@ class Incoming:
         if places:
             if self._borrower is None:
                 raise RefusedFrameError("reference", "no table was announced")
-            borrowed = self._borrower.borrow(prelude.slot, prelude.number, places)
+            borrowed = self._borrower.borrow(prelude.cell, prelude.number, places)
             if len(borrowed) == len(rows):
                 return borrowed
         lent = iter(borrowed)
-        return [self._room(nbytes) if number == records.INLINE else next(lent) for number, _, nbytes in rows]
+        return [self._allocate(nbytes) if number == records.INLINE else next(lent) for number, _, nbytes in rows]
 
-    def _room(self, nbytes: int) -> Frame:
-        return self._arena.allocate_raw(nbytes) if nbytes >= _ROOM_NBYTES else memoryview(bytearray(nbytes))
+    def _allocate(self, nbytes: int) -> Frame:
+        return self._arena.allocate_raw(nbytes) if nbytes >= _ARENA_NBYTES else memoryview(bytearray(nbytes))
 
     def _fill_body(self, body: _Body) -> None:
-        """Read what the socket has into the frames themselves."""
+        """Read from the socket into the frames themselves."""
         try:
             count = self._socket.recv_into(body.left[0])
         except BlockingIOError:
@@ -244,16 +244,16 @@ class Incoming:
 
     def _take_memory(self, prelude: records.Prelude) -> None:
         if not self._fds:
-            raise RefusedFrameError("segment", "no descriptor came with it")
+            raise RefusedFrameError("shared-file", "the record came without a descriptor")
         fd = self._fds.popleft()
         try:
             if prelude.kind == records.TABLE:
                 if self._borrower is not None:
-                    raise RefusedFrameError("segment", "a second table")
+                    raise RefusedFrameError("shared-file", "a second table of loans")
                 self._borrower = Borrower(fd, prelude.nbytes)
-            elif prelude.number in self._segments or len(self._segments) >= records.MAX_SEGMENTS:
-                raise RefusedFrameError("segment", f"number {prelude.number} again, or too many")
+            elif prelude.number in self._shared_files or len(self._shared_files) >= records.MAX_SHARED_FILES:
+                raise RefusedFrameError("shared-file", f"number {prelude.number} again, or too many of them")
             else:
-                self._segments[prelude.number] = Mapping(fd, prelude.nbytes)
+                self._shared_files[prelude.number] = Mapping(fd, prelude.nbytes)
         finally:
             os.close(fd)

@@ -1,13 +1,14 @@
-"""The bytes of a local link: records of fixed form, checked before anything is done with them. No I/O.
+"""The bytes of a local link: records of fixed form, checked before they are used. No I/O.
 
-A message is a prelude, a row for each frame, the header, and the bytes of those frames that do not lie in shared
-memory::
+A message is a prelude, a row for each frame, the header, and the bytes of the frames that are not in shared memory::
 
-    MESSAGE   header_nbytes, rows, slot, ticket  |  (segment, offset, nbytes) * rows  |  header  |  bytes of frames
-    CONTROL   header_nbytes                      |  a control frame of the handshake
-    TABLE     nbytes                             (with a descriptor) where the reader writes what it has let go of
-    SEGMENT   number, nbytes                     (with a descriptor) the segment that rows call by this number
-    DROP      number                             the segment will not be named again
+    MESSAGE      header_nbytes, rows, cell, serial  |  (file, offset, nbytes) * rows  |  header  |  bytes of frames
+    CONTROL      header_nbytes                      |  a control frame of the handshake
+    TABLE        nbytes                             (with a descriptor) the table of loans, which the reader writes to
+    SHARED_FILE  number, nbytes                     (with a descriptor) the shared file that rows call by this number
+    DROP         number                             that shared file will not be named again: unmap it
+
+`cell` and `serial` name the loan of the frames that are in shared memory (see `memory.loans`).
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from typing import NamedTuple
 from paceline.errors import RefusedFrameError
 from paceline.wire.frames import WireLimits
 
-MESSAGE, CONTROL, TABLE, SEGMENT, DROP = range(1, 6)
+MESSAGE, CONTROL, TABLE, SHARED_FILE, DROP = range(1, 6)
 INLINE = 0
-"""In place of a segment's number: the bytes follow the header."""
+"""In place of the number of a shared file: the bytes follow the header."""
 
 _PRELUDE = struct.Struct("=B3xIIIQQ")
 _ROW = struct.Struct("=QQQ")
 PRELUDE_NBYTES = _PRELUDE.size
-MAX_SEGMENTS = 1 << 16
+MAX_SHARED_FILES = 1 << 16
 
 Row = tuple[int, int, int]
-"""Segment, offset, nbytes."""
+"""Shared file, offset, nbytes."""
 
 
 class Prelude(NamedTuple):
-    """The first bytes of a record; what is not used by its kind is 0."""
+    """The first bytes of a record. Fields that its kind does not use are 0. For a message, `number` is the serial."""
 
     kind: int
     header_nbytes: int = 0
     rows: int = 0
-    slot: int = 0
+    cell: int = 0
     number: int = 0
     nbytes: int = 0
 
     @property
     def more_nbytes(self) -> int:
-        """Bytes of the rows and the header, which follow at once."""
+        """Bytes of the rows and the header, which follow the prelude."""
         return self.rows * _ROW.size + self.header_nbytes
 
 
@@ -53,8 +54,8 @@ def open_prelude(buffer: bytes | bytearray, start: int, limits: WireLimits) -> P
     """The prelude at `start`.
 
     Raises:
-        RefusedFrameError: rule ``record`` for a kind that does not exist, ``frame-count`` or ``header-size`` for
-            more than may follow.
+        RefusedFrameError: rule ``record`` for an unknown kind, ``frame-count`` or ``header-size`` for more than the
+            limits allow.
     """
     prelude = Prelude._make(_PRELUDE.unpack_from(buffer, start))
     kind, header_nbytes, rows, _, _, _ = prelude
@@ -68,7 +69,7 @@ def open_prelude(buffer: bytes | bytearray, start: int, limits: WireLimits) -> P
 
 
 def open_rows(buffer: memoryview, limits: WireLimits) -> list[Row]:
-    """The rows of a message that has some, their sizes within the limits.
+    """The rows of a message that has frames, their sizes within the limits.
 
     Raises:
         RefusedFrameError: rule ``frame-cap`` or ``message-cap``.
@@ -83,9 +84,9 @@ def open_rows(buffer: memoryview, limits: WireLimits) -> list[Row]:
     return rows
 
 
-def message_record(header: bytes, rows: Sequence[Row] = (), slot: int = 0, ticket: int = 0) -> bytes:
-    """A message as far as its header."""
-    prelude = _PRELUDE.pack(MESSAGE, len(header), len(rows), slot, ticket, 0)
+def message_record(header: bytes, rows: Sequence[Row] = (), cell: int = 0, serial: int = 0) -> bytes:
+    """A message without the bytes of its frames."""
+    prelude = _PRELUDE.pack(MESSAGE, len(header), len(rows), cell, serial, 0)
     if not rows:
         return prelude + header
     numbers = itertools.chain.from_iterable(rows)
@@ -98,5 +99,5 @@ def control_record(frame: bytes) -> bytes:
 
 
 def memory_record(kind: int, number: int = 0, nbytes: int = 0) -> bytes:
-    """A record about shared memory: `TABLE`, `SEGMENT` or `DROP`."""
+    """A record about shared memory: `TABLE`, `SHARED_FILE` or `DROP`."""
     return _PRELUDE.pack(kind, 0, 0, 0, number, nbytes)

@@ -1,7 +1,7 @@
-"""Where blocks live that other processes read: rooms in large segments, taken again when nobody holds them.
+"""Memory for blocks that peers read in place: allocations in large regions, reused once they are free.
 
-A room is given back by dropping it: its memoryview, every slice of it and every tensor over it. Fresh memory costs
-more than the copy into it (page faults), so what was given back is used first.
+An allocation is freed by dropping it: its memoryview, every slice of it and every tensor over it. Fresh memory costs
+more than the copy into it (page faults), so freed memory is reused first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paceline.transport.memory import shared_files
 
 logger = logging.getLogger(__name__)
 
-SEGMENT_NBYTES = 64 << 20
+REGION_NBYTES = 64 << 20
 ALIGNMENT = 64
 
 _numbers = itertools.count(1)
@@ -32,24 +32,24 @@ _char = ctypes.c_char
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats:
-    """What an arena holds, in bytes. What was never touched takes no memory, so `reserved` may be far more."""
+    """Bytes in use and bytes mapped, in how many regions. Pages that were never touched take no memory."""
 
     in_use: int
     reserved: int
-    segments: int
+    regions: int
 
 
-class _Room(weakref.ref[ctypes.Array[ctypes.c_char]]):
-    """A room in use: dead when every view of it is gone."""
+class _Allocation(weakref.ref[ctypes.Array[ctypes.c_char]]):
+    """An allocation in use: the reference is dead once every view of it is gone."""
 
-    __slots__ = ("nbytes", "offset", "segment")
-    segment: Segment
+    __slots__ = ("nbytes", "offset", "region")
+    region: Region
     offset: int
     nbytes: int
 
 
-class Segment:
-    """One mapping and the rooms in it. Private segments have no descriptor (-1)."""
+class Region:
+    """One mapping and its allocations. A shared region is a shared file; a private one has no descriptor (-1)."""
 
     def __init__(self, fd: int, mapped: mmap.mmap) -> None:
         self.number = next(_numbers)
@@ -57,38 +57,38 @@ class Segment:
         self.mapped = mapped
         self.nbytes = len(mapped)
         self.address = ctypes.addressof(_char.from_buffer(mapped))
-        self.rooms: dict[int, _Room] = {}
-        self._free = [(0, self.nbytes)]
+        self.allocations: dict[int, _Allocation] = {}
+        self._gaps = [(0, self.nbytes)]
         self._fresh = 0
 
     def take(self, nbytes: int) -> tuple[int, bool] | None:
-        """The offset of the first gap of `nbytes`, and whether it was used before; None when there is none."""
-        for position, (offset, free) in enumerate(self._free):
+        """The offset of the first gap of `nbytes`, and whether it was used before; None if there is no such gap."""
+        for position, (offset, free) in enumerate(self._gaps):
             if free >= nbytes:
                 if free == nbytes:
-                    del self._free[position]
+                    del self._gaps[position]
                 else:
-                    self._free[position] = (offset + nbytes, free - nbytes)
+                    self._gaps[position] = (offset + nbytes, free - nbytes)
                 used = offset < self._fresh
                 self._fresh = max(self._fresh, offset + nbytes)
                 return offset, used
         return None
 
-    def give_back(self, room: _Room) -> None:
-        """Join the room to the gaps around it."""
-        del self.rooms[room.offset]
-        offset, nbytes = room.offset, room.nbytes
-        at = bisect.bisect(self._free, (offset, 0))
-        if at < len(self._free) and self._free[at][0] == offset + nbytes:
-            nbytes += self._free.pop(at)[1]
-        if at and sum(self._free[at - 1]) == offset:
+    def free(self, allocation: _Allocation) -> None:
+        """Free `allocation` and join it to the gaps around it."""
+        del self.allocations[allocation.offset]
+        offset, nbytes = allocation.offset, allocation.nbytes
+        at = bisect.bisect(self._gaps, (offset, 0))
+        if at < len(self._gaps) and self._gaps[at][0] == offset + nbytes:
+            nbytes += self._gaps.pop(at)[1]
+        if at and sum(self._gaps[at - 1]) == offset:
             at -= 1
-            before = self._free.pop(at)
+            before = self._gaps.pop(at)
             offset, nbytes = before[0], before[1] + nbytes
-        self._free.insert(at, (offset, nbytes))
+        self._gaps.insert(at, (offset, nbytes))
 
     def close(self) -> None:
-        """Drop the descriptor; the mapping goes with the last view of it."""
+        """Close the descriptor; the mapping lasts as long as a view of it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -99,118 +99,125 @@ Create = Callable[[str, int], tuple[int, mmap.mmap]]
 
 
 class Arena:
-    """A `Memory`: shared with the processes of this host if `share`, and otherwise private.
+    """A `Memory`: shared with the processes of this host if `share`, otherwise private.
 
-    `before_growing` is called when no gap is large enough: it may let go of rooms. `on_retired` hears the number of
-    each segment that is given back to the system.
+    The arena calls `before_growing`, which may free allocations, when no gap is large enough, and `on_retired` with the
+    number of each region that it returns to the system.
     """
 
-    def __init__(self, *, share: bool, create: Create = shared_files.create) -> None:
-        self.before_growing: Callable[[], None] = lambda: None
-        self.on_retired: Callable[[int], None] = lambda number: None
+    def __init__(
+        self,
+        *,
+        share: bool,
+        before_growing: Callable[[], None] = lambda: None,
+        on_retired: Callable[[int], None] = lambda number: None,
+        create: Create = shared_files.create,
+    ) -> None:
+        self._before_growing = before_growing
+        self._on_retired = on_retired
         self._share = share
         self._create = create
-        self._segments: list[Segment] = []  # the oldest first: they are filled first, so that later ones empty
-        self._by_address: list[Segment] = []
-        self._freed: deque[_Room] = deque()
+        self._regions: list[Region] = []  # the oldest first: they are filled first, so that later ones become empty
+        self._by_address: list[Region] = []
+        self._gapsd: deque[_Allocation] = deque()
         self._in_use = 0
 
     @property
     def shared(self) -> bool:
-        """Whether rooms made from now on can be read by other processes."""
+        """Whether peers can map the regions made from now on."""
         return self._share
 
     def stop_sharing(self, why: OSError) -> None:
-        """Rooms made from now on are private."""
+        """Make all further regions private, because of `why`."""
         if self._share:
             self._share = False
-            logger.warning("memory cannot be shared (%s): blocks travel as bytes from here on", why)
+            logger.warning("memory cannot be shared (%s): blocks are sent as bytes from now on", why)
 
     def allocate(self, nbytes: int) -> Frame:
         """As `Memory.allocate`."""
         if nbytes < 1:
             if nbytes < 0:
-                raise ValueError(f"a room of {nbytes} bytes")
+                raise ValueError(f"cannot allocate {nbytes} bytes")
             return memoryview(bytearray())
-        view, used = self._room(nbytes)
+        view, used = self._allocate(nbytes)
         if used:
             ctypes.memset(ctypes.addressof(_char.from_buffer(view)), 0, nbytes)
         return view
 
     def allocate_raw(self, nbytes: int) -> Frame:
-        """A room of at least one byte that holds whatever was there before."""
-        return self._room(nbytes)[0]
+        """As `allocate`, for at least one byte and without clearing: the content is that of an earlier allocation."""
+        return self._allocate(nbytes)[0]
 
-    def _room(self, nbytes: int) -> tuple[Frame, bool]:
+    def _allocate(self, nbytes: int) -> tuple[Frame, bool]:
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        self._take_back()
+        self._reclaim()
         found = self._find(size)
         if found is None:
-            self.before_growing()
-            self._take_back()
+            self._before_growing()
+            self._reclaim()
             found = self._find(size) or self._grow(size)
-        segment, offset, used = found
-        holder = (_char * nbytes).from_buffer(segment.mapped, offset)
-        room = _Room(holder, self._freed.append)
-        room.segment, room.offset, room.nbytes = segment, offset, size
-        segment.rooms[offset] = room
+        region, offset, used = found
+        holder = (_char * nbytes).from_buffer(region.mapped, offset)
+        allocation = _Allocation(holder, self._gapsd.append)
+        allocation.region, allocation.offset, allocation.nbytes = region, offset, size
+        region.allocations[offset] = allocation
         self._in_use += size
         return memoryview(holder).cast("B"), used
 
-    def locate(self, frames: Sequence[Frame]) -> list[tuple[Segment, int] | None]:
-        """The shared segment that each frame lies in, and where; None for one in any other memory."""
-        found: list[tuple[Segment, int] | None] = []
+    def locate(self, frames: Sequence[Frame]) -> list[tuple[Region, int] | None]:
+        """The shared region and the offset of each frame; None for a frame in any other memory."""
+        found: list[tuple[Region, int] | None] = []
         addressof, from_buffer = ctypes.addressof, _char.from_buffer
-        segment, first, last = None, 1, 0
+        region, first, last = None, 1, 0
         for frame in frames:
             if frame.readonly or not frame.nbytes:
                 found.append(None)
                 continue
             address = addressof(from_buffer(frame))
-            if not first <= address <= last:  # most often they lie together
-                there = self._segment_at(address)
+            if not first <= address <= last:  # most frames of a message lie in one region
+                there = self._region_at(address)
                 if there is None:
                     found.append(None)
                     continue
-                segment, first, last = there, there.address, there.address + there.nbytes - 1
-            assert segment is not None
-            found.append((segment, address - first))
+                region, first, last = there, there.address, there.address + there.nbytes - 1
+            assert region is not None
+            found.append((region, address - first))
         return found
 
-    def _segment_at(self, address: int) -> Segment | None:
+    def _region_at(self, address: int) -> Region | None:
         at = bisect.bisect_right(self._by_address, address, key=_address) - 1
         if at < 0:
             return None
-        segment = self._by_address[at]
-        return segment if address - segment.address < segment.nbytes and segment.fd >= 0 else None
+        region = self._by_address[at]
+        return region if address - region.address < region.nbytes and region.fd >= 0 else None
 
     @property
     def stats(self) -> MemoryStats:
-        """What is in use now."""
-        self._take_back()
-        return MemoryStats(self._in_use, sum(s.nbytes for s in self._segments), len(self._segments))
+        """Present use."""
+        self._reclaim()
+        return MemoryStats(self._in_use, sum(s.nbytes for s in self._regions), len(self._regions))
 
     def close(self) -> None:
-        """Give the segments back to the system, as far as nobody holds rooms in them. Idempotent."""
-        for segment in self._segments:
-            segment.close()
-            segment.rooms.clear()
-        self._segments.clear()
+        """Return all regions to the system, each with the last view of it. Idempotent."""
+        for region in self._regions:
+            region.close()
+            region.allocations.clear()
+        self._regions.clear()
         self._by_address.clear()
-        self._freed.clear()
+        self._gapsd.clear()
         self._in_use = 0
 
     # ------------------------------------------------------------ inside
 
-    def _find(self, size: int) -> tuple[Segment, int, bool] | None:
-        for segment in self._segments:
-            taken = segment.take(size)
+    def _find(self, size: int) -> tuple[Region, int, bool] | None:
+        for region in self._regions:
+            taken = region.take(size)
             if taken is not None:
-                return segment, *taken
+                return region, *taken
         return None
 
-    def _grow(self, size: int) -> tuple[Segment, int, bool]:
-        nbytes = max(SEGMENT_NBYTES, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+    def _grow(self, size: int) -> tuple[Region, int, bool]:
+        nbytes = max(REGION_NBYTES, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
         fd, mapped = -1, None
         if self._share:
             try:
@@ -219,24 +226,24 @@ class Arena:
                 self.stop_sharing(error)
         if mapped is None:
             mapped = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        segment = Segment(fd, mapped)
-        self._segments.append(segment)
-        bisect.insort(self._by_address, segment, key=_address)
-        taken = segment.take(size)
+        region = Region(fd, mapped)
+        self._regions.append(region)
+        bisect.insort(self._by_address, region, key=_address)
+        taken = region.take(size)
         assert taken is not None
-        return segment, *taken
+        return region, *taken
 
-    def _take_back(self) -> None:
-        """Use again what was dropped; of the segments that are wholly free, keep one."""
+    def _reclaim(self) -> None:
+        """Free what was dropped, and return all empty regions but one to the system."""
         emptied = False
-        while self._freed:
-            room = self._freed.popleft()
-            room.segment.give_back(room)
-            self._in_use -= room.nbytes
-            emptied = emptied or not room.segment.rooms
+        while self._gapsd:
+            allocation = self._gapsd.popleft()
+            allocation.region.free(allocation)
+            self._in_use -= allocation.nbytes
+            emptied = emptied or not allocation.region.allocations
         if emptied:
-            for segment in [segment for segment in self._segments if not segment.rooms][1:]:
-                self._segments.remove(segment)
-                self._by_address.remove(segment)
-                segment.close()
-                self.on_retired(segment.number)
+            for region in [region for region in self._regions if not region.allocations][1:]:
+                self._regions.remove(region)
+                self._by_address.remove(region)
+                region.close()
+                self._on_retired(region.number)

@@ -1,7 +1,7 @@
-"""Blocks that come by TCP lie in memory that ZeroMQ allocates for each frame: have the allocator use it again.
+"""The C library's heap: keep freed memory for the frames that ZeroMQ allocates.
 
-By default the C library gives blocks of this size back to the system as soon as they are freed, and the next one costs
-256 page faults: more than the copy into it.
+By default the C library returns frames of 1 MiB to the system as soon as they are freed. The next frame then costs 256
+page faults, which take longer than the copy into it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KEPT_NBYTES = 128 << 20
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let this process keep up to 128 MiB that were freed, for frames of up to 4 MiB. Done once; no harm elsewhere."""
+    """Let this process keep up to 128 MiB of freed memory, for frames of up to 4 MiB. Later calls do nothing."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _FRAME_NBYTES)

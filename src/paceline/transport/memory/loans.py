@@ -1,9 +1,10 @@
-"""Frames that a peer reads in place: who may still read what, kept in memory that both sides see.
+"""Loans: frames that a peer reads in place. A table in shared memory tells the lender when the peer has dropped them.
 
-Each side of a session has one table of numbers that it shows to the other. Who lends frames takes a slot and a
-ticket and sends both with the reference; who has let go of the last of these frames writes the ticket into the slot.
-No message is needed, and none can be lost. Word 0 says which ticket was the first that was not read when the reader
-ended the session, word 1 that it ever had the table, and a reader that is dead reads nothing any more.
+Each side of a session lends with a table of 64-bit words that its peer may write. A loan takes a free cell of the table
+and the next serial number; both travel with the reference. When the peer drops the last frame of the loan, it writes
+the serial number into the cell. That needs no message, so none can be lost. A peer that ends the session writes the
+first serial number that it did not read into word 0; word 1 is set once it has mapped the table. All loans to a dead
+process are over.
 """
 
 from __future__ import annotations
@@ -19,163 +20,170 @@ from paceline.errors import RefusedFrameError
 from paceline.transport.base import Frame
 from paceline.transport.memory import shared_files
 
-SLOTS = 4096
-_MAPPED = 1  # a word that the reader sets once it has the table
+CELLS = 4096
+_UNREAD, _MAPPED = 0, 1  # the two words that are not cells
 _WORD_NBYTES = 8
-_ASK_S = 0.02
+_CHECK_S = 0.02
 
 
-class Witness:
-    """Knows whether a process is dead, asking the system not too often."""
+class PeerProcess:
+    """Tells whether a process is dead; asks the system every 20 ms at most."""
 
     def __init__(self, pid: int) -> None:
         """Watch the process `pid`.
 
         Raises:
-            OSError: it cannot be watched: it is gone, or in another world.
+            OSError: it has ended, or is in another process namespace.
         """
         fd = os.pidfd_open(pid)
         weakref.finalize(self, os.close, fd).atexit = False
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
-        self._gone = False
-        self._ask_at = 0.0
+        self._dead = False
+        self._check_at = 0.0
 
     @property
-    def gone(self) -> bool:
-        """True some milliseconds after it has died, and for ever."""
+    def dead(self) -> bool:
+        """True from some milliseconds after its death on."""
         now = time.monotonic()
-        if not self._gone and now >= self._ask_at:
-            self._ask_at = now + _ASK_S
-            self._gone = bool(self._poll.poll(0))
-        return self._gone
+        if not self._dead and now >= self._check_at:
+            self._check_at = now + _CHECK_S
+            self._dead = bool(self._poll.poll(0))
+        return self._dead
 
 
 class Loan:
-    """A `Delivery`: frames that one peer may read. They are kept until it is done, so no room in them is used again."""
+    """A `Delivery` of frames that one peer may read. It keeps them until it is done, so their memory is not reused."""
 
-    __slots__ = ("_frames", "_table", "slot", "ticket")
+    __slots__ = ("_frames", "_table", "cell", "serial")
 
-    def __init__(self, table: LoanTable, slot: int, ticket: int, frames: Sequence[Frame]) -> None:
+    def __init__(self, table: LoanTable, cell: int, serial: int, frames: Sequence[Frame]) -> None:
         self._table = table
         self._frames: Sequence[Frame] | None = frames
-        self.slot = slot
-        self.ticket = ticket
+        self.cell = cell
+        self.serial = serial
 
     @property
     def done(self) -> bool:
-        """Whether the peer has let go of every frame, or never will read them."""
+        """Whether the peer has dropped every frame, or will never read them."""
         if self._frames is None:
             return True
         table, words = self._table, self._table.words
-        unread = 0 < words[0] <= self.ticket or (table.deserted and not words[_MAPPED])
-        if words[self.slot] == self.ticket or unread or table.witness.gone:
+        unread = 0 < words[_UNREAD] <= self.serial or (table.peer_closed and not words[_MAPPED])
+        if words[self.cell] == self.serial or unread or table.peer.dead:
             self.end()
             return True
         return False
 
     def end(self) -> None:
-        """Take the frames back: the peer has let go of them, or will not get them."""
+        """Drop the frames here too: the peer has dropped them, or will not get them."""
         if self._frames is not None:
             self._frames = None
-            self._table.free.append(self.slot)
+            self._table.free.append(self.cell)
 
 
 class LoanTable:
-    """What this process has lent to one peer, for as long as anything is lent."""
+    """The lender's side: all loans to one peer. It outlives the session while loans are open."""
 
-    def __init__(self, witness: Witness) -> None:
-        """Make the table that the peer, watched by `witness`, will write to.
+    def __init__(self, peer: PeerProcess) -> None:
+        """Make the table that the process `peer` will write to.
 
         Raises:
-            OSError: memory cannot be shared here.
+            OSError: this system cannot share memory.
         """
-        self.witness = witness
-        self.fd, self._mapped = shared_files.create("loans", SLOTS * _WORD_NBYTES, peers_write=True)
+        self.peer = peer
+        self.fd, self._mapped = shared_files.create("loans", CELLS * _WORD_NBYTES, peers_write=True)
         self.words = memoryview(self._mapped).cast("Q")
-        self.free = list(range(_MAPPED + 1, SLOTS))
-        self.deserted = False
+        self.free = list(range(_MAPPED + 1, CELLS))
+        self.peer_closed = False
         """Whether the peer has closed its end of the link."""
-        self._ticket = 0
+        self._serial = 0
         self._open: list[Loan] = []
         self._sweep_at = 64
 
     def lend(self, frames: Sequence[Frame]) -> Loan | None:
-        """A new loan of `frames`; None when as much is lent as can be."""
+        """A new loan of `frames`; None if every cell is taken."""
         if len(self._open) >= self._sweep_at:
             self.sweep()
         if not self.free:
             return None
-        self._ticket += 1
-        loan = Loan(self, self.free.pop(), self._ticket, frames)
+        self._serial += 1
+        loan = Loan(self, self.free.pop(), self._serial, frames)
         self._open.append(loan)
         return loan
 
     def sweep(self) -> bool:
-        """Let go of what the peer has let go of; whether anything is still lent."""
+        """Forget the loans that are done; whether others are open."""
         self._open = [loan for loan in self._open if not loan.done]
         self._sweep_at = 64 + 2 * len(self._open)
         return bool(self._open)
 
+    def peer_has_closed(self) -> None:
+        """The peer has closed its end of the link. If it has not mapped the table by now, it never will."""
+        self.peer_closed = True
+
     def close(self) -> None:
-        """The descriptor is not needed any more; loans end as before. Idempotent."""
+        """Close the descriptor; open loans end as before. Idempotent."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
-class _Reading(weakref.ref[ctypes.Array[ctypes.c_char]]):
-    """Frames of one message in one segment that are still held. The mapping lasts as long."""
+class _Borrowed(weakref.ref[ctypes.Array[ctypes.c_char]]):
+    """The frames of one loan in one shared file, while any view of them lives. The mapping lives as long.
 
-    __slots__ = ("mapping", "others", "pid", "slot", "ticket", "words")
+    `others` has one entry for each further shared file of the loan that is still in use.
+    """
+
+    __slots__ = ("cell", "mapping", "others", "pid", "serial", "words")
     mapping: shared_files.Mapping
     words: memoryview[int]
-    slot: int
-    ticket: int
+    cell: int
+    serial: int
     others: list[None]
     pid: int
 
 
-_readings: dict[int, _Reading] = {}
+_borrowed: dict[int, _Borrowed] = {}
 
 
-def _let_go(reading: _Reading) -> None:
-    _readings.pop(id(reading), None)
-    if reading.pid != os.getpid():
-        return  # a fork dropped its copy: the process that was given the frames still has them
+def _dropped(borrowed: _Borrowed) -> None:
+    _borrowed.pop(id(borrowed), None)
+    if borrowed.pid != os.getpid():
+        return  # a fork dropped its copy: the process that borrowed the frames still has them
     try:
-        reading.others.pop()
+        borrowed.others.pop()
     except IndexError:
-        reading.words[reading.slot] = reading.ticket
+        borrowed.words[borrowed.cell] = borrowed.serial
 
 
 class Borrower:
-    """The lender's table, as the reader sees it."""
+    """The borrower's side of a lender's table."""
 
     def __init__(self, fd: int, nbytes: int) -> None:
-        """Map the table behind `fd`, which stays the caller's.
+        """Map the table `fd`; the caller still owns and closes the descriptor.
 
         Raises:
-            RefusedFrameError: rule ``segment``: it is not such a table.
-            OSError: it cannot be mapped.
+            RefusedFrameError: rule ``shared-file``: it is not such a table.
+            OSError: the system cannot map it.
         """
-        if nbytes != SLOTS * _WORD_NBYTES:
-            raise RefusedFrameError("segment", f"a table of {nbytes} bytes")
+        if nbytes != CELLS * _WORD_NBYTES:
+            raise RefusedFrameError("shared-file", f"a table of {nbytes} bytes")
         self._words = memoryview(shared_files.map_writable(fd, nbytes)).cast("Q")
         self._words[_MAPPED] = 1
-        self._ticket = 0
+        self._serial = 0
 
-    def borrow(self, slot: int, ticket: int, places: Sequence[tuple[shared_files.Mapping, int, int]]) -> list[Frame]:
-        """Views of these places (mapping, offset, nbytes); when the last is dropped, the lender will see it.
+    def borrow(self, cell: int, serial: int, places: Sequence[tuple[shared_files.Mapping, int, int]]) -> list[Frame]:
+        """Views of these places (mapping, offset, nbytes). The lender sees when the last view is dropped.
 
-        They look writable, since torch does not take others, but whoever writes to one is ended by the system.
+        They look writable, because torch takes no others, but the system ends a process that writes to one.
 
         Raises:
-            RefusedFrameError: rule ``reference``: the slot or the ticket cannot be.
+            RefusedFrameError: rule ``reference``: there is no such cell, or the serial number is not a later one.
         """
-        if not _MAPPED < slot < SLOTS or ticket <= self._ticket or ticket >> 63:
-            raise RefusedFrameError("reference", f"slot {slot}, ticket {ticket} after {self._ticket}")
-        self._ticket = ticket
+        if not _MAPPED < cell < CELLS or serial <= self._serial or serial >> 63:
+            raise RefusedFrameError("reference", f"cell {cell}, serial number {serial} after {self._serial}")
+        self._serial = serial
         views: dict[shared_files.Mapping, Frame] = {}
         others: list[None] = []
         frames = []
@@ -185,14 +193,14 @@ class Borrower:
                 if views:
                     others.append(None)
                 holder = mapping.array.from_address(mapping.address)
-                reading = _Reading(holder, _let_go)
-                reading.mapping, reading.words, reading.others = mapping, self._words, others
-                reading.slot, reading.ticket, reading.pid = slot, ticket, os.getpid()
-                _readings[id(reading)] = reading
+                borrowed = _Borrowed(holder, _dropped)
+                borrowed.mapping, borrowed.words, borrowed.others = mapping, self._words, others
+                borrowed.cell, borrowed.serial, borrowed.pid = cell, serial, os.getpid()
+                _borrowed[id(borrowed)] = borrowed
                 view = views[mapping] = memoryview(holder).cast("B")
             frames.append(view[offset : offset + nbytes])
         return frames
 
     def close(self) -> None:
-        """The session is over: what was sent and not read will never be."""
-        self._words[0] = self._ticket + 1
+        """The session is over: later loans, which were not read, are returned."""
+        self._words[_UNREAD] = self._serial + 1

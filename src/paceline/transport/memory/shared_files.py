@@ -1,8 +1,8 @@
-"""Memory that processes of one host share: anonymous files, known by descriptors that are handed over, not by names.
+"""Shared files: anonymous memory of one process that other processes of this host map by a descriptor.
 
-Nothing has to be cleaned up, whoever dies and however: the memory goes with the last process that maps it. The
-owner seals a segment against shrinking, so that no reader can be ended by a page that is gone, and against new
-writable mappings, so that nobody but the owner ever writes to it.
+A shared file has no name, so nothing has to be cleaned up: the system frees it with the last process that maps it. The
+owner seals it against shrinking, so that no page vanishes under a reader, and against new writable mappings, so that
+only the owner writes to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import weakref
 from paceline.errors import RefusedFrameError
 
 MAX_NBYTES = 1 << 46
-"""The largest segment that is mapped for a peer (its size is only its word until then)."""
+"""The largest shared file of a peer that is mapped: until then its size is only what the peer announced."""
 
 _F_SEAL_FUTURE_WRITE = 0x0010
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -37,12 +37,12 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 def create(name: str, nbytes: int, *, peers_write: bool = False) -> tuple[int, mmap.mmap]:
-    """A new sealed segment of zeros, mapped to be written: its descriptor and its mapping.
+    """A new sealed file of zeros: its descriptor and a writable mapping.
 
-    `name` is seen in /proc and nowhere else. With `peers_write` others may map it to be written, too.
+    `name` is visible in /proc only. With `peers_write` other processes may map it writable, too.
 
     Raises:
-        OSError: this system has no such memory, or no more of it.
+        OSError: this system has no sealed memory files, or no memory or descriptor is free.
     """
     fd = os.memfd_create(f"paceline-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -57,22 +57,22 @@ def create(name: str, nbytes: int, *, peers_write: bool = False) -> tuple[int, m
 
 
 class Mapping:
-    """A peer's segment, mapped read-only; unmapped when the last reference to this object is gone."""
+    """A peer's shared file, mapped read-only; unmapped with the last reference to this object."""
 
     __slots__ = ("__weakref__", "address", "array", "nbytes")
 
     def __init__(self, fd: int, nbytes: int) -> None:
-        """Map the segment behind `fd`, which stays the caller's.
+        """Map the shared file `fd`; the caller still owns and closes the descriptor.
 
         Raises:
-            RefusedFrameError: rule ``segment``: it is not a sealed segment of this user and of that size.
-            OSError: it cannot be mapped here.
+            RefusedFrameError: rule ``shared-file``: it is not a sealed file of this user with that size.
+            OSError: the system cannot map it.
         """
         _check(fd, nbytes)
         address = _libc.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
         if address == _MAP_FAILED:
             code = ctypes.get_errno()
-            raise OSError(code, f"cannot map a peer's segment: {os.strerror(code)}")
+            raise OSError(code, f"cannot map a peer's shared file: {os.strerror(code)}")
         self.address: int = address
         self.nbytes = nbytes
         self.array = ctypes.c_char * nbytes
@@ -80,11 +80,11 @@ class Mapping:
 
 
 def map_writable(fd: int, nbytes: int) -> mmap.mmap:
-    """Map a segment whose owner lets others write; `fd` stays the caller's.
+    """Map a shared file whose owner lets peers write; the caller still owns and closes the descriptor.
 
     Raises:
         RefusedFrameError: as `Mapping`.
-        OSError: it cannot be mapped here.
+        OSError: the system cannot map it.
     """
     _check(fd, nbytes)
     return mmap.mmap(fd, nbytes)
@@ -92,15 +92,15 @@ def map_writable(fd: int, nbytes: int) -> mmap.mmap:
 
 def _check(fd: int, nbytes: int) -> None:
     if not 0 < nbytes <= MAX_NBYTES:
-        raise RefusedFrameError("segment", f"a segment of {nbytes} bytes")
+        raise RefusedFrameError("shared-file", f"a shared file of {nbytes} bytes")
     about = os.fstat(fd)
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:
-        raise RefusedFrameError("segment", "not a descriptor of anonymous memory") from None
+        raise RefusedFrameError("shared-file", "the descriptor is not of anonymous memory") from None
     if not seals & fcntl.F_SEAL_SHRINK:
-        raise RefusedFrameError("segment", "not sealed: its pages could vanish under the reader")
+        raise RefusedFrameError("shared-file", "not sealed against shrinking: its pages could vanish under the reader")
     if about.st_size != nbytes:
-        raise RefusedFrameError("segment", f"{about.st_size} bytes, not {nbytes} as announced")
+        raise RefusedFrameError("shared-file", f"{about.st_size} bytes, not {nbytes} as announced")
     if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) & 0o077:
-        raise RefusedFrameError("segment", "of another user, or open to others")
+        raise RefusedFrameError("shared-file", "it belongs to another user, or other users may open it")

@@ -1,11 +1,10 @@
 """The connecting end: one DEALER for each address, and exactly one TCP connection for each DEALER.
 
-When the connection ends, so does the socket, with all that was queued in it: a message meant for one proven
-peer never goes out on a connection that ZeroMQ made by itself to whoever listens there now. The next attempt
-starts from nothing.
+The socket and its queue end with the connection: ZeroMQ must not connect again by itself and send a message for one
+proven peer to another process that listens there now. The next attempt makes a new socket.
 
-A session with a process of this host is carried by a local link, if both sides can; the connection then stays as its
-proof, and the end of either is the end of the session.
+A local link carries a session with a process of this host, if both sides can. The connection then stays as the proof of
+the peer, and the end of either is the end of the session.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from zmq.utils import z85
 
 from paceline.errors import AuthenticationError, RefusedFrameError
 from paceline.transport.base import Delivery, Frame, PeerDown
-from paceline.transport.local.door import LocalLaneError, knock
-from paceline.transport.local.link import LocalLink, Locals
-from paceline.transport.loop import Loop, Source
+from paceline.transport.local import listener as local
+from paceline.transport.local.link import LocalLink
+from paceline.transport.local.listener import LocalLaneError
+from paceline.transport.loop import Source
 from paceline.transport.memory.heap import keep_freed_memory
-from paceline.transport.memory.loans import Witness
-from paceline.transport.sessions import Sessions
+from paceline.transport.memory.loans import PeerProcess
 from paceline.transport.zmq.outbox import Outbox
 from paceline.transport.zmq.sockets import (
-    ZmqContext,
+    PortContext,
     ZmqSocket,
     ZmqSource,
     close_watched,
@@ -35,6 +34,7 @@ from paceline.transport.zmq.sockets import (
     monitor_events,
     open_monitor,
     read_message,
+    set_limits,
     set_pings,
 )
 from paceline.types import NodeId
@@ -50,49 +50,39 @@ from paceline.wire.handshake import (
 
 logger = logging.getLogger(__name__)
 
-# ZeroMQ must not reconnect by itself (see above). Its "never" also throws away what has arrived but was not
-# read yet, so it is told to wait for a day instead.
+# ZeroMQ must not connect again by itself (see above). Its "never" also drops messages that came but were not read yet,
+# so it waits for a day instead.
 _NO_RECONNECT_MS = 86_400_000
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _WATCHED = zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED | _FAILED
 
 
 class Dial:
-    """Keeps trying to have a session at one address until it is stopped."""
+    """One address: connects and proves the peer, again and again, until it is stopped."""
 
-    def __init__(
-        self,
-        context: ZmqContext,
-        loop: Loop,
-        sessions: Sessions,
-        shared: Locals | None,
-        address: str,
-        port: int,
-        *,
-        encrypt: bool,
-    ) -> None:
-        """Start the first attempt. Without `shared`, no session gets a local link."""
+    def __init__(self, shared: PortContext, address: str, port: int, *, encrypt: bool) -> None:
+        """Start the first attempt."""
         self.address = address
         self.peer: NodeId | None = None
         self.stopped = False
-        self._context = context
-        self._loop = loop
-        self._sessions = sessions
-        self._shared = shared
+        self._context = shared.zmq
+        self._loop = shared.loop
+        self._sessions = shared.sessions
+        self._links = shared.links
         self._port = port
         self._encrypt = encrypt
-        self._pause_s = sessions.limits.retry_min_s
+        self._pause_s = shared.sessions.limits.retry_min_s
         self._socket: ZmqSocket | None = None
         self._monitor: ZmqSocket | None = None
         self._sources: list[Source] = []
-        self._outbox = Outbox(sessions.limits)
+        self._outbox = Outbox(shared.sessions.limits)
         self._handshake: ClientHandshake | None = None
         self._local: LocalLink | None = None
-        self._not_local: str | None = None
+        self._only_tcp = False
         self._lost: str | None = None
-        self._told: str | None = None
+        self._reported: str | None = None
         self._due = 0.0
-        self._start(loop.now())
+        self._start(self._loop.now())
 
     # ------------------------------------------------------------ one attempt
 
@@ -100,10 +90,7 @@ class Dial:
         limits, token = self._sessions.limits, self._sessions.token
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, limits.queue_messages)
-        socket.setsockopt(zmq.RCVHWM, limits.queue_messages)
-        socket.setsockopt(zmq.MAXMSGSIZE, max(limits.wire.max_frame_nbytes, limits.wire.max_header_nbytes))
-        socket.setsockopt(zmq.HANDSHAKE_IVL, round(limits.handshake_s * 2000))  # ours ends first
+        set_limits(socket, limits)
         socket.setsockopt(zmq.CONNECT_TIMEOUT, round(limits.handshake_s * 1000))
         socket.setsockopt(zmq.RECONNECT_IVL, _NO_RECONNECT_MS)
         socket.setsockopt(zmq.IPV6, int("[" in self.address))
@@ -151,11 +138,11 @@ class Dial:
         self._pause_s = min(2 * self._pause_s, self._sessions.limits.retry_max_s)
 
     def _refused(self, rule: str, reason: str) -> None:
-        """The listener and we do not accept each other: the role is told once, by the address."""
+        """The two sides do not accept each other: report it to the role once, with the address as the peer."""
         self._sessions.counters.refuse(rule)
-        if self._told != rule and self.peer is None:
-            self._told = rule
-            self._sessions.events.append(PeerDown(self.address, reason))
+        if self._reported != rule and self.peer is None:
+            self._reported = rule
+            self._sessions.report(PeerDown(self.address, reason))
         self._fail(reason)
 
     # ------------------------------------------------------------ reading
@@ -169,17 +156,17 @@ class Dial:
             if self._lost is not None:
                 self._lose(self._lost)
             return False
-        parts, overflow = got
-        if is_control(parts[0].buffer):
-            self._control(parts[0].bytes)
+        frames, overflow = got
+        if is_control(frames[0].buffer):
+            self._control(frames[0].bytes)
         elif self.peer is None:
             self._sessions.counters.refuse("unauthenticated")
         elif self._local is not None:
             self._sessions.counters.refuse("lane")
         else:
-            deliver(self._sessions, self.peer, parts, overflow)
+            deliver(self._sessions, self.peer, frames, overflow)
         if self._lost is not None and self._socket is not None:
-            self._loop.read_again(self._sources[0])  # until there is none left
+            self._loop.read_again(self._sources[0])  # until nothing is left
         return self._socket is not None
 
     def _control(self, frame: bytes) -> None:
@@ -197,8 +184,8 @@ class Dial:
             assert self._socket is not None
             answer = handshake.receive(frame)
             link = None
-            if handshake.welcome is not None:
-                link = self._knock(handshake.welcome.offer)
+            if handshake.accepted is not None:
+                link = self._connect_local(handshake.accepted.offer)
                 answer = handshake.choose("tcp" if link is None else "local")
             if answer is not None:
                 self._socket.send(answer, zmq.NOBLOCK)
@@ -212,29 +199,29 @@ class Dial:
         else:
             if handshake.peer is not None:
                 self.peer = handshake.peer
-                self._told = None
+                self._reported = None
                 self._pause_s = self._sessions.limits.retry_min_s
                 self._due = float("inf")
-                if link is not None and self._shared is not None:
-                    self._local = LocalLink(self._shared, *link, self.peer, self._link_over)
+                if link is not None and self._links is not None:
+                    self._local = LocalLink(self._links, *link, self.peer, self._link_over)
                 else:
                     keep_freed_memory()
                 self._sessions.up(self.peer, self, self.address)
 
-    def _knock(self, offer: Offer | None) -> tuple[sockets.socket, Witness] | None:
-        """A socket of our own to the process that made the offer, if both sides want and can."""
-        if self._shared is None or self._not_local is not None:
+    def _connect_local(self, offer: Offer | None) -> tuple[sockets.socket, PeerProcess] | None:
+        """A unix socket to the process that made the offer, and that process; None if the session must go by TCP."""
+        if self._links is None or self._only_tcp:
             return None
         try:
             if offer is None:
                 raise LocalLaneError("it offers no local link")
-            return knock(offer)
+            return local.connect(offer)
         except LocalLaneError as error:
             self._go_by_tcp(str(error))
             return None
 
     def _go_by_tcp(self, why: str) -> None:
-        self._not_local = why
+        self._only_tcp = True
         logger.info("messages to %s go by TCP, not by shared memory: %s", self.address, why)
 
     def _link_over(self, reason: str) -> None:
@@ -243,14 +230,14 @@ class Dial:
         self._fail(reason)
 
     def _lose(self, reason: str) -> None:
-        """The session is over as soon as its last messages were read."""
+        """The peer is gone: end the session once its last messages are read."""
         if self._local is not None:
             self._local.lost(reason)
         else:
             self._fail(reason)
 
     def _watch(self) -> bool:
-        """Take all connection events; the end of a session is reported after its last messages were read."""
+        """Take all connection events. The end of a session is reported after its last messages are read."""
         if self._monitor is None:
             return False
         for event, _ in monitor_events(self._monitor):
@@ -264,7 +251,7 @@ class Dial:
             if event == zmq.EVENT_DISCONNECTED:
                 self._lost = "the connection was closed"
             else:
-                self._lost = "nobody listens there"
+                self._lost = "no process listens there"
             self._loop.read_again(self._sources[0])
         return False
 
@@ -287,7 +274,7 @@ class Dial:
             self._fail(detail)
 
     def tick(self, now: float) -> None:
-        """Give up or begin an attempt that is due, and ask for the next tick."""
+        """Begin an attempt that is due, end one that is overdue, and ask for the next tick."""
         if self._due > now:
             self._loop.wake_at(self._due)
         elif self._socket is None:
@@ -296,7 +283,7 @@ class Dial:
             self._fail("the handshake took too long")
 
     def stop(self) -> None:
-        """Close for good, handing over what is queued in the background."""
+        """Close for good. ZeroMQ sends what is queued in the background, for `linger_s` at most."""
         self.stopped = True
         self.peer = None
         self._due = float("inf")

@@ -18,7 +18,7 @@ _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 
 
 class _Handover:
-    """Frames that ZeroMQ still reads."""
+    """A `Delivery`: frames that ZeroMQ still reads."""
 
     __slots__ = ("_trackers", "nbytes")
 

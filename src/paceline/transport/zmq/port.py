@@ -1,6 +1,6 @@
-"""The lane between processes, on one host or many: ZeroMQ over TCP, each connection proven by the token.
+"""The port between processes, on one host or many: ZeroMQ over TCP, each connection proven by the job's token.
 
-Two processes on one host then leave the network: see `local_link`.
+The session of two processes on one host then goes by a local link: see `paceline.transport.local`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from paceline.errors import TransportError
 from paceline.messages import Message
 from paceline.transport.base import Counters, Delivery, Event, Frame
 from paceline.transport.limits import LinkLimits
-from paceline.transport.local.link import Locals
+from paceline.transport.local.link import LocalLinks
 from paceline.transport.loop import Loop
 from paceline.transport.memory.arena import Arena
 from paceline.transport.sessions import Sessions
+from paceline.transport.zmq.connections import Connection
 from paceline.transport.zmq.dial import Dial
-from paceline.transport.zmq.listener import Connection, Listener
-from paceline.transport.zmq.sockets import ZmqContext
+from paceline.transport.zmq.listener import Listener
+from paceline.transport.zmq.sockets import PortContext
 from paceline.types import NodeId
 from paceline.wire.handshake import check_node, check_token
 
@@ -31,8 +32,8 @@ class ZmqPort:
     """A `Port` over ZeroMQ. It starts no Python thread and no event loop: all its work is done inside `recv`.
 
     A role must therefore call `recv` often enough (a few times in `limits.handshake_s`) for peers to connect.
-    Until a peer is proven it is named by its address: `PeerDown(address, reason)` says, once, why a
-    connection is not accepted by either side; attempts go on.
+    A peer that is not proven yet is named by its address: `PeerDown(address, reason)` says, once, why one side does not
+    accept the other; attempts go on.
     """
 
     def __init__(
@@ -49,13 +50,13 @@ class ZmqPort:
         """Open a port that shows itself as `node`; with `listen`, an IP address, accept connections there.
 
         `port` 0 lets the system choose. `encrypt` None means: on, except on loopback addresses. `local` says whether
-        sessions with processes of this host may be carried by shared memory; None asks the environment.
+        sessions with processes of this host may go by shared memory; None reads the environment.
 
         Raises:
-            ValueError: `listen` is not one address of this machine (a wildcard would be reachable from
-                everywhere), or it is not loopback and `encrypt` is False.
+            ValueError: `listen` is not one address (a wildcard would be reachable from everywhere), or it is not
+                loopback and `encrypt` is False.
             RefusedFrameError: `node` is not a node id.
-            TransportError: the address is in use or not here.
+            TransportError: the address is in use, or not an address of this machine.
         """
         check_node(node)
         check_token(token)
@@ -63,27 +64,19 @@ class ZmqPort:
         listen_encrypted = None if listen is None else _encrypts(listen, encrypt)
         self._encrypt = encrypt
         self._sessions = Sessions(node, token, LinkLimits() if limits is None else limits)
-        self._context: ZmqContext = zmq.Context()
         self._loop = Loop()
         local = local_lane() if local is None else local
-        self._memory = Arena(share=local)
-        self._locals = Locals(self._loop, self._sessions, self._memory) if local else None
+        self._links = LocalLinks(self._loop, self._sessions) if local else None
+        self._memory = Arena(share=False) if self._links is None else self._links.arena
+        self._shared = PortContext(zmq.Context(), self._loop, self._sessions, self._links)
         self._dials: dict[str, Dial] = {}
         self._listener: Listener | None = None
         self._closed = False
         if listen is not None and listen_encrypted is not None:
             try:
-                self._listener = Listener(
-                    self._context,
-                    self._loop,
-                    self._sessions,
-                    self._locals,
-                    listen,
-                    port,
-                    encrypt=listen_encrypted,
-                )
+                self._listener = Listener(self._shared, listen, port, encrypt=listen_encrypted)
             except BaseException:
-                self._context.destroy(0)
+                self._shared.zmq.destroy(0)
                 raise
 
     @property
@@ -116,14 +109,12 @@ class ZmqPort:
         if dial is not None and not dial.stopped:
             return
         encrypt = _encrypts(parts.hostname, self._encrypt)
-        self._dials[address] = Dial(
-            self._context, self._loop, self._sessions, self._locals, address, parts.port, encrypt=encrypt
-        )
+        self._dials[address] = Dial(self._shared, address, parts.port, encrypt=encrypt)
 
     def disconnect(self, peer: NodeId) -> None:
         """As `Port.disconnect`. A peer that connected to this port may do so again.
 
-        The address of a peer that has not come up yet names it as well: it is not tried any longer.
+        A peer that has not come up yet is named by its address: attempts to connect to it end.
         """
         self._check_open()
         dial = self._dials.get(peer)
@@ -139,7 +130,7 @@ class ZmqPort:
     def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
         """As `Port.send`."""
         self._check_open()
-        self._loop.said = type(message)
+        self._loop.sent(type(message))
         return self._sessions.send(peer, message, frames)
 
     def recv(self, timeout_s: float) -> Event | None:
@@ -155,7 +146,7 @@ class ZmqPort:
             while not events and loop.read_one():
                 pass
             if events:
-                return events.popleft()
+                return self._sessions.take_event()
             if polled and now >= deadline:
                 return None
             loop.wait(min(deadline, loop.due) - now)
@@ -171,11 +162,11 @@ class ZmqPort:
             dial.stop()
         if self._listener is not None:
             self._listener.close()
-        if self._locals is not None:
-            self._locals.close()
+        if self._links is not None:
+            self._links.close()
         self._memory.close()
-        self._sessions.events.clear()
-        self._context.term()
+        self._sessions.drop_events()
+        self._shared.zmq.term()
 
     # ------------------------------------------------------------ inside
 
@@ -184,27 +175,27 @@ class ZmqPort:
             raise TransportError(f"the port of {self.node} is closed")
 
     def _tick(self, now: float) -> None:
-        self._loop.due = float("inf")
+        self._loop.begin_tick()
         if self._listener is not None:
             self._listener.tick(now)
         for dial in list(self._dials.values()):
             dial.tick(now)
-        if self._locals is not None:
-            self._locals.tick(now)
+        if self._links is not None:
+            self._links.tick(now)
 
 
 def _listen_address(listen: str) -> str:
     try:
         address = ipaddress.ip_address(listen)
     except ValueError:
-        raise ValueError(f"listen={listen!r} is not an IP address: give the one address peers shall use") from None
+        raise ValueError(f"listen={listen!r} is not an IP address: give the one that peers connect to") from None
     if address.is_unspecified or address.is_multicast:
-        raise ValueError(f"listen={listen!r} is a wildcard: give the one address peers shall use")
+        raise ValueError(f"listen={listen!r} is a wildcard: give the one address that peers connect to")
     return str(address)
 
 
 def _encrypts(host: str, encrypt: bool | None) -> bool:
-    """Whether connections to `host` are encrypted; only loopback may go without."""
+    """Whether connections to `host` are encrypted; only loopback connections may be plain."""
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:

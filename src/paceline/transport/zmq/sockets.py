@@ -1,10 +1,11 @@
-"""ZeroMQ sockets as both ends of a connection use them: read messages, watch connections, close."""
+"""What both ends of a connection do with ZeroMQ sockets: set options, read messages, watch connections, close."""
 
 from __future__ import annotations
 
 import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
@@ -12,7 +13,8 @@ import zmq
 from paceline.transport.admission import open_header
 from paceline.transport.base import Frame
 from paceline.transport.limits import LinkLimits
-from paceline.transport.loop import Source
+from paceline.transport.local.link import LocalLinks
+from paceline.transport.loop import Loop, Source
 from paceline.transport.sessions import Sessions
 from paceline.types import NodeId
 
@@ -20,7 +22,7 @@ ZmqSocket = zmq.Socket[bytes]
 ZmqContext = zmq.Context[ZmqSocket]
 
 ZERO_COPY_NBYTES = 64 << 10
-"""Frames from this size on are sent without a copy: below it, tracking costs more than copying."""
+"""Frames of this size and above are sent without a copy. For smaller ones tracking costs more than copying."""
 
 # Plain numbers: operations on the enumerations take microseconds.
 _NOW = int(zmq.NOBLOCK)
@@ -29,6 +31,16 @@ _POLLIN = int(zmq.POLLIN)
 
 _MONITOR_EVENT = struct.Struct("=Hi")
 _monitor_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class PortContext:
+    """What all connections of one port share. Without `links`, no session gets a local link."""
+
+    zmq: ZmqContext
+    loop: Loop
+    sessions: Sessions
+    links: LocalLinks | None
 
 
 class ZmqSource(Source):
@@ -80,16 +92,25 @@ def _views(frames: Sequence[zmq.Frame]) -> tuple[Frame, ...]:
     )
 
 
+def set_limits(socket: ZmqSocket, limits: LinkLimits) -> None:
+    """Set the options of `socket` that follow from `limits`."""
+    socket.setsockopt(zmq.SNDHWM, limits.queue_messages)
+    socket.setsockopt(zmq.RCVHWM, limits.queue_messages)
+    socket.setsockopt(zmq.MAXMSGSIZE, max(limits.wire.max_frame_nbytes, limits.wire.max_header_nbytes))
+    # ZeroMQ's own handshake gets twice the time: the handshake of this package ends first, and says why.
+    socket.setsockopt(zmq.HANDSHAKE_IVL, round(limits.handshake_s * 2000))
+
+
 def set_pings(socket: ZmqSocket, limits: LinkLimits) -> None:
-    """Connections of `socket` end when their other end does not answer. ZeroMQ asks, and answers, in its own thread."""
+    """End connections of `socket` whose other end is silent. ZeroMQ pings, and answers pings, in its own thread."""
     socket.setsockopt(zmq.HEARTBEAT_IVL, round(limits.ping_s * 1000))
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(limits.quiet_s * 1000))
 
 
 def open_monitor(context: ZmqContext, socket: ZmqSocket, events: int) -> ZmqSocket:
-    """A socket that reports connection events of `socket`, in the order in which they happened.
+    """A socket that reports the connection events of `socket` in order.
 
-    It has no high-water mark: ZeroMQ's I/O thread would stop for a reader that is busy.
+    It has no high-water mark: with one, ZeroMQ's I/O thread would wait for a busy reader.
     """
     name = f"inproc://monitor-{next(_monitor_numbers)}"
     socket.monitor(name, events)
@@ -101,7 +122,7 @@ def open_monitor(context: ZmqContext, socket: ZmqSocket, events: int) -> ZmqSock
 
 
 def monitor_events(monitor: ZmqSocket) -> Iterator[tuple[int, int]]:
-    """All (event, value) reported by now; the value is a file descriptor or an error number."""
+    """All (event, value) so far; the value is a file descriptor or an error number."""
     while True:
         try:
             parts: list[Any] = monitor.recv_multipart(zmq.NOBLOCK)
@@ -112,7 +133,7 @@ def monitor_events(monitor: ZmqSocket) -> Iterator[tuple[int, int]]:
 
 
 def close_watched(socket: ZmqSocket, monitor: ZmqSocket, linger_s: float) -> None:
-    """Close a socket and its monitor, in the one order that neither hangs nor leaks."""
+    """Close a socket and its monitor, in the only order that neither hangs nor leaks."""
     socket.disable_monitor()
     monitor.close(0)
     socket.close(round(linger_s * 1000))

@@ -1,4 +1,4 @@
-"""How a local link ends: what was sent is read, what was lent comes back, and nothing is swallowed."""
+"""How a local link ends: everything that was sent is read, every loan ends, and every failure is reported."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from paceline.messages import Bye, Refused
 from paceline.transport.base import Received
 from paceline.transport.limits import LinkLimits
 from paceline.transport.local import records
-from paceline.transport.local.link import LocalLink, Locals
+from paceline.transport.local.link import LocalLink, LocalLinks
 from paceline.transport.loop import Loop
-from paceline.transport.memory.arena import Arena
-from paceline.transport.memory.loans import Witness
+from paceline.transport.memory.loans import PeerProcess
 from paceline.transport.sessions import Sessions
 from paceline.transport.zmq.port import ZmqPort
 from paceline.wire.handshake import new_token
@@ -34,17 +33,17 @@ class End:
         socket.setblocking(False)
         self.loop = Loop()
         self.sessions = Sessions(node, b"x" * 32, LinkLimits())
-        self.arena = Arena(share=True)
         self.over: list[str] = []
-        shared = Locals(self.loop, self.sessions, self.arena)
-        self.link = LocalLink(shared, socket, Witness(os.getpid()), peer, self.over.append)
+        links = LocalLinks(self.loop, self.sessions)
+        self.arena = links.arena
+        self.link = LocalLink(links, socket, PeerProcess(os.getpid()), peer, self.over.append)
 
     def close(self) -> None:
         self.link.close()
         self.arena.close()
 
 
-def test_everything_that_a_closed_peer_has_sent_is_read() -> None:
+def test_everything_that_the_peer_sent_before_it_closed_is_read() -> None:
     ours, theirs = sockets.socketpair()
     end = End(ours, "server/1", "worker/1")
     theirs.setblocking(False)
@@ -63,19 +62,19 @@ def test_everything_that_a_closed_peer_has_sent_is_read() -> None:
     end.close()
 
 
-def test_what_a_peer_never_began_to_read_comes_back_when_it_closes() -> None:
+def test_a_loan_that_the_peer_never_read_ends_when_the_peer_closes() -> None:
     ours, theirs = sockets.socketpair()
     lender, reader = End(ours, "worker/1", "server/1"), End(theirs, "server/1", "worker/1")
     loan = lender.link.send(encode_header(Bye(1)), [lender.arena.allocate(1 << 20)])
     assert not loan.done
     reader.close()
-    assert not loan.done, "it is not known here yet"
+    assert not loan.done, "the lender does not know it yet"
     lender.link.lost("closed")
     assert loan.done
     lender.close()
 
 
-def test_what_a_peer_may_still_read_is_not_taken_back_when_this_side_closes() -> None:
+def test_a_loan_that_the_peer_may_still_read_does_not_end_when_the_lender_closes() -> None:
     ours, theirs = sockets.socketpair()
     lender, reader = End(ours, "worker/1", "server/1"), End(theirs, "server/1", "worker/1")
     loan = lender.link.send(encode_header(Bye(1)), [lender.arena.allocate(1 << 20)])
@@ -88,7 +87,7 @@ def test_what_a_peer_may_still_read_is_not_taken_back_when_this_side_closes() ->
     lender.close()
 
 
-def test_a_send_that_fails_ends_the_session_by_name() -> None:
+def test_a_send_that_fails_ends_the_session_and_is_reported() -> None:
     ours, theirs = sockets.socketpair()
     end = End(ours, "worker/1", "server/1")
     real: Any = end.link._out._socket
@@ -98,7 +97,7 @@ def test_a_send_that_fails_ends_the_session_by_name() -> None:
             return getattr(real, name)
 
         def send(self, *_: object) -> int:
-            raise OSError(errno.ENOBUFS, "no room")
+            raise OSError(errno.ENOBUFS, "no buffer")
 
         sendmsg = send
 
@@ -112,8 +111,10 @@ def test_a_send_that_fails_ends_the_session_by_name() -> None:
     end.close()
 
 
-@pytest.mark.parametrize("who", ["dialer", "listener"])
-def test_a_peer_whose_memory_cannot_be_mapped_is_reached_by_tcp(who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reads", ["dialer", "listener"])
+def test_a_session_goes_by_tcp_if_the_memory_of_the_peer_cannot_be_mapped(
+    reads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token = new_token()
     server = ZmqPort("server/1", token, listen="127.0.0.1", local=True)
     worker = ZmqPort("worker/1", token, local=True)
@@ -122,19 +123,19 @@ def test_a_peer_whose_memory_cannot_be_mapped_is_reached_by_tcp(who: str, monkey
         Events(server, worker).until_up((server, "worker/1"), (worker, "server/1"))
 
         def refuse(*_: object) -> None:
-            raise OSError(errno.ENOMEM, "no room to map it")
+            raise OSError(errno.ENOMEM, "no memory to map it")
 
         monkeypatch.setattr("paceline.transport.local.reader.Mapping", refuse)
-        sender, to, reader = (server, "worker/1", worker) if who == "dialer" else (worker, "server/1", server)
+        sender, to, reader = (server, "worker/1", worker) if reads == "dialer" else (worker, "server/1", server)
         frame = sender.memory.allocate(1 << 20)
-        heard, until = False, time.monotonic() + 20.0
-        while not heard and time.monotonic() < until:
+        received, until = False, time.monotonic() + 20.0
+        while not received and time.monotonic() < until:
             with contextlib.suppress(PeerUnknownError, PeerLostError):
                 sender.send(to, push(1, [frame]), [frame])
             for port in (server, worker):
                 event = port.recv(0.02)
-                heard = heard or (port is reader and isinstance(event, Received))
-        assert heard
+                received = received or (port is reader and isinstance(event, Received))
+        assert received
     finally:
         worker.close()
         server.close()

@@ -1,4 +1,4 @@
-"""A proven peer that says what it must not on a local link: refused by name, and never more than its session."""
+"""A proven peer sends forged records on a local link: they are refused by name, and only its session ends."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from tests.unit.wire.test_headers import mutate
 
 from paceline.messages import Ok
 from paceline.transport.local import records
-from paceline.transport.local.door import knock
+from paceline.transport.local.listener import connect
 from paceline.transport.memory import loans
 from paceline.transport.zmq.port import ZmqPort
 from paceline.wire.handshake import ClientHandshake, Lane, encode_control, new_token
 from paceline.wire.headers import encode_header
 
 TOKEN = new_token()
-TABLE_NBYTES = loans.SLOTS * 8
+TABLE_NBYTES = loans.CELLS * 8
 NBYTES = 1 << 16
 
 
 class Forger:
-    """Proves itself like any peer, and then writes what it wants into the local link."""
+    """Proves itself like any peer, then writes any bytes into the local link."""
 
     def __init__(self, address: str, pump: Callable[[], object], node: str = "forger/1") -> None:
         self.stranger = Stranger(address, TOKEN).connect()
         handshake = ClientHandshake(node, TOKEN)
         self.stranger.send(handshake.hello())
-        while handshake.welcome is None:
+        while handshake.accepted is None:
             answer = handshake.receive(self.stranger.answer(pump))
             if answer is not None:
                 self.stranger.send(answer)
-        assert handshake.welcome.offer is not None
-        self.socket, _ = knock(handshake.welcome.offer)
+        assert handshake.accepted.offer is not None
+        self.socket, _ = connect(handshake.accepted.offer)
         self.socket.settimeout(5.0)
         self.stranger.send(handshake.choose("local"))
 
@@ -63,7 +63,7 @@ class Forger:
         mode: int = 0o600,
         seals: int = fcntl.F_SEAL_SHRINK,
     ) -> None:
-        """Announce memory; by default all of it is true."""
+        """Announce memory. Without options everything announced is true."""
         fd = os.memfd_create("forged", os.MFD_ALLOW_SEALING)
         os.fchmod(fd, mode)
         os.ftruncate(fd, nbytes if really is None else really)
@@ -72,14 +72,14 @@ class Forger:
         os.close(fd)
 
     def descriptors(self) -> None:
-        """More of them than anything announces."""
+        """Send descriptors with records that announce none."""
         for _ in range(3):
             self.send(records.memory_record(records.DROP, 99), [0, 1, 2])
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *about: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self.socket.close()
         self.stranger.__exit__(None, None, None)
 
@@ -106,15 +106,15 @@ def forged(server: ZmqPort) -> Iterator[tuple[Forger, Events]]:
 PUSH = encode_header(push(1, [memoryview(bytearray(100))]))
 
 
-def message(*rows: records.Row, slot: int = 2, ticket: int = 1) -> bytes:
-    return records.message_record(PUSH, rows, slot, ticket)
+def message(*rows: records.Row, cell: int = 2, serial: int = 1) -> bytes:
+    return records.message_record(PUSH, rows, cell, serial)
 
 
-def test_an_honest_forger_is_heard(server: ZmqPort, forged: tuple[Forger, Events]) -> None:
-    """The control of the tests below: the same words, all of them true."""
+def test_records_without_a_forgery_are_accepted(server: ZmqPort, forged: tuple[Forger, Events]) -> None:
+    """The control of the tests below: the same records, all of them true."""
     forger, events = forged
     forger.memory(records.TABLE, 0, TABLE_NBYTES)
-    forger.memory(records.SEGMENT, 4, NBYTES)
+    forger.memory(records.SHARED_FILE, 4, NBYTES)
     forger.send(message((4, NBYTES - 100, 100)))
     events.until(lambda: bool(events.received(server)))
     assert bytes(events.received(server)[0].frames[0]) == bytes(100)
@@ -122,14 +122,14 @@ def test_an_honest_forger_is_heard(server: ZmqPort, forged: tuple[Forger, Events
 
 
 FORGED: dict[str, tuple[str, Callable[[Forger], None]]] = {
-    "a segment nobody announced": ("reference", lambda f: f.send(message((5, 0, 100)))),
-    "the end of a segment": ("reference", lambda f: f.send(message((4, NBYTES - 99, 100)))),
-    "far beyond": ("reference", lambda f: f.send(message((4, (1 << 64) - 50, 100)))),
-    "slot 0": ("reference", lambda f: f.send(message((4, 0, 100), slot=0))),
-    "the word that says who has the table": ("reference", lambda f: f.send(message((4, 0, 100), slot=1))),
-    "a slot beyond the table": ("reference", lambda f: f.send(message((4, 0, 100), slot=loans.SLOTS))),
-    "a ticket of before": ("reference", lambda f: f.send(message((4, 0, 100), ticket=0))),
-    "an absurd ticket": ("reference", lambda f: f.send(message((4, 0, 100), ticket=1 << 63))),
+    "a shared file that was not announced": ("reference", lambda f: f.send(message((5, 0, 100)))),
+    "beyond the end of a shared file": ("reference", lambda f: f.send(message((4, NBYTES - 99, 100)))),
+    "an offset that wraps": ("reference", lambda f: f.send(message((4, (1 << 64) - 50, 100)))),
+    "the word of unread loans as a cell": ("reference", lambda f: f.send(message((4, 0, 100), cell=0))),
+    "the word of the mapped table as a cell": ("reference", lambda f: f.send(message((4, 0, 100), cell=1))),
+    "a cell beyond the table": ("reference", lambda f: f.send(message((4, 0, 100), cell=loans.CELLS))),
+    "an earlier serial number": ("reference", lambda f: f.send(message((4, 0, 100), serial=0))),
+    "a negative serial number": ("reference", lambda f: f.send(message((4, 0, 100), serial=1 << 63))),
     "a frame too large": ("frame-cap", lambda f: f.send(message((records.INLINE, 0, 1 << 40)))),
     "a message too large": ("message-cap", lambda f: f.send(message(*[(4, 0, 60 << 20)] * 20))),
     "too many frames": (
@@ -137,17 +137,26 @@ FORGED: dict[str, tuple[str, Callable[[Forger], None]]] = {
         lambda f: f.send(struct.pack("=B3xIIIQQ", records.MESSAGE, 0, 1 << 31, 0, 0, 0)),
     ),
     "a huge header": ("header-size", lambda f: f.send(struct.pack("=B3xIIIQQ", records.MESSAGE, 1 << 31, 0, 0, 0, 0))),
-    "no such record": ("record", lambda f: f.send(struct.pack("=B3xIIIQQ", 9, 0, 0, 0, 0, 0))),
-    "rows where there are none": ("record", lambda f: f.send(struct.pack("=B3xIIIQQ", records.DROP, 0, 3, 0, 0, 0))),
-    "no descriptor": ("segment", lambda f: f.send(records.memory_record(records.SEGMENT, 6, NBYTES))),
-    "a segment twice": ("segment", lambda f: f.memory(records.SEGMENT, 4, NBYTES)),
-    "a second table": ("segment", lambda f: f.memory(records.TABLE, 0, TABLE_NBYTES)),
-    "another size": ("segment", lambda f: f.memory(records.SEGMENT, 6, NBYTES, really=NBYTES - 4096)),
-    "no size": ("segment", lambda f: f.memory(records.SEGMENT, 6, 0)),
-    "open to others": ("segment", lambda f: f.memory(records.SEGMENT, 6, NBYTES, mode=0o644)),
-    "not sealed": ("segment", lambda f: f.memory(records.SEGMENT, 6, NBYTES, seals=0)),
-    "descriptors that nothing announces": ("segment", Forger.descriptors),
-    "a control frame out of turn": (
+    "an unknown kind of record": ("record", lambda f: f.send(struct.pack("=B3xIIIQQ", 9, 0, 0, 0, 0, 0))),
+    "rows in a record that has none": (
+        "record",
+        lambda f: f.send(struct.pack("=B3xIIIQQ", records.DROP, 0, 3, 0, 0, 0)),
+    ),
+    "a shared file without a descriptor": (
+        "shared-file",
+        lambda f: f.send(records.memory_record(records.SHARED_FILE, 6, NBYTES)),
+    ),
+    "a shared file twice": ("shared-file", lambda f: f.memory(records.SHARED_FILE, 4, NBYTES)),
+    "a second table": ("shared-file", lambda f: f.memory(records.TABLE, 0, TABLE_NBYTES)),
+    "a size that is not announced": (
+        "shared-file",
+        lambda f: f.memory(records.SHARED_FILE, 6, NBYTES, really=NBYTES - 4096),
+    ),
+    "a shared file of no bytes": ("shared-file", lambda f: f.memory(records.SHARED_FILE, 6, 0)),
+    "open to other users": ("shared-file", lambda f: f.memory(records.SHARED_FILE, 6, NBYTES, mode=0o644)),
+    "not sealed against shrinking": ("shared-file", lambda f: f.memory(records.SHARED_FILE, 6, NBYTES, seals=0)),
+    "descriptors without a record": ("shared-file", Forger.descriptors),
+    "a control frame within a session": (
         "control",
         lambda f: f.send(records.control_record(encode_control(Lane("tcp")))),
     ),
@@ -155,32 +164,34 @@ FORGED: dict[str, tuple[str, Callable[[Forger], None]]] = {
 
 
 @pytest.mark.parametrize("what", FORGED)
-def test_what_is_forged_is_refused_by_name(server: ZmqPort, forged: tuple[Forger, Events], what: str) -> None:
-    rule, say = FORGED[what]
+def test_a_forged_record_is_refused_by_name(server: ZmqPort, forged: tuple[Forger, Events], what: str) -> None:
+    rule, forge = FORGED[what]
     forger, events = forged
     forger.memory(records.TABLE, 0, TABLE_NBYTES)
-    forger.memory(records.SEGMENT, 4, NBYTES)
+    forger.memory(records.SHARED_FILE, 4, NBYTES)
     fds = len(os.listdir("/proc/self/fd"))
-    say(forger)
+    forge(forger)
     events.until(lambda: bool(events.downs(server)))
     assert events.downs(server)[0].reason.startswith(f"refused ({rule})")
     assert server.counters.refused == {rule: 1}
     assert not events.received(server)
-    assert len(os.listdir("/proc/self/fd")) < fds  # its descriptors are not kept
+    assert len(os.listdir("/proc/self/fd")) < fds  # its descriptors are closed
 
 
-def test_a_file_with_a_name_is_no_segment(server: ZmqPort, forged: tuple[Forger, Events], tmp_path: Path) -> None:
+def test_a_file_with_a_name_is_refused(server: ZmqPort, forged: tuple[Forger, Events], tmp_path: Path) -> None:
     forger, events = forged
     path = tmp_path / "file"
     path.write_bytes(bytes(NBYTES))
     path.chmod(0o600)
     with path.open("rb") as file:
-        forger.send(records.memory_record(records.SEGMENT, 1, NBYTES), [file.fileno()])
+        forger.send(records.memory_record(records.SHARED_FILE, 1, NBYTES), [file.fileno()])
     events.until(lambda: bool(events.downs(server)))
-    assert server.counters.refused == {"segment": 1}
+    assert server.counters.refused == {"shared-file": 1}
 
 
-def test_messages_that_cross_lanes_are_dropped(server: ZmqPort, forged: tuple[Forger, Events]) -> None:
+def test_a_message_by_tcp_is_dropped_in_a_session_that_goes_by_the_local_link(
+    server: ZmqPort, forged: tuple[Forger, Events]
+) -> None:
     forger, events = forged
     forger.stranger.send(encode_header(Ok(1)))
     events.until(lambda: server.counters.refused == {"lane": 1})
@@ -208,7 +219,7 @@ def test_a_live_process_survives_two_thousand_damaged_records() -> None:
         records.message_record(encode_header(Ok(1))),
         message((4, 0, 100)),
         message((records.INLINE, 0, 100)) + bytes(100),
-        records.memory_record(records.SEGMENT, 4, NBYTES),
+        records.memory_record(records.SHARED_FILE, 4, NBYTES),
         records.memory_record(records.DROP, 4),
     ]
     with peer_process(TOKEN, "listen", "0", "server/1") as (process, address):
@@ -217,10 +228,10 @@ def test_a_live_process_survives_two_thousand_damaged_records() -> None:
         for number in range(100):
             with (
                 Forger(address, lambda: None, f"forger/{number}") as forger,
-                contextlib.suppress(ConnectionError),  # it has had enough of this one
+                contextlib.suppress(ConnectionError),  # the process has closed this link
             ):
                 forger.memory(records.TABLE, 0, TABLE_NBYTES)
-                forger.memory(records.SEGMENT, 4, NBYTES)
+                forger.memory(records.SHARED_FILE, 4, NBYTES)
                 for _ in range(20):
                     forger.send(mutate(rng.choice(good), rng), [0] if rng.random() < 0.05 else ())
             if number == 10:

@@ -1,4 +1,4 @@
-"""Sessions between processes of one host: references instead of bytes, and loans that end as they must."""
+"""Sessions between processes of one host: frames travel as references, and loans end when the peer drops them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from paceline.errors import PeerLostError, UsageError
 from paceline.messages import Ok, Pull, PullReply, Push, PushAck
 from paceline.transport.base import Delivery, Received
 from paceline.transport.limits import LinkLimits
-from paceline.transport.local import door as local_door
-from paceline.transport.local.door import LocalLaneError
+from paceline.transport.local import listener as local_listener
+from paceline.transport.local.listener import LocalLaneError, LocalListener
 from paceline.transport.memory import loans, shared_files
-from paceline.transport.zmq import dial
 from paceline.transport.zmq.port import ZmqPort
 from paceline.types import Fence
 from paceline.wire.handshake import Offer, new_token
@@ -51,7 +50,7 @@ def make_port() -> Iterator[MakePort]:
 
 
 class Talk:
-    """A port here and a peer process that has connected to it."""
+    """A port of this process and a peer process that has connected to it."""
 
     def __init__(self, port: ZmqPort, pid: int) -> None:
         self.port = port
@@ -61,7 +60,7 @@ class Talk:
         self._req = 0
 
     def ask(self, block: int) -> None:
-        """Have the peer do something, and wait until it has."""
+        """Send the peer an order, and wait until it has carried it out."""
         self._req += 1
         self.port.send("worker/1", Pull(self._req, 0, 0, 1, blocks=(block,)))
         self.events.until(lambda: any(e.message == Ok(self._req) for e in self.events.received(self.port)))
@@ -89,7 +88,7 @@ def talk(make_port: MakePort) -> Iterator[Talk]:
 
 
 def is_local(port: ZmqPort) -> bool:
-    return port._locals is not None and bool(port._locals.links)
+    return port._links is not None and bool(port._links.links)
 
 
 def rss_kib(pid: int, kind: str) -> int:
@@ -97,17 +96,17 @@ def rss_kib(pid: int, kind: str) -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith(f"Rss{kind}:")))
 
 
-def rooms_of(port: ZmqPort, count: int, nbytes: int = MIB) -> list[memoryview]:
-    rooms = [port.memory.allocate(nbytes) for _ in range(count)]
-    for seed, room in enumerate(rooms):
-        room[:] = block_bytes(nbytes, seed)
-    return rooms
+def frames_of(port: ZmqPort, count: int, nbytes: int = MIB) -> list[memoryview]:
+    frames = [port.memory.allocate(nbytes) for _ in range(count)]
+    for seed, frame in enumerate(frames):
+        frame[:] = block_bytes(nbytes, seed)
+    return frames
 
 
 # ---------------------------------------------------------------- references
 
 
-def test_processes_of_one_host_have_a_local_link(talk: Talk) -> None:
+def test_two_processes_of_one_host_use_a_local_link(talk: Talk) -> None:
     assert is_local(talk.port)
     for req in range(200):
         talk.port.send("worker/1", Ok(1000 + req))
@@ -116,8 +115,8 @@ def test_processes_of_one_host_have_a_local_link(talk: Talk) -> None:
 
 
 def test_a_hundred_megabytes_are_read_in_place(talk: Talk) -> None:
-    frames = rooms_of(talk.port, 100)
-    talk.push(rooms_of(talk.port, 1))  # everything is set up
+    frames = frames_of(talk.port, 100)
+    talk.push(frames_of(talk.port, 1))  # announces the table and the shared file
     anonymous, shared = rss_kib(talk.process.pid, "Anon"), rss_kib(talk.process.pid, "Shmem")
     delivery = talk.push(frames, slot=KEEP)
     assert rss_kib(talk.process.pid, "Anon") - anonymous < 4 << 10
@@ -127,20 +126,20 @@ def test_a_hundred_megabytes_are_read_in_place(talk: Talk) -> None:
     talk.until_done(delivery)
 
 
-def test_both_see_the_same_memory(make_port: MakePort) -> None:
-    """Not a copy: what the lender writes against the rule is what the reader sees."""
+def test_lender_and_reader_see_the_same_memory(make_port: MakePort) -> None:
+    """Not a copy: the reader sees what the lender writes, against the rule, after it has sent."""
     server = make_port("server/1", listen="127.0.0.1")
     client = make_port("worker/1")
     client.connect(str(server.address))
     events = Events(server, client)
     events.until_up((server, "worker/1"), (client, "server/1"))
-    (room,) = rooms_of(client, 1)
-    client.send("server/1", push(1, [room]), [room])
+    (lent,) = frames_of(client, 1)
+    client.send("server/1", push(1, [lent]), [lent])
     events.until(lambda: bool(events.received(server)))
     frame = events.received(server)[0].frames[0]
     tensor = torch.frombuffer(frame, dtype=torch.uint8)
     assert tensor.data_ptr() == ctypes.addressof(ctypes.c_char.from_buffer(frame))
-    room[5] = 77
+    lent[5] = 77
     assert frame[5] == tensor[5] == 77
 
 
@@ -148,32 +147,32 @@ def test_a_reader_cannot_write(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     with peer_process(TOKEN, "connect", str(server.address), "worker/1") as (process, _):
         talk = Talk(server, process.pid)
-        talk.push(rooms_of(server, 1), slot=KEEP)
+        talk.push(frames_of(server, 1), slot=KEEP)
         maps = [
             line.split()[1] for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines() if "blocks" in line
         ]
     assert maps == ["r--s"]
 
 
-def test_tensors_over_frames_hold_them(make_port: MakePort) -> None:
+def test_a_tensor_over_a_frame_keeps_the_loan_open(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     client = make_port("worker/1")
     client.connect(str(server.address))
     events = Events(server, client)
     events.until_up((server, "worker/1"), (client, "server/1"))
-    rooms = rooms_of(client, 3)
-    delivery = client.send("server/1", push(1, rooms), rooms)
+    frames = frames_of(client, 3)
+    delivery = client.send("server/1", push(1, frames), frames)
     events.until(lambda: bool(events.received(server)))
     tensor = torch.frombuffer(events.received(server)[0].frames[1], dtype=torch.float32)[7:9]
     events.forget()
     assert not delivery.done
-    assert tensor.view(torch.uint8).tolist() == list(rooms[1][28:36])
+    assert tensor.view(torch.uint8).tolist() == list(frames[1][28:36])
     del tensor
     assert delivery.done
 
 
-def test_frames_of_several_segments_and_of_none(talk: Talk) -> None:
-    frames = rooms_of(talk.port, 2, 40 * MIB)  # each needs a segment
+def test_one_message_may_have_frames_of_several_shared_files_and_of_private_memory(talk: Talk) -> None:
+    frames = frames_of(talk.port, 2, 40 * MIB)  # each needs a region of its own
     frames[1:1] = [block_bytes(5000), memoryview(bytearray()), block_bytes(2 * MIB), memoryview(b"read-only")]
     delivery = talk.push([frame[:MIB] for frame in frames], slot=KEEP)
     assert not delivery.done
@@ -181,10 +180,10 @@ def test_frames_of_several_segments_and_of_none(talk: Talk) -> None:
     talk.until_done(delivery)
 
 
-def test_a_loan_ends_with_its_last_segment(make_port: MakePort) -> None:
+def test_a_loan_over_several_shared_files_ends_when_the_last_frame_is_dropped(make_port: MakePort) -> None:
     server, client, events = both_up(make_port)
-    rooms = [client.memory.allocate(40 * MIB) for _ in range(3)]  # a segment each
-    delivery = client.send("server/1", push(1, rooms), rooms)
+    lent = [client.memory.allocate(40 * MIB) for _ in range(3)]  # a region each
+    delivery = client.send("server/1", push(1, lent), lent)
     events.until(lambda: bool(events.received(server)))
     frames = list(events.received(server)[0].frames)
     events.forget()
@@ -194,8 +193,8 @@ def test_a_loan_ends_with_its_last_segment(make_port: MakePort) -> None:
     assert delivery.done
 
 
-def test_bytes_that_are_not_in_shared_memory_arrive_too(talk: Talk) -> None:
-    """A model of 100 MB in private memory, several times over: the reader uses its memory again."""
+def test_frames_in_private_memory_are_sent_as_bytes(talk: Talk) -> None:
+    """A model of 100 MB in private memory, several times: the reader reuses its memory."""
     frames = [block_bytes(MIB, seed) for seed in range(100)]
     sizes = []
     for _ in range(4):
@@ -207,11 +206,11 @@ def test_bytes_that_are_not_in_shared_memory_arrive_too(talk: Talk) -> None:
 # ---------------------------------------------------------------- loans
 
 
-def test_a_room_is_used_again_only_when_the_reader_let_go(talk: Talk) -> None:
-    (room,) = rooms_of(talk.port, 1, 40 * MIB)
-    where = ctypes.addressof(ctypes.c_char.from_buffer(room))
-    talk.push([room], slot=KEEP)
-    del room  # nobody here asks for the delivery either
+def test_memory_is_reused_only_after_the_reader_has_dropped_the_frames(talk: Talk) -> None:
+    (frame,) = frames_of(talk.port, 1, 40 * MIB)
+    where = ctypes.addressof(ctypes.c_char.from_buffer(frame))
+    talk.push([frame], slot=KEEP)
+    del frame  # and the delivery is not asked either
     others = [talk.port.memory.allocate(40 * MIB) for _ in range(3)]
     assert where not in [ctypes.addressof(ctypes.c_char.from_buffer(other)) for other in others]
     del others
@@ -221,18 +220,18 @@ def test_a_room_is_used_again_only_when_the_reader_let_go(talk: Talk) -> None:
     assert where in [ctypes.addressof(ctypes.c_char.from_buffer(other)) for other in others]
 
 
-def test_a_killed_reader_has_let_go(talk: Talk) -> None:
-    rooms = rooms_of(talk.port, 4)
-    deliveries = [talk.push(rooms, slot=KEEP), talk.push(rooms[:1], slot=KEEP)]
+def test_a_loan_ends_with_the_death_of_the_reader(talk: Talk) -> None:
+    frames = frames_of(talk.port, 4)
+    deliveries = [talk.push(frames, slot=KEEP), talk.push(frames[:1], slot=KEEP)]
     assert not any(delivery.done for delivery in deliveries)
     talk.process.kill()
     deadline = time.monotonic() + 2.0
-    while not all(delivery.done for delivery in deliveries):  # no event is received meanwhile
+    while not all(delivery.done for delivery in deliveries):  # without a call of recv
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-def test_frames_outlive_a_killed_lender(talk: Talk) -> None:
+def test_received_frames_stay_valid_after_the_death_of_the_lender(talk: Talk) -> None:
     talk.port.send("worker/1", Pull(1, 0, 0, 1, blocks=(32 * MIB,)))
     talk.events.until(lambda: bool(talk.events.received(talk.port)))
     reply = talk.events.received(talk.port)[0]
@@ -244,49 +243,49 @@ def test_frames_outlive_a_killed_lender(talk: Talk) -> None:
     assert frame == pattern(32 * MIB)
 
 
-def test_loans_outlive_the_session(make_port: MakePort) -> None:
+def test_a_loan_outlives_its_session(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     client = make_port("worker/1")
     client.connect(str(server.address))
     events = Events(server, client)
     events.until_up((server, "worker/1"), (client, "server/1"))
-    rooms = rooms_of(client, 2)
-    delivery = client.send("server/1", push(1, rooms), rooms)
+    frames = frames_of(client, 2)
+    delivery = client.send("server/1", push(1, frames), frames)
     events.until(lambda: bool(events.received(server)))
     held = events.received(server)[0].frames[1]
     events.forget()
     client.disconnect("server/1")
     events.until(lambda: bool(events.downs(server)))
-    client.memory.allocate(200 * MIB)  # looks for what could go
-    assert held == rooms[1]
+    client.memory.allocate(200 * MIB)  # the arena frees what it can before it grows
+    assert held == frames[1]
     assert not delivery.done
     del held
     assert delivery.done
 
 
 @pytest.mark.parametrize("how", ["disconnect", "close"])
-def test_what_was_never_read_is_not_lent_for_ever(make_port: MakePort, how: str) -> None:
+def test_a_loan_that_was_never_read_ends_when_the_reader_ends_the_session(make_port: MakePort, how: str) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     client = make_port("worker/1")
     client.connect(str(server.address))
     events = Events(server, client)
     events.until_up((server, "worker/1"), (client, "server/1"))
-    rooms = rooms_of(client, 1)
-    first = client.send("server/1", push(1, rooms), rooms)
+    frames = frames_of(client, 1)
+    first = client.send("server/1", push(1, frames), frames)
     events.until(lambda: bool(events.received(server)))
-    later = [client.send("server/1", push(req, rooms), rooms) for req in range(2, 6)]
+    later = [client.send("server/1", push(req, frames), frames) for req in range(2, 6)]
     if how == "disconnect":
         server.disconnect("worker/1")
     else:
         server.close()
     assert all(delivery.done for delivery in later)
-    assert not first.done  # its event is still there
+    assert not first.done  # its event still has the frames
     events.forget()
     assert first.done
 
 
-def test_a_fork_of_the_reader_lets_go_of_nothing(talk: Talk) -> None:
-    delivery = talk.push(rooms_of(talk.port, 1), slot=KEEP)
+def test_a_fork_of_the_reader_does_not_end_a_loan(talk: Talk) -> None:
+    delivery = talk.push(frames_of(talk.port, 1), slot=KEEP)
     talk.ask(FORK)
     time.sleep(0.1)
     assert not delivery.done
@@ -294,43 +293,45 @@ def test_a_fork_of_the_reader_lets_go_of_nothing(talk: Talk) -> None:
     talk.until_done(delivery)
 
 
-def test_a_stopped_reader_is_dropped_by_name_and_what_it_has_not_read_comes_back(make_port: MakePort) -> None:
+def test_the_session_with_a_stopped_reader_ends_by_name_and_unsent_loans_end(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1", limits=LinkLimits(queue_messages=16))
     with peer_process(TOKEN, "connect", str(server.address), "worker/1") as (process, _):
         talk = Talk(server, process.pid)
-        rooms = rooms_of(server, 50)
-        talk.push(rooms)
+        frames = frames_of(server, 50)
+        talk.push(frames)
         os.kill(process.pid, signal.SIGSTOP)
         deliveries: list[Delivery] = []
 
         def fill() -> None:
             while len(deliveries) < 5000:
-                deliveries.append(server.send("worker/1", push(1, rooms), rooms))
+                deliveries.append(server.send("worker/1", push(1, frames), frames))
 
         with pytest.raises(PeerLostError, match="lost worker/1: its queue is full"):
             fill()
-        assert len(deliveries) < 1000  # what its socket takes, and 16
-        talk.until_done(deliveries[-1])  # it never left
-        assert not deliveries[0].done  # the stopped process could read it, for all we know
+        assert len(deliveries) < 1000  # as many as its socket takes, and 16
+        talk.until_done(deliveries[-1])  # it was never sent
+        assert not deliveries[0].done  # the stopped process may still read it
         os.kill(process.pid, signal.SIGCONT)
         talk.events.until(lambda: all(delivery.done for delivery in deliveries))
 
 
-def test_more_loans_than_there_are_slots_go_as_bytes(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = next(iter(talk.port._locals.links))._out  # type: ignore[union-attr]
-    rooms = rooms_of(talk.port, 1, 5000)
-    first = talk.push(rooms, slot=KEEP)
-    assert table.table is not None
-    monkeypatch.setattr(table.table, "free", [])
-    second = talk.push(rooms, slot=KEEP)
+def test_frames_are_sent_as_bytes_when_every_cell_of_the_table_is_taken(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = next(iter(talk.port._links.links))._out  # type: ignore[union-attr]
+    frames = frames_of(talk.port, 1, 5000)
+    first = talk.push(frames, slot=KEEP)
+    assert writer.table is not None
+    monkeypatch.setattr(writer.table, "free", [])
+    second = talk.push(frames, slot=KEEP)
     assert not first.done
     assert second.done  # copied
 
 
-# ---------------------------------------------------------------- nothing is left behind
+# ---------------------------------------------------------------- leaks
 
 
-def test_ten_thousand_messages_leave_nothing_behind(make_port: MakePort) -> None:
+def test_ten_thousand_messages_leak_no_memory_and_no_descriptor(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     client = make_port("worker/1")
     client.connect(str(server.address))
@@ -339,12 +340,12 @@ def test_ten_thousand_messages_leave_nothing_behind(make_port: MakePort) -> None
 
     def size() -> tuple[int, int, int]:
         maps = Path("/proc/self/maps").read_text().count("memfd:paceline")
-        return len(os.listdir("/proc/self/fd")), maps, server.memory.stats.segments + client.memory.stats.segments
+        return len(os.listdir("/proc/self/fd")), maps, server.memory.stats.regions + client.memory.stats.regions
 
-    kept = rooms_of(client, 3, 1000)
+    kept = frames_of(client, 3, 1000)
     sizes = []
     for number in range(10_000):
-        big = [client.memory.allocate(50 * MIB) for _ in range(3)] if number % 500 == 0 else []  # segments come and go
+        big = [client.memory.allocate(50 * MIB) for _ in range(3)] if number % 500 == 0 else []  # regions come and go
         frames = [*kept, *big, client.memory.allocate(100_000)]
         client.send("server/1", push(number, frames), frames)
         event = server.recv(5.0)
@@ -358,11 +359,11 @@ def test_ten_thousand_messages_leave_nothing_behind(make_port: MakePort) -> None
             sizes.append(size())
             frames = big = []
     assert len(set(sizes[2:])) == 1, sizes
-    assert not loans._readings
+    assert not loans._borrowed
 
 
 def test_a_closed_port_keeps_no_descriptors() -> None:
-    """Not even until the garbage is collected."""
+    """Not even until the next garbage collection."""
     gc.collect()
     gc.disable()
     try:
@@ -381,7 +382,7 @@ def test_a_closed_port_keeps_no_descriptors() -> None:
         gc.enable()
 
 
-def test_nothing_has_a_name_that_could_be_left_behind() -> None:
+def test_no_file_and_no_socket_outlives_a_killed_process() -> None:
     files = set(os.listdir("/dev/shm"))
     with peer_process(TOKEN, "listen", "0", "server/1") as (listening, address):
         port = ZmqPort("worker/1", TOKEN)
@@ -400,7 +401,7 @@ def test_nothing_has_a_name_that_could_be_left_behind() -> None:
     assert set(os.listdir("/dev/shm")) == files
 
 
-# ---------------------------------------------------------------- when it is not possible
+# ---------------------------------------------------------------- sessions that must go by TCP
 
 
 def both_up(make_port: MakePort) -> tuple[ZmqPort, ZmqPort, Events]:
@@ -413,19 +414,21 @@ def both_up(make_port: MakePort) -> tuple[ZmqPort, ZmqPort, Events]:
 
 
 def exchange(server: ZmqPort, client: ZmqPort, events: Events) -> None:
-    """Rooms travel both ways, whatever the lane."""
+    """Send frames both ways, whatever the lane."""
     events.forget()
     for port, other in ((server, client), (client, server)):
-        rooms = rooms_of(port, 3)
-        delivery = port.send(other.node, push(1, rooms), rooms)
+        frames = frames_of(port, 3)
+        delivery = port.send(other.node, push(1, frames), frames)
         events.until(lambda other=other: bool(events.received(other)))  # type: ignore[misc]
-        assert [bytes(frame) for frame in events.received(other)[0].frames] == [bytes(room) for room in rooms]
+        assert [bytes(frame) for frame in events.received(other)[0].frames] == [bytes(frame) for frame in frames]
         events.forget()
         events.until(lambda delivery=delivery: delivery.done)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("which", ["server", "client", "both"])
-def test_the_environment_can_forbid_it(make_port: MakePort, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+def test_the_environment_can_forbid_local_links(
+    make_port: MakePort, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
     monkeypatch.setenv(LANE, "tcp" if which in ("server", "both") else "auto")
     server = make_port("server/1", listen="127.0.0.1")
     monkeypatch.setenv(LANE, "tcp" if which in ("client", "both") else "")
@@ -447,7 +450,7 @@ def test_another_host_is_reached_by_tcp_and_the_log_says_so_once(
     make_port: MakePort, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = make_port("server/1", listen="127.0.0.1")
-    monkeypatch.setattr(local_door, "host_name", lambda: "another")
+    monkeypatch.setattr(local_listener, "host_name", lambda: "another")
     client = make_port("worker/1")
     with caplog.at_level(logging.INFO):
         client.connect(str(server.address))
@@ -461,26 +464,30 @@ def test_another_host_is_reached_by_tcp_and_the_log_says_so_once(
     exchange(server, client, events)
 
 
-def test_a_link_that_the_listener_does_not_find_is_done_without(
+def test_a_session_goes_by_tcp_if_the_listener_does_not_find_the_local_connection(
     make_port: MakePort, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def forget_the_secret(offer: Offer) -> object:
-        return local_door.knock(Offer(offer.host, offer.name, bytes(32)))
+    connect = local_listener.connect
 
-    monkeypatch.setattr(dial, "knock", forget_the_secret)
+    def connect_without_the_secret(offer: Offer) -> object:
+        return connect(Offer(offer.host, offer.name, bytes(32)))
+
+    monkeypatch.setattr(local_listener, "connect", connect_without_the_secret)
     server = make_port("server/1", listen="127.0.0.1")
     client = make_port("worker/1", limits=LinkLimits(retry_max_s=0.05))
     with caplog.at_level(logging.INFO):
         client.connect(str(server.address))
         events = Events(server, client)
         events.until(lambda: len(events.ups(server)) == 1 and len(events.ups(client)) == 2)
-    assert "nobody came in" in caplog.text
+    assert "did not connect to the local socket" in caplog.text
     assert server.counters.refused == {"lane": 1}
     assert not is_local(server)
     exchange(server, client, events)
 
 
-def test_no_watching_no_link(make_port: MakePort, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_goes_by_tcp_if_processes_cannot_be_watched(
+    make_port: MakePort, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(pid: int) -> int:
         raise OSError(38, "Function not implemented")
 
@@ -491,7 +498,7 @@ def test_no_watching_no_link(make_port: MakePort, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("what", ["blocks", "loans"])
-def test_without_shared_memory_the_link_carries_bytes(
+def test_a_local_link_carries_bytes_if_memory_cannot_be_shared(
     make_port: MakePort, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     create = shared_files.create
@@ -513,43 +520,43 @@ def test_without_shared_memory_the_link_carries_bytes(
     assert caplog.text.count("memory cannot be shared") == 2  # once a port
 
 
-def sent_away(socket: sockets.socket) -> bool:
+def is_closed_by_the_peer(socket: sockets.socket) -> bool:
     with socket:
         socket.settimeout(5.0)
         try:
             return not socket.recv(1)
-        except ConnectionResetError:  # what it said was not even read
+        except ConnectionResetError:  # the peer did not even read what was sent
             return True
 
 
-def test_only_processes_of_this_user_come_in(monkeypatch: pytest.MonkeyPatch, make_port: MakePort) -> None:
+def test_only_processes_of_the_same_user_get_a_local_link(monkeypatch: pytest.MonkeyPatch, make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     assert server._listener is not None
-    door = server._listener._door
-    assert door is not None
-    offer = door.offer()
+    listener = server._listener._local_listener
+    assert isinstance(listener, LocalListener)
+    offer = listener.offer()
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     with pytest.raises(LocalLaneError, match=f"it runs as user {user}"):
-        local_door.knock(offer)
+        local_listener.connect(offer)
     monkeypatch.undo()
-    socket, _ = local_door.knock(offer)
+    socket, _ = local_listener.connect(offer)
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    with pytest.raises(LocalLaneError, match="nobody came in"):
-        door.take(offer.nonce)
-    assert sent_away(socket)
+    with pytest.raises(LocalLaneError, match="did not connect to the local socket"):
+        listener.take(offer.nonce)
+    assert is_closed_by_the_peer(socket)
 
 
-def test_those_who_say_nothing_at_the_door_are_sent_away(make_port: MakePort) -> None:
+def test_local_connections_without_a_secret_are_closed(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1", limits=LinkLimits(max_unproven=4, handshake_s=0.2))
     assert server._listener is not None
-    door = server._listener._door
-    assert door is not None
-    silent = [local_door.knock(Offer(door.host, door.name, bytes(32)))[0] for _ in range(10)]
+    listener = server._listener._local_listener
+    assert isinstance(listener, LocalListener)
+    silent = [local_listener.connect(Offer(listener.host, listener.name, bytes(32)))[0] for _ in range(10)]
     assert server.recv(0.05) is None
-    assert len(door._waiting) == 4
+    assert len(listener._waiting) == 4
     deadline = time.monotonic() + 5
-    while door._waiting and time.monotonic() < deadline:
+    while listener._waiting and time.monotonic() < deadline:
         assert server.recv(0.05) is None
-    gone = [sent_away(socket) for socket in silent]
-    assert all(gone)
+    closed = [is_closed_by_the_peer(socket) for socket in silent]
+    assert all(closed)

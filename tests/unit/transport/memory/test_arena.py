@@ -1,4 +1,4 @@
-"""Rooms: never two in one place, used again when nobody holds them, given back to the system when all are free."""
+"""Allocations never overlap, are reused once every view is dropped, and empty regions return to the system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import random
 import pytest
 import torch
 
-from paceline.transport.memory.arena import SEGMENT_NBYTES, Arena
+from paceline.transport.memory.arena import REGION_NBYTES, Arena
 
 MIB = 1 << 20
 
@@ -23,8 +23,8 @@ def address_of(view: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
-def segment_files() -> set[int]:
-    """The segments that this process has open, by inode."""
+def shared_files() -> set[int]:
+    """The shared files that this process has open, by inode."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -34,37 +34,37 @@ def segment_files() -> set[int]:
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_rooms_never_overlap_and_are_zero(share: bool) -> None:
+def test_allocations_never_overlap_and_are_zero(share: bool) -> None:
     rng = random.Random(5)
     arena = Arena(share=share)
-    rooms: dict[int, memoryview] = {}
+    taken: dict[int, memoryview] = {}
     for number in range(3000):
-        if rooms and rng.random() < 0.5:
-            rooms.pop(rng.choice(list(rooms)))
+        if taken and rng.random() < 0.5:
+            taken.pop(rng.choice(list(taken)))
         else:
-            room = arena.allocate(rng.choice((1, 64, 65, 1000, 5000, MIB // 4)))
-            assert room[0] == room[-1] == 0
-            room[0] = room[-1] = number % 255 + 1
-            rooms[number] = room
+            view = arena.allocate(rng.choice((1, 64, 65, 1000, 5000, MIB // 4)))
+            assert view[0] == view[-1] == 0
+            view[0] = view[-1] = number % 255 + 1
+            taken[number] = view
         if number % 100 == 0:
-            spans = sorted((address_of(room), room.nbytes) for room in rooms.values())
+            spans = sorted((address_of(view), view.nbytes) for view in taken.values())
             assert all(a + n <= b for (a, n), (b, _) in itertools.pairwise(spans))
-            assert all(room[-1] == n % 255 + 1 for n, room in rooms.items())
-    rooms.clear()
-    del room
+            assert all(view[-1] == n % 255 + 1 for n, view in taken.items())
+    taken.clear()
+    del view
     assert arena.stats.in_use == 0
-    assert arena.allocate(60 * MIB).nbytes == 60 * MIB  # the gaps have become one
-    assert arena.stats.segments <= 2
+    assert arena.allocate(60 * MIB).nbytes == 60 * MIB  # the gaps were joined
+    assert arena.stats.regions <= 2
     arena.close()
 
 
-def test_a_room_is_held_by_slices_and_tensors() -> None:
+def test_slices_and_tensors_keep_an_allocation_in_use() -> None:
     arena = Arena(share=True)
-    room = arena.allocate(MIB)
-    where = address_of(room)
-    tensor = torch.frombuffer(room[4096:8192], dtype=torch.float32)
-    part = room[100:200].cast("B")
-    del room
+    view = arena.allocate(MIB)
+    where = address_of(view)
+    tensor = torch.frombuffer(view[4096:8192], dtype=torch.float32)
+    part = view[100:200].cast("B")
+    del view
     assert arena.stats.in_use == MIB
     assert address_of(arena.allocate(MIB)) != where
     del part
@@ -76,54 +76,53 @@ def test_a_room_is_held_by_slices_and_tensors() -> None:
     arena.close()
 
 
-def test_segments_that_are_wholly_free_go_back_but_one() -> None:
-    arena = Arena(share=True)
+def test_all_empty_regions_but_one_return_to_the_system() -> None:
     retired: list[int] = []
-    arena.on_retired = retired.append
-    before = len(segment_files())
-    rooms = [arena.allocate(SEGMENT_NBYTES - 64) for _ in range(4)]
-    rooms.append(arena.allocate(3 * SEGMENT_NBYTES))
-    assert arena.stats.segments == 5
-    assert arena.stats.reserved == 7 * SEGMENT_NBYTES
-    assert len(segment_files()) == before + 5
-    rooms.clear()
-    assert arena.stats.segments == 1
+    arena = Arena(share=True, on_retired=retired.append)
+    before = len(shared_files())
+    taken = [arena.allocate(REGION_NBYTES - 64) for _ in range(4)]
+    taken.append(arena.allocate(3 * REGION_NBYTES))
+    assert arena.stats.regions == 5
+    assert arena.stats.reserved == 7 * REGION_NBYTES
+    assert len(shared_files()) == before + 5
+    taken.clear()
+    assert arena.stats.regions == 1
     assert len(retired) == 4
-    assert len(segment_files()) == before + 1
+    assert len(shared_files()) == before + 1
     arena.close()
-    assert len(segment_files()) == before
+    assert len(shared_files()) == before
 
 
-def test_before_it_grows_an_arena_asks_for_rooms_that_could_go() -> None:
-    arena = Arena(share=False)
-    held = [arena.allocate(SEGMENT_NBYTES)]
+def test_an_arena_frees_what_it_can_before_it_grows() -> None:
+    held: list[memoryview] = []
+    arena = Arena(share=False, before_growing=held.clear)
+    held.append(arena.allocate(REGION_NBYTES))
     where = address_of(held[0])
-    arena.before_growing = held.clear
-    assert address_of(arena.allocate(SEGMENT_NBYTES)) == where
-    assert arena.stats.segments == 1
+    assert address_of(arena.allocate(REGION_NBYTES)) == where
+    assert arena.stats.regions == 1
 
 
-def test_frames_are_located_in_shared_segments_only() -> None:
+def test_only_frames_in_shared_regions_are_located() -> None:
     shared, private = Arena(share=True), Arena(share=False)
-    rooms = [shared.allocate(SEGMENT_NBYTES) for _ in range(3)]
+    taken = [shared.allocate(REGION_NBYTES) for _ in range(3)]
     strangers = [memoryview(bytearray(100)), memoryview(b"read-only"), memoryview(bytearray()), private.allocate(100)]
-    tensor = torch.frombuffer(rooms[1][64:128], dtype=torch.float32).view(torch.uint8).numpy().data
-    inside = [rooms[0], rooms[0][1000:1001], rooms[1], tensor, rooms[2], rooms[0][-1:]]
+    tensor = torch.frombuffer(taken[1][64:128], dtype=torch.float32).view(torch.uint8).numpy().data
+    inside = [taken[0], taken[0][1000:1001], taken[1], tensor, taken[2], taken[0][-1:]]
     mixed = list(itertools.chain.from_iterable(itertools.product(inside, strangers)))
     for frame, found in zip(mixed, shared.locate(mixed), strict=True):
         if any(frame is stranger for stranger in strangers):
             assert found is None
         else:
             assert found is not None
-            segment, offset = found
-            assert segment.address + offset == address_of(frame)
-            assert offset + frame.nbytes <= segment.nbytes
-    assert len({segment.number for segment, _ in filter(None, shared.locate(rooms))}) == 3
+            region, offset = found
+            assert region.address + offset == address_of(frame)
+            assert offset + frame.nbytes <= region.nbytes
+    assert len({region.number for region, _ in filter(None, shared.locate(taken))}) == 3
     assert private.locate([private.allocate(100)]) == [None]
     shared.close()
 
 
-def test_where_memory_cannot_be_shared_it_is_private_and_the_log_says_so_once(
+def test_memory_is_private_and_the_log_says_so_once_if_the_system_cannot_share_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def refuse(name: str, nbytes: int) -> tuple[int, mmap.mmap]:
@@ -131,9 +130,9 @@ def test_where_memory_cannot_be_shared_it_is_private_and_the_log_says_so_once(
 
     arena = Arena(share=True, create=refuse)
     with caplog.at_level(logging.WARNING):
-        rooms = [arena.allocate(SEGMENT_NBYTES) for _ in range(3)]
-    assert arena.locate(rooms) == [None] * 3
+        taken = [arena.allocate(REGION_NBYTES) for _ in range(3)]
+    assert arena.locate(taken) == [None] * 3
     assert not arena.shared
     assert [record.getMessage() for record in caplog.records] == [
-        "memory cannot be shared ([Errno 38] Function not implemented): blocks travel as bytes from here on"
+        "memory cannot be shared ([Errno 38] Function not implemented): blocks are sent as bytes from now on"
     ]

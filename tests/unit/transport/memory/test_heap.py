@@ -1,4 +1,4 @@
-"""Memory that was freed is used again, where frames come by TCP."""
+"""Freed memory is reused for frames that come by TCP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(faults())
 
 
 @pytest.mark.parametrize(("how", "least", "most"), [("keep", 0, 500), ("default", 8000, 40_000)])
-def test_blocks_that_were_freed_cost_no_page_faults_again(how: str, least: int, most: int) -> None:
-    """64 MB, freed and taken again; the second row is what the system does by itself."""
+def test_blocks_in_reused_memory_cost_no_page_faults(how: str, least: int, most: int) -> None:
+    """64 MB, freed and allocated again. The second case is the default of the C library."""
     done = subprocess.run([sys.executable, "-c", CODE, how], capture_output=True, text=True, timeout=60, check=True)
     assert least <= int(done.stdout) <= most

@@ -1,4 +1,4 @@
-"""A network that is cut without a word: both ends notice, and have a session again when it is mended."""
+"""A network that is cut silently: both ends report it, and have a session again once it is mended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TO, FRO = 0, 1
 
 
 class Wire:
-    """Carries bytes between a port and whoever connects here, in the directions that are not cut."""
+    """Carries bytes between a port and its clients, in the directions that are not cut."""
 
     def __init__(self, target: str) -> None:
         self.cut: frozenset[int] = frozenset()
@@ -37,7 +37,7 @@ class Wire:
     def _run(self) -> None:
         ways: dict[socket.socket, tuple[socket.socket, int]] = {}
         while not self._stop:
-            # What a cut way carries is left where it is, as TCP would hold it back.
+            # Bytes of a cut direction stay in the socket, as TCP would hold them back.
             ready, _, _ = select.select(
                 [self._listener, *(s for s, w in ways.items() if w[1] not in self.cut)], [], [], 0.01
             )
@@ -69,7 +69,7 @@ class Wire:
 
 @contextmanager
 def pair(encrypt: bool = True) -> Iterator[tuple[ZmqPort, ZmqPort, Wire]]:
-    """Two ports; the first reaches the second by the wire only."""
+    """Two ports; the first reaches the second only through the wire."""
     with (
         closing(ZmqPort("a/1", TOKEN, limits=LIMITS, encrypt=encrypt, local=False)) as near,
         closing(ZmqPort("b/1", TOKEN, listen="127.0.0.1", limits=LIMITS, encrypt=encrypt, local=False)) as far,
@@ -91,7 +91,7 @@ def until(near: ZmqPort, far: ZmqPort, done: Callable[[list[Event]], bool], time
 
 
 @pytest.mark.parametrize("cut", [{TO, FRO}, {TO}, {FRO}], ids=["both", "to", "fro"])
-def test_both_ends_notice_a_cut_and_come_back(cut: set[int]) -> None:
+def test_both_ends_report_a_cut_and_have_a_session_again(cut: set[int]) -> None:
     with pair() as (near, far, wire):
         wire.cut = frozenset(cut)
         gone = until(near, far, lambda events: len([e for e in events if isinstance(e, PeerDown)]) >= 2, 5.0)
@@ -102,7 +102,7 @@ def test_both_ends_notice_a_cut_and_come_back(cut: set[int]) -> None:
         until(near, far, lambda events: Received("a/1", Ok(7)) in events)
 
 
-def test_a_connection_on_which_nothing_is_said_lasts() -> None:
+def test_an_idle_connection_lasts() -> None:
     with pair() as (near, far, _):
         quiet: list[Event] = []
         end = time.monotonic() + 1.5
@@ -111,8 +111,8 @@ def test_a_connection_on_which_nothing_is_said_lasts() -> None:
         assert quiet == []
 
 
-def test_a_process_that_does_not_look_at_its_port_is_not_gone() -> None:
-    """Only silence of the other side's system counts: a worker may compute for as long as it likes."""
+def test_a_process_that_does_not_call_recv_is_not_reported_lost() -> None:
+    """ZeroMQ's own thread answers pings: a worker may compute for any time."""
     with pair() as (near, far, _):
         end = time.monotonic() + 1.5
         while time.monotonic() < end:

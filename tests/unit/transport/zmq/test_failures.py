@@ -1,4 +1,4 @@
-"""Peers that die, stop, come back or do not read: nobody waits for them, and everybody learns their name."""
+"""Peers that die, stop, restart or do not read: no call blocks, and the end of each session names its peer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from paceline.errors import PeerLostError
 from paceline.messages import Ok, PushAck
 from paceline.transport.base import Delivery
 from paceline.transport.limits import LinkLimits
-from paceline.transport.zmq.listener import Connection
+from paceline.transport.zmq.connections import Connection
+from paceline.transport.zmq.outbox import Outbox
 from paceline.transport.zmq.port import ZmqPort
 from paceline.wire.handshake import new_token
 
@@ -45,7 +46,7 @@ def make_port(lane: str) -> Iterator[MakePort]:
         port.close()
 
 
-def test_a_killed_client_is_noticed_at_once(make_port: MakePort) -> None:
+def test_the_death_of_a_client_is_reported_at_once(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     with peer_process(TOKEN, "connect", str(server.address), "worker/1") as (process, _):
         events = Events(server)
@@ -57,13 +58,13 @@ def test_a_killed_client_is_noticed_at_once(make_port: MakePort) -> None:
         assert time.monotonic() - before < 1.0
 
 
-def test_a_killed_listener_is_noticed_at_once_and_found_again(make_port: MakePort) -> None:
+def test_the_death_of_a_listener_is_reported_at_once_and_its_successor_is_found(make_port: MakePort) -> None:
     client = make_port("worker/1", limits=LinkLimits(retry_max_s=0.1))
     events = Events(client)
     with peer_process(TOKEN, "listen", "0", "server/1") as (process, address):
         client.connect(address)
         events.until_up((client, "server/1"))
-        for req in range(100):  # some of these are on their way when it dies
+        for req in range(100):  # the listener dies before it has read all of these
             client.send("server/1", Ok(req))
         process.kill()
         before = time.monotonic()
@@ -76,12 +77,14 @@ def test_a_killed_listener_is_noticed_at_once_and_found_again(make_port: MakePor
         events.until_up((client, "server/2"))
         client.send("server/2", Ok(7))
         events.until(lambda: bool(events.received(client)))
-        # A new session begins with nothing from the old one.
+        # The new session has no message of the old one.
         assert [e.message for e in events.received(client)] == [Ok(7)]
 
 
 @pytest.mark.parametrize("stopped_listens", [True, False])
-def test_a_stopped_peer_never_blocks_and_is_dropped_by_name(make_port: MakePort, stopped_listens: bool) -> None:
+def test_a_send_to_a_stopped_peer_never_blocks_and_ends_its_session_by_name(
+    make_port: MakePort, stopped_listens: bool
+) -> None:
     limits = LinkLimits(queue_messages=16, retry_max_s=0.1)
     port = make_port("me/1", listen="127.0.0.1", limits=limits)
     arguments = ("listen", "0", "other/1") if stopped_listens else ("connect", str(port.address), "other/1")
@@ -109,7 +112,7 @@ def test_a_stopped_peer_never_blocks_and_is_dropped_by_name(make_port: MakePort,
         assert max(after - before for before, after in itertools.pairwise(times)) < 0.5
         assert len(deliveries) >= 8
         friend.send("me/1", Ok(1))
-        events.until(lambda: bool(events.received(port)))  # everybody else is served as before
+        events.until(lambda: bool(events.received(port)))  # other peers are served as before
         events.until(lambda: all(d.done for d in deliveries))  # and the buffers are free again
         assert [e.peer for e in events.downs(port)] == ["other/1"]
         os.kill(process.pid, signal.SIGCONT)
@@ -118,18 +121,18 @@ def test_a_stopped_peer_never_blocks_and_is_dropped_by_name(make_port: MakePort,
         events.until(lambda: Ok(5) in [e.message for e in events.received(port)])
 
 
-def test_waiting_bytes_are_bounded_too(make_port: MakePort) -> None:
+def test_the_bytes_that_wait_for_a_peer_are_bounded(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1", limits=LinkLimits(queue_nbytes=64 * MIB))
     with peer_process(TOKEN, "connect", str(server.address), "worker/1") as (process, _):
         Events(server).until_up((server, "worker/1"))
         os.kill(process.pid, signal.SIGSTOP)
         frames = [block_bytes(8 * MIB) for _ in range(10)]
-        server.send("worker/1", push(1, frames), frames)  # a message alone always fits
+        server.send("worker/1", push(1, frames), frames)  # a single message always fits
         with pytest.raises(PeerLostError, match="queue is full"):
             server.send("worker/1", push(2, frames), frames)
 
 
-def test_a_buffer_may_be_reused_when_its_delivery_is_done(make_port: MakePort) -> None:
+def test_a_buffer_may_be_reused_once_its_delivery_is_done(make_port: MakePort) -> None:
     """96 frames of 1 MiB through four buffers: every frame arrives as it was when it was sent."""
     server = make_port("server/1", listen="127.0.0.1")
     with peer_process(TOKEN, "connect", str(server.address), "worker/1") as _:
@@ -149,8 +152,8 @@ def test_a_buffer_may_be_reused_when_its_delivery_is_done(make_port: MakePort) -
         assert {ack.req: ack.outcome for ack in acks} == expected
 
 
-def test_a_buffer_reused_too_early_would_be_seen(make_port: MakePort) -> None:
-    """The control of the test above: without waiting for `done`, the receiver does see other bytes."""
+def test_the_receiver_sees_when_a_buffer_is_reused_too_early(make_port: MakePort) -> None:
+    """The control of the test above: a sender that does not wait for `done` changes what the receiver reads."""
     server = make_port("server/1", listen="127.0.0.1")
     with peer_process(TOKEN, "connect", str(server.address), "worker/1") as (process, _):
         events = Events(server)
@@ -168,7 +171,7 @@ def test_a_buffer_reused_too_early_would_be_seen(make_port: MakePort) -> None:
         assert sum(isinstance(ack, PushAck) and ack.outcome != sums[ack.req] for ack in acks) > 0
 
 
-def test_close_returns_soon_even_with_a_full_queue(make_port: MakePort) -> None:
+def test_close_returns_soon_with_a_full_queue(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     with peer_process(TOKEN, "connect", str(server.address), "worker/1") as (process, _):
         Events(server).until_up((server, "worker/1"))
@@ -181,7 +184,7 @@ def test_close_returns_soon_even_with_a_full_queue(make_port: MakePort) -> None:
         assert time.monotonic() - before < 1.0
 
 
-def test_what_was_sent_before_close_still_arrives(make_port: MakePort) -> None:
+def test_messages_sent_before_close_arrive(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     client = make_port("worker/1")
     client.connect(str(server.address))
@@ -199,8 +202,10 @@ def test_what_was_sent_before_close_still_arrives(make_port: MakePort) -> None:
     assert [bytes(frame) for frame in events.received(server)[0].frames] == [bytes(frame) for frame in frames]
 
 
-def test_peers_that_come_and_go_leave_nothing_behind(make_port: MakePort, lane: str) -> None:
-    """Descriptors are used again and again here: each `PeerDown` must be of the right peer."""
+def test_peers_that_connect_and_close_leak_no_descriptor_and_each_end_names_its_peer(
+    make_port: MakePort, lane: str
+) -> None:
+    """The system reuses descriptors here: each `PeerDown` must name the right peer."""
     server = make_port("server/1", listen="127.0.0.1")
     stays = make_port("stays/1")
     stays.connect(str(server.address))
@@ -222,10 +227,10 @@ def test_peers_that_come_and_go_leave_nothing_behind(make_port: MakePort, lane: 
     server.send("stays/1", Ok(1))
     events.until(lambda: bool(events.received(stays)))
     assert server._listener is not None
-    assert len(server._listener._connections) == len(server._listener._routes) == 1
+    assert len(list(server._listener._connections)) == len(server._listener._routes) == 1
 
 
-def test_a_connection_whose_number_belongs_to_something_else_by_now_is_left_alone(
+def test_a_descriptor_that_was_reused_for_something_else_is_not_shut_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     port = ZmqPort("server/1", TOKEN, listen="127.0.0.1")
@@ -233,10 +238,11 @@ def test_a_connection_whose_number_belongs_to_something_else_by_now_is_left_alon
     try:
         listener = port._listener
         assert listener is not None
-        connection = Connection(listener, reading, 0.0)
-        monkeypatch.setattr(listener, "_take_events", lambda: setattr(connection, "gone", True))
+        connections = listener._connections
+        connection = Connection(listener, Outbox(LinkLimits()), reading, 0.0)
+        monkeypatch.setattr(connections, "take_events", connection.lost)
         before = len(os.listdir("/proc/self/fd"))
-        listener._hang_up(connection)
+        connections.hang_up(connection)
         assert len(os.listdir("/proc/self/fd")) == before
         os.write(writing, b"x")
         assert os.read(reading, 1) == b"x"

@@ -1,4 +1,4 @@
-"""A live port under damaged input of every kind: it refuses, answers its health ping and stays small."""
+"""A live port under damaged input of every kind: it refuses, answers pings and does not grow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 class Target:
-    """The process under fire, and a well-behaved port that pings it."""
+    """The process that gets damaged input, and a port that pings it."""
 
     def __init__(self, process: psutil.Process, address: str, client: ZmqPort) -> None:
         self.process = process
@@ -38,7 +38,7 @@ class Target:
         self.rss = process.memory_info().rss
 
     def ping(self) -> None:
-        """Everything sent before this has been read when it returns."""
+        """Returns once the process has read everything that was sent before."""
         self._req += 1
         self._client.send("server/1", Ok(self._req))
         before = time.monotonic()
@@ -68,7 +68,7 @@ def damaged_messages(rng: random.Random) -> list[bytes]:
 
 
 def flood_a_session(target: Target, rng: random.Random, count: int) -> None:
-    """Damaged messages from somebody who knows the token and proves it again whenever that is ended."""
+    """Damaged messages from a peer that knows the token, and proves it again after each end of its session."""
     sent = 0
     while sent < count:
         with Stranger(target.address, TOKEN).connect() as stranger:
@@ -120,13 +120,13 @@ def test_ten_thousand_damaged_messages_over_live_sockets() -> None:
             refused = target.refused()
     finally:
         client.close()
-    # It was all seen, and each kind of damage has its name.
+    # All of it was read, and each kind of damage was refused by name.
     assert sum(refused.values()) > 5000
     assert {"header", "frame-count", "frame-size", "control", "connection-handshake"} <= refused.keys()
 
 
-def test_large_claims_and_many_parts_cost_nothing() -> None:
-    """A few bytes that claim gigabytes, and 20,000 parts, leave the process as large as it was."""
+def test_large_claims_and_many_frames_take_no_memory() -> None:
+    """Messages of a few bytes that claim gigabytes, and 20,000 frames, do not make the process larger."""
     client = ZmqPort("client/1", TOKEN)
     try:
         with peer_process(TOKEN, "listen", "0", "server/1") as (process, address):

@@ -1,4 +1,4 @@
-"""Who may speak to a port, and what a stranger can do to it: nothing."""
+"""Only processes with the token may send messages to a port; a stranger cannot harm it."""
 
 from __future__ import annotations
 
@@ -69,18 +69,20 @@ def wait_until(condition: Callable[[], bool], pump: Callable[[], object]) -> Non
 
 @pytest.mark.parametrize("listen", ["0.0.0.0", "::", "*", "", "localhost", "eth0", "224.0.0.1"])
 def test_a_port_listens_on_one_address_only(listen: str) -> None:
-    with pytest.raises(ValueError, match="the one address peers shall use"):
+    with pytest.raises(ValueError, match="that peers connect to"):
         ZmqPort("server/1", TOKEN, listen=listen)
 
 
-def test_an_address_of_another_host_is_never_plain() -> None:
+def test_a_port_does_not_listen_unencrypted_beyond_loopback() -> None:
     with pytest.raises(ValueError, match="encrypt"):
         ZmqPort("server/1", TOKEN, listen="192.0.2.7", encrypt=False)
-    with pytest.raises(TransportError, match=r"192\.0\.2\.7"):  # encrypted it may be, but it is not ours
+    with pytest.raises(
+        TransportError, match=r"192\.0\.2\.7"
+    ):  # it would be encrypted, but it is not an address of this machine
         ZmqPort("server/1", TOKEN, listen="192.0.2.7")
 
 
-def test_plain_connections_leave_the_host_never(make_port: MakePort) -> None:
+def test_a_port_does_not_connect_unencrypted_beyond_loopback(make_port: MakePort) -> None:
     with pytest.raises(ValueError, match="encrypt"):
         make_port("worker/1", encrypt=False).connect("tcp://192.0.2.7:5000")
 
@@ -98,7 +100,7 @@ def test_two_ports_cannot_share_an_address(make_port: MakePort) -> None:
         make_port("server/2", listen="127.0.0.1", port=int(address_of(first).rpartition(":")[2]))
 
 
-def test_ipv6_loopback_works_too(make_port: MakePort) -> None:
+def test_ipv6_loopback_works(make_port: MakePort) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -109,7 +111,7 @@ def test_ipv6_loopback_works_too(make_port: MakePort) -> None:
     Events(server, client).until_up((server, "worker/1"), (client, "server/1"))
 
 
-def test_a_public_address_is_encrypted_by_itself(make_port: MakePort) -> None:
+def test_connections_to_a_public_address_are_encrypted_by_default(make_port: MakePort) -> None:
     addresses = [
         address.address
         for of_interface in psutil.net_if_addrs().values()
@@ -131,7 +133,7 @@ def test_a_public_address_is_encrypted_by_itself(make_port: MakePort) -> None:
 
 
 @pytest.mark.parametrize("encrypt", [None, True])
-def test_token_check_keeps_out_a_port_with_another_token(make_port: MakePort, encrypt: bool | None) -> None:
+def test_token_check_refuses_a_port_with_another_token(make_port: MakePort, encrypt: bool | None) -> None:
     server = make_port("server/1", listen="127.0.0.1", encrypt=encrypt)
     other = make_port("worker/1", new_token(), encrypt=encrypt)
     other.connect(address_of(server))
@@ -147,7 +149,7 @@ def test_token_check_keeps_out_a_port_with_another_token(make_port: MakePort, en
 
 
 def test_token_check_of_the_handshake_itself(make_port: MakePort) -> None:
-    """Even somebody with a ticket must prove the token, and learns by name that it did not."""
+    """A peer with a ticket must still prove the token; if it fails, the refusal names the rule."""
     server = make_port("server/1", listen="127.0.0.1")
     pump = pump_all(server)
     with Stranger(address_of(server), TOKEN).connect() as stranger:
@@ -176,7 +178,7 @@ def test_token_check_refuses_a_wrong_proof_by_name(make_port: MakePort) -> None:
     assert server.counters.refused == {"token": 1}
 
 
-def test_token_check_keeps_strangers_from_sending_anything(make_port: MakePort) -> None:
+def test_token_check_keeps_strangers_from_sending_frames(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     name, password = make_ticket(TOKEN, int(address_of(server).rpartition(":")[2]))
     tickets = [
@@ -202,7 +204,7 @@ def test_token_check_keeps_strangers_from_sending_anything(make_port: MakePort) 
     assert set(server.counters.refused) == {"ticket", "connection-handshake"}
 
 
-def test_token_check_takes_a_ticket_once(make_port: MakePort) -> None:
+def test_token_check_accepts_a_ticket_once(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     ticket = make_ticket(TOKEN, int(address_of(server).rpartition(":")[2]))
     for times_shown in range(2):
@@ -218,7 +220,7 @@ def test_token_check_takes_a_ticket_once(make_port: MakePort) -> None:
 
 
 @pytest.mark.parametrize("encrypt", [None, True])
-def test_the_token_never_crosses_the_wire(make_port: MakePort, encrypt: bool | None) -> None:
+def test_the_token_is_never_sent(make_port: MakePort, encrypt: bool | None) -> None:
     server = make_port("server/1", listen="127.0.0.1", encrypt=encrypt, local=False)
     proxy = Proxy(address_of(server))
     try:
@@ -236,7 +238,7 @@ def test_the_token_never_crosses_the_wire(make_port: MakePort, encrypt: bool | N
     finally:
         proxy.close()
     seen = bytes(proxy.seen)
-    # The proxy really saw it all: plain messages can be read on loopback, encrypted ones nowhere.
+    # The proxy saw every byte: it can read unencrypted messages, and no encrypted ones.
     assert (b"a-name-to-look-for" in seen) == (not encrypt)
     for start in range(len(TOKEN) - 7):
         assert TOKEN[start : start + 8] not in seen
@@ -256,7 +258,7 @@ def test_another_version_is_refused_by_name(make_port: MakePort) -> None:
 # ---------------------------------------------------------------- before and instead of the handshake
 
 
-def test_messages_before_the_handshake_are_answered_once_and_dropped(make_port: MakePort) -> None:
+def test_messages_before_the_handshake_are_refused_once_and_dropped(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     with Stranger(address_of(server), TOKEN).connect() as stranger:
         for req in range(50):
@@ -293,7 +295,7 @@ def test_a_session_cannot_be_taken_over_by_its_routing_id(make_port: MakePort) -
 
 
 def test_a_stranger_cannot_end_the_process_by_claiming_the_next_routing_id(make_port: MakePort) -> None:
-    """ZeroMQ's routing ids can be guessed, and one that is taken already ends the process by an assertion."""
+    """ZeroMQ's routing ids can be guessed, and a claim of one that is in use fails an assertion of ZeroMQ."""
     with peer_process(TOKEN, "listen", "0", "server/1") as (process, address), ExitStack() as strangers:
         client = make_port("worker/1")
         client.connect(address)
@@ -323,7 +325,7 @@ def status_of(client: Port, events: Events) -> Any:
     return json.loads(reply.json)
 
 
-def test_connections_that_say_nothing_are_hung_up(make_port: MakePort) -> None:
+def test_connections_that_send_nothing_are_closed(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1", limits=LinkLimits(handshake_s=0.3))
     host, port = address_of(server).removeprefix("tcp://").split(":")
     silent = [socket.create_connection((host, int(port))) for _ in range(5)]
@@ -357,8 +359,8 @@ def test_the_number_of_unproven_connections_is_bounded(make_port: MakePort) -> N
             connection.close()
 
 
-def test_a_client_speaks_to_no_impostor(make_port: MakePort) -> None:
-    """A listener without the token gets a greeting and nothing else, and the role learns that."""
+def test_a_client_sends_no_message_to_an_impostor(make_port: MakePort) -> None:
+    """A listener without the token gets the first frame only, and the role is told."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     impostor = context.socket(zmq.ROUTER)
     impostor.setsockopt(zmq.LINGER, 0)

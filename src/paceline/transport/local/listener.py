@@ -1,7 +1,9 @@
-"""How two processes of one host find a socket of their own: a listener's door, and who may come in by it.
+"""How two processes of one host get a socket between them.
 
-The door is a unix socket with an abstract name: no file, so nothing to clean up. Anybody on the host may knock; in come
-only processes of the same user that show the one-time secret which the listener gave them over a proven connection.
+The listening process has a unix socket with an abstract name: no file, so nothing to clean up. It offers that name and
+a one-time secret to a peer over a proven connection (`LocalListener.offer`); the peer connects there and sends the
+secret (`connect`); the listener finds that socket by the secret (`LocalListener.take`). Any process of the host can
+connect, but only a process of the same user that sends the secret is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections import deque
 from paceline.errors import TransportError
 from paceline.transport.limits import LinkLimits
 from paceline.transport.loop import Loop, Source
-from paceline.transport.memory.loans import Witness
+from paceline.transport.memory.loans import PeerProcess
 from paceline.wire.handshake import NONCE_NBYTES, Offer
 
 _BACKLOG = 512
@@ -24,14 +26,14 @@ _CREDENTIALS = struct.Struct("=iII")
 
 
 class LocalLaneError(TransportError):
-    """The two processes cannot have a local link; the message says why."""
+    """The two processes cannot have a local link; the message says why. Their session goes by TCP instead."""
 
 
 def host_name() -> str:
     """This boot of this host, and the network namespace in which abstract names are known.
 
     Raises:
-        LocalLaneError: the system does not say.
+        LocalLaneError: the system does not tell.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -40,11 +42,11 @@ def host_name() -> str:
         raise LocalLaneError(f"this host cannot be named: {error}") from None
 
 
-def watch_peer(socket: sockets.socket) -> Witness:
-    """The process at the other end, watched.
+def peer_process(socket: sockets.socket) -> PeerProcess:
+    """The process at the other end of `socket`.
 
     Raises:
-        LocalLaneError: it is of another user, or cannot be seen from here.
+        LocalLaneError: it runs as another user, or cannot be watched from here.
     """
     raw = socket.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
@@ -53,16 +55,16 @@ def watch_peer(socket: sockets.socket) -> Witness:
     if pid <= 0:
         raise LocalLaneError("it is in another process namespace")
     try:
-        return Witness(pid)
+        return PeerProcess(pid)
     except OSError as error:
         raise LocalLaneError(f"its process cannot be watched: {error}") from None
 
 
-def knock(offer: Offer) -> tuple[sockets.socket, Witness]:
-    """A socket to the process that made the offer, which is watched from now on.
+def connect(offer: Offer) -> tuple[sockets.socket, PeerProcess]:
+    """A socket to the process that made the offer, and that process.
 
     Raises:
-        LocalLaneError: it is not reachable this way.
+        LocalLaneError: it is on another host, or its socket cannot be used.
     """
     if offer.host != host_name():
         raise LocalLaneError("it is on another host")
@@ -70,23 +72,23 @@ def knock(offer: Offer) -> tuple[sockets.socket, Witness]:
     try:
         socket.setblocking(False)
         socket.connect(f"\0{offer.name}")
-        witness = watch_peer(socket)
+        process = peer_process(socket)
         if socket.send(offer.nonce) != len(offer.nonce):
-            raise LocalLaneError("its socket takes nothing")
+            raise LocalLaneError("its socket takes no bytes")
     except OSError as error:
         socket.close()
         raise LocalLaneError(f"its socket cannot be reached: {error}") from None
     except LocalLaneError:
         socket.close()
         raise
-    return socket, witness
+    return socket, process
 
 
-class Door:
-    """The listening side. Those who are not asked for are sent away, the oldest first."""
+class LocalListener:
+    """The listening side. A connection that is not taken in time is closed; when there are too many, the oldest is."""
 
     def __init__(self, loop: Loop, limits: LinkLimits) -> None:
-        """Open a door under a random name.
+        """Listen under a random name.
 
         Raises:
             LocalLaneError: this system has no such sockets.
@@ -95,7 +97,7 @@ class Door:
         self.name = f"paceline-{secrets.token_hex(16)}"
         self._loop = loop
         self._limits = limits
-        self._waiting: deque[tuple[float, sockets.socket, Witness]] = deque()
+        self._waiting: deque[tuple[float, sockets.socket, PeerProcess]] = deque()
         try:
             self._socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
             self._socket.setblocking(False)
@@ -107,28 +109,28 @@ class Door:
         loop.watch([self._source])
 
     def offer(self) -> Offer:
-        """An offer for one client."""
+        """An offer for one peer."""
         return Offer(self.host, self.name, secrets.token_bytes(NONCE_NBYTES))
 
-    def take(self, nonce: bytes) -> tuple[sockets.socket, Witness]:
-        """The socket whose owner has shown `nonce`, and its process; it knocked before it said so elsewhere.
+    def take(self, nonce: bytes) -> tuple[sockets.socket, PeerProcess]:
+        """The socket on which the secret `nonce` came, and its process. The peer sends it before it chooses the lane.
 
         Raises:
-            LocalLaneError: nobody has.
+            LocalLaneError: the secret has not come.
         """
         while self._accept():
             pass
         for entry in self._waiting:
-            _, socket, witness = entry
+            _, socket, process = entry
             with contextlib.suppress(OSError):
                 if secrets.compare_digest(socket.recv(NONCE_NBYTES, sockets.MSG_PEEK), nonce):
                     socket.recv(NONCE_NBYTES)
                     self._waiting.remove(entry)
-                    return socket, witness
-        raise LocalLaneError("nobody came in by the local socket")
+                    return socket, process
+        raise LocalLaneError("the peer did not connect to the local socket")
 
     def tick(self, now: float) -> None:
-        """Send away those who have waited too long, and ask for the next tick."""
+        """Close connections that have waited too long, and ask for the next tick."""
         limit_s = self._limits.handshake_s
         while self._waiting and self._waiting[0][0] + limit_s <= now:
             self._waiting.popleft()[1].close()
@@ -136,7 +138,7 @@ class Door:
             self._loop.wake_at(self._waiting[0][0] + limit_s)
 
     def close(self) -> None:
-        """Close the door, and send away those who wait."""
+        """Close the socket and all connections that wait."""
         self._loop.unwatch([self._source])
         self._socket.close()
         while self._waiting:
@@ -145,16 +147,16 @@ class Door:
     def _accept(self) -> bool:
         try:
             socket, _ = self._socket.accept()
-        except OSError:  # nobody is there, or no descriptor is free just now
+        except OSError:  # no connection waits, or no descriptor is free now
             return False
         socket.setblocking(False)
         try:
-            witness = watch_peer(socket)
+            process = peer_process(socket)
         except LocalLaneError:
             socket.close()
             return True
         now = self._loop.now()
-        self._waiting.append((now, socket, witness))
+        self._waiting.append((now, socket, process))
         if len(self._waiting) > self._limits.max_unproven:
             self._waiting.popleft()[1].close()
         self._loop.wake_at(now + self._limits.handshake_s)
