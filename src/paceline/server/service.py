@@ -50,7 +50,7 @@ class ServerService:
             lambda: DenseStore(storage, memory=port.memory, crew=self._crew),
             part_nbytes=part_nbytes,
         )
-        self.store = cast(DenseStore, self.core.store)
+        self.store = cast(DenseStore, self.core.own.store)
         self.coordinator: NodeId | None = None
         self.ended: str | None = None
         self._saver = Saver(storage, port.node)

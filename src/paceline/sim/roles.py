@@ -110,8 +110,8 @@ class SimServer(Node):
             part_nbytes=scenario.part_nbytes,
             reach_s=scenario.cluster.reach_s,
         )
-        assert isinstance(self.core.store, SymbolStore)
-        self.store = self.core.store  # of the blocks that it is the primary of
+        assert isinstance(self.core.own.store, SymbolStore)
+        self.store = self.core.own.store  # of the blocks that it is the primary of
         self.retired = False
         self._welcome = False
 
@@ -139,7 +139,7 @@ class SimServer(Node):
         """Write what is frozen; whoever dies before that leaves nothing."""
         if self.store.frozen is None:
             return
-        (version, values), self.store.frozen = self.store.frozen, None
+        version, values = self.store.thaw()
         problem = "disk full" if self.cluster.faults.chance("full", self.cluster.scenario.habits.disk_full) else ""
         if not problem and version == self.core.saving.version:
             self.cluster.disk.put(folder_name(self.core.assignment.incarnation, version), values)

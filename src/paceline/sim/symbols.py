@@ -138,6 +138,12 @@ class SymbolStore:
         """Freeze the current version."""
         self.frozen = version, dict(self.current)
 
+    def thaw(self) -> tuple[int, dict[int, Value]]:
+        """Take out the frozen version, to be written."""
+        assert self.frozen is not None
+        frozen, self.frozen = self.frozen, None
+        return frozen
+
     def anticipate(
         self, key: SumKey, slot: int, fence: Fence, weight: float, payloads: Mapping[int, tuple[int, object]]
     ) -> None:

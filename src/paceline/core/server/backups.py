@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from paceline.core.effects import Send
 from paceline.core.server.block_groups import BlockGroup, regroup, shares
 from paceline.core.server.block_store import BlockStore, SumKey
-from paceline.messages import Assign, Copied, CopyPart, CopyPartAck, Replicate, Replicated
+from paceline.messages import Assign, Chained, Copied, CopyPart, CopyPartAck, Replicate, Replicated
 from paceline.types import COORDINATOR, Commit, Fence, NodeId
 
 _MAX_QUEUED = 4  # commits that may wait for a copy to arrive; then its primary waits
@@ -272,6 +272,11 @@ class Backups:
         joining = self.joining.get(source)
         if joining is not None:
             joining.note()
+
+    def report_chains(self, incarnation: int, epoch: int, version: int) -> list[Send]:
+        """Tell the coordinator the hash chains of the copies, which it compares with those of their primaries."""
+        chains = tuple(sorted(self.chains.items()))
+        return [Send(COORDINATOR, Chained(incarnation, epoch, version, chains))] if chains else []
 
     def keep(self, version: int) -> None:
         """Keep the current version readable. A copy that is being sent keeps it once it has reached it."""

@@ -32,7 +32,6 @@ from paceline.messages import (
     Assign,
     Beat,
     BeatAck,
-    Chained,
     Choose,
     Committed,
     CopyOver,
@@ -54,10 +53,12 @@ from paceline.messages import (
 )
 from paceline.types import COORDINATOR, NodeId, SavedFile
 
-_ORDERS = frozenset({Committed, Choose, Assign, Plan, Unpin, SaveOver, CopyOver, Try, Abort})
-"""What the coordinator orders. Each carries a generation; an order of a lower one than before is refused."""
+_OF_INCARNATION = frozenset({Plan, Unpin, SaveOver, CopyOver})
+"""Orders that name their incarnation, and are ignored in another one."""
 
 _Handler = Callable[[NodeId, Any, Sequence[object], float], list[Send]]
+
+_OrderHandler = Callable[[Any, float], list[Send] | None]
 
 
 class ServerCore:
@@ -103,10 +104,11 @@ class ServerCore:
         )
         self.pulls = Pulls(self.assignment, self.versions, self.own, self.refusals, part_nbytes)
         self._next_beat = 0.0
-        self._routes = self._table()
+        self._routes = self._handlers()
+        self._orders = self._order_handlers()
 
-    def _table(self) -> Mapping[type[Message], _Handler]:
-        """The handler of each message that a server understands."""
+    def _handlers(self) -> Mapping[type[Message], _Handler]:
+        """The machine that takes each message of a worker, of another server, or of the coordinator's session."""
         return {
             Push: self.step_sums.push,
             Pull: self.pulls.pull,
@@ -116,25 +118,25 @@ class ServerCore:
             CopyPartAck: self._copy_answered,
             Hail: lambda sender, message, payload, now: [Send(sender, Hailed())],
             Hailed: lambda sender, message, payload, now: self.probes.answered(sender),
-            Try: lambda sender, message, payload, now: self.probes.begin(message, now),
             BeatAck: self._hear,
             Welcome: self._hear,
-            Committed: lambda sender, message, payload, now: self._commit(message, now),
-            Choose: lambda sender, message, payload, now: self.step_sums.choose(message, now),
-            Assign: lambda sender, message, payload, now: self._assign(message, now),
+        }
+
+    def _order_handlers(self) -> Mapping[type[Message], _OrderHandler]:
+        """The machine that takes each order of the coordinator."""
+        return {
+            Committed: self._commit,
+            Choose: self.step_sums.choose,
+            Assign: self._assign,
             Plan: self._take_plan,
-            Unpin: self._unpin,
+            Unpin: lambda message, now: self.versions.release(message.version),
             CopyOver: self._note_copy,
-            SaveOver: self._end_saving,
+            SaveOver: lambda message, now: self.saving.end(message.version),
+            Try: self.probes.begin,
             Abort: self._abort,
         }
 
     # ------------------------------------------------------------ what a shell or a test may ask
-
-    @property
-    def store(self) -> BlockStore:
-        """The store of the blocks that this server is the primary of."""
-        return self.own.store
 
     @property
     def peers(self) -> dict[NodeId, str]:
@@ -148,12 +150,19 @@ class ServerCore:
         """Take one message. A wrong one is refused by name; nothing raises."""
         kind = type(message)
         handler = self._routes.get(kind)
+        return self._order(kind, message, now) if handler is None else handler(sender, message, payload, now)
+
+    def _order(self, kind: type[Message], order: Any, now: float) -> list[Send]:
+        """Take an order of the coordinator. Each carries a generation; a lower one than before is refused."""
+        handler = self._orders.get(kind)
         if handler is None:
             return []
-        if kind in _ORDERS and not self.assignment.admits(message.generation):  # type: ignore[attr-defined]
+        if not self.assignment.admits(order.generation):
             self.refusals.count("generation")
             return []
-        return handler(sender, message, payload, now)
+        if kind in _OF_INCARNATION and order.incarnation != self.assignment.incarnation:
+            return []
+        return handler(order, now) or []
 
     def tick(self, now: float) -> list[Send]:
         """Send a heartbeat when one is due, and repeat what the coordinator or a copy has not answered yet."""
@@ -194,7 +203,7 @@ class ServerCore:
         kept = tuple(sorted(self.versions.kept))
         return Send(COORDINATOR, Beat(self.node, *self.assignment.at, self.versions.reported, self.plan.revision, kept))
 
-    # ------------------------------------------------------------ short orders
+    # ------------------------------------------------------------ generation, plan, end
 
     def _hear(self, _: NodeId, message: BeatAck | Welcome, payload: Sequence[object], now: float) -> list[Send]:
         self.assignment.hear(message.generation)
@@ -203,29 +212,16 @@ class ServerCore:
             self.replication.set_reach(message.reach_s)
         return []
 
-    def _take_plan(self, _: NodeId, message: Plan, payload: Sequence[object], now: float) -> list[Send]:
-        if message.incarnation == self.assignment.incarnation:
-            self.plan.take(message)
-            self._drop_beyond_end()
-        return []
+    def _take_plan(self, message: Plan, now: float) -> None:
+        self.plan.take(message)
+        self._drop_beyond_end()
 
-    def _unpin(self, _: NodeId, message: Unpin, payload: Sequence[object], now: float) -> list[Send]:
-        if message.incarnation == self.assignment.incarnation:
-            self.versions.release(message.version)
-        return []
-
-    def _note_copy(self, _: NodeId, message: CopyOver, payload: Sequence[object], now: float) -> list[Send]:
-        if (message.incarnation, message.epoch) == self.assignment.at:
+    def _note_copy(self, message: CopyOver, now: float) -> None:
+        if message.epoch == self.assignment.epoch:
             self.backups.note(message.source)
-        return []
 
-    def _end_saving(self, _: NodeId, message: SaveOver, payload: Sequence[object], now: float) -> list[Send]:
-        self.saving.end(message)
-        return []
-
-    def _abort(self, _: NodeId, message: Abort, payload: Sequence[object], now: float) -> list[Send]:
+    def _abort(self, message: Abort, now: float) -> None:
         self.failed = message
-        return []
 
     # ------------------------------------------------------------ copies
 
@@ -260,7 +256,7 @@ class ServerCore:
         if commit.incarnation != assignment.incarnation or commit.version <= versions.applied:
             if message.save and (commit.incarnation, commit.version) == (assignment.incarnation, versions.applied):
                 self.saving.begin(versions.applied)
-                return self._chained()
+                return self.backups.report_chains(*assignment.at, versions.applied)
             return []
         if assignment.entered and not versions.follows_log:
             return []
@@ -286,24 +282,16 @@ class ServerCore:
         if self.backups.joining:
             out += self.backups.drain(versions.kept, *assignment.at)
         if message.save:
-            out += self._chained()
+            out += self.backups.report_chains(*assignment.at, versions.applied)
         if waiting is not None and versions.applied >= waiting.at:
             out += self._assign(waiting, now)
         return out
 
-    def _chained(self) -> list[Send]:
-        """The hash chains of the copies here, which the coordinator compares with those of their primaries."""
-        chains = tuple(sorted(self.backups.chains.items()))
-        return [Send(COORDINATOR, Chained(*self.assignment.at, self.versions.applied, chains))] if chains else []
-
     def _drop_beyond_end(self) -> None:
         """Once a stopped job's last version is here, no other step will be committed."""
         if 0 <= self.plan.final <= self.versions.applied:
-            self._drop_sums()
-
-    def _drop_sums(self) -> None:
-        self.backups.drop_sums()
-        self.step_sums.drop_all()
+            self.backups.drop_sums()
+            self.step_sums.drop_all()
 
     # ------------------------------------------------------------ placements
 
@@ -342,7 +330,7 @@ class ServerCore:
         if not self.assignment.load(message, self.own, self.backups):
             return False
         if not (self.own.blocks or self.backups.synced):
-            self._wait_for_blocks(message)
+            self.versions.wait_for_blocks(message)
             return True
         assert message.at <= message.version, "blocks of a version that this server never had"
         self.versions.follow()
@@ -357,7 +345,8 @@ class ServerCore:
         """
         self.assignment.move(message)
         self.saving.void()
-        self._drop_sums()
+        self.backups.drop_sums()
+        self.step_sums.drop_all()
         versions = self.versions
         if keep and versions.applied >= 0:
             assert versions.applied == message.at, f"version {versions.applied} is here, {message.at} was the last"
@@ -365,11 +354,5 @@ class ServerCore:
         else:
             self.backups.open(message, self.own)
             if not keep:
-                versions.forget_kept()
-                self._wait_for_blocks(message)
+                versions.wait_for_blocks(message)
         self.pulls.void()
-
-    def _wait_for_blocks(self, message: Assign) -> None:
-        """This server has no blocks; copies that it is sent begin where the job is now."""
-        joining = bool(self.backups.joining)
-        self.versions.wait_for_blocks(message.at, Watermark(*message.begun), joining=joining)

@@ -8,6 +8,7 @@ from paceline.core.server.backups import Backups
 from paceline.core.server.block_groups import BlockGroup
 from paceline.core.server.plan import KnownPlan
 from paceline.core.window import Watermark, staleness
+from paceline.messages import Assign
 from paceline.types import INIT_STEP, Commit
 
 _MAX_MARKS = 100_000  # with an unlimited window: versions so old that no worker still computes on them
@@ -129,11 +130,8 @@ class HeldVersions:
         if self.applied in self._kept:
             self.keep(self.applied)  # blocks that came from another group are not kept yet
 
-    def wait_for_blocks(self, version: int, watermark: Watermark, *, joining: bool) -> None:
-        """This server has no blocks; copies that it is sent begin at `version`, which is the job's last."""
-        self.follows_log = joining
-        self.restore(version, watermark)
-
-    def forget_kept(self) -> None:
-        """No version is kept: this server has no blocks any more."""
+    def wait_for_blocks(self, message: Assign) -> None:
+        """This server has no blocks; copies that it is sent begin at the job's last version, which `message` names."""
+        self.follows_log = bool(self._backups.joining)
         self._kept.clear()
+        self.restore(message.at, Watermark(*message.begun))

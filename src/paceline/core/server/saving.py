@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline.core.effects import Send
 from paceline.core.server.assignment import Assignment
 from paceline.core.server.block_groups import BlockGroup
-from paceline.messages import Saved, SaveOver
+from paceline.messages import Saved
 from paceline.types import COORDINATOR, SavedFile
 
 
@@ -33,9 +33,9 @@ class Saving:
         self._report = Saved(*self._assignment.at, version, files, chains, problem)
         return self.repeat()
 
-    def end(self, message: SaveOver) -> None:
-        """The coordinator needs no report of that version any more."""
-        if message.incarnation == self._assignment.incarnation and message.version == self.version:
+    def end(self, version: int) -> None:
+        """The coordinator needs no report of `version` any more."""
+        if version == self.version:
             self.void()
 
     def repeat(self) -> list[Send]:
