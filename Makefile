@@ -1,4 +1,4 @@
-# `make demo` and `make test` need python3 (3.11 or newer), git and make; they prepare .venv by themselves.
+# Every target needs only python3 (3.11 or newer), git and make, and prepares .venv first.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -9,8 +9,8 @@ LOG    := $(VENV)/pip.log
 TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
-# The ordinary Linux wheel of torch brings gigabytes of CUDA libraries, so there the CPU build is asked for by
-# its full version: from the indexes that pip already knows, else from PyTorch's own. Elsewhere the ordinary
+# The default Linux wheel of torch includes gigabytes of CUDA libraries. On Linux the CPU build is therefore installed
+# by its full version, from the indexes that pip already knows or else from PyTorch's own. On other systems the default
 # wheel is the CPU build.
 ifeq ($(shell uname -s),Linux)
 TORCH := torch==$(TORCH_VERSION)+cpu
@@ -21,9 +21,9 @@ endif
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 SHOW_LOG = { echo "setup failed; the end of $(LOG):"; tail -n 40 $(LOG); exit 1; }
 
-.PHONY: help setup demo test bench chaos format clean
+.PHONY: help setup demo static check test long seeds bench chaos format clean
 
-help: ## say what each target does
+help: ## show what each target does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 
 setup: $(READY) ## prepare .venv (again only when pyproject.toml or constraints.txt changed)
@@ -44,20 +44,36 @@ $(READY): pyproject.toml constraints.txt
 demo: setup ## train LeNet on Fashion-MNIST with 2 workers and 2 parameter servers
 	@$(BIN)/paceline demo
 
-test: setup ## check format, lint, types and layers, and run every test
-	@echo "[test 1/5] format: ruff format --check" && $(BIN)/ruff format --check -q .
-	@echo "[test 2/5] lint: ruff check" && $(BIN)/ruff check -q .
-	@echo "[test 3/5] types: mypy --strict" && $(BIN)/mypy
-	@echo "[test 4/5] layers: lint-imports" && $(BIN)/lint-imports
-	@echo "[test 5/5] tests: pytest -n 2" && $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+static: setup
+	@echo "[format] ruff format --check" && $(BIN)/ruff format --check -q .
+	@echo "[lint] ruff check" && $(BIN)/ruff check -q .
+	@echo "[types] mypy --strict" && $(BIN)/mypy
+	@echo "[layers] lint-imports" && $(BIN)/lint-imports
+
+check: static ## check format, lint, types and layers, and run the tests without real runs; about 2 minutes
+	@echo "[tests] pytest -n 2, without real runs and with 200 simulator seeds"
+	@$(PYTEST) -m "not real_run and not many_seeds"
+
+test: static ## everything that a change must pass: the static checks and every test; at most 9 minutes on 2 cores
+	@echo "[tests] pytest -n 2" && $(PYTEST)
+
+SEEDS  ?= 100000
+START  ?= $(shell date +%s)
 ROUNDS ?= 5
 
-bench: setup ## measure beside peers for some 25 minutes and write docs/performance.md (ROUNDS=5)
-	@$(BIN)/python bench/all.py --rounds $(ROUNDS)
+long: seeds chaos bench ## many simulator seeds, all campaigns and all benchmarks; takes hours
 
-chaos: setup ## kill, stop, cut and resume real runs some 1,200 times, for hours; figures go to chaos/
+seeds: setup ## play 100,000 simulator seeds from START on (SEEDS=100000)
+	@echo "paceline dev sim --start $(START) --seeds $(SEEDS)"
+	@$(BIN)/paceline dev sim --start $(START) --seeds $(SEEDS)
+
+chaos: setup ## kill, stop, cut and resume real runs about 1,200 times, for hours; the figures go to chaos/
 	@$(BIN)/paceline dev chaos --campaign all --seed 1 --dir chaos --json chaos/all.json
+
+bench: setup ## measure beside peers for about 25 minutes and write docs/performance.md (ROUNDS=5)
+	@$(BIN)/python bench/all.py --rounds $(ROUNDS)
 
 format: setup ## format the code and apply the safe fixes
 	@$(BIN)/ruff format .

@@ -1,12 +1,11 @@
-"""Hygiene for every test: what a test starts, it ends.
+"""Every test leaves nothing behind; the options, the markers and the order of the tests.
 
-After each test, nothing may be left of: Python threads, processes (children, and orphans of children),
-shared memory named paceline*, listening sockets, and changes to the environment. What is still going away
-gets a short grace; what stays fails the test by name. Processes are then killed and the environment put back,
-so that the next test starts clean. What a fixture of wider scope holds is not held against a test, because it
-exists before the test's check begins.
+After each test there must be no new Python thread, process (child, or orphan of a child), shared memory named
+paceline*, listening socket or change of the environment. Leftovers that are about to go get a short grace; others fail
+the test by name. The fixture then kills the processes and restores the environment, so that the next test starts
+clean. Resources of fixtures with a wider scope exist before the check begins and do not count.
 
-Also here: what tests of several rooms need.
+Also here: fixtures that tests of several rooms use.
 """
 
 from __future__ import annotations
@@ -26,24 +25,25 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.kit.schedules import first_seed
 
 GRACE_S = 2.0
 SHM = Path("/dev/shm")
 FD = Path("/proc/self/fd")
 
-# Every process started from here inherits this, so that an orphan is known even after its parent is gone.
+# Every process started by a test inherits this variable: an orphan is recognised after its parent has ended.
 MARK = "PYTEST_STARTED_BY"
 os.environ[MARK] = f"{os.getpid()}-{secrets.token_hex(8)}"
 
-# pytest writes the one, and torch and its libraries the others when they are first used.
+# pytest sets the first; torch and its libraries set the others when they are first used.
 ENVIRONMENT_OF_OTHERS = ("PYTEST_", "KMP_", "OMP_", "TORCHINDUCTOR_", "TRITON_")
-# Lives as long as its context, by design: it owns the buffers of zero-copy sends.
+# Lives as long as its ZeroMQ context by design: it owns the buffers of zero-copy sends.
 THREADS_OF_OTHERS = ("GarbageCollectorThread",)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What exists at one moment. `pids` are all of the machine's: only new ones are asked whose they are."""
+    """The resources at one moment. `pids` are all processes of the machine; only new ones are examined."""
 
     threads: frozenset[threading.Thread]
     pids: frozenset[int]
@@ -87,7 +87,7 @@ def _listeners() -> Iterator[tuple[int, int]]:
 def _is_ours(process: psutil.Process) -> bool:
     try:
         is_child: bool = process.ppid() == os.getpid()
-        if is_child or process.status() == psutil.STATUS_ZOMBIE:  # a dead orphan is for init to collect
+        if is_child or process.status() == psutil.STATUS_ZOMBIE:  # init collects a dead orphan
             return is_child
         has_mark: bool = process.environ().get(MARK) == os.environ[MARK]
     except psutil.Error:
@@ -96,7 +96,7 @@ def _is_ours(process: psutil.Process) -> bool:
 
 
 def _new_processes(before: Snapshot) -> list[psutil.Process]:
-    # multiprocessing starts one helper on first use and keeps it to the end.
+    # multiprocessing starts one helper on first use and keeps it until the end.
     kept = {getattr(resource_tracker._resource_tracker, "_pid", None)}
     found = []
     for pid in set(psutil.pids()) - before.pids - kept:
@@ -110,7 +110,7 @@ def _new_processes(before: Snapshot) -> list[psutil.Process]:
 
 
 def _used_elsewhere(segment: str) -> bool:
-    """Whether a live process that this test did not start uses the segment: then it is another run's."""
+    """Whether a live process that no test started uses the segment: then it belongs to another run."""
     path = str(SHM / segment)
     for process in psutil.process_iter():
         try:
@@ -168,21 +168,53 @@ def _clean_up(before: Snapshot) -> None:
             del os.environ[name]
 
 
+LONGEST_FIRST = (
+    "test_promise_06_commits_survive.py",
+    "test_promise_02_same_result.py",
+    "test_promise_05_no_hang.py",
+    "test_promise_01_exactly_once.py",
+    "test_run.py",
+    "test_elastic.py",
+    "test_resume.py",
+    "test_bench.py",
+    "test_seeds_more.py",
+    "test_seeds_of_modes.py",
+    "test_promise_07_any_order.py",
+    "test_fork_client.py",
+    "test_trace.py",
+    "test_promise_03_bounded_staleness.py",
+    "test_promise_04_load_balance.py",
+    "test_whole_api.py",
+)
+"""Processes share the tests by file: the long files begin first, so that the processes end at about the same time."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--first-seed", type=int, default=None, help="the first simulator seed [default: by commit]")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Print what plays the same seeds again."""
+    return f"simulator seeds: --first-seed {first_seed(config)}"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test in tests/e2e is a `real_run`."""
+    """Every test in tests/e2e is a `real_run`; the longest files come first."""
     for item in items:
         if "e2e" in item.path.parts:
             item.add_marker("real_run")
+    order = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 
 @pytest.fixture(autouse=True)
 def hygiene() -> Iterator[None]:
-    """Fail the test that leaves something behind."""
+    """Fail a test that leaves a resource behind."""
     before = Snapshot.take()
     yield
     if not _leaks(before):
         return
-    gc.collect()  # what only a reference cycle keeps alive is not a leak
+    gc.collect()  # an object that only a reference cycle keeps alive is not a leak
     deadline = time.monotonic() + GRACE_S
     while leaks := _leaks(before):
         if time.monotonic() > deadline:
@@ -193,7 +225,7 @@ def hygiene() -> Iterator[None]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 1 MiB, which is soon full."""
+    """A tmpfs of 1 MiB."""
     path = tmp_path / "small"
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "paceline-test", str(path)]
@@ -205,8 +237,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """torch computes in one thread, as it does in a server."""
-    import torch  # tests of roles without torch start without it
+    """torch computes in one thread, as in a server."""
+    import torch  # tests of roles without torch do not load it
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
