@@ -1,4 +1,4 @@
-"""Planned faults for tests: see `paceline.transport.faulty`, where a role under test takes them from too."""
+"""Planned faults for tests, re-exported from `paceline.transport.faulty`, which a role under test uses as well."""
 
 from __future__ import annotations
 

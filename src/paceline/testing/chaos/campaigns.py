@@ -1,4 +1,4 @@
-"""The long campaigns: command lines of ``paceline dev chaos`` by name."""
+"""The long campaigns: options of ``paceline dev chaos`` by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SCRIPT = Path(__file__).parent / "train.example"
-"""A small model whose turns sleep some milliseconds: faults come in the middle of them, and restarts have the CPU."""
+"""A small model whose turns sleep some milliseconds, so that faults hit turns and restarted processes get the CPU."""
 
 _BSP = "-w 3 -s 2 --mode bsp --slots 4 --plain-shape 1x1"
 _COPIED = "-w 3 -s 3 --replicas 1 --mode bsp --slots 4 --plain-shape 1x1"
@@ -37,10 +37,10 @@ CAMPAIGNS: Mapping[str, str] = {
     "cuts": f"--cut symmetric=30 --cut one-way=30 --cut flapping=30 --per-round 30 {_COPIED}",
     "servers": f"--add server=20 --drain server=20 --per-round 20 {_COPIED} {SCRIPT} --hidden 2048",
 }
-"""What ``make chaos`` runs, one after the other. A campaign that names no script runs `SCRIPT`."""
+"""The campaigns of ``paceline dev chaos --campaign all``. A campaign that names no script runs `SCRIPT`."""
 
 
 def words_of(name: str) -> list[str]:
-    """The words of a campaign's command line, with its script."""
+    """The arguments of a campaign's command line, with its script."""
     words = ["--plain-args", "--slot-ms 0", *shlex.split(CAMPAIGNS[name])]
     return words if str(SCRIPT) in words else [*words, str(SCRIPT)]

@@ -1,4 +1,4 @@
-"""Who is cut off from whom, which way and for how long: plain data out of a fault's numbers."""
+"""Cuts as plain data: the victim, its peers, the direction and the length, chosen by the numbers of a fault."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Way = tuple[str, str]
-"""From a node to another one: what is sent that way."""
+"""A direction: from the first node to the second."""
 
 SYMMETRIC, ONE_WAY, FLAPPING = "symmetric", "one-way", "flapping"
 KINDS = (SYMMETRIC, ONE_WAY, FLAPPING)
 
 COORDINATOR = "coordinator"
-_MIN_S, _MAX_S = 1.0, 9.0  # of a cut: some are over before anybody is missed, others are noticed by everyone
-_FLAP_S = 0.4  # a flapping connection is closed for that long, then open for as long
+_MIN_S, _MAX_S = 1.0, 9.0  # some cuts end before a peer is evicted, others do not
+_FLAP_S = 0.4  # a flapping cut is closed for this long, then open for as long
 _WORKERS = 0.2  # share of the cuts that hit a worker
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A cut: `victim` and each of `others` are apart, in the `ways` that are closed, for `lasts_s`."""
+    """`ways` between `victim` and each of `others` are closed for `lasts_s`."""
 
     kind: str
     victim: str
@@ -35,7 +35,7 @@ class Cut:
 
     @property
     def phases(self) -> list[tuple[float, frozenset[Way]]]:
-        """What is closed for how long, one after the other."""
+        """(seconds, closed ways), one after the other."""
         if self.kind != FLAPPING:
             return [(self.lasts_s, self.ways)]
         times = max(1, round(self.lasts_s / (2 * _FLAP_S)))
@@ -43,11 +43,11 @@ class Cut:
 
 
 def choose(kind: str, draw: float, span: float, servers: Sequence[str], workers: Sequence[str]) -> Cut:
-    """The cut that `draw` and `span`, between 0 and 1, stand for, among these processes.
+    """The cut that `draw` and `span`, between 0 and 1, select among these processes.
 
     A server is cut off from everyone, from the coordinator, from the other servers, from one of them, or from the
-    workers; a worker from everyone, from the coordinator, or from one server. What goes only one way goes to or from
-    the victim.
+    workers; a worker from everyone, from the coordinator, or from one server. A one-way cut closes the way to the
+    victim or the way from it.
     """
     hits_worker = bool(workers) and draw < _WORKERS
     if hits_worker:
@@ -67,7 +67,7 @@ def choose(kind: str, draw: float, span: float, servers: Sequence[str], workers:
 
 
 def _pick(choices: Sequence[T], draw: float) -> tuple[T, float]:
-    """One of `choices`, and a number for the next choice."""
+    """One of `choices`, and the number for the next choice."""
     scaled = draw * len(choices)
     index = min(int(scaled), len(choices) - 1)
     return choices[index], scaled - index

@@ -1,4 +1,4 @@
-"""What a campaign counted and measured, and whether that is good enough."""
+"""What a campaign counted and measured, and whether it passes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 from paceline.testing.chaos.cuts import KINDS
 from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind
 
-_HEAL_S = 10.0  # within which a run is whole after the end of a cut
-_PAUSE_S = 1.0  # without a commit, while blocks move
+_HEAL_S = 10.0  # a run must be whole this long after the end of a cut
+_PAUSE_S = 1.0  # the longest time without a commit while blocks move
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The smallest value that at least the share `q` of all values does not exceed."""
+    """The q-quantile: the smallest value that is not below a share `q` of all values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """How values are spread: n, p50, p95, max."""
+    """The number of values, their p50, p95 and maximum."""
     return {
         "n": len(values),
         "p50": round(quantile(values, 0.5), 3),
@@ -33,7 +33,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class RoundFigures:
-    """One run from its start to its comparison."""
+    """One run, from its start to the comparison of its digest."""
 
     dir: str
     faults: int = 0
@@ -51,7 +51,7 @@ class RoundFigures:
 
 @dataclass(slots=True)
 class Figures:
-    """The figures of a campaign. `failures` says in words whatever was not as promised."""
+    """The figures of a campaign. `failures` says in words what was not as promised."""
 
     spec: CampaignSpec
     command: str
@@ -78,12 +78,47 @@ class Figures:
 
     @property
     def digest_equal(self) -> bool | None:
-        """Whether every round ended with the bits of its reference; None where that is not promised."""
+        """Whether every round ended with the bits of its reference; None if no round was compared."""
         compared = [r.digest == r.reference for r in self.rounds if r.reference is not None]
         return all(compared) if compared else None
 
+    def fire(self, fault: Fault | str) -> None:
+        """A fault was injected."""
+        self.fired[str(fault)] += 1
+
+    def fail(self, text: str) -> None:
+        """Something was not as promised."""
+        self.failures.append(text)
+
+    def count(self, **more: int) -> None:
+        """Add to the counters, by their names."""
+        for name, number in more.items():
+            setattr(self, name, getattr(self, name) + number)
+
+    def gone(self, seconds: float) -> None:
+        """A killed run took so long to leave nothing behind."""
+        self.gone_s.append(seconds)
+
+    def left(self, names: Sequence[str], when: str) -> None:
+        """Processes, ports or shared memory are left where nothing may be."""
+        self.count(leftovers=len(names))
+        self.fail(f"{when} there is still: {', '.join(names)}")
+
+    def add_slow(self, text: str) -> None:
+        """A recovery took long."""
+        self.slow.append(text)
+
+    def add_messages(self, fired: Counter[str]) -> None:
+        """Faults of messages were counted by the workers of a round."""
+        self.fired += fired
+
+    def begin_round(self, path: str) -> RoundFigures:
+        """The figures of another round."""
+        self.rounds.append(RoundFigures(path))
+        return self.rounds[-1]
+
     def measured(self, name: str, recovery_s: float | None, restored_s: float) -> None:
-        """A fault was recovered from."""
+        """The run recovered from a fault."""
         if recovery_s is not None:
             self.recovery_s.setdefault(name, []).append(recovery_s)
         self.restored_s.setdefault(name, []).append(restored_s)
@@ -93,8 +128,8 @@ class Figures:
         self.pause_s.setdefault(name, []).append(pause_s)
 
     def judge(self) -> None:
-        """Add to `failures` what the figures say against the campaign. Called once, at the end."""
-        fail = self.failures.append
+        """Add to `failures` every figure that breaks a promise or a limit. Called once, at the end."""
+        fail = self.fail
         for fault, planned in sorted(self.spec.faults.items()):
             if (fired := self.fired[str(fault)]) < planned:
                 fail(f"{fault}: {fired} of {planned} planned faults were injected")
@@ -105,8 +140,8 @@ class Figures:
             ("lost_slots", "slots were lost"),
             ("duplicate_slots", "slots were applied twice"),
             ("lost_commits", "commits are missing in the log"),
-            ("needless_evictions", "workers were taken for lost because the coordinator paused"),
-            ("checkpoints_unloadable", "times there was no whole checkpoint after a kill"),
+            ("needless_evictions", "workers were evicted because the coordinator paused"),
+            ("checkpoints_unloadable", "times there was no complete checkpoint after a kill"),
         ):
             if number := getattr(self, name):
                 fail(f"{number} {what}")
@@ -115,16 +150,16 @@ class Figures:
         took = [Fault(kind, "server") for kind in (Kind.KILL, Kind.STOP, Kind.SAVING)]
         servers = sum(self.fired[str(fault)] for fault in (*took, *(Fault(Kind.CUT, how) for how in KINDS)))
         if self.rewinds > servers:
-            fail(f"{self.rewinds} rewinds, but only {servers} faults took a server")
+            fail(f"{self.rewinds} rewinds, but only {servers} faults hit a server")
         elif self.rewinds and self.spec.replicas:
-            fail(f"{self.rewinds} rewinds, though every block had {self.spec.replicas} copies")
+            fail(f"{self.rewinds} rewinds, but every block had {self.spec.replicas} copies")
         self._judge_times()
 
     def _judge_times(self) -> None:
-        fail = self.failures.append
+        fail = self.fail
         for name in (str(Fault(Kind.CUT, kind)) for kind in KINDS):
             if (healed_s := max(self.restored_s.get(name, [0.0]))) > _HEAL_S:
-                fail(f"{name}: the run was whole {healed_s:.1f} s after the end of the cut, and not within {_HEAL_S} s")
+                fail(f"{name}: the run was whole {healed_s:.1f} s after the end of the cut, the limit is {_HEAL_S} s")
         for name in (str(Fault(kind, "server")) for kind in (Kind.ADD, Kind.DRAIN)):
             if (pause_s := max(self.pause_s.get(name, [0.0]))) > _PAUSE_S:
                 fail(f"{name}: no commit for {pause_s:.2f} s, above {_PAUSE_S} s")

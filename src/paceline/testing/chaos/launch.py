@@ -1,4 +1,4 @@
-"""Starts runs as a user would, by the command line, and ends whatever it started."""
+"""Start ``paceline`` commands as a user does, and end every process that they started."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import psutil
 
 from paceline.config.load import child_env
 
-# A launcher whose campaign is killed ends too, and with it all roles; and it hears Ctrl-C though a shell that starts
-# a campaign in the background would have it ignored.
+# A launcher ends with its campaign, and its roles end with it. It handles SIGINT even if the campaign was started in
+# the background, where the shell ignores SIGINT for its children.
 _BOUND = """
 import signal, sys
 from paceline.orphans import die_with_parent
@@ -47,7 +47,7 @@ class Launched:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=child_env(dict(env)),
-                start_new_session=True,  # Ctrl-C is for the campaign, which ends this in order
+                start_new_session=True,  # Ctrl-C goes to the campaign only, which ends this command in order
             )
 
     @property
@@ -56,7 +56,7 @@ class Launched:
         return self.process.poll()
 
     def family(self) -> list[psutil.Process]:
-        """This process and all that it started, however deep."""
+        """This process and all its descendants."""
         try:
             launcher = psutil.Process(self.process.pid)
             return [launcher, *launcher.children(recursive=True)]
@@ -64,14 +64,14 @@ class Launched:
             return []
 
     def wait(self, timeout_s: float) -> int | None:
-        """The exit code, None if it has not ended by then."""
+        """The exit code; None if the command has not ended in time."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def end(self) -> None:
-        """End it now, with all that it started."""
+        """End the command now, with all its descendants."""
         family = self.family()
         if self.code is None:
             self.process.send_signal(signal.SIGINT)
@@ -81,7 +81,7 @@ class Launched:
         kill(family)
 
     def tail(self, lines: int = 5) -> str:
-        """The end of what it printed."""
+        """The last lines of its output."""
         return "\n".join(self.out.read_text(errors="replace").splitlines()[-lines:])
 
 
@@ -89,7 +89,7 @@ def finish(words: Sequence[object], out: Path, env: Mapping[str, str], timeout_s
     """Run a command to its end.
 
     Raises:
-        TimeoutError: it did not end by itself; it is ended.
+        TimeoutError: the command did not end in time; it was killed.
     """
     launched = Launched(words, out, env)
     try:
@@ -101,7 +101,7 @@ def finish(words: Sequence[object], out: Path, env: Mapping[str, str], timeout_s
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL to all, at once."""
+    """Send SIGKILL to all."""
     for process in processes:
         try:
             process.kill()
@@ -110,7 +110,7 @@ def kill(processes: Iterable[psutil.Process]) -> None:
 
 
 class Footprint:
-    """What a run has on this machine: processes, listening ports and shared memory."""
+    """The processes, listening ports and shared memory of a run on this machine."""
 
     def __init__(self, processes: Sequence[psutil.Process], segments_before: frozenset[str]) -> None:
         self._processes = list(processes)
@@ -118,11 +118,11 @@ class Footprint:
         self._segments = segments() - segments_before
 
     def add(self, processes: Iterable[psutil.Process]) -> None:
-        """More processes that belong to it."""
+        """Add processes."""
         self._processes += processes
 
     def left(self) -> list[str]:
-        """What of it is still there, by name."""
+        """What is still there, by name."""
         found = [f"process {p.pid}" for p in self._processes if lives(p)]
         if self._ports:
             listening = {_port(c) for c in psutil.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN}
@@ -130,7 +130,7 @@ class Footprint:
         return found + [f"shared memory {name}" for name in sorted(self._segments & segments())]
 
     def wait_gone(self, timeout_s: float) -> tuple[float, list[str]]:
-        """Seconds until nothing is left, and what is left if that is never."""
+        """Wait until nothing is left; returns the seconds that took, and what is left after the timeout."""
         began = time.monotonic()
         while (left := self.left()) and time.monotonic() < began + timeout_s:
             time.sleep(0.01)
@@ -138,7 +138,7 @@ class Footprint:
 
 
 def started_by(launcher: int) -> list[psutil.Process]:
-    """Roles whose command line names that launcher: one that was forked as it died is in nobody's family any more."""
+    """Roles whose command line names that launcher: a role that it forked while it died has another parent."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -156,7 +156,7 @@ def segments() -> frozenset[str]:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether the process runs; one that is dead but not yet waited for does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

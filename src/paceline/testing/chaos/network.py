@@ -1,9 +1,9 @@
-"""Hosts that are none: network namespaces on this machine, and cuts between them.
+"""Network namespaces on this machine that stand for hosts, and cuts between them.
 
-Every node of a campaign has a namespace with one address, and all of them hang on a switch, which is a bridge in one
-more namespace. Nothing of the machine's own network is touched, and no packet filter is needed: the neighbours of a
-node are written down in its namespace, and what it sends to a node that it is cut off from goes to a hardware address
-that nobody has. So a cut has a direction, takes effect at once, is silent, and leaves connections as they were.
+Every node of a campaign has a namespace with one address. A bridge in one more namespace connects them. The machine's
+own network is not touched, and no packet filter is needed: each namespace has a fixed table of neighbours, and a cut
+replaces a neighbour's hardware address by one that no node has. So a cut has a direction, takes effect at once, is
+silent, and leaves connections as they were.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _CLONE_NEWNET = 0x40000000
 def problem() -> str | None:
     """Why this process cannot make namespaces, None if it can."""
     if os.name != "posix" or not Path("/proc/self/ns/net").exists():
-        return "network namespaces are a thing of Linux"
+        return "network namespaces need Linux"
     if shutil.which("ip") is None:
-        return "there is no `ip`: install the package iproute2"
+        return "the command `ip` is missing: install the package iproute2"
     if os.geteuid() != 0:
-        return "network namespaces take root"
+        return "network namespaces need root: run the campaign as root"
     name = f"{_own_prefix()}probe"
     try:
         _ip("netns", "add", name)
         _ip("-n", name, "link", "add", "v0", "type", "veth", "peer", "name", "v1")
         _ip("-n", name, "link", "add", "sw", "type", "bridge")
     except UsageError as error:
-        return f"this machine makes no network namespaces: {error}"
+        return f"this machine refuses network namespaces: {error}"
     finally:
         with contextlib.suppress(UsageError):
             _ip("netns", "del", name)
@@ -52,13 +52,13 @@ def problem() -> str | None:
 
 
 class Network:
-    """Namespaces for `nodes`, all connected. A context manager: nothing is left of it, nor of a killed campaign's."""
+    """Namespaces for `nodes`, all connected. A context manager: it removes them, and those of killed campaigns."""
 
     def __init__(self, nodes: Sequence[str]) -> None:
-        """Only names; `__enter__` makes them.
+        """Check that namespaces can be made; `__enter__` makes them.
 
         Raises:
-            UsageError: there are too many nodes, or they cannot be made here.
+            UsageError: there are too many nodes, or this process cannot make namespaces.
         """
         if len(nodes) > _MAX_NODES:
             raise UsageError(f"{len(nodes)} nodes are too many for one switch: {_MAX_NODES} at most")
@@ -98,11 +98,11 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        """Remove all of it."""
+        """Remove all namespaces."""
         _remove(name for name in _namespaces() if name.startswith(self._prefix))
 
     def _attach(self, switch: str, node: str, number: int) -> None:
-        """A namespace for `node`, with a cable to the switch."""
+        """Make a namespace for `node` and connect it to the switch."""
         name = self._prefix + node
         _ip("netns", "add", name)
         here, there = ["link", "add", f"v{number}", "type", "veth"], ["peer", "name", "eth0", "address", _mac(number)]
@@ -122,7 +122,7 @@ class Network:
     # ------------------------------------------------------------ cuts
 
     def close_ways(self, ways: Collection[Way]) -> None:
-        """From now on nothing goes these ways, and everything goes all others."""
+        """Close exactly these ways; all others are open."""
         wanted = set(ways)
         for node in sorted({a for a, _ in wanted ^ self._closed}):
             changed = [b for a, b in wanted ^ self._closed if a == node]
@@ -133,7 +133,7 @@ class Network:
 
     @contextmanager
     def inside(self, node: str) -> Iterator[None]:
-        """This thread, and all that it starts, is in the namespace of `node`."""
+        """Run this thread, and all processes that it starts, in the namespace of `node`."""
         with open("/proc/thread-self/ns/net") as before:
             with (_FOLDER / (self._prefix + node)).open() as there:
                 _enter(there.fileno())
@@ -144,17 +144,17 @@ class Network:
 
 
 def remove_leftovers() -> None:
-    """Remove what campaigns that were killed have left."""
+    """Remove the namespaces of campaigns that were killed."""
     _remove(name for name in _namespaces() if name.startswith(_PREFIX) and not _is_owned(name))
 
 
 def _own_prefix() -> str:
-    """Names the process that made a namespace, such that nobody else is taken for it."""
+    """The prefix of this process: pid and start time, so that a reused pid is not mistaken for it."""
     return f"{_PREFIX}{os.getpid()}.{int(psutil.Process().create_time())}-"
 
 
 def _is_owned(name: str) -> bool:
-    """Whether the process that made it lives."""
+    """Whether the process that made the namespace lives."""
     pid, _, began = name.removeprefix(_PREFIX).split("-")[0].partition(".")
     try:
         return int(psutil.Process(int(pid)).create_time()) == int(began)
@@ -187,7 +187,7 @@ def _ip(*words: str, text: str = "") -> None:
     """Run ``ip``.
 
     Raises:
-        UsageError: it does not do it, and says why.
+        UsageError: the command failed; the message has its output.
     """
     done = subprocess.run(["ip", *words], input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:

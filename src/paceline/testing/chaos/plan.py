@@ -1,4 +1,4 @@
-"""Which faults a campaign injects, and in which order: plain data, all of it out of a seed."""
+"""The faults of a campaign and their order: plain data, derived from a seed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from paceline.config.dials import check_replicas, parse_mode
 from paceline.errors import UsageError
 from paceline.testing.chaos.cuts import KINDS
 
-_MAX_PAUSE_S = 0.5  # spreads faults over the instants of a step and of the writing of a checkpoint
+_MAX_PAUSE_S = 0.5  # spreads faults over the time of a step and of a checkpoint
 
 
 class Kind(StrEnum):
-    """What is done."""
+    """The kinds of faults, by the names of their options."""
 
     KILL = "kill"
     STOP = "stop"
@@ -43,7 +43,7 @@ ROLES: Mapping[Kind, tuple[str, ...]] = {
     Kind.ADD: ("server",),
     Kind.DRAIN: ("server",),
 }
-"""To whom it can be done; of a cut, how."""
+"""The roles that each kind can hit; for a cut, its forms."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,13 +58,13 @@ class Fault:
 
     @property
     def measured_as(self) -> str:
-        """Under which name its recovery counts: kills by the role alone, since they are what is promised."""
+        """The name under which its recovery is measured: for kills, to which the promises apply, the role alone."""
         return self.role if self.kind in (Kind.KILL, Kind.SAVING) else str(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A fault at its place in the plan. `draw` and `span`, between 0 and 1, choose the victim and a length of time."""
+    """A fault of the plan. `draw` and `span`, between 0 and 1, select the victim and a length of time."""
 
     fault: Fault
     pause_s: float
@@ -74,7 +74,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """How often a message of a worker is lost, doubled or late, whichever way it goes."""
+    """The probabilities that a message to or from a worker is dropped, duplicated or delayed."""
 
     drop: float = 0.0
     duplicate: float = 0.0
@@ -88,7 +88,7 @@ class Messages:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those that must happen at least once."""
+        """The kinds that must fire at least once."""
         return tuple(name for name in ("drop", "duplicate", "delay") if getattr(self, name) > 0)
 
 
@@ -96,13 +96,13 @@ class Messages:
 class CampaignSpec:
     """A campaign. `script` runs with `arguments` on `workers` and `servers`; resumed runs take turns with `shapes`.
 
-    The run without faults gets `plain_arguments` too, and runs in `plain_shape` if that is given: neither may change
-    what is computed.
+    The run without faults also gets `plain_arguments`, and runs in `plain_shape` if one is given: neither may change
+    the result.
 
-    With `replicas`, a lost server is no reason to go back: a campaign that rewinds fails.
+    With `replicas`, the loss of a server is a failover: a campaign with a rewind fails.
 
-    A round ends after `per_round` faults (0: all of them). `limits` are p95s of the recovery in seconds, by what is
-    measured; a campaign that exceeds one fails.
+    A round ends after `per_round` faults (0: all of them). `limits` are limits for the p95 of a recovery in seconds, by
+    the name under which it is measured.
     """
 
     script: Path
@@ -149,7 +149,7 @@ class CampaignSpec:
 
     @property
     def _fewest_servers(self) -> int:
-        """How few there can be: they come and go in turn, but a round may begin with one that goes."""
+        """The lowest number of servers: adds and drains alternate, but a round may begin with a drain."""
         adds, drains = (self.faults.get(Fault(kind, "server"), 0) for kind in (Kind.ADD, Kind.DRAIN))
         return self.servers - max(drains - adds, min(drains, 1) if self.per_round else 0)
 
@@ -160,7 +160,7 @@ class CampaignSpec:
 
     @property
     def nodes(self) -> list[str]:
-        """Names of the processes that the run can have; those that join from outside are with the coordinator."""
+        """The names of all processes of the run; joined workers share the coordinator's node."""
         servers = self.servers + self.faults.get(Fault(Kind.ADD, "server"), 0)
         shapes = [(self.workers, servers), *self.shapes]
         workers, servers = max(w for w, _ in shapes), max(s for _, s in shapes)
@@ -168,7 +168,7 @@ class CampaignSpec:
 
     @property
     def lock_step(self) -> bool:
-        """Whether the result is determined, so that it can be compared."""
+        """Whether the result is determined, so that its digest can be compared."""
         return parse_mode(self.mode).window == 0
 
 
@@ -176,7 +176,7 @@ def parse_faults(kind: Kind, texts: Iterable[str]) -> Counter[Fault]:
     """Read ``worker=6`` and the like; several add up.
 
     Raises:
-        UsageError: another role than this kind of fault has, or no number.
+        UsageError: this kind of fault cannot hit that role, or the number is missing.
     """
     found: Counter[Fault] = Counter()
     for text in texts:
@@ -220,7 +220,7 @@ def parse_shape(text: str) -> tuple[int, int]:
 
 
 def make_plan(faults: Mapping[Fault, int], seed: int) -> list[Planned]:
-    """All faults, shuffled. The same seed gives the same plan."""
+    """All faults in a random order. The same seed gives the same plan."""
     rng = random.Random(f"chaos {seed}")
     order = [fault for fault in sorted(faults) for _ in range(faults[fault])]
     rng.shuffle(order)
@@ -229,7 +229,7 @@ def make_plan(faults: Mapping[Fault, int], seed: int) -> list[Planned]:
 
 
 def _alternate(order: list[Fault]) -> None:
-    """Servers come and go in turn, at the places where either does: there are never many more or fewer of them."""
+    """Let adds and drains alternate, at their places in the order: the number of servers stays near its start."""
     places = [i for i, fault in enumerate(order) if fault.kind in (Kind.ADD, Kind.DRAIN)]
     come = [order[i] for i in places if order[i].kind == Kind.ADD]
     go = [order[i] for i in places if order[i].kind == Kind.DRAIN]

@@ -1,4 +1,4 @@
-"""When a fault has been recovered from: told by what the run shows, not by time."""
+"""Decide from statuses when a run has recovered from a fault."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from paceline.testing.chaos.watch import Process, Seen
 
 @dataclass(slots=True)
 class Recovering:
-    """Fed with every status after a fault at `at`; `before` is the last one before it.
+    """Takes every status after a fault at `at`; `before` is the last one before it.
 
-    `victim` is whom it hit, None where that is nobody or the whole run. `returns` says that a killed one is started
-    again, under its name. `workers` and `servers` are how many there must be in the end, and `new` is whether one of
-    the servers is to be one that held nothing before. With `replicas`, the loss of a server is a failover: the next
-    commit counts once the blocks are placed anew. `committed_s` is the time to the next commit, None until there is
-    one; `pause_s` is the longest time without one; `missing` says what the run lacks, or lacked last.
+    `victim` is the process that was hit, None for a fault of no process or of the whole run. With `returns`, a killed
+    victim is started again under its name. `workers` and `servers` are the numbers that the run must reach; with `new`,
+    a server that held no blocks before must hold some. With `replicas`, the loss of a server is a failover: the next
+    commit counts in the new placement. `committed_s` is the time to the next commit, None until there is one. `pause_s`
+    is the longest time without a commit. `missing` says what the run lacks, or lacked last.
     """
 
     fault: Fault
@@ -68,7 +68,7 @@ class Recovering:
         return self.before.epoch + 1 if self.replicas and held and self._dead("server") else 0
 
     def _pause(self, seen: Seen) -> None:
-        """How long there has been no commit. What counts is what was shown: a status takes its time, too."""
+        """Measure the time without a commit, between statuses."""
         version, at = self._last or (self.before.version, self.at)
         self.pause_s = max(self.pause_s, seen.at - at)
         self._last = (seen.version, seen.at) if seen.version > version else (version, at)
@@ -81,7 +81,7 @@ class Recovering:
         return self.fault.kind in (Kind.ALL, Kind.LAUNCHER)
 
     def _count(self, seen: Seen) -> None:
-        """The first status after the fault, or of a new history, is where the next commit counts from."""
+        """The next commit counts from the first status after the fault, or of a new generation or incarnation."""
         history = (seen.generation, seen.incarnation)
         if history != self._history and self.committed_s is None:
             self._history, self._base = history, seen.version

@@ -1,4 +1,4 @@
-"""One run under a campaign: started, watched, joined, resumed, and ended at a fixed step."""
+"""One run of a campaign: start it, watch it, join it, resume it, and end it at a fixed step."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from paceline.testing.chaos.recovery import Recovering
 from paceline.testing.chaos.watch import Seen, Watch
 
 _EVERY_S = 0.02
-_AHEAD = 10  # steps that a run may make while it is told where to end
-_ROUND = 50  # ends fall on multiples of it, so that references can be used again
+_AHEAD = 10  # steps that a run may commit before it knows its last step
+_ROUND = 50  # runs end at multiples of it, so that rounds share references
 _RESTARTS = 1_000_000
 
 
 class Stuck(Exception):
-    """The run did not get where it must, or ended as it must not."""
+    """The run did not reach an awaited state in time, or it failed."""
 
 
 class Ended(Exception):
-    """The script has come to its end: the run is over, and well."""
+    """The script came to its end: the run ended well."""
 
 
 class Ticker(Protocol):
-    """Where a campaign shows itself."""
+    """Where a campaign prints."""
 
     def note(self, text: str) -> None:
-        """Something to keep."""
+        """Print a line that stays."""
         ...
 
     def progress(self, text: str) -> None:
-        """The newest state."""
+        """Print the newest state over the last one."""
         ...
 
 
 class ChaosRun:
-    """A run directory and the processes on it. `workers` and `servers` are how many there should be now.
+    """A run directory and its processes. `workers` and `servers` are the wanted numbers.
 
-    With a `network`, every role runs on a node of it, and this process on the coordinator's.
+    With a `network`, every role runs on a node of its own, and this process runs on the coordinator's.
     """
 
     def __init__(self, spec: CampaignSpec, name: str, screen: Ticker, network: Network | None = None) -> None:
@@ -76,7 +76,7 @@ class ChaosRun:
         self._launch("--dir", self.dir.path, *mode, script=(spec.script, *spec.arguments))
 
     def resume(self) -> None:
-        """Start it again from its newest checkpoint, in the next shape."""
+        """Resume the run from its newest checkpoint, in the next shape."""
         if self.spec.shapes:
             self.workers, self.servers = self.spec.shapes[self.resumes % len(self.spec.shapes)]
         else:
@@ -91,10 +91,10 @@ class ChaosRun:
 
     @property
     def env(self) -> dict[str, str]:
-        """What every process of the run finds in its environment."""
-        # Nobody is stopped for more than two leases: that must not count as hanging.
+        """The environment of every process of the run."""
+        # A process is stopped for two leases at most: that must not count as hanging.
         env = {HEARTBEAT_TIMEOUT_S: str(self.spec.lease_s), TIMEOUT_S: str(max(30.0, 8 * self.spec.lease_s))}
-        if self.network is not None:  # processes on different nodes must not find each other's memory
+        if self.network is not None:  # processes on different nodes must not share memory
             env |= {HOST: self.network.range, VIA: self.network.via, LANE: "tcp"}
         faults = self.spec.messages
         if faults.kinds:
@@ -103,11 +103,30 @@ class ChaosRun:
             )
         return env
 
-    def join(self) -> None:
-        """One more worker, from another terminal as it were."""
+    def join(self, *, extra: bool = False) -> None:
+        """Start `paceline join`, as from another terminal. An `extra` worker raises the wanted number of workers."""
+        self.workers += extra
         words = ["join", self.dir.path, self.spec.script, *self.spec.arguments]
         out = self._out.with_name(f"{self.dir.path.name}.join-{len(self.joiners)}.out")
         self.joiners.append(Launched(words, out, self.env | {VIA: ""}))
+
+    def dismiss(self) -> Launched:
+        """The oldest joined worker, which is to leave: it is not wanted any more."""
+        self.workers -= 1
+        return self.joiners.pop(0)
+
+    def forget_ended_joiners(self) -> None:
+        """Forget the `paceline join` commands that have ended."""
+        self.joiners = [joiner for joiner in self.joiners if joiner.code is None]
+
+    def scale(self, servers: int) -> None:
+        """Ask the run for another number of servers.
+
+        Raises:
+            TransportError: no coordinator took it.
+        """
+        self.servers = servers
+        self.watch.scale(servers)
 
     def family(self) -> list[psutil.Process]:
         """Every process of the run, the launcher first."""
@@ -117,11 +136,11 @@ class ChaosRun:
         return found
 
     def is_joined(self, process: psutil.Process) -> bool:
-        """Whether a worker came by `paceline join`: once killed, it is not started again."""
+        """Whether a worker was started by `paceline join`: if it is killed, it is not started again."""
         return any(process.ppid() == joiner.process.pid for joiner in self.joiners)
 
     def kill_launcher(self, *, everything: bool) -> Footprint:
-        """SIGKILL to the launcher, or to everything; returns what was there."""
+        """Send SIGKILL to the launcher, or to every process; returns what the run had on this machine."""
         family = self.family()
         footprint = Footprint(family, self._segments)
         kill(family if everything else family[:1])
@@ -139,8 +158,8 @@ class ChaosRun:
         """The state now, None while no coordinator answers.
 
         Raises:
-            Ended: the run is over, and well.
-            Stuck: it has failed.
+            Ended: the run ended well.
+            Stuck: the run failed.
         """
         seen = self.watch.look()
         if seen is not None and seen.failure is not None:
@@ -158,10 +177,10 @@ class ChaosRun:
             raise Stuck(f"the launcher ended with {code}: {self._launched.tail()}\nlogs are in {self.dir.logs}")
 
     def until(self, reached: Callable[[Seen], bool], awaited: str | Callable[[], str]) -> Seen:
-        """Look until the state is as wanted.
+        """Wait until a status satisfies `reached`.
 
         Raises:
-            Stuck: not within the deadline.
+            Stuck: the deadline passed; the message names `awaited`.
         """
         deadline = time.monotonic() + self.spec.deadline_s
         while True:
@@ -175,11 +194,11 @@ class ChaosRun:
             time.sleep(max(0.0, began + _EVERY_S - time.monotonic()))
 
     def until_recovered(self, recovery: Recovering) -> Seen:
-        """Look until a fault has been recovered from."""
+        """Wait until the run has recovered from a fault."""
         return self.until(recovery.see, lambda: f"{', '.join(recovery.missing)} after {recovery.fault}")
 
     def until_whole(self) -> Seen:
-        """Look until as many workers, servers and copies as wanted are there, and a commit has been made."""
+        """Wait until the run has the wanted workers, servers and copies, and commits again."""
         seen = self.until(lambda seen: seen.version >= 0, "the first version")
         return self.until_recovered(
             Recovering(Fault(Kind.JOIN, "worker"), seen.at, seen, None, self.workers, self.servers)
@@ -191,7 +210,7 @@ class ChaosRun:
         """Let the run end at a fixed step; returns its summary.
 
         Raises:
-            Stuck: it does not end, or not well.
+            Stuck: the run does not end, or it fails.
         """
         try:
             self._stop()
@@ -224,7 +243,7 @@ class ChaosRun:
                 raise Stuck(f"the run does not take its end: {error}; logs are in {self.dir.logs}") from None
 
     def leftovers(self, patience_s: float = 5.0) -> list[str]:
-        """What is left of a run that has ended, though nothing should be."""
+        """Processes, ports and shared memory that are left after the end of the run."""
         return Footprint(list(self._everyone.values()), self._segments).wait_gone(patience_s)[1]
 
     def close(self) -> None:

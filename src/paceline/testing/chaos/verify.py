@@ -1,4 +1,4 @@
-"""What a round must be able to show once it has ended: the log, the audit, the bits of a run without faults."""
+"""Checks of a round that has ended: its log, its audit, and its digest beside that of a run without faults."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ _AUDIT_S = 120.0
 _REFERENCE_S = 3600.0
 
 Origins = Mapping[int, tuple[int, int]]
-"""From which version of which incarnation each incarnation goes on; (-1, -1): from nothing."""
+"""The (incarnation, version) from which each incarnation began; (-1, -1) if it began from nothing."""
 
 
 def missing_commits(
     shown: Mapping[int, Set[int]], commits: Set[tuple[int, int]], origins: Origins
 ) -> list[tuple[int, int]]:
-    """Versions that were shown and are not in the log, as (incarnation, version).
+    """Versions that a status showed and that the log lacks, as (incarnation, version).
 
-    What an incarnation showed is its own commit, or one of those that it goes on from: so what the newest incarnation
-    showed is on the lineage.
+    A version that an incarnation showed is its own commit, or a commit on the lineage that it began from.
     """
     return [
         (incarnation, version)
@@ -48,7 +47,7 @@ def _logged(incarnation: int, version: int, commits: Set[tuple[int, int]], origi
 
 
 def read_log(run: RunDir) -> tuple[set[tuple[int, int]], dict[int, tuple[int, int]], int]:
-    """The commits of a run as (incarnation, version), where its incarnations go on from, and how many are rewinds."""
+    """The commits of a run as (incarnation, version), the origins of its incarnations, and the number of rewinds."""
     with LogReader(run.log_file) as reader:
         commits = {(c.incarnation, c.version) for c in reader.commits()}
         facts = [row.fact for row in reader.facts()]
@@ -57,7 +56,7 @@ def read_log(run: RunDir) -> tuple[set[tuple[int, int]], dict[int, tuple[int, in
 
 
 def origins_of(facts: Iterable[object]) -> dict[int, tuple[int, int]]:
-    """Where incarnations go on from, as the log says."""
+    """The origin of each incarnation, from the facts of the log."""
     found = {}
     for fact in facts:
         if isinstance(fact, IncarnationFact):
@@ -67,10 +66,10 @@ def origins_of(facts: Iterable[object]) -> dict[int, tuple[int, int]]:
 
 
 def audit(run: RunDir, env: Mapping[str, str]) -> dict[str, Any]:
-    """What ``paceline audit`` says of a run.
+    """The report of ``paceline audit``.
 
     Raises:
-        Stuck: it says nothing.
+        Stuck: there is no report, or it contradicts the exit code.
     """
     file, out = run.path.with_suffix(".audit.json"), run.path.with_suffix(".audit.out")
     launched = finish(["audit", run.path, "--json", file], out, env, _AUDIT_S)
@@ -96,7 +95,7 @@ class References:
         """The digest after `steps` steps.
 
         Raises:
-            Stuck: the run without faults does not end well.
+            Stuck: the run without faults fails.
         """
         if steps not in self._known:
             self._known[steps] = self._make(steps, self._spec.dir / f"reference-{steps}")

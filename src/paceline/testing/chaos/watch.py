@@ -1,4 +1,4 @@
-"""Looks at a run from outside, through deaths of its coordinator, and remembers what it was shown."""
+"""Read the status of a run from outside, also across restarts of its coordinator, and remember what it showed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a status said. `at` is when it arrived.
+    """The facts of one status. `at` is the time at which it arrived.
 
-    `epoch` is that of the placement; `short` blocks lack a copy, `building` are being copied, `holders` are the servers
-    that hold any.
+    `epoch` is the placement epoch. `short` blocks lack a copy, `building` blocks are being copied. `holders` are the
+    servers that hold blocks.
     """
 
     at: float
@@ -85,7 +85,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Shown:
-    """Everything that statuses ever promised: versions by incarnation, and workers that were taken for lost."""
+    """What all statuses showed: versions by incarnation, and the number of evicted workers."""
 
     versions: dict[int, set[int]] = field(default_factory=dict)
     evictions: int = 0
@@ -93,10 +93,10 @@ class Shown:
     lost_workers: int = 0
 
     def add(self, seen: Seen) -> None:
-        """A status was shown."""
+        """Add one status."""
         if seen.version >= 0:
             self.versions.setdefault(seen.incarnation, set()).add(seen.version)
-        if seen.generation != self.generation:  # a coordinator counts from 0, or from what it remembers
+        if seen.generation != self.generation:  # a new coordinator counts from another number
             self.generation, self.lost_workers = seen.generation, seen.lost_workers
         self.evictions += max(0, seen.lost_workers - self.lost_workers)
         self.lost_workers = seen.lost_workers
@@ -112,7 +112,7 @@ class Watch:
         self._observer: Observer | None = None
 
     def look(self) -> Seen | None:
-        """The state now, None if no coordinator answers within a moment."""
+        """The state now; None if no coordinator answers at once."""
         if self._observer is None and not self.run.coordinator_file.exists():
             time.sleep(_EVERY_S)
             return None

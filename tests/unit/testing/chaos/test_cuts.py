@@ -1,4 +1,4 @@
-"""What a cut is made of."""
+"""Cuts: victims, directions and lengths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cuts(kind: str) -> list[Cut]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_pair_is_cut_sooner_or_later(kind: str) -> None:
+def test_every_pair_can_be_cut(kind: str) -> None:
     found = {frozenset((cut.victim, other)) for cut in cuts(kind) for other in cut.others}
     wanted = {frozenset(pair) for pair in itertools.product(SERVERS, [COORDINATOR, *WORKERS])}
     wanted |= {frozenset(pair) for pair in itertools.combinations(SERVERS, 2)}
@@ -27,7 +27,7 @@ def test_every_pair_is_cut_sooner_or_later(kind: str) -> None:
     assert all(cut.victim not in cut.others for cut in cuts(kind))
 
 
-def test_which_ways_are_closed() -> None:
+def test_a_one_way_cut_closes_one_direction_and_others_both() -> None:
     for cut in (*cuts(SYMMETRIC), *cuts(FLAPPING)):
         assert cut.ways == {(b, a) for a, b in cut.ways}, "both ways"
     ways = [cut.ways for cut in cuts(ONE_WAY)]
@@ -36,13 +36,13 @@ def test_which_ways_are_closed() -> None:
     assert {cut.victim for cut in cuts(ONE_WAY) if all(b == cut.victim for _, b in cut.ways)} >= set(SERVERS)
 
 
-def test_a_cut_lasts_as_long_as_it_says() -> None:
+def test_a_cut_lasts_between_1_and_9_seconds() -> None:
     short, long = choose(SYMMETRIC, 0.5, 0.0, SERVERS, WORKERS), choose(SYMMETRIC, 0.5, 1.0, SERVERS, WORKERS)
     assert short.phases == [(1.0, short.ways)]
     assert long.phases == [(9.0, long.ways)]
 
 
-def test_a_flapping_one_closes_and_opens() -> None:
+def test_a_flapping_cut_closes_and_opens() -> None:
     cut = choose(FLAPPING, 0.5, 0.5, SERVERS, WORKERS)
     closed = [bool(ways) for _, ways in cut.phases]
     assert closed == [True, False] * (len(closed) // 2)
@@ -50,7 +50,7 @@ def test_a_flapping_one_closes_and_opens() -> None:
     assert sum(lasts_s for lasts_s, _ in cut.phases) == pytest.approx(cut.lasts_s, abs=0.5)
 
 
-def test_one_server_alone() -> None:
+def test_a_run_with_one_server_can_be_cut() -> None:
     for draw in DRAWS:
         cut = choose(SYMMETRIC, draw, 0.9, ["server-0"], [])
         assert (cut.victim, cut.others) == ("server-0", (COORDINATOR,))

@@ -1,4 +1,4 @@
-"""When a fault counts as recovered from, on scripted statuses."""
+"""When a run has recovered from a fault, on scripted statuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def recovery(kind: Kind, name: str, *, workers: int = 3) -> Recovering:
     return Recovering(Fault(kind, role), 100.0, BEFORE, victim, workers, 2)
 
 
-def test_a_killed_worker_must_be_back_and_a_commit_made() -> None:
+def test_after_a_killed_worker_it_must_be_back_and_a_commit_made() -> None:
     it = recovery(Kind.KILL, "worker-1")
     assert not it.see(seen(100.02, 7)), "what was committed by then was on its way"
     assert not it.see(seen(100.1, 7, pids={"worker-1": 0}))
@@ -37,7 +37,7 @@ def test_a_killed_worker_must_be_back_and_a_commit_made() -> None:
     assert it.missing == ["worker-1 with another pid than 31"], "what it waited for at last"
 
 
-def test_a_killed_coordinator_counts_from_what_the_new_one_found_in_the_log() -> None:
+def test_after_a_killed_coordinator_the_next_commit_is_above_the_restored_version() -> None:
     it = recovery(Kind.KILL, "coordinator")
     assert it.missing == ["a coordinator that answers"]
     assert not it.see(seen(100.01, 6)), "an answer that was still on its way"
@@ -50,7 +50,7 @@ def test_a_killed_coordinator_counts_from_what_the_new_one_found_in_the_log() ->
     assert it.see(seen(101.6, 9, **back))
 
 
-def test_a_killed_server_counts_from_where_the_new_incarnation_begins() -> None:
+def test_after_a_killed_server_the_next_commit_is_in_the_new_incarnation() -> None:
     it = recovery(Kind.KILL, "server-0")
     assert not it.see(seen(100.1, 9, pids={"server-0": 0})), "commits of the old incarnation do not count"
     assert it.committed_s is None
@@ -58,18 +58,18 @@ def test_a_killed_server_counts_from_where_the_new_incarnation_begins() -> None:
     assert not it.see(seen(101.0, 4, rewinding=True, **again))
     assert "the end of the rewind" in it.missing
     assert not it.see(seen(102.0, 4, **again))
-    assert it.see(seen(102.5, 5, **again)), "below what it was, and yet the next commit"
+    assert it.see(seen(102.5, 5, **again)), "below the version before the fault, but the next commit"
     assert it.committed_s == pytest.approx(2.5)
 
 
-def test_a_stopped_worker_need_only_be_there() -> None:
+def test_a_stopped_worker_keeps_its_pid() -> None:
     it = recovery(Kind.STOP, "worker-0")
     assert not it.see(seen(100.1, 5, pids={"worker-0": 0}))
     assert "worker-0 among the processes" in it.missing
     assert it.see(seen(100.5, 6)), "with the same pid"
 
 
-def test_a_worker_that_left_is_gone() -> None:
+def test_a_terminated_worker_must_be_gone() -> None:
     it = recovery(Kind.TERM, "worker-2", workers=2)
     assert not it.see(seen(100.1, 5))
     assert not it.see(seen(100.2, 6))
@@ -77,7 +77,7 @@ def test_a_worker_that_left_is_gone() -> None:
     assert it.see(seen(100.3, 7, pids={"worker-2": 0}))
 
 
-def test_a_joined_worker_that_was_killed_does_not_come_back() -> None:
+def test_a_killed_joined_worker_does_not_return() -> None:
     it = recovery(Kind.KILL, "worker-2", workers=2)
     it.returns = False
     assert not it.see(seen(100.1, 5))
@@ -86,7 +86,7 @@ def test_a_joined_worker_that_was_killed_does_not_come_back() -> None:
     assert it.see(seen(100.3, 7, pids={"worker-2": 0}))
 
 
-def test_everything_killed_needs_all_of_it_new() -> None:
+def test_after_a_kill_of_everything_generation_and_incarnation_are_new() -> None:
     it = Recovering(Fault(Kind.ALL, "run"), 100.0, BEFORE, None, 3, 1)
     pids = {name: pid + 100 for name, pid in {"coordinator": 10, "server-0": 20, "worker-0": 30}.items()}
     assert not it.see(seen(104.0, 3, generation=2, incarnation=1, pids={**pids, "server-1": 0}, workers_alive=0))
@@ -95,7 +95,7 @@ def test_everything_killed_needs_all_of_it_new() -> None:
     assert it.committed_s == pytest.approx(4.5)
 
 
-def test_one_more_worker() -> None:
+def test_a_joined_worker_must_be_alive() -> None:
     it = Recovering(Fault(Kind.JOIN, "worker"), 100.0, BEFORE, None, 4, 2)
     assert not it.see(seen(100.5, 5))
     assert not it.see(seen(101.0, 6))
@@ -103,7 +103,7 @@ def test_one_more_worker() -> None:
     assert it.see(seen(102.0, 9, pids={"worker-j1": 50}))
 
 
-def test_a_history_that_begins_anew_begins_the_count_anew() -> None:
+def test_a_new_incarnation_restarts_the_count_of_commits() -> None:
     it = recovery(Kind.KILL, "worker-1")
     assert not it.see(seen(100.1, 5, pids={"worker-1": 0}))
     rewound: Seen = seen(101.0, 2, incarnation=1, pids={"worker-1": 0})
@@ -112,7 +112,7 @@ def test_a_history_that_begins_anew_begins_the_count_anew() -> None:
     assert it.committed_s == pytest.approx(2.0)
 
 
-def test_roles() -> None:
+def test_processes_are_listed_by_role() -> None:
     assert BEFORE.of_role("worker")[1] == Process("worker-1", "worker", 31)
     assert [p.name for p in BEFORE.of_role("coordinator")] == ["coordinator"]
 
@@ -125,7 +125,7 @@ def failover(victim: str = "server-0") -> Recovering:
     return Recovering(Fault(Kind.KILL, "server"), 100.0, before, before.processes[victim], 3, 2, replicas=1)
 
 
-def test_a_failover_counts_from_the_new_placement() -> None:
+def test_after_a_failover_the_next_commit_is_in_the_new_placement() -> None:
     it = failover()
     assert not it.see(seen(100.1, 9, pids={"server-0": 0}, **HELD)), "what was ready without it was committed"
     assert it.committed_s is None
@@ -140,14 +140,14 @@ def test_a_failover_counts_from_the_new_placement() -> None:
     assert it.pause_s == pytest.approx(1.2), "from the tenth version to what was seen next"
 
 
-def test_a_server_that_holds_nothing_changes_no_placement() -> None:
+def test_the_loss_of_a_server_without_blocks_needs_no_new_placement() -> None:
     it = failover()
     it.before = seen(at=100.0, version=5, epoch=4, holders=frozenset({"server-1"}))
     assert not it.see(seen(100.1, 5, epoch=4, pids={"server-0": 25}))
     assert it.see(seen(100.2, 6, epoch=4, pids={"server-0": 25}))
 
 
-def test_a_new_server_must_get_blocks() -> None:
+def test_an_added_server_must_get_blocks() -> None:
     before = seen(at=100.0, version=5, **HELD)
     it = Recovering(Fault(Kind.ADD, "server"), 100.0, before, None, 3, 3, new=True)
     it.see(seen(100.1, 5, **HELD))

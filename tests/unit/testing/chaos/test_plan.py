@@ -1,4 +1,4 @@
-"""What a campaign is told, and the plan that a seed makes of it."""
+"""The options of a campaign, and the plan that a seed gives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from paceline.testing.chaos.plan import (
 FAULTS = {Fault(Kind.KILL, "worker"): 6, Fault(Kind.STOP, "coordinator"): 3, Fault(Kind.ALL, "run"): 1}
 
 
-def test_a_seed_is_a_plan() -> None:
+def test_one_seed_gives_one_plan() -> None:
     plan = make_plan(FAULTS, 1)
     assert plan == make_plan(dict(reversed(FAULTS.items())), 1)
     assert Counter(planned.fault for planned in plan) == FAULTS
@@ -33,7 +33,7 @@ def test_a_seed_is_a_plan() -> None:
     assert len({p.pause_s for p in plan}) == len(plan), "instants vary"
 
 
-def test_servers_come_and_go_in_turn() -> None:
+def test_adds_and_drains_alternate() -> None:
     faults = {Fault(Kind.ADD, "server"): 5, Fault(Kind.DRAIN, "server"): 3, Fault(Kind.KILL, "worker"): 9}
     for seed in range(20):
         plan = [planned.fault for planned in make_plan(faults, seed)]
@@ -42,14 +42,14 @@ def test_servers_come_and_go_in_turn() -> None:
         assert kinds == [Kind.ADD, Kind.DRAIN] * 3 + [Kind.ADD] * 2
 
 
-def test_the_nodes_of_a_network(tmp_path: Path) -> None:
+def test_the_network_has_a_node_per_process(tmp_path: Path) -> None:
     faults = {Fault(Kind.CUT, "one-way"): 2, Fault(Kind.ADD, "server"): 1}
     spec = CampaignSpec(script=SCRIPT, faults=faults, limits={}, dir=tmp_path, workers=2, servers=2)
     assert spec.cuts
     assert spec.nodes == ["coordinator", "server-0", "server-1", "server-2", "worker-0", "worker-1"]
 
 
-def test_faults_are_read_and_add_up() -> None:
+def test_fault_options_are_parsed_and_added() -> None:
     found = parse_faults(Kind.KILL, ["worker=6", "server=2", "worker=1"])
     assert found == {Fault(Kind.KILL, "worker"): 7, Fault(Kind.KILL, "server"): 2}
     assert [str(f) for f in sorted(found)] == ["kill server", "kill worker"]
@@ -70,12 +70,12 @@ def test_faults_are_read_and_add_up() -> None:
         (Kind.DRAIN, "worker=1", "--drain takes server=N"),
     ],
 )
-def test_faults_that_make_no_sense_are_refused(kind: Kind, text: str, named: str) -> None:
+def test_fault_options_with_a_wrong_role_or_number_are_refused(kind: Kind, text: str, named: str) -> None:
     with pytest.raises(UsageError, match=named):
         parse_faults(kind, [text])
 
 
-def test_limits_and_shapes() -> None:
+def test_limits_and_shapes_are_parsed() -> None:
     assert parse_limits(["worker=1", "coordinator=2.5"]) == {"worker": 1.0, "coordinator": 2.5}
     assert parse_shape("3x1") == (3, 1)
     with pytest.raises(UsageError, match="--limit"):
@@ -108,14 +108,14 @@ def test_a_campaign_is_checked_before_anything_starts(changes: dict[str, Any], n
         CampaignSpec(**{"script": SCRIPT, "faults": FAULTS, "limits": {}, "dir": tmp_path, **changes})
 
 
-def test_messages() -> None:
+def test_probabilities_of_message_faults_are_checked() -> None:
     with pytest.raises(UsageError, match="--drop is a probability"):
         Messages(drop=1.0)
     assert Messages(drop=0.1, delay=0.2).kinds == ("drop", "delay")
 
 
-def test_the_long_campaigns_are_what_was_asked_for() -> None:
-    """They make the table of docs/guarantees.md."""
+def test_the_long_campaigns_have_the_sizes_of_the_documentation() -> None:
+    """Their figures are in docs/guarantees.md."""
     assert SCRIPT.is_file()
     words = {name: set(words_of(name)) for name in CAMPAIGNS}
     assert {"worker=100", "coordinator=100", "bsp"} <= words["kills"]

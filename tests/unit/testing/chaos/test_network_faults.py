@@ -1,4 +1,4 @@
-"""Cuts, and servers that come and go, on a scripted run."""
+"""Cuts of the network, and servers that are added and drained, on a scripted run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import cast
 
 import psutil
 import pytest
-from tests.unit.testing.test_strikes import Script, ScriptedRun, planned, stage
+from tests.kit.chaos_run import Script, ScriptedRun, planned, stage
 
 from paceline.errors import DeadlineError
 from paceline.testing.chaos.cuts import Way
+from paceline.testing.chaos.injector import Injector
 from paceline.testing.chaos.network import Network
 from paceline.testing.chaos.plan import Kind
 from paceline.testing.chaos.run import Stuck
-from paceline.testing.chaos.strikes import Strikes
 
 
 class Switch:
-    """A network on paper."""
+    """A network that only notes which ways are closed."""
 
     def __init__(self) -> None:
         self.history: list[tuple[float, frozenset[Way]]] = []
@@ -35,15 +35,15 @@ def switch() -> Switch:
     return Switch()
 
 
-def cabled(tmp_path: Path, switch: Switch, deadline_s: float = 3.0) -> tuple[ScriptedRun, Strikes]:
-    run, strikes = stage(tmp_path, "worker-1", psutil.Process(), servers=2, deadline_s=deadline_s)
+def cabled(tmp_path: Path, switch: Switch, deadline_s: float = 3.0) -> tuple[ScriptedRun, Injector]:
+    run, injector = stage(tmp_path, "worker-1", psutil.Process(), servers=2, deadline_s=deadline_s)
     run.script.respawn("server-1", 5)
     run.network = cast(Network, switch)
-    return run, strikes
+    return run, injector
 
 
-def test_a_cut_ends_and_the_run_must_be_whole(tmp_path: Path, switch: Switch) -> None:
-    run, strikes = cabled(tmp_path, switch)
+def test_after_a_cut_the_run_must_become_whole(tmp_path: Path, switch: Switch) -> None:
+    run, injector = cabled(tmp_path, switch)
     began = time.monotonic()
 
     def change(script: Script) -> None:
@@ -51,25 +51,25 @@ def test_a_cut_ends_and_the_run_must_be_whole(tmp_path: Path, switch: Switch) ->
         script.seen = replace(script.seen, short=2 if lost else 0)
 
     run.script.change = change
-    assert strikes.do(planned(Kind.CUT, "symmetric"))
+    assert injector.do(planned(Kind.CUT, "symmetric"))
     (closed_at, closed), (opened_at, opened) = switch.history
     assert closed
     assert opened == frozenset()
     assert opened_at - closed_at == pytest.approx(1.0, abs=0.2)
-    figures = strikes.figures
+    figures = injector.figures
     assert figures.fired == {"cut symmetric": 1}
     assert 0.2 < figures.restored_s["cut symmetric"][0] < 1.0, "counted from its end"
     assert figures.pause_s["cut symmetric"][0] < 0.5, "there were commits all the time"
 
 
-def test_a_flapping_cut_opens_between(tmp_path: Path, switch: Switch) -> None:
-    _, strikes = cabled(tmp_path, switch)
-    assert strikes.do(planned(Kind.CUT, "flapping"))
+def test_a_flapping_cut_opens_in_between(tmp_path: Path, switch: Switch) -> None:
+    _, injector = cabled(tmp_path, switch)
+    assert injector.do(planned(Kind.CUT, "flapping"))
     assert [bool(ways) for _, ways in switch.history] == [True, False, False], "one period, and the end"
 
 
-def test_a_cut_is_opened_whatever_happens(tmp_path: Path, switch: Switch) -> None:
-    run, strikes = cabled(tmp_path, switch)
+def test_a_cut_is_opened_also_if_the_run_fails(tmp_path: Path, switch: Switch) -> None:
+    run, injector = cabled(tmp_path, switch)
 
     def change(script: Script) -> None:
         if switch.history:
@@ -77,22 +77,22 @@ def test_a_cut_is_opened_whatever_happens(tmp_path: Path, switch: Switch) -> Non
 
     run.script.change = change
     with pytest.raises(KeyboardInterrupt):
-        strikes.do(planned(Kind.CUT, "one-way"))
+        injector.do(planned(Kind.CUT, "one-way"))
     assert [bool(ways) for _, ways in switch.history] == [True, False]
 
 
 class Scaled:
-    """What the run was asked for."""
+    """The numbers of servers that the run was asked for."""
 
     def __init__(self, run: ScriptedRun, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[int] = []
         monkeypatch.setattr(run.watch, "scale", self.asked.append)
 
 
-def test_a_server_is_added_once_it_holds_blocks(
+def test_an_added_server_counts_once_it_holds_blocks(
     tmp_path: Path, switch: Switch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, strikes = cabled(tmp_path, switch)
+    run, injector = cabled(tmp_path, switch)
     run.script.seen = replace(run.script.seen, holders=frozenset({"server-0", "server-1"}))
     scaled = Scaled(run, monkeypatch)
     began = time.monotonic()
@@ -104,16 +104,18 @@ def test_a_server_is_added_once_it_holds_blocks(
             script.seen = replace(script.seen, holders=script.seen.holders | {"server-2"})
 
     run.script.change = change
-    assert strikes.do(planned(Kind.ADD, "server"))
+    assert injector.do(planned(Kind.ADD, "server"))
     assert scaled.asked == [3]
     assert run.servers == 3
-    assert strikes.figures.fired == {"add server": 1}
-    assert 0.4 < strikes.figures.restored_s["add server"][0] < 1.0
-    assert strikes.figures.pause_s["add server"][0] < 0.5
+    assert injector.figures.fired == {"add server": 1}
+    assert 0.4 < injector.figures.restored_s["add server"][0] < 1.0
+    assert injector.figures.pause_s["add server"][0] < 0.5
 
 
-def test_a_drained_server_has_ended(tmp_path: Path, switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, strikes = cabled(tmp_path, switch)
+def test_a_drain_has_recovered_when_the_server_has_ended(
+    tmp_path: Path, switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, injector = cabled(tmp_path, switch)
     scaled = Scaled(run, monkeypatch)
     began = time.monotonic()
 
@@ -123,18 +125,20 @@ def test_a_drained_server_has_ended(tmp_path: Path, switch: Switch, monkeypatch:
             script.seen = replace(script.seen, processes=kept)
 
     run.script.change = change
-    assert strikes.do(planned(Kind.DRAIN, "server"))
+    assert injector.do(planned(Kind.DRAIN, "server"))
     assert scaled.asked == [1]
-    assert 0.3 < strikes.figures.restored_s["drain server"][0] < 1.0
+    assert 0.3 < injector.figures.restored_s["drain server"][0] < 1.0
 
 
-def test_a_run_that_does_not_take_it(tmp_path: Path, switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, strikes = cabled(tmp_path, switch)
+def test_a_run_that_refuses_a_number_of_servers_is_stuck(
+    tmp_path: Path, switch: Switch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, injector = cabled(tmp_path, switch)
 
     def refuse(servers: int) -> None:
         raise DeadlineError("coordinator", "ok", 1.0)
 
     monkeypatch.setattr(run.watch, "scale", refuse)
     with pytest.raises(Stuck, match="the run does not take 3 servers"):
-        strikes.do(planned(Kind.ADD, "server"))
-    assert not strikes.figures.fired
+        injector.do(planned(Kind.ADD, "server"))
+    assert not injector.figures.fired

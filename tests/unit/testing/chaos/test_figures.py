@@ -19,7 +19,7 @@ WORKER = Fault(Kind.KILL, "worker")
 
 
 def figures(**changes: Any) -> Figures:
-    """Of a campaign that did all that it planned, and well."""
+    """The figures of a campaign that passes."""
     spec: dict[str, Any] = {"script": SCRIPT, "faults": {WORKER: 2}, "limits": {"worker": 1.0}, "dir": Path("x")}
     good = Figures(CampaignSpec(**{**spec, **changes}), "paceline dev chaos")
     good.fired[str(WORKER)] = 2
@@ -29,14 +29,14 @@ def figures(**changes: Any) -> Figures:
     return good
 
 
-def test_quantiles_are_values_that_were_measured() -> None:
+def test_quantiles_are_measured_values() -> None:
     assert quantile([3.0], 0.95) == 3.0
     hundred = [float(i) for i in range(1, 101)]
     assert [quantile(hundred, q) for q in (0.0, 0.5, 0.95, 1.0)] == [1.0, 50.0, 95.0, 100.0]
     assert spread([0.2, 0.1, 0.4]) == {"n": 3, "p50": 0.2, "p95": 0.4, "max": 0.4}
 
 
-def test_a_good_campaign() -> None:
+def test_a_campaign_that_passes() -> None:
     good = figures()
     good.judge()
     result = json.loads(json.dumps(good.as_dict()))
@@ -69,16 +69,16 @@ def _break(name: str, value: object) -> Any:
         (_break("lost_slots", 1), "1 slots were lost"),
         (_break("duplicate_slots", 2), "2 slots were applied twice"),
         (_break("lost_commits", 3), "3 commits are missing in the log"),
-        (_break("needless_evictions", 1), "1 workers were taken for lost because the coordinator paused"),
-        (_break("checkpoints_unloadable", 1), "no whole checkpoint"),
-        (_break("rewinds", 1), "1 rewinds, but only 0 faults took a server"),
+        (_break("needless_evictions", 1), "1 workers were evicted because the coordinator paused"),
+        (_break("checkpoints_unloadable", 1), "no complete checkpoint"),
+        (_break("rewinds", 1), "1 rewinds, but only 0 faults hit a server"),
         (_break("rounds", [RoundFigures("r", digest="d", reference="e")]), "digests differ"),
         (_break("rounds", []), "no round was compared"),
         (_break("recovery_s", {"worker": [1.5, 0.1]}), "p95 of 1.50 s, above 1.0 s"),
         (_break("recovery_s", {}), "was not measured"),
     ],
 )
-def test_whatever_is_not_as_promised_fails_the_campaign(harm: Any, named: str) -> None:
+def test_each_broken_promise_fails_the_campaign(harm: Any, named: str) -> None:
     it = figures()
     harm(it)
     it.judge()
@@ -87,7 +87,7 @@ def test_whatever_is_not_as_promised_fails_the_campaign(harm: Any, named: str) -
     assert not it.as_dict()["ok"]
 
 
-def test_messages_must_have_been_hit_and_other_modes_are_not_compared() -> None:
+def test_planned_message_faults_must_fire_and_digests_are_compared_in_lock_step_only() -> None:
     it = figures(mode="asp", messages=Messages(drop=0.1, delay=0.1))
     it.fired["delay"] = 1
     it.rounds[0].reference = None
@@ -96,7 +96,7 @@ def test_messages_must_have_been_hit_and_other_modes_are_not_compared() -> None:
     assert it.as_dict()["digest_equal"] is None
 
 
-def test_a_server_may_be_taken_as_often_as_it_was() -> None:
+def test_each_fault_of_a_server_allows_one_rewind() -> None:
     it = figures(faults={WORKER: 2, Fault(Kind.KILL, "server"): 1})
     it.fired["kill server"] = 1
     it.rewinds = 1
@@ -104,7 +104,7 @@ def test_a_server_may_be_taken_as_often_as_it_was() -> None:
     assert it.failures == []
 
 
-def test_what_was_shown_is_remembered() -> None:
+def test_shown_versions_and_evictions_are_remembered() -> None:
     shown = Shown()
     statuses: list[Seen] = [
         seen(version=-1),
@@ -119,7 +119,7 @@ def test_what_was_shown_is_remembered() -> None:
     assert shown.evictions == 3
 
 
-def test_commits_that_were_shown_must_be_in_the_log() -> None:
+def test_shown_commits_must_be_in_the_log() -> None:
     log = {(0, 0), (0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (3, 0)}
     origins = {1: (0, 1), 2: (1, 2), 3: (-1, -1)}
     assert missing_commits({0: {1, 3}, 1: {1, 3}, 2: {0, 2}, 3: {0}}, log, origins) == []
@@ -129,16 +129,16 @@ def test_commits_that_were_shown_must_be_in_the_log() -> None:
     assert origins_of([]) == {}
 
 
-def test_with_copies_there_is_no_going_back() -> None:
+def test_with_replicas_a_rewind_fails_the_campaign() -> None:
     faults = {Fault(Kind.KILL, "server"): 2}
-    for replicas, failures in ((0, []), (1, ["1 rewinds, though every block had 1 copies"])):
+    for replicas, failures in ((0, []), (1, ["1 rewinds, but every block had 1 copies"])):
         it = figures(faults=faults, limits={}, replicas=replicas)
         it.fired["kill server"], it.rewinds = 2, 1
         it.judge()
         assert it.failures == failures
 
 
-def test_a_cut_heals_in_time_and_moving_blocks_stops_nobody() -> None:
+def test_slow_healing_after_a_cut_and_long_pauses_while_blocks_move_are_failures() -> None:
     cut, add = Fault(Kind.CUT, "one-way"), Fault(Kind.ADD, "server")
     it = figures(faults={cut: 1, add: 1}, limits={})
     it.fired[str(cut)] = it.fired[str(add)] = 1
@@ -152,6 +152,6 @@ def test_a_cut_heals_in_time_and_moving_blocks_stops_nobody() -> None:
     it.paused(str(add), 1.2)
     it.judge()
     assert it.failures == [
-        "cut one-way: the run was whole 10.1 s after the end of the cut, and not within 10.0 s",
+        "cut one-way: the run was whole 10.1 s after the end of the cut, the limit is 10.0 s",
         "add server: no commit for 1.20 s, above 1.0 s",
     ]

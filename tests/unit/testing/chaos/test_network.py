@@ -1,4 +1,4 @@
-"""Namespaces and what goes between them."""
+"""Network namespaces and the traffic between them."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _why = problem()
 as_root = pytest.mark.skipif(_why is not None, reason=str(_why))
 
 
-def test_who_cannot_make_one_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_namespaces_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert problem() == "network namespaces take root" or "iproute2" in str(problem())
+    assert problem() == "network namespaces need root: run the campaign as root" or "iproute2" in str(problem())
     with pytest.raises(UsageError):
         Network(NODES)
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert problem() == "there is no `ip`: install the package iproute2"
+    assert problem() == "the command `ip` is missing: install the package iproute2"
 
 
 def test_a_campaign_that_cannot_cut_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(network_module, "problem", lambda: "network namespaces take root")
+    monkeypatch.setattr(network_module, "problem", lambda: "network namespaces need root: run the campaign as root")
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(command, ["--cut", "one-way=3", "--json", "figures.json", str(SCRIPT)])
     assert done.exit_code == 0
-    assert done.output == "chaos: skipped, nothing was cut: network namespaces take root\n"
+    assert done.output == "chaos: skipped, nothing was cut: network namespaces need root: run the campaign as root\n"
     assert json.loads(Path("figures.json").read_text())["skipped"]
     assert not Path("runs").exists()
     monkeypatch.setitem(cast(dict[str, str], CAMPAIGNS), "one", "--cut one-way=1")
@@ -55,7 +55,7 @@ def net() -> Iterator[Network]:
 
 
 def reaches(net: Network, one: str, other: str, wait_s: float = 0.3) -> bool:
-    """Whether a datagram goes from one node to another."""
+    """Whether a datagram arrives."""
     with net.inside(other):
         there = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         there.bind((own_address(net.range), 0))
@@ -85,7 +85,7 @@ def test_a_cut_has_a_direction(net: Network) -> None:
 
 
 @as_root
-def test_processes_are_started_in_it(net: Network) -> None:
+def test_processes_start_inside_a_namespace(net: Network) -> None:
     words = [word.replace("{name}", "server-1") for word in net.via.split()]
     code = f"from paceline.runtime.addresses import own_address; print(own_address({net.range!r}))"
     done = subprocess.run([*words, sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -96,11 +96,11 @@ def test_processes_are_started_in_it(net: Network) -> None:
 
 
 @as_root
-def test_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_namespace_is_left_after_close_or_after_a_killed_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyError), Network(NODES):
         raise KeyError
     assert not [name for name in network_module._namespaces() if name.startswith(network_module._own_prefix())]
-    # one that was made by a process that is no more: its number may be somebody else's by now
+    # of a process that has ended: another process may have its pid now
     monkeypatch.setattr(network_module, "_own_prefix", lambda: f"{network_module._PREFIX}1.12345-")
     killed = Network(["server-0"])
     killed.__enter__()
@@ -109,4 +109,4 @@ def test_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     with Network(NODES) as other:
         assert not [name for name in network_module._namespaces() if "-1.12345-" in name]
         network_module.remove_leftovers()
-        assert Path("/run/netns", f"{other._prefix}switch").exists(), "those of the living stay"
+        assert Path("/run/netns", f"{other._prefix}switch").exists(), "namespaces of living processes stay"

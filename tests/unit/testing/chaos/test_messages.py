@@ -12,7 +12,7 @@ from paceline.transport.faulty import FaultPlan
 from paceline.transport.inproc import InprocHub
 
 
-def test_what_fires_is_counted_at_once_and_survives_a_kill(tmp_path: Path) -> None:
+def test_message_faults_are_counted_on_disk_so_that_a_kill_loses_none(tmp_path: Path) -> None:
     hub = InprocHub()
     server = hub.port("server-0/a", listen="here")
     plan = plan_for_workers(7, 1.0, 0.0, (0.0, 0.05), tmp_path / "counts")
@@ -30,7 +30,7 @@ def test_what_fires_is_counted_at_once_and_survives_a_kill(tmp_path: Path) -> No
     assert read_counts(tmp_path / "nothing") == {}
 
 
-def test_every_message_of_the_plan_exists() -> None:
+def test_every_message_type_of_the_plan_exists() -> None:
     fields = json.loads(plan_for_workers(1, 0.1, 0.2, (0.3, 0.05), Path("counts")))
     del fields["counts"]
     plan = FaultPlan.from_dict(fields)

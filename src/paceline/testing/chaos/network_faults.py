@@ -1,0 +1,55 @@
+"""Cuts of the network between processes of a run."""
+
+from __future__ import annotations
+
+import time
+
+from paceline.testing.chaos.cuts import Cut, choose
+from paceline.testing.chaos.plan import Planned
+from paceline.testing.chaos.recovery import Recovering
+from paceline.testing.chaos.target import Target
+from paceline.testing.chaos.watch import Seen
+
+_LOOK_S = 0.02  # between two statuses during a cut
+
+
+class NetworkFaults:
+    """Cuts the network of one run for a while and waits until it has recovered."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._run = target.run
+        self._figures = target.figures
+
+    def cut(self, planned: Planned) -> None:
+        """Cut the network. The time until the run is whole counts from the end of the cut."""
+        network = self._run.network
+        assert network is not None
+        before = self._target.status()
+        cut = _choose(planned, before)
+        self._run.screen.note(f"{cut} at version {before.version}")
+        self._figures.fire(planned.fault)
+        at = time.monotonic()
+        during = Recovering(planned.fault, at, before, None, 0, 0)
+        try:
+            for lasts_s, ways in cut.phases:
+                network.close_ways(ways)
+                at += lasts_s
+                self._watch_until(at, during)
+        finally:
+            network.close_ways(())
+        self._figures.paused(str(planned.fault), during.pause_s)
+        seen = self._target.status()
+        self._target.wait(self._target.recovering(planned.fault, time.monotonic(), seen))
+
+    def _watch_until(self, at: float, recovery: Recovering) -> None:
+        while time.monotonic() < at:
+            if (seen := self._run.look()) is not None:
+                recovery.see(seen)
+            time.sleep(_LOOK_S)
+
+
+def _choose(planned: Planned, seen: Seen) -> Cut:
+    servers = [p.name for p in seen.of_role("server")]
+    workers = [p.name for p in seen.of_role("worker") if not p.name.startswith("worker-j")]
+    return choose(planned.fault.role, planned.draw, planned.span, servers, workers)

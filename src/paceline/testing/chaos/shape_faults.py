@@ -1,0 +1,56 @@
+"""Changes of a run's shape: workers that join and leave, and more or fewer servers."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from paceline.errors import TransportError
+from paceline.testing.chaos.plan import Kind, Planned
+from paceline.testing.chaos.run import Stuck
+from paceline.testing.chaos.target import Target
+
+_MAX_EXTRA = 2  # joined workers beyond the run's own; with more, the oldest leaves
+
+
+class ShapeFaults:
+    """Changes the number of workers or servers of one run and waits until it has recovered."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._run = target.run
+        self._figures = target.figures
+
+    def join(self, planned: Planned) -> None:
+        """One more worker joins by `paceline join`."""
+        before = self._target.status()
+        at = time.monotonic()
+        self._run.join(extra=True)
+        self._figures.fire(planned.fault)
+        self._target.wait(self._target.recovering(planned.fault, at, before))
+        if len(self._run.joiners) > _MAX_EXTRA and self._run.workers > self._run.spec.workers:
+            self._dismiss()
+
+    def _dismiss(self) -> None:
+        """The oldest joined worker leaves, as by Ctrl-C in its terminal."""
+        joiner = self._run.dismiss()
+        joiner.process.send_signal(signal.SIGINT)
+        if joiner.wait(self._run.spec.deadline_s) is None:
+            joiner.end()
+            raise Stuck(f"`paceline join` does not end by Ctrl-C; see {joiner.out}")
+        self._figures.fire("leave worker")
+        self._run.until_whole()
+
+    def scale(self, planned: Planned) -> None:
+        """One server more, or one fewer: blocks move while the run goes on."""
+        adds = planned.fault.kind == Kind.ADD
+        before = self._target.status()
+        at = time.monotonic()
+        try:
+            self._run.scale(self._run.servers + (1 if adds else -1))
+        except TransportError as error:
+            raise Stuck(f"the run does not take {self._run.servers} servers: {error}") from None
+        self._figures.fire(planned.fault)
+        recovery = self._target.recovering(planned.fault, at, before, new=adds)
+        self._target.wait(recovery)
+        self._figures.paused(str(planned.fault), recovery.pause_s)

@@ -1,0 +1,89 @@
+"""A scripted run for tests of chaos faults: its statuses are made up, the processes that get the signals are real."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from paceline.testing.chaos.campaigns import SCRIPT
+from paceline.testing.chaos.figures import Figures
+from paceline.testing.chaos.injector import Injector
+from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind, Planned
+from paceline.testing.chaos.run import ChaosRun, Ended
+from paceline.testing.chaos.watch import Process, Seen
+
+
+@dataclass
+class Script:
+    """The state of a scripted run: it commits every 10 ms. `change` is called before each status."""
+
+    seen: Seen
+    change: Callable[[Script], None] = lambda script: None
+
+    def look(self) -> Seen:
+        now = time.monotonic()
+        self.seen = replace(self.seen, at=now, version=int(now * 100), step=int(now * 100))
+        self.change(self)
+        return self.seen
+
+    def respawn(self, name: str, pid: int) -> None:
+        processes = dict(self.seen.processes)
+        processes[name] = Process(name, name.split("-")[0], pid)
+        self.seen = replace(self.seen, processes=processes)
+
+
+class ScriptedRun(ChaosRun):
+    """A run without a launcher."""
+
+    def __init__(self, spec: CampaignSpec, script: Script, processes: list[psutil.Process]) -> None:
+        super().__init__(spec, "run", Quiet())
+        self.script = script
+        self.processes = processes
+        self.code: int | None = None
+
+    def family(self) -> list[psutil.Process]:
+        return self.processes
+
+    def look(self) -> Seen | None:
+        self.check()
+        return self.script.look()
+
+    def check(self) -> None:
+        if self.code == 0:
+            raise Ended
+
+
+class Quiet:
+    def note(self, text: str) -> None:
+        pass
+
+    def progress(self, text: str) -> None:
+        pass
+
+
+def stage(tmp_path: Path, name: str, victim: psutil.Process, **changes: Any) -> tuple[ScriptedRun, Injector]:
+    """A run of which `victim` is the process called `name`."""
+    spec = CampaignSpec(
+        **{
+            "script": SCRIPT, "faults": {Fault(Kind.KILL, "worker"): 1}, "limits": {}, "dir": tmp_path,
+            "workers": 2, "servers": 1, "lease_s": 0.6, "deadline_s": 1.0, **changes,
+        }
+    )  # fmt: skip
+    pids = {"coordinator": 1, "server-0": 2, "worker-0": 3, "worker-1": 4, name: victim.pid}
+    processes = {n: Process(n, n.split("-")[0], pid) for n, pid in pids.items()}
+    seen = Seen(0.0, 1, 0, 0, 0, None, "running", False, 2, 0, processes, None, "i0000-v0000000001")
+    run = ScriptedRun(spec, Script(seen), [victim])
+    return run, Injector(run, Figures(spec, ""))
+
+
+def planned(kind: Kind, role: str) -> Planned:
+    return Planned(Fault(kind, role), 0.0, 0.99, 0.0)
+
+
+def dead(process: psutil.Process) -> bool:
+    return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
