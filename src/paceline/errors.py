@@ -146,7 +146,7 @@ class DeadlineError(TransportError):
         self.peer, self.awaited, self.waited_s, self.step = peer, awaited, waited_s, step
         where = "" if step is None else f" at step {step}"
         super().__init__(
-            f"no {awaited} from {peer}{where} for {waited_s:.1f} s; "
+            f"the {peer} did not {awaited}{where} within {waited_s:.1f} s; "
             "raise `timeout_s` (PACELINE_TIMEOUT_S) if the peer was only slow"
         )
 

@@ -86,7 +86,7 @@ class Observer:
             reply = self.poll(min(left, 0.1))
             if isinstance(reply, expect):
                 return reply
-        raise DeadlineError("coordinator", f"{expect.__name__.lower()} ({self._why})", timeout_s)
+        raise DeadlineError("coordinator", f"send {expect.__name__} ({self._why})", timeout_s)
 
     # ------------------------------------------------------------ one question without waiting for its answer
 

@@ -1,1 +1,5 @@
-"""Data of a phase: where samples come from, and how a slot's batch is made."""
+"""The data of a phase: where samples come from, and who makes a slot's batch.
+
+Two seams: `source.Source` (samples by position) and `batch_source.BatchSource` (the batch of a slot). What lives here
+knows slots and seeds; it knows neither the model nor the coordinator.
+"""

@@ -1,4 +1,4 @@
-"""Makes the batch of a slot, in this process or in loader processes."""
+"""Makes a batch from positions, in this process or in loader processes."""
 
 from __future__ import annotations
 
@@ -10,36 +10,39 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from paceline.core.sampling import Indices, slot_seed
+from paceline.data.data_spec import DataSpec
 from paceline.data.seeding import seed_sample
 from paceline.data.source import Source
 from paceline.orphans import die_with_parent
 
-Request = tuple[int, list[int]]
-
 
 class _Samples(Dataset[Any]):
-    """Fetches single samples, each seeded by its place in the slot, so that no batch depends on who fetched it."""
+    """Reads samples one by one, each seeded by its place in the slot: a batch is the same in any process."""
 
-    def __init__(self, data: Any) -> None:
-        self.data = data
+    def __init__(self, source: Source) -> None:
+        self._source = source
 
     def __getitems__(self, requests: list[tuple[int, int]]) -> list[Any]:
-        samples = []
-        for seed, index in requests:
+        samples: list[Any] = []
+        for seed, position in requests:
             seed_sample(seed)
-            samples.append(self.data[index])
+            samples += self._source.read((position,))
         return samples
 
 
 class _Feed:
-    """Index lists for the DataLoader's workers; an empty one when there is nothing to fetch, so it never blocks."""
+    """Requests for the DataLoader's workers; an empty one when there is nothing to read, so it never blocks."""
 
     def __init__(self) -> None:
-        self.pending: deque[list[tuple[int, int]]] = deque()
+        self._pending: deque[list[tuple[int, int]]] = deque()
+
+    def add(self, chunks: list[list[tuple[int, int]]]) -> None:
+        """Read these chunks next."""
+        self._pending.extend(chunks)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         while True:
-            yield self.pending.popleft() if self.pending else []
+            yield self._pending.popleft() if self._pending else []
 
 
 def _as_is(samples: list[Any]) -> list[Any]:
@@ -51,34 +54,34 @@ def _die_with_parent(_: int) -> None:
 
 
 class BatchMaker:
-    """The batch of a slot as a function of its sample numbers and seed.
+    """A batch as a function of its positions, its slot and the job's seed.
 
-    The number of loader processes changes nothing but speed. Close it to end them.
+    The number of loader processes changes only the speed. Close it to end them.
     """
 
-    def __init__(self, source: Source, seed: int) -> None:
-        self.source = source
+    def __init__(self, spec: DataSpec, seed: int) -> None:
+        self.spec = spec
         self.seed = seed
-        self._samples = _Samples(source.data)
+        self._samples = _Samples(spec.source)
         self._feed = _Feed()
         self._iterator: Iterator[list[Any]] | None = None
 
-    def make(self, indices: Indices, step: int, slot: int) -> Any:
+    def make(self, positions: Indices, step: int, slot: int) -> Any:
         """The collated batch."""
-        tensors = self.source.tensors
+        tensors = self.spec.tensors
         if tensors is not None:
-            where = torch.from_numpy(indices)
+            where = torch.from_numpy(positions)
             # The same numbers in the same layout; index_select takes half the time.
             return [t.index_select(0, where) if t.is_contiguous() else t[where] for t in tensors]
         base = slot_seed(self.seed, step, slot, "data")
-        requests = [((base + k) & 0x7FFFFFFFFFFFFFFF, int(i)) for k, i in enumerate(indices)]
-        if self.source.loader_workers:
-            return self.source.collate(self._fetch(requests))
-        return self.source.collate(self._samples.__getitems__(requests))
+        requests = [((base + k) & 0x7FFFFFFFFFFFFFFF, int(i)) for k, i in enumerate(positions)]
+        if self.spec.loader_workers:
+            return self.spec.collate(self._fetch(requests))
+        return self.spec.collate(self._samples.__getitems__(requests))
 
     def _fetch(self, requests: list[tuple[int, int]]) -> list[Any]:
         """Split one slot over the loader processes and gather it in order."""
-        workers = self.source.loader_workers
+        workers = self.spec.loader_workers
         if self._iterator is None:
             loader = DataLoader(
                 self._samples,
@@ -91,7 +94,7 @@ class BatchMaker:
             self._iterator = iter(loader)
         size = -(-len(requests) // workers)
         chunks = [requests[k : k + size] for k in range(0, len(requests), size)]
-        self._feed.pending.extend(chunks)
+        self._feed.add(chunks)
         samples: list[Any] = []
         arrived = 0
         while arrived < len(chunks):

@@ -1,4 +1,4 @@
-"""Random numbers as a function of the slot, in torch, numpy and random alike."""
+"""Seeds the generators of torch, numpy and random: random numbers are a function of the slot."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 def seed_all(seed: int) -> None:
     """Seed every generator that a training step may draw from, accelerators included.
 
-    What `torch.manual_seed` does, but for accelerators only once they are in use: before that it formats a stack trace
-    at each call and keeps it, which costs more than a small model's whole turn.
+    Does what `torch.manual_seed` does, but seeds accelerators only once they are in use: before that torch formats and
+    keeps a stack trace at each call, which costs more than a small model's whole turn.
     """
     seed_sample(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -26,7 +26,7 @@ def seed_all(seed: int) -> None:
 
 
 def seed_sample(seed: int) -> None:
-    """Seed what a data set may draw from; cheaper, since data are made on the CPU."""
+    """Seed the generators that a data set may draw from: cheaper, since data are made on the CPU."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     random.seed(seed)
@@ -34,7 +34,7 @@ def seed_sample(seed: int) -> None:
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Leave the generators as they were."""
+    """Restore the generators at the end of the block."""
     state, state_numpy, state_random = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield

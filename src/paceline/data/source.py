@@ -1,116 +1,52 @@
-"""A map-style data set, a batch size and a way to collate: taken from the user, or out of a DataLoader."""
+"""The source seam: samples by position."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-import torch
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    TensorDataset,
-    default_collate,
-)
 
-from paceline.errors import UsageError
+@runtime_checkable
+class Source(Protocol):
+    """A data set as a function of the position. An object with these members can be given to `job.batches`.
 
-Collate = Callable[[list[Any]], Any]
+    Every worker of a job must see the same length and the same samples. A source that is read by loader processes is
+    copied into them.
+    """
+
+    @property
+    def length(self) -> int:
+        """The number of samples; it does not change during a phase."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A name of the content: two sources with different samples should have different ones."""
+        ...
+
+    def read(self, positions: Sequence[int]) -> Sequence[Any]:
+        """The samples at `positions` (each in ``range(length)``), in that order. May block.
+
+        Random numbers come from torch, numpy and random only, which the caller has seeded: then the same positions
+        give the same samples in any process. An exception ends the job with its traceback.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where batches come from."""
+class DatasetSource:
+    """A map-style data set (with `__len__` and `__getitem__`) as a `Source`."""
 
     data: Any
     length: int
-    batch_size: int
-    collate: Collate
-    shuffle: bool
-    drop_last: bool
-    loader_workers: int
 
     @property
-    def tensors(self) -> Sequence[torch.Tensor] | None:
-        """The tensors to index at once, where that equals collating single samples."""
-        if type(self.data) is TensorDataset and self.collate is default_collate:
-            return self.data.tensors
-        return None
+    def fingerprint(self) -> str:
+        """Class and length: a data set has no name of its content, and reading samples may have side effects."""
+        kind = type(self.data)
+        return f"{kind.__module__}.{kind.__qualname__}:{self.length}"
 
-
-def open_source(
-    data: Any,
-    batch_size: int | None,
-    *,
-    shuffle: bool = True,
-    collate_fn: Collate | None = None,
-    drop_last: bool = False,
-    loader_workers: int = 0,
-) -> Source:
-    """Take `data` apart. A DataLoader brings its own batch size, order, collation and workers.
-
-    Raises:
-        UsageError: the data cannot be read by sample number, or a number makes no sense.
-    """
-    if isinstance(data, DataLoader):
-        return _from_loader(data, batch_size, loader_workers)
-    if isinstance(data, IterableDataset):
-        raise UsageError(
-            "an IterableDataset cannot be leased slot by slot: give a map-style Dataset (with __len__ and __getitem__)"
-        )
-    try:
-        length = len(data)
-    except TypeError:
-        raise UsageError(f"{type(data).__name__} has no length: give a map-style Dataset") from None
-    if batch_size is None:
-        raise UsageError("batch_size is needed: how many samples has one slot?")
-    batch_size = whole_number("batch_size", batch_size)
-    if batch_size < 1:
-        raise UsageError(f"batch_size must be at least 1, not {batch_size}")
-    if loader_workers < 0:
-        raise UsageError(f"loader_workers must not be negative, not {loader_workers}")
-    if length == 0:
-        raise UsageError("the data set is empty")
-    if drop_last and length < batch_size:
-        raise UsageError(
-            f"drop_last leaves nothing: {length} samples do not fill a slot of {batch_size}; use a smaller batch_size"
-        )
-    return Source(data, length, batch_size, collate_fn or default_collate, shuffle, drop_last, loader_workers)
-
-
-def whole_number(name: str, value: Any) -> int:
-    """`value` as an int, where it is one (numpy's included).
-
-    Raises:
-        UsageError: it is not.
-    """
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise UsageError(f"{name} must be a whole number, not {value!r}") from None
-
-
-def _from_loader(loader: DataLoader[Any], batch_size: int | None, loader_workers: int) -> Source:
-    if loader.batch_size is None or type(loader.batch_sampler).__name__ != "BatchSampler":
-        raise UsageError("a DataLoader with its own batch_sampler cannot be taken apart: pass its data set instead")
-    if isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement:
-        shuffle = True
-    elif isinstance(loader.sampler, SequentialSampler):
-        shuffle = False
-    else:
-        raise UsageError(
-            f"a DataLoader with a {type(loader.sampler).__name__} cannot be taken apart, since slots decide which "
-            "samples are read: pass its data set instead"
-        )
-    return open_source(
-        loader.dataset,
-        batch_size or loader.batch_size,
-        shuffle=shuffle,
-        collate_fn=loader.collate_fn,
-        drop_last=loader.drop_last,
-        loader_workers=loader_workers or loader.num_workers,
-    )
+    def read(self, positions: Sequence[int]) -> Sequence[Any]:
+        """The samples at `positions`, one by one."""
+        return [self.data[position] for position in positions]

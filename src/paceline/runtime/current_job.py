@@ -17,14 +17,14 @@ from paceline.config.load import WorkerEnv, worker_env
 from paceline.errors import JobError, TransportError, UsageError
 from paceline.messages import JobArgs, Register
 from paceline.runtime.rundir import RunDir
-from paceline.worker.preemption import Notice
+from paceline.worker.preemption import Preemption
 
 if TYPE_CHECKING:
     from paceline.transport.base import Port
     from paceline.worker.job import Job
 
-notice = Notice()
-"""Whether this process was told to leave; whoever runs the script gives it."""
+preemption = Preemption()
+"""Whether this process was told to leave; the role that runs the script requests it."""
 
 _current: Job | None = None
 _ever = False
@@ -113,7 +113,9 @@ def _clustered(env: WorkerEnv, args: JobArgs) -> Job:
 
         port = wrap(port, env.faults, env.name)
     intro = Register(1, "worker", env.name, os.getpid(), socket.gethostname(), None, args)
-    session = Session(port, intro, timeout_s=env.timeout_s, silent_s=beat.silent_s, find=run.coordinator, notice=notice)
+    session = Session(
+        port, intro, timeout_s=env.timeout_s, silent_s=beat.silent_s, find=run.coordinator, preemption=preemption
+    )
     beat.start()
 
     def end(failed: bool) -> None:

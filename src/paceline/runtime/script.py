@@ -13,7 +13,7 @@ from pathlib import Path
 from paceline.errors import ClusterLostError, JobError, JobRewoundError, TransportError, UsageError
 from paceline.runtime import current_job
 from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_COLLATERAL, EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
-from paceline.worker.preemption import Notice, Preempted
+from paceline.worker.preemption import Preempted, Preemption
 
 
 def run_script(script: str, arguments: list[str]) -> int:
@@ -21,15 +21,15 @@ def run_script(script: str, arguments: list[str]) -> int:
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:
-        heed_sigterm(current_job.notice)
+        heed_sigterm(current_job.preemption)
         error = _run(script)
-        if not current_job.notice.given:
-            current_job.notice.accept()  # from here on it is too late: the script has ended by itself
+        if not current_job.preemption.requested:
+            current_job.preemption.accept()  # from here on it is too late: the script has ended by itself
     except Preempted as late:
         error = late
-    if current_job.notice.given and (error is not None or not current_job.ever()):
+    if current_job.preemption.requested and (error is not None or not current_job.ever()):
         return _leave(error)
-    current_job.notice.accept()
+    current_job.preemption.accept()
     return _done(script) if error is None else _ended(script, error)
 
 
@@ -44,18 +44,18 @@ def _run(script: str) -> BaseException | None:
     return None
 
 
-def heed_sigterm(notice: Notice) -> None:
-    """From now on SIGTERM is a notice to leave; a second one ends this process at once."""
+def heed_sigterm(preemption: Preemption) -> None:
+    """From now on SIGTERM is a request to leave; a second one ends this process at once."""
     owner = os.getpid()
 
     def on_sigterm(number: int, _: object) -> None:
         if os.getpid() != owner:  # a loader process, forked from this one
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif notice.given:
+        elif preemption.requested:
             os._exit(EXIT_LEFT)
         else:
-            notice.give()
+            preemption.request()
 
     signal.signal(signal.SIGTERM, on_sigterm)
 

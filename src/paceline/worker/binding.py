@@ -1,4 +1,4 @@
-"""The user's model and optimizer as blocks: what a turn made of them, and where a version goes."""
+"""The script's model and optimizer as blocks: what a turn made of them, and where a version goes."""
 
 from __future__ import annotations
 
@@ -7,39 +7,23 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline.blocks.memcpy import address_of, compare, copy, flat, plain
 from paceline.blocks.tensors import DTYPES
 from paceline.core.layout import cut
 from paceline.errors import LoopError, UsageError
 from paceline.messages import BlockFrame
+from paceline.reducers.base import Carried, Made
+from paceline.reducers.push_buffers import PushBuffer
 from paceline.types import BlockSpec, Hyper, Kind, ModelSpec, OptimizerSpec
-from paceline.worker.hyperparameters import Numbers
-from paceline.worker.memcpy import address_of, compare, copy, flat, plain
+from paceline.worker.hyperparameters import Hyperparameters
 from paceline.worker.model_tensors import Entry, collect
-from paceline.worker.push_buffers import Room, Stage, StagePlan
 
-_MEMORISED = 64  # sets of absent tensors whose consequences are remembered
-
-
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """What follows from the set of `absent` tensors: the `blocks` that carry anything, and the `gaps` in them."""
-
-    absent: frozenset[int]
-    blocks: tuple[BlockSpec, ...]
-    gaps: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What a turn made: gradients and changed buffers by tensor, as the script left them."""
-
-    values: Mapping[int, torch.Tensor]
-    carried: Carried
+_CACHED = 64  # sets of absent tensors
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a block goes: `runs` of (offset in it, address, bytes). `later` are entries that need more than that."""
+    """Where a block goes: `runs` of (offset in it, address, bytes). `later` are entries that need another copy."""
 
     nbytes: int
     runs: list[tuple[int, int, int]]
@@ -50,7 +34,7 @@ class Binding:
     """Reads gradients out of a model and writes versions into it, in place. The script's objects stay its own."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, clip_norm: float | None) -> None:
-        self._numbers = Numbers(optimizer)
+        self._hyper = Hyperparameters(optimizer)
         if clip_norm is not None and not clip_norm > 0:
             raise UsageError(f"clip_norm must be positive, not {clip_norm}")
         self.model = model
@@ -70,15 +54,14 @@ class Binding:
         for entry in self._buffers:
             entry.shadow = entry.tensor.detach().clone()
         self._pushed = tuple(b for b in self.blocks if b.kind != Kind.FROZEN)
-        self._plan = StagePlan(self.spec.tensors, self._pushed)
         self._targets = [self._target(b) for b in self.blocks]
         self._dtypes = [e.tensor.dtype for e in self.entries]
         self._every = frozenset(range(len(self.entries)))
         self._carried: dict[frozenset[int], Carried] = {}
 
     def hyper(self) -> Hyper:
-        """The optimizer's numbers as they are now."""
-        return self._numbers.now()
+        """The optimizer's hyper-parameters as they are now."""
+        return self._hyper.now()
 
     # ------------------------------------------------------------ versions in
 
@@ -94,7 +77,7 @@ class Binding:
         return target
 
     def fill(self, frames: Sequence[BlockFrame], payload: Sequence[memoryview]) -> None:
-        """Put blocks of a version into the model. Nothing of `payload` is looked at afterwards."""
+        """Put blocks of a version into the model. Nothing of `payload` is read after the call."""
         later: dict[int, Entry] = {}
         for frame, content in zip(frames, payload, strict=True):
             target = self._targets[frame.block]
@@ -114,12 +97,12 @@ class Binding:
     # ------------------------------------------------------------ a turn
 
     def drop_gradients(self) -> None:
-        """No turn sees another one's."""
+        """Drop the gradients of this turn: the next one begins without."""
         for entry in self._weights:
             entry.tensor.grad = None
 
     def begin_turn(self) -> None:
-        """Every slot starts from the version's buffers and without gradients, whoever computes it."""
+        """Start from the version's buffers and without gradients, as every slot does in every worker."""
         for entry in self._weights:
             entry.tensor.grad = None
             entry.version = entry.tensor._version
@@ -127,12 +110,8 @@ class Binding:
             if entry.current() is not entry.tensor:
                 entry.owner._buffers[entry.leaf] = entry.tensor
             assert entry.shadow is not None
-            # Not only where the version counter moved: batch_norm writes its statistics without telling it.
+            # Also where torch's version counter has not moved: batch_norm writes its statistics without raising it.
             entry.tensor.data.copy_(entry.shadow)
-
-    def restore(self) -> None:
-        """Undo what a validation did to buffers."""
-        self.begin_turn()
 
     @property
     def has_gradient(self) -> bool:
@@ -140,7 +119,7 @@ class Binding:
         return any(e.tensor.grad is not None for e in self.parameters)
 
     def check_untouched(self) -> None:
-        """Weights change between turns only.
+        """Check that the script changed no weights: only the job does, between turns.
 
         Raises:
             LoopError: the loop wrote to a parameter (where torch lets us see it).
@@ -162,7 +141,7 @@ class Binding:
                 )
 
     def made(self) -> Made | None:
-        """What this turn made, None where it made no gradient.
+        """What this turn made; None if it made no gradient.
 
         Raises:
             LoopError: a gradient or a buffer is not of the kind that can be sent.
@@ -186,18 +165,14 @@ class Binding:
     def _carry(self, absent: frozenset[int]) -> Carried:
         blocks = tuple(b for b in self._pushed if any(p.tensor not in absent for p in b.pieces))
         gaps = {p.tensor for b in blocks for p in b.pieces if p.tensor in absent}
-        if len(self._carried) >= _MEMORISED:
+        if len(self._carried) >= _CACHED:
             self._carried.clear()
         carried = self._carried[absent] = Carried(absent, blocks, tuple(sorted(gaps)))
         return carried
 
     # ------------------------------------------------------------ versions and gradients out
 
-    def new_stage(self, room: Room) -> Stage:
-        """Memory for one push of all that a turn may change."""
-        return Stage(self._plan, room)
-
-    def write_all(self, made: Made, into: Stage) -> None:
+    def write_all(self, made: Made, into: PushBuffer) -> None:
         """Copy everything that the turn made."""
         for number, value in made.values.items():
             if plain(value, self._dtypes[number]):
@@ -208,49 +183,47 @@ class Binding:
         for number in made.carried.gaps:
             self._bridge(number, into.places[number], slice(None))
 
-    def write(self, made: Mapping[int, torch.Tensor], into: Stage, blocks: Iterable[BlockSpec]) -> None:
-        """Copy the part of `made`, by tensor, that lies in `blocks`."""
-        values: dict[int, torch.Tensor] = {}
+    def write(self, values: Mapping[int, torch.Tensor], into: PushBuffer, blocks: Iterable[BlockSpec]) -> None:
+        """Copy the part of `values`, by tensor number, that lies in `blocks`."""
+        plain_values: dict[int, torch.Tensor] = {}
         for block in blocks:
             dtype, base = DTYPES[block.dtype], into.addresses[block.index]
             size = dtype.itemsize
             for piece in block.pieces:
-                if piece.tensor not in made:
+                if piece.tensor not in values:
                     run = slice(piece.start, piece.start + piece.numel)
                     self._bridge(piece.tensor, into.places[piece.tensor].view(-1)[run], run)
                     continue
-                value = values.get(piece.tensor)
+                value = plain_values.get(piece.tensor)
                 if value is None:
-                    value = values[piece.tensor] = flat(made[piece.tensor], dtype)
+                    value = plain_values[piece.tensor] = flat(values[piece.tensor], dtype)
                 place = base + piece.offset * size
                 copy(place, value.data_ptr() + piece.start * size, piece.numel * size)
 
-    def holds(self, stage: Stage, block: BlockSpec, made: Mapping[int, torch.Tensor]) -> bool:
-        """Whether a block in `stage` has the bits of `made`. A write through `.data` leaves no other trace."""
-        dtype, base = DTYPES[block.dtype], stage.addresses[block.index]
+    def holds(self, buffer: PushBuffer, block: BlockSpec, values: Mapping[int, torch.Tensor]) -> bool:
+        """Whether `block` in `buffer` has the bits of `values`. A write through `.data` leaves no other trace."""
+        dtype, base = DTYPES[block.dtype], buffer.addresses[block.index]
         for piece in block.pieces:
-            if piece.tensor not in made:
+            if piece.tensor not in values:
                 return False
-            value = flat(made[piece.tensor], dtype)
+            value = flat(values[piece.tensor], dtype)
             place = base + piece.offset * dtype.itemsize
             if compare(place, value.data_ptr() + piece.start * dtype.itemsize, piece.numel * dtype.itemsize):
                 return False
         return True
 
     def _bridge(self, number: int, place: torch.Tensor, run: slice) -> None:
-        """Fill the place of a tensor that is absent."""
+        """Fill the place of an absent tensor so that it changes nothing."""
         entry = self.entries[number]
         if entry.spec.kind == Kind.PARAMETER:
             place.fill_(-0.0)  # x + -0.0 is x for every x, signs of zero included
         else:
             place.copy_(entry.flat[run].view(place.shape))
 
-    def initial(self, room: Room) -> Stage:
-        """The weights and buffers as they are, frozen ones included: they become version 0."""
-        stage = Stage(StagePlan(self.spec.tensors, self.blocks), room)
-        for number, place in stage.places.items():
-            place.copy_(self.entries[number].tensor.detach())
-        return stage
+    def initial(self) -> Made:
+        """The weights and buffers as they are, frozen ones included."""
+        values = {entry.number: entry.tensor.detach() for entry in self.entries}
+        return Made(values, Carried(frozenset(), tuple(self.blocks), ()))
 
 
 def _changed(entry: Entry) -> torch.Tensor | None:

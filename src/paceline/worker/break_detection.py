@@ -12,7 +12,7 @@ def left_by_break(frame: FrameType | None) -> bool:
     """Whether `frame`, which has just dropped its loop's iterator, did so by `break` or `return`.
 
     Both pop the iterator with an instruction of their own, while an exception leaves the frame at the instruction
-    that raised. False means: not known.
+    that raised. False means that it is not known.
     """
     if frame is None or frame.f_lasti < 0:
         return False

@@ -1,4 +1,4 @@
-"""The user's optimizer as numbers: a known class, and its hyper-parameters as they are now."""
+"""The hyper-parameters of the script's optimizer, as numbers that travel."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from paceline.errors import UsageError
 from paceline.types import Hyper
 
 
-class Numbers:
-    """Reads the hyper-parameters of an optimizer that can run on servers.
+class Hyperparameters:
+    """Reads the hyper-parameters of an optimizer.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the optimizer cannot run on servers.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -26,7 +26,7 @@ class Numbers:
         self._hyper: Hyper = ()
 
     def now(self) -> Hyper:
-        """The numbers of every param group; the same object while nothing was assigned."""
+        """The hyper-parameters of every param group; the same object while the script assigned none."""
         optimizer = self._optimizer
         keys = optimizer.defaults
         raw = [group[k] for group in optimizer.param_groups for k in keys]
@@ -34,7 +34,7 @@ class Numbers:
             return self._hyper
         kind = type(optimizer).__name__
         self._hyper = tuple({k: _number(kind, k, group[k]) for k in keys} for group in optimizer.param_groups)
-        # What can be written in place would change without becoming another object: it is read each time.
+        # Tensors and lists can change in place, without becoming another object: they are read each time.
         self._seen = [] if any(isinstance(v, torch.Tensor | list) for v in raw) else raw
         return self._hyper
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from paceline.data.loader import BatchMaker
-from paceline.data.source import Collate, open_source, whole_number
+from paceline.data.batch_source import LocalBatches
+from paceline.data.data_spec import Collate, open_data, whole_number
 from paceline.errors import JobError, JobRewoundError, LoopError, UsageError
 from paceline.messages import (
     Bye,
@@ -28,15 +28,20 @@ from paceline.messages import (
     Stop,
     ValidatorSpec,
 )
+from paceline.reducers.base import Reducer
+from paceline.reducers.servers import ServersReducer
 from paceline.types import PhaseSpec
 from paceline.worker.binding import Binding
-from paceline.worker.loop import SendAhead, Turns
-from paceline.worker.optimizer_hook import Replay, attach, refuse_others
+from paceline.worker.loop import Loop
+from paceline.worker.optimizer_hook import attach, refuse_others
 from paceline.worker.save_model import save_model
+from paceline.worker.scheduler_replay import SchedulerReplay
 from paceline.worker.session import Session
-from paceline.worker.validation import Metric, Validator
+from paceline.worker.turn import ScriptTurn, SendAhead
+from paceline.worker.validation import Metric, Validator, Validators
 
 M = TypeVar("M", bound=Metric)
+MakeReducer = Callable[[Session, Binding], Reducer]
 
 
 class Job:
@@ -49,12 +54,15 @@ class Job:
         close: Callable[[bool], None],
         *,
         send_ahead: SendAhead = lambda nbytes, addresses: False,
+        make_reducer: MakeReducer = ServersReducer,
     ) -> None:
         self._session = session
         self._args = args
         self._close = close
-        self._turns = Turns(session, args.seed, send_ahead)
-        self._binding: Binding | None = None
+        self._send_ahead = send_ahead
+        self._make_reducer = make_reducer
+        self._validators = Validators(args.seed)
+        self._loop: Loop | None = None
         self._guard: Any = None
         self._closed = False
         self._saves = 0
@@ -64,22 +72,22 @@ class Job:
     @property
     def step(self) -> int:
         """The step whose slot this turn computes; after a loop, the number of steps done."""
-        return self._turns.step
+        return 0 if self._loop is None else self._loop.step
 
     @property
     def epoch(self) -> int:
         """The epoch of the current step."""
-        return self._turns.epoch
+        return 0 if self._loop is None else self._loop.epoch
 
     @property
     def lead(self) -> bool:
-        """True in one live worker: for printing and the like. Another one takes over when it is lost."""
+        """True in one live worker, for printing and the like. When that worker is lost, it is true in another one."""
         return self._session.core.turn.lead
 
     @property
     def metrics(self) -> Mapping[str, float]:
         """The newest validation results, as of the end of the last loop."""
-        return dict(self._turns.metrics)
+        return {} if self._loop is None else dict(self._loop.metrics)
 
     def prepare(
         self,
@@ -97,14 +105,23 @@ class Job:
             UsageError: something in them cannot be trained here; the message names the remedy.
         """
         self._check_open()
-        if self._binding is not None:
+        if self._loop is not None:
             raise UsageError("prepare() was called before: a job trains one model with one optimizer")
         binding = Binding(model, optimizer, clip_norm)
-        replay = Replay(scheduler, binding) if scheduler is not None else None
-        attach(optimizer, self._turns.seal)
-        self._guard = refuse_others(lambda: self._turns.in_turn)
-        self._binding = binding
-        self._turns.prepare(binding, replay)
+        replay = SchedulerReplay(scheduler, binding) if scheduler is not None else None
+        reducer = self._make_reducer(self._session, binding)
+        turn = ScriptTurn(self._session, binding, replay, reducer)
+        attach(optimizer, turn.seal)
+        self._guard = refuse_others(lambda: turn.grant is not None)
+        self._loop = Loop(
+            self._session,
+            binding,
+            reducer,
+            turn,
+            self._validators,
+            seed=self._args.seed,
+            send_ahead=self._send_ahead,
+        )
         prepared = self._session.ask(lambda req: Prepare(req, binding.spec), Prepared)
         self._session.place(prepared)
         return (model, optimizer) if scheduler is None else (model, optimizer, scheduler)
@@ -128,11 +145,11 @@ class Job:
     def evaluate(self, metric: Metric, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
         """Run `metric` on `data` now, shared by all workers, outside of a loop; every worker must call it."""
         self._check_open()
-        if self._binding is None:
+        if self._loop is None:
             raise UsageError("nothing to evaluate: call job.prepare(model, optimizer) first")
         validator = self._declare(metric, data, batch_size, 0)
         try:
-            over = self._turns.next_task(evaluation=validator.number)
+            over = self._loop.next_task(evaluation=validator.number)
         finally:
             validator.batches.close()
         assert isinstance(over, EvalOver)
@@ -141,14 +158,11 @@ class Job:
     def _declare(self, metric: Metric, data: Any, batch_size: int | None, every: int) -> Validator:
         self._check_open()
         size = batch_size or (None if hasattr(data, "batch_size") else 256)
-        source = open_source(data, size, shuffle=False)
-        name = getattr(metric, "__name__", type(metric).__name__)
-        declared = self._turns.validators
-        validator = Validator(len(declared), name, metric, BatchMaker(source, self._args.seed))
-        declared.append(validator)
-        spec = ValidatorSpec(validator.number, name, every, source.length, source.batch_size)
-        self._session.ask(lambda req: Declare(req, spec), Ok)
-        self._session.core.declare(len(declared))
+        spec = open_data(data, size, shuffle=False)
+        validator = self._validators.declare(metric, spec)
+        declared = ValidatorSpec(validator.number, validator.name, every, spec.length, spec.batch_size)
+        self._session.ask(lambda req: Declare(req, declared), Ok)
+        self._session.core.declare(len(self._validators))
         return validator
 
     def batches(
@@ -165,11 +179,12 @@ class Job:
     ) -> Iterator[Any]:
         """Iterate over leased slots: one batch a turn, until all epochs are committed by the job as a whole.
 
-        `slots` micro-batches of `batch_size` make one step; not given, there is one per worker. Leaving the loop by
+        `data` is a map-style Dataset, a DataLoader or a `Source` (paceline.data.source). `slots` micro-batches of
+        `batch_size` make one step; if it is not given, there is one for each worker. Leaving the loop by
         `break` ends the job at the last committed version. After the loop the model holds the loop's final version.
         """
         self._check_open()
-        if self._binding is None:
+        if self._loop is None:
             raise UsageError("call job.prepare(model, optimizer) before job.batches(...)")
         slots = None if slots is None else whole_number("slots", slots)
         if slots is not None and slots < 1:
@@ -177,7 +192,7 @@ class Job:
         epochs = whole_number("epochs", epochs)
         if epochs < 0:
             raise UsageError(f"epochs must not be negative, not {epochs}")
-        source = open_source(
+        spec = open_data(
             data,
             batch_size,
             shuffle=shuffle,
@@ -185,60 +200,59 @@ class Job:
             drop_last=drop_last,
             loader_workers=loader_workers,
         )
-        number = self._turns.phase + 1
+        number = self._loop.phase + 1
         if number > 0:
-            self._binding.check_untouched()
-        phase = PhaseSpec(number, source.length, source.batch_size, slots, epochs, source.shuffle, source.drop_last)
-        return self._turns.loop(phase, BatchMaker(source, self._args.seed))
+            self._loop.binding.check_untouched()
+        phase = PhaseSpec(number, spec.length, spec.batch_size, slots, epochs, spec.shuffle, spec.drop_last)
+        return self._loop.run(phase, LocalBatches(spec, self._args.seed))
 
     def log(self, **values: Any) -> None:
         """Record numbers of this turn; the job shows their mean over the step's slots."""
-        turns = self._turns
-        if not turns.in_turn or turns.sealed:
+        if self._loop is None or not self._loop.turn.is_open:
             raise LoopError("job.log() belongs in a turn, before optimizer.step(): its values travel with the seal")
         for name, value in values.items():
             if isinstance(value, torch.Tensor) and value.numel() == 1:
-                turns.logged[name] = value.detach()
+                self._loop.turn.log(name, value.detach())
             elif isinstance(value, numbers.Real):
-                turns.logged[name] = float(value)
+                self._loop.turn.log(name, float(value))
             else:
                 raise UsageError(f"log({name}=…) takes one number, not {value!r}")
 
     def stop(self, reason: str = "stopped by the script") -> None:
-        """End the job after the current step."""
+        """End the job after the current step, for all workers."""
         self._check_open(in_loop=True)
-        grant = self._turns.grant
-        step = grant.step if grant is not None else self._turns.step - 1
+        grant = None if self._loop is None else self._loop.turn.grant
+        step = grant.step if grant is not None else self.step - 1
         self._session.ask(lambda req: Stop(req, str(reason), step), Ok)
 
     def save(self, path: str | Path) -> None:
         """Write the model's `state_dict` as safetensors: one worker does it, the others wait until it is done."""
         self._check_open()
-        if self._binding is None:
+        if self._loop is None:
             raise UsageError("nothing to save: call job.prepare(model, optimizer) first")
         self._saves += 1  # workers run the same script: the n-th call of each is the same save
         key = f"save {self._saves} {Path(path)}"
         if self._session.ask(lambda req: Claim(req, key), Claimed).mine:
-            save_model(self._binding.model, Path(path))
+            save_model(self._loop.binding.model, Path(path))
             self._session.ask(lambda req: ClaimDone(req, key), Ok)
 
     def _check_open(self, *, in_loop: bool = False) -> None:
-        """Every call on the job comes by here; the first one after a loop that was left settles that."""
+        """Every call on the job checks this. The first one after a dropped loop ends the job, as `break` does."""
         if self._closed:
             raise UsageError("this job is closed: call paceline.join() again")
-        self._session.notice.check()  # a worker that was told to leave does nothing more, and does not end the job
-        if self._turns.looping and not in_loop:
-            if not self._turns.left:
+        self._session.preemption.check()  # a worker that was told to leave does not end the job
+        if self._loop is not None and self._loop.is_looping and not in_loop:
+            if not self._loop.is_dropped:
                 raise LoopError(
                     "this cannot be done inside of a turn: call it before or after the loop. If the loop was left by "
                     "break, loop over job.batches(...) directly, or close the iterator that you keep (it.close())"
                 )
-            self._turns.end_job()
+            self._loop.end_job()
 
     # ------------------------------------------------------------ the end
 
     def fail(self, trace: str) -> None:
-        """Tell everyone that this worker's script raised."""
+        """Tell the coordinator that this worker's script raised: the job fails with this traceback."""
         if not self._closed:
             self._session.ask(lambda req: Failed(req, "script", trace), Ok)
 
@@ -246,32 +260,32 @@ class Job:
         """Leave the job. Idempotent; `paceline run` does it at the end of the script.
 
         Raises:
-            JobRewoundError: the job went back to before this worker's place in the script.
+            JobRewoundError: the job was rewound to before the loop that this worker is in.
         """
         if self._closed:
             return
         self._closed = True
         try:
-            self._say_goodbye(failed)
+            self._leave(failed)
         except JobRewoundError:
             failed = True
             raise
         except JobError:
             failed = True
         finally:
-            for validator in self._turns.validators:
-                validator.batches.close()
-            self._turns.close()
+            self._validators.close()
+            if self._loop is not None:
+                self._loop.turn.close()
             if self._guard is not None:
                 self._guard.remove()
             self._close(failed)
 
-    def _say_goodbye(self, failed: bool) -> None:
-        if self._session.notice.given:
+    def _leave(self, failed: bool) -> None:
+        if self._session.preemption.requested:
             self._session.leave()
         elif not failed:
-            if self._turns.looping:
-                self._turns.end_job()
+            if self._loop is not None and self._loop.is_looping:
+                self._loop.end_job()
             self._session.ask(Bye, Ok)
 
     def __enter__(self) -> Job:

@@ -1,4 +1,4 @@
-"""The tensors of a user's model, one by one: where each lives, and what it was at the version held."""
+"""The tensors of the script's model: where each lives, and its state at the version held."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRAINED = (Kind.PARAMETER, Kind.FROZEN)
 
 @dataclass(slots=True)
 class Entry:
-    """One tensor of the model. `shadow` is the state at the version held, for buffers that a slot may change."""
+    """One tensor of the model. `shadow` is its state at the version held, for buffers that a turn may change."""
 
     number: int
     spec: TensorSpec

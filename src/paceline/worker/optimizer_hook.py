@@ -1,8 +1,7 @@
-"""`optimizer.step()` becomes the seal of a turn; a prepared scheduler is replayed by step."""
+"""`optimizer.step()` of the prepared optimizer seals the turn; other optimizers are refused in the loop."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
@@ -11,14 +10,16 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from paceline.errors import LoopError, UsageError
-from paceline.worker.binding import Binding
 
 
 def attach(optimizer: torch.optim.Optimizer, seal: Callable[[bool], None]) -> None:
-    """From now on `optimizer.step()` calls ``seal(skipped)``: the weights change between turns, on the servers.
+    """Make `optimizer.step()` call ``seal(skipped)``: weights change between turns, where the slots of a step meet.
 
-    A GradScaler hands its verdict to optimizers that say they understand it; this one does, so a skipped step
-    seals the slot empty.
+    A GradScaler passes its verdict to optimizers that support it. This one does, so a skipped step seals the slot
+    empty.
+
+    Raises:
+        UsageError: the optimizer is prepared already.
     """
     if getattr(optimizer, "_paceline", False):
         raise UsageError("this optimizer is prepared already")
@@ -40,9 +41,9 @@ def attach(optimizer: torch.optim.Optimizer, seal: Callable[[bool], None]) -> No
 
 
 def refuse_others(in_turn: Callable[[], bool]) -> Any:
-    """While `in_turn`, no optimizer but the prepared one may step; returns a handle with `remove`.
+    """Refuse the step of any optimizer but the prepared one while `in_turn`; returns a handle with `remove`.
 
-    What another one trains would be this worker's own, and depend on which slots it happened to compute.
+    A second optimizer would train this worker's own copy, with a result that depends on the slots it happened to get.
     """
 
     def refuse(optimizer: Any, *_: object) -> None:
@@ -56,7 +57,7 @@ def refuse_others(in_turn: Callable[[], bool]) -> Any:
 
 
 def _unscale(optimizer: Any) -> bool:
-    """Undo a GradScaler's factor where it has not been undone; True if the scaler says to skip the step."""
+    """Divide gradients by a GradScaler's factor, unless it has done so; True if the scaler says to skip the step."""
     found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
     if found is not None and bool(found):
         return True
@@ -74,50 +75,3 @@ def _refuse_state(*_: object, **__: object) -> Any:
 
 def _refuse_group(*_: object, **__: object) -> Any:
     raise LoopError("the servers know the param groups by now: add them before job.prepare(model, optimizer)")
-
-
-class Replay:
-    """A prepared scheduler as a function of the step: any worker can be at any step, also an earlier one again."""
-
-    def __init__(self, scheduler: Any, binding: Binding) -> None:
-        if scheduler.optimizer is not binding.optimizer:
-            raise UsageError("the scheduler belongs to another optimizer")
-        if "metrics" in getattr(scheduler.step, "__code__", _NO_CODE).co_varnames[:2]:
-            raise UsageError(
-                f"{type(scheduler).__name__} needs a metric at each step and cannot be replayed: set the learning "
-                "rate between phases instead"
-            )
-        # The servers take the steps: a worker whose first turn is a later one has not been idle, as torch would warn.
-        binding.optimizer._opt_called = True
-        self._scheduler = scheduler
-        self._groups = binding.optimizer.param_groups
-        self._step = scheduler.step
-        self._initial = (copy.deepcopy(scheduler.state_dict()), self._numbers())
-        self._at = 0
-        scheduler.step = self._refuse
-
-    def _numbers(self) -> list[dict[str, Any]]:
-        return [{k: copy.copy(v) for k, v in group.items() if k != "params"} for group in self._groups]
-
-    def seek(self, step: int) -> None:
-        """Bring the hyper-parameters to those of `step`: the scheduler has stepped exactly that often."""
-        if step < self._at:
-            state, numbers = copy.deepcopy(self._initial)
-            self._scheduler.load_state_dict(state)
-            for group, values in zip(self._groups, numbers, strict=True):
-                group.update(values)
-            self._at = 0
-        while self._at < step:
-            self._step()
-            self._at += 1
-
-    @staticmethod
-    def _refuse(*_: object, **__: object) -> None:
-        raise LoopError("the job steps a prepared scheduler itself, once a step: remove scheduler.step() from the loop")
-
-
-class _NoCode:
-    co_varnames: tuple[str, ...] = ()
-
-
-_NO_CODE = _NoCode()

@@ -1,4 +1,4 @@
-"""Blocks leave while backward still runs: when that pays, and what is sent when."""
+"""Hands gradients to the reducer while backward still runs: when that pays, and which blocks when."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from typing import Any
 
 import torch
 
+from paceline.reducers.base import Reducer
 from paceline.types import BlockSpec, Kind
 from paceline.worker.binding import Binding
-from paceline.worker.pushes import Pushes
 
 SMALLEST_NBYTES = 8 << 20
 """Gradients smaller than this are sent at the seal: messages would cost more than the overlap gains."""
 
-_GROUP_NBYTES = 4 << 20  # sent in one message a server, at most
-_GROUPS = 8  # in a model that is smaller than so many of them
-_PATIENCE = 8  # turns in which something had to be sent twice
+_GROUP_NBYTES = 4 << 20  # offered at once, at most
+_GROUPS = 8  # offers of a model that is smaller than so many full ones
 
 
 def pays(nbytes: int, addresses: Iterable[str], cores: int, busy: int) -> bool:
-    """Whether to send gradients of `nbytes` ahead to servers at `addresses`, where workers keep `busy` of the `cores`.
+    """Whether to send gradients of `nbytes` ahead to servers at `addresses`, while workers keep `busy` of the `cores`.
 
-    What is sent ahead must be compared with the final gradient at the seal, since a script may change it unseen. That
-    time is won back only if the server's work runs beside backward: on another host, or on a core that no worker uses.
+    The seal must compare what was sent ahead with the final gradient, since a script may change it unseen. That time
+    is won back only if the server works beside backward: on another host, or on a core that no worker uses.
     """
     return nbytes >= SMALLEST_NBYTES and (cores > busy or not all(map(_is_here, addresses)))
 
@@ -36,17 +35,16 @@ def _is_here(address: str) -> bool:
 
 
 class Overlap:
-    """Watches the gradients of a model appear, and sends the blocks that are complete. Close it to stop watching.
+    """Watches the gradients of a model appear, and offers the complete blocks to a reducer. Close it to stop.
 
-    `active` says whether the script is in the part of a turn in which gradients count. A script whose gradients change
-    after backward, turn after turn (by clipping, say), is left alone after a while.
+    `is_open` says whether the script is in the part of a turn in which gradients count. It closes itself once the
+    reducer wants no offers: the script changes its gradients after backward (by clipping, say), turn after turn.
     """
 
-    def __init__(self, binding: Binding, pushes: Pushes, active: Callable[[], bool]) -> None:
-        self._pushes = pushes
-        self._active = active
+    def __init__(self, binding: Binding, reducer: Reducer, is_open: Callable[[], bool]) -> None:
+        self._reducer = reducer
+        self._is_open = is_open
         self._thread = threading.get_ident()
-        self._regrets = 0
         self._entries = binding.entries
         trained = [b for b in binding.blocks if b.kind == Kind.PARAMETER]
         self._group_nbytes = min(_GROUP_NBYTES, sum(b.nbytes for b in trained) // _GROUPS)
@@ -60,7 +58,7 @@ class Overlap:
         self._ready: list[BlockSpec] = []
         self._nbytes = 0
         self._handles: list[Any] = [
-            e.tensor.register_post_accumulate_grad_hook(partial(self._made, e.number))  # type: ignore[no-untyped-call]
+            e.tensor.register_post_accumulate_grad_hook(partial(self._on_gradient, e.number))  # type: ignore[no-untyped-call]
             for e in binding.parameters
             if e.tensor.requires_grad
         ]
@@ -72,12 +70,10 @@ class Overlap:
         self._ready.clear()
         self._nbytes = 0
 
-    def sealed(self) -> None:
-        """A turn was sealed: was it worth it?"""
-        if self._pushes.resent:
-            self._regrets += 1
-            if self._regrets >= _PATIENCE:
-                self.close()
+    def end(self) -> None:
+        """A turn was sealed."""
+        if not self._reducer.wants_offers:
+            self.close()
 
     def close(self) -> None:
         """Stop watching."""
@@ -85,9 +81,9 @@ class Overlap:
             handle.remove()
         self._handles.clear()
 
-    def _made(self, number: int, tensor: torch.Tensor) -> None:
-        """The gradient of a parameter is there. A second backward may add to it: the seal notices."""
-        if number in self._seen or not self._active() or threading.get_ident() != self._thread:
+    def _on_gradient(self, number: int, tensor: torch.Tensor) -> None:
+        """A parameter has its gradient. A second backward may add to it: the seal compares."""
+        if number in self._seen or not self._is_open() or threading.get_ident() != self._thread:
             return
         self._seen.add(number)
         for block in self._of.get(number, ()):
@@ -96,9 +92,9 @@ class Overlap:
                 self._ready.append(block)
                 self._nbytes += block.nbytes
         if self._nbytes >= self._group_nbytes:
-            self._send()
+            self._offer()
 
-    def _send(self) -> None:
+    def _offer(self) -> None:
         values = self._values()
         if values is not None:
             group: list[BlockSpec] = []
@@ -107,15 +103,15 @@ class Overlap:
                 group.append(block)
                 nbytes += block.nbytes
                 if nbytes >= self._group_nbytes:
-                    self._pushes.send_ahead(values, group)
+                    self._reducer.offer(values, group)
                     group, nbytes = [], 0
             if group:
-                self._pushes.send_ahead(values, group)
+                self._reducer.offer(values, group)
         self._ready.clear()
         self._nbytes = 0
 
     def _values(self) -> Mapping[int, torch.Tensor] | None:
-        """The gradients of what is ready; None if one of them went away again, or is not dense."""
+        """The gradients of the blocks that are ready; None if one of them is gone again, or not dense."""
         values = {}
         for number in {p.tensor for b in self._ready for p in b.pieces}:
             grad = self._entries[number].tensor.grad

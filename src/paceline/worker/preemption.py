@@ -1,4 +1,4 @@
-"""A notice to leave, such as SIGTERM before a machine is taken away, and when it may interrupt."""
+"""A request to leave, such as SIGTERM before a machine is taken away, and when it may interrupt."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ class Preempted(BaseException):
     """This worker was told to leave. Raised in the script, whose `finally` blocks then run; not an error."""
 
 
-class Notice:
-    """At most one notice. In the script's own code it interrupts at once, by `Preempted`.
+class Preemption:
+    """At most one request to leave. In the script's own code it interrupts at once, by `Preempted`.
 
-    Within ``with notice:`` something is half done: the notice waits for `check`, or for the end of the block. Every
-    later use raises again, so a script that swallows the exception gets no further. Belongs to the main thread, where
-    signal handlers run.
+    Within ``with preemption:`` the request waits for `check`, or for the end of the block: what is done there is done
+    whole. Every later use raises again, so a script that swallows the exception gets no further. Belongs to the main
+    thread, where signal handlers run.
     """
 
     def __init__(self) -> None:
-        self.given = False
+        self.requested = False
         self._accepted = False
         self._depth = 0
 
-    def give(self) -> None:
-        """The notice arrives, between any two instructions."""
-        self.given = True
+    def request(self) -> None:
+        """Ask the worker to leave; may be called between any two instructions."""
+        self.requested = True
         if self._depth == 0:
             self.check()
 
     def accept(self) -> None:
-        """The worker is leaving, or has nothing left to do: nothing is interrupted any more."""
+        """The worker leaves, or its script has ended: nothing is interrupted any more."""
         self._accepted = True
 
     def check(self) -> None:
-        """Nothing is half done here.
+        """A place at which the worker may be interrupted.
 
         Raises:
-            Preempted: a notice was given.
+            Preempted: the worker was asked to leave.
         """
-        if self.given and not self._accepted:
+        if self.requested and not self._accepted:
             raise Preempted
 
     def __enter__(self) -> None:

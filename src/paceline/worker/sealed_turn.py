@@ -1,4 +1,4 @@
-"""A turn whose gradients are still in the worker's memory: if its slot comes back, it need not be computed again."""
+"""The turn that was sealed last: if its slot is leased to this worker again, it is not computed again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.types import Hyper
 
 
 class SealedTurn(NamedTuple):
-    """The turn of `grant`, computed on `version` (-1 if it was not one), and what was reported of it."""
+    """The turn of `grant`, computed on `version` (-1 if blocks of several were read), and its report."""
 
     grant: Grant
     version: int
@@ -20,11 +20,11 @@ class SealedTurn(NamedTuple):
 
     @property
     def report(self) -> tuple[float, Hyper, dict[str, float], float]:
-        """Weight, hyper-parameters, what was logged, and how long it took."""
+        """Weight, hyper-parameters, logged values and duration."""
         return self.weight, self.hyper, self.logs, self.seconds
 
     def is_of(self, grant: Grant) -> bool:
-        """Whether `grant` is another lease of the same slot: on the same version, it would be computed to the bit."""
+        """Whether `grant` is a lease of the same slot: on the same version, it would give the same bits."""
         mine = self.grant
         return self.version >= 0 and (mine.segment, mine.incarnation, mine.step, mine.slot) == (
             grant.segment,

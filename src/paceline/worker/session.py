@@ -1,9 +1,10 @@
-"""A worker's conversation: one port, one core, and blocking waits that always end."""
+"""A worker's session: one port, one core, and waits that block the script and always end."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar, cast
 
@@ -32,7 +33,7 @@ from paceline.messages import Abort, Bye, Message, Ok, Prepared, Push, Refused, 
 from paceline.transport.base import Delivery, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId
 from paceline.wire.headers import decode_header, encode_header
-from paceline.worker.preemption import Notice
+from paceline.worker.preemption import Preemption
 
 Reply = TypeVar("Reply", bound=Message)
 _POLL_S = 0.2
@@ -41,12 +42,12 @@ _BYE_S = 3.0
 
 
 class Session:
-    """Everything a worker says and hears goes through here. Not thread-safe.
+    """All messages of a worker go through here. Not thread-safe.
 
-    `silent_s` tells for how long the coordinator has been silent (0 where it lives in this process); a wait ends with
-    a named error once that exceeds `timeout_s`, and with the job's own error once the job has failed. Until then a
-    coordinator may go away and come back, at the address that `find` gives: it is told who this is and what it holds,
-    and what was asked is asked again. A `notice` to leave ends a wait, too, between two events.
+    `silent_s` tells for how long the coordinator has been silent (0 where it lives in this process). A wait ends with
+    `DeadlineError` once that exceeds `timeout_s`, and with the job's own error once the job has failed. Until then a
+    coordinator may go away and come back, at the address that `find` gives: the worker registers with what it holds,
+    and repeats its requests. A request to leave (`preemption`) ends a wait, too, between two events.
     """
 
     def __init__(
@@ -57,49 +58,48 @@ class Session:
         timeout_s: float,
         silent_s: Callable[[], float] = lambda: 0.0,
         find: Find | None = None,
-        notice: Notice | None = None,
+        preemption: Preemption | None = None,
     ) -> None:
         self.port = port
         self.core = WorkerCore(introduction)
         self.timeout_s = timeout_s
         self.silent_s = silent_s
-        self.notice = Notice() if notice is None else notice
-        self.on_fill: Callable[[Fill], None] = lambda fill: None
-        self.on_push: Callable[[Push, Delivery], None] = lambda push, delivery: None
+        self.preemption = Preemption() if preemption is None else preemption
         self._find = find
         self._redial: Redial | None = None
         self._registered_at: NodeId | None = None
         self._servers: dict[NodeId, str] = {}
         self._reachability = ServerReachability(REACH_S)
-        self._refused: str | None = None
+        self._last_down: str | None = None
         self._next_tick = 0.0
         self._awaiting: int | None = None
         self._reply: Message | None = None
-        self._say_at = 0.0
+        self._resend_at = 0.0
+        self._fills: deque[Fill] = deque()
+        self._deliveries: dict[int, list[Delivery]] = {}
 
     @property
     def coordinator(self) -> NodeId | None:
-        """Who speaks for the job, while there is a session."""
+        """The coordinator's identity, while there is a session with it."""
         return None if self._redial is None else self._redial.peer
 
     # ------------------------------------------------------------ connecting
 
     def open(self, address: str) -> Welcome:
         """Find the coordinator and register."""
-        with self.notice:
+        with self.preemption:
             self._redial = Redial(self.port, self._find or (lambda: address))
             self._redial.tick(0.0)
-            self._wait(lambda: self.coordinator is not None, f"handshake at {address}")
-            welcome = self._ask(
-                lambda req: msgspec.structs.replace(self.core.registration.introduction, req=req), Welcome
-            )
+            self._run_until(lambda: self.coordinator is not None, f"accept a session at {address}")
+            introduction = self.core.registration.introduction
+            welcome = self._ask(lambda req: msgspec.structs.replace(introduction, req=req), Welcome)
             self._registered_at = self.coordinator
             self._reachability.set_reach(welcome.reach_s)
             return welcome
 
     def place(self, prepared: Prepared) -> None:
-        """Connect to the servers that hold the blocks; what is said to one before it is up is said again then."""
-        with self.notice:
+        """Connect to the servers that hold the blocks. What is sent to one before it is up is repeated then."""
+        with self.preemption:
             self.core.place(prepared)
             if self.core.model.placement is not None:
                 self._connect(self.core.model.placement.addresses)
@@ -117,17 +117,17 @@ class Session:
     # ------------------------------------------------------------ requests
 
     def ask(self, make: Callable[[int], Message], expect: type[Reply]) -> Reply:
-        """Send a request and wait for its reply, however long the coordinator lives and works on it.
+        """Send a request and wait for its reply, for as long as the coordinator lives and works on it.
 
-        A worker that was taken for lost meanwhile registers again and asks anew.
+        A worker that was evicted meanwhile registers again and asks anew.
         """
-        with self.notice:
+        with self.preemption:
             return self._ask(make, expect)
 
     def _ask(self, make: Callable[[int], Message], expect: type[Reply], patience_s: float | None = None) -> Reply:
         until = None if patience_s is None else time.monotonic() + patience_s
         while True:
-            reply = self._exchange(make(self.core.next_req()), expect.__name__.lower(), until)
+            reply = self._exchange(make(self.core.next_req()), until)
             if isinstance(reply, Refused) and reply.rule == "unknown" and expect is not Welcome:
                 self._register_again(until)
                 continue
@@ -138,59 +138,82 @@ class Session:
 
     def _register_again(self, until: float | None) -> None:
         for send in self.core.reconnected(time.monotonic()):
-            welcome = self._exchange(send.message, "welcome", until)
+            welcome = self._exchange(send.message, until)
             self._carry_out(self.core.handle(COORDINATOR, welcome, (), time.monotonic()))
 
-    def _exchange(self, message: Message, awaited: str, until: float | None = None) -> Message:
+    def _exchange(self, message: Message, until: float | None = None) -> Message:
+        awaited = f"answer {type(message).__name__}"
         try:
             decode_header(encode_header(message))
         except RefusedFrameError as error:
-            # The other side could not read it, and would never answer.
+            # The coordinator could not read it, and would never answer.
             raise UsageError(f"{type(message).__name__} cannot be sent: {error.detail}") from None
         self._awaiting, self._reply = getattr(message, "req"), None  # noqa: B009 - every request has one
-        self._say_at = 0.0
+        self._resend_at = 0.0
         try:
             while self._reply is None:
                 now = time.monotonic()
                 if until is not None and now > until:
                     raise DeadlineError(COORDINATOR, awaited, self.silent_s())
-                if now >= self._say_at:
-                    self._say_at = now + self.core.requests.resend_s
+                if now >= self._resend_at:
+                    self._resend_at = now + self.core.requests.resend_s
                     self._send_all([Send(COORDINATOR, message)])
                 self._step(awaited)
         finally:
             self._awaiting = None
         return self._reply
 
-    def run(self, sends: Sequence[Send], states: frozenset[WorkerState], awaited: str) -> WorkerState:
-        """Send, then wait until the core is in one of `states`."""
-        with self.notice:
-            self._send_all(sends)
-            self._wait(lambda: self.core.state in states, awaited)
-            return self.core.state
+    def wait(
+        self, states: frozenset[WorkerState], awaited: str, fill: Callable[[Fill], None] | None = None
+    ) -> WorkerState:
+        """Wait until the core is in one of `states`. `awaited` is what the coordinator "did not" if it is silent.
+
+        `fill` gets the blocks that have arrived, in order; without it they stay for the next wait that has one.
+        """
+        with self.preemption:
+            while True:
+                while fill is not None and self._fills:
+                    fill(self._fills.popleft())
+                if self.core.state in states:
+                    return self.core.state
+                self._step(awaited)
 
     def say(self, sends: Sequence[Send]) -> None:
         """Send without waiting."""
-        with self.notice:
+        with self.preemption:
             self._send_all(sends)
 
     def leave(self) -> None:
-        """Told to leave: what is sealed arrives, what is held goes back. Takes some seconds at most; never fails."""
-        self.notice.accept()
+        """Leave as asked: what is sealed arrives, what is held goes back. Takes some seconds at most; never fails."""
+        self.preemption.accept()
         with suppress(JobError, TransportError):
             until = time.monotonic() + _FLUSH_S
-            self._wait(lambda: not self.core.transfers.unacked or time.monotonic() > until, "acknowledgement")
+            self._run_until(
+                lambda: not self.core.transfers.unacked or time.monotonic() > until, "answer while pushes were sent"
+            )
             self._ask(Bye, Ok, _BYE_S)
+
+    # ------------------------------------------------------------ memory
+
+    def allocate(self, nbytes: int) -> memoryview:
+        """Memory that the transport can lend to peers of this host."""
+        return self.port.memory.allocate(nbytes)
+
+    def lent(self) -> Collection[int]:
+        """The numbers of pushes whose payload the transport still reads."""
+        for req in [r for r, deliveries in self._deliveries.items() if all(d.done for d in deliveries)]:
+            del self._deliveries[req]
+        return self._deliveries.keys()
 
     # ------------------------------------------------------------ events
 
-    def _wait(self, done: Callable[[], bool], awaited: str) -> None:
+    def _run_until(self, done: Callable[[], bool], awaited: str) -> None:
         while not done():
             self._step(awaited)
 
     def _step(self, awaited: str) -> None:
-        """One event, or the end of this worker's patience."""
-        self.notice.check()
+        """Handle one event; fail if the coordinator is silent for too long or the job has ended."""
+        self.preemption.check()
         assert self._redial is not None
         event = self.port.recv(_POLL_S)
         now = time.monotonic()
@@ -200,37 +223,36 @@ class Session:
                 self._received(peer, message, frames, now)
             case PeerUp(peer=peer):
                 self._reachability.up(peer)
-                self._meet(peer, now)
+                self._greet(peer, now)
             case PeerDown(peer=peer, reason=reason):
                 self._reachability.down(peer)
-                self._refused = f"{peer}: {reason}"
+                self._last_down = f"{peer}: {reason}"
             case None:
                 silent = self.silent_s()
                 if silent > self.timeout_s:
-                    what = f"{awaited} ({self._refused})" if self._refused else awaited
+                    what = f"{awaited} ({self._last_down})" if self._last_down else awaited
                     raise DeadlineError(COORDINATOR, what, silent, self._step_number())
         if event is None or now >= self._next_tick:
             self._next_tick = now + _POLL_S
             self._redial.tick(now)
             self._send_all(self.core.tick(now))
-            self._report(now)
+            self._report_reachability(now)
         if self.core.turn.abort is not None:
             raise error_of(self.core.turn.abort)
 
-    def _report(self, now: float) -> None:
-        """Tell the coordinator which servers this worker cannot reach: it decides who does without whom."""
-        if self.core.model.placement is not None:
-            epoch = self.core.model.placement.epoch
-            self._send_all(
-                [Send(COORDINATOR, m) for m in self._reachability.tick(now, self.core.model.by_server, epoch)]
-            )
+    def _report_reachability(self, now: float) -> None:
+        """Tell the coordinator which servers this worker cannot reach: it decides whether to do without them."""
+        model = self.core.model
+        if model.placement is not None:
+            reports = self._reachability.tick(now, model.by_server, model.epoch)
+            self._send_all([Send(COORDINATOR, report) for report in reports])
 
-    def _meet(self, peer: NodeId, now: float) -> None:
-        """A session came up (again)."""
+    def _greet(self, peer: NodeId, now: float) -> None:
+        """A session is up (again)."""
         if not is_coordinator(peer):
             self._send_all(self.core.greet(peer, now))
             return
-        self._say_at = 0.0  # whatever is being asked is asked at once, after this worker has said who it is
+        self._resend_at = 0.0  # the open request is repeated at once, after the registration
         if self._registered_at not in (None, peer):
             self._registered_at = peer
             self._send_all(self.core.reconnected(now))
@@ -246,7 +268,7 @@ class Session:
         for effect in effects:
             match effect:
                 case Fill():
-                    self.on_fill(effect)
+                    self._fills.append(effect)
                 case Connect(addresses=addresses):
                     self._connect(addresses)
                 case Send():
@@ -263,9 +285,9 @@ class Session:
             try:
                 delivery = self.port.send(to, send.message, cast(Sequence[memoryview], send.payload))
             except (PeerUnknownError, PeerLostError):
-                continue  # the core says it again, at the latest when the peer is back
-            if isinstance(send.message, Push) and send.payload:
-                self.on_push(send.message, delivery)
+                continue  # the core repeats it, at the latest when the peer is back
+            if isinstance(send.message, Push) and send.payload and not delivery.done:
+                self._deliveries.setdefault(send.message.req, []).append(delivery)
 
 
 def error_of(abort: Abort) -> Exception:

@@ -1,4 +1,4 @@
-"""Runs the user's metric on one validation slot."""
+"""Runs the script's metric on one validation slot."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from paceline.core.sampling import slot_seed
+from paceline.data.data_spec import DataSpec
 from paceline.data.loader import BatchMaker
 from paceline.data.seeding import preserved, seed_all
 from paceline.errors import UsageError
@@ -28,13 +29,13 @@ class Validator:
     batches: BatchMaker
 
     def run(self, model: torch.nn.Module, slot: int) -> dict[str, Sums]:
-        """The sums of one slot, in eval mode, without gradients; flags and random numbers are left as they were."""
-        source = self.batches.source
-        start = slot * source.batch_size
-        indices = np.arange(start, min(start + source.batch_size, source.length), dtype=np.int64)
+        """The sums of one slot, in eval mode and without gradients. Restores module flags and random generators."""
+        spec = self.batches.spec
+        start = slot * spec.batch_size
+        positions = np.arange(start, min(start + spec.batch_size, spec.length), dtype=np.int64)
         flags = [(module, module.training) for module in model.modules()]
         with preserved(), torch.no_grad():
-            batch = self.batches.make(indices, self.number, slot)
+            batch = self.batches.make(positions, self.number, slot)
             seed_all(slot_seed(self.batches.seed, self.number, slot, "validation"))
             model.eval()
             try:
@@ -44,7 +45,34 @@ class Validator:
                     module.training = training
         if not isinstance(values, Mapping):
             raise UsageError(f"{self.name} must return a dict of metrics, not {type(values).__name__}")
-        return {name: _sums(self.name, name, value, len(indices)) for name, value in values.items()}
+        return {name: _sums(self.name, name, value, len(positions)) for name, value in values.items()}
+
+
+class Validators:
+    """The validators that the script declared, by number."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._declared: list[Validator] = []
+
+    def __len__(self) -> int:
+        return len(self._declared)
+
+    def declare(self, metric: Metric, spec: DataSpec) -> Validator:
+        """Add the next one; its name is the metric's."""
+        name = getattr(metric, "__name__", type(metric).__name__)
+        validator = Validator(len(self._declared), name, metric, BatchMaker(spec, self._seed))
+        self._declared.append(validator)
+        return validator
+
+    def run(self, number: int, model: torch.nn.Module, slot: int) -> dict[str, Sums]:
+        """The sums of one slot of a validator."""
+        return self._declared[number].run(model, slot)
+
+    def close(self) -> None:
+        """End all loader processes."""
+        for validator in self._declared:
+            validator.batches.close()
 
 
 def _sums(validator: str, name: str, value: Any, count: int) -> Sums:

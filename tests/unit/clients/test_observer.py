@@ -34,7 +34,7 @@ def test_questions() -> None:
 def test_nobody_there() -> None:
     observer = Observer(lambda: None, TOKEN)
     began = time.monotonic()
-    with pytest.raises(DeadlineError, match="no statusreply"):
+    with pytest.raises(DeadlineError, match="the coordinator did not send StatusReply"):
         observer.status(timeout_s=0.3)
     assert time.monotonic() - began < 2.0
     observer.close()

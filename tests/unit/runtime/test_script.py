@@ -107,7 +107,9 @@ def test_a_worker_without_a_coordinator_is_lost_by_name(announced: bool, tmp_pat
     process = start(tmp_path, "import paceline; paceline.join()", PACELINE_RUN=str(run.path), PACELINE_TIMEOUT_S="0.5")
     out, _ = process.communicate(timeout=30)
     assert process.returncode == EXIT_LOST, out
-    assert ("no handshake at tcp://127.0.0.1:9" if announced else "no coordinator has announced itself") in out
+    assert (
+        "did not accept a session at tcp://127.0.0.1:9" if announced else "no coordinator has announced itself"
+    ) in out
     assert time.monotonic() - began < 25.0
 
 

@@ -1,4 +1,4 @@
-"""A model as blocks: what is staged is what was computed, and what is filled is what was sent."""
+"""A model as blocks: what is written is what was computed, and what is filled is what was sent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from torch import nn
 
 from paceline.blocks.tensors import piece_of, tensor_of
 from paceline.messages import BlockFrame
+from paceline.reducers.base import Made
+from paceline.reducers.push_buffers import BufferLayout, PushBuffer
 from paceline.types import Kind
-from paceline.worker.binding import Binding, Made
-from paceline.worker.push_buffers import Stage
+from paceline.worker.binding import Binding
 
 
-def room(nbytes: int) -> memoryview:
-    return memoryview(bytearray(nbytes))
+def buffer_for(binding: Binding) -> PushBuffer:
+    layout = BufferLayout(binding.spec.tensors, binding.blocks)
+    return PushBuffer(layout, lambda nbytes: memoryview(bytearray(nbytes)))
 
 
 def _bound(model: nn.Module) -> Binding:
@@ -40,10 +42,11 @@ def test_a_version_goes_out_and_comes_in_again() -> None:
     source, target = Model(), Model()
     out, into = _bound(source), _bound(target)
     assert out.spec == into.spec
-    stage = out.initial(room)
+    buffer = buffer_for(out)
+    out.write_all(out.initial(), buffer)
     assert {b.kind for b in out.blocks} == set(Kind)
     frames = [BlockFrame(b.index, b.dtype, b.numel) for b in out.blocks]
-    into.fill(frames, [stage.frames[b.index] for b in out.blocks])
+    into.fill(frames, [buffer.frames[b.index] for b in out.blocks])
     for (name, a), b in zip(source.state_dict().items(), target.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
 
@@ -51,12 +54,12 @@ def test_a_version_goes_out_and_comes_in_again() -> None:
 @pytest.mark.parametrize(
     "write",
     [
-        lambda binding, made, stage: binding.write_all(made, stage),
-        lambda binding, made, stage: binding.write(made.values, stage, made.carried.blocks),
+        lambda binding, made, buffer: binding.write_all(made, buffer),
+        lambda binding, made, buffer: binding.write(made.values, buffer, made.carried.blocks),
     ],
     ids=["all", "blocks"],
 )
-def test_what_a_turn_did_not_touch_is_absent(write: Callable[[Binding, Made, Stage], None]) -> None:
+def test_a_tensor_without_gradient_is_absent(write: Callable[[Binding, Made, PushBuffer], None]) -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1), nn.BatchNorm1d(1))
     binding = _bound(model)
     binding.begin_turn()
@@ -64,15 +67,15 @@ def test_what_a_turn_did_not_touch_is_absent(write: Callable[[Binding, Made, Sta
     made = binding.made()
     assert made is not None
     absent, carrying = made.carried.absent, made.carried.blocks
-    stage = binding.new_stage(room)
-    write(binding, made, stage)
+    buffer = buffer_for(binding)
+    write(binding, made, buffer)
     names = [t.name for t in binding.spec.tensors]
     assert {names[n] for n in absent} == {
         "2.weight", "2.bias", "3.weight", "3.bias", "3.running_mean", "3.running_var", "3.num_batches_tracked",
     }  # fmt: skip
     for block in carrying:
         for piece in block.pieces:
-            content = piece_of(tensor_of(stage.frames[block.index], block.dtype), piece)
+            content = piece_of(tensor_of(buffer.frames[block.index], block.dtype), piece)
             if piece.tensor not in absent:
                 assert torch.equal(content, made.values[piece.tensor].reshape(-1)[piece.start :][: piece.numel])
             if piece.tensor in absent and block.kind == Kind.PARAMETER:
@@ -108,7 +111,7 @@ def test_a_tensor_of_many_blocks_is_one_run_and_gradients_may_be_laid_out_in_any
     model.odd.grad = torch.randn(5, 7, 3, 3).to(memory_format=torch.channels_last)
     made = binding.made()
     assert made is not None
-    by_tensor, by_block = binding.new_stage(room), binding.new_stage(room)
+    by_tensor, by_block = buffer_for(binding), buffer_for(binding)
     binding.write_all(made, by_tensor)
     binding.write(made.values, by_block, made.carried.blocks)
     assert sum(any(p.tensor == 0 for p in b.pieces) for b in binding.blocks) > 2
@@ -120,7 +123,7 @@ def test_a_tensor_of_many_blocks_is_one_run_and_gradients_may_be_laid_out_in_any
             assert torch.equal(content, expected.reshape(-1)[piece.start :][: piece.numel])
 
 
-def test_numbers_are_seen_to_change() -> None:
+def test_a_change_of_hyper_parameters_is_seen() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
     binding = Binding(model, optimizer, None)

@@ -1,4 +1,4 @@
-"""What a worker does between two turns: the batch is made while servers work, and leaves no trace in the seeds."""
+"""Between two turns: the batch is made while servers work, without an effect on the slot's random numbers."""
 
 from __future__ import annotations
 
@@ -89,17 +89,21 @@ def test_a_batch_for_a_lease_that_became_void_is_dropped(job: Job) -> None:
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     job.prepare(model, optimizer)
-    turns = job._turns
+    assert job._loop is not None
     loop = job.batches(Rows(), 2, slots=1, shuffle=False)
     first = next(loop)
     assert torch.equal(first, torch.arange(6.0).view(2, 3))
-    grant = turns.grant
+    grant, prefetch = job._loop.turn.grant, job._loop._prefetch
     assert grant is not None
+    assert prefetch is not None
     other = Grant(9, 1, 0, 1, 3, 0, 1, grant.fence, grant.segment, True)
-    turns._seed_slot(grant)
-    assert torch.equal(turns._make(other).content, torch.arange(18.0, 24.0).view(2, 3))
-    assert torch.equal(turns._make(grant).content, first)
-    turns._seed_slot(grant)
+    prefetch.prepare(other)
+    assert torch.equal(prefetch.take(grant).content, first), "not the batch of the other lease"
+    prefetch.prepare(other)
+    assert torch.equal(prefetch.take(other).content, torch.arange(18.0, 24.0).view(2, 3))
+    prefetch.prepare(other)
+    prefetch.take(grant)
+    prefetch.seed_turn(grant)
     drawn = draws()
     seed_all(slot_seed(SEED, grant.step, grant.slot))
     assert drawn == draws()
@@ -137,22 +141,28 @@ def test_a_slot_that_comes_back_is_computed_again_only_on_another_version(
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     job.prepare(model, optimizer)
-    turns, sent_again = job._turns, []
-    monkeypatch.setattr(turns, "_seal_again", lambda last: sent_again.append(last.grant))
+    assert job._loop is not None
+    turn, sent_again = job._loop.turn, []
+    core = job._session.core
     loop = job.batches(Rows(), 2, slots=1, shuffle=False)
     first = next(loop)
-    grant = turns.grant
+    grant = turn.grant
+    assert grant is not None
     model(first).sum().backward()
     optimizer.step()
-    core, next_task = turns._session.core, turns.next_task
+    next_task = job._loop.next_task
 
-    def again() -> None:
-        monkeypatch.setattr(turns, "next_task", next_task)
-        turns.grant = grant
-        core.model.held = dict.fromkeys(core.model.held, 0 if not moved_on else 1)
+    def again() -> Grant:
+        monkeypatch.setattr(job._loop, "next_task", next_task)
+        for server in core.model.by_server:
+            core.model.fill(server, 0 if not moved_on else 1)
+        return grant
 
-    monkeypatch.setattr(turns, "next_task", again)
-    second = next(loop)
+    monkeypatch.setattr(turn._reducer, "seal_again", lambda: sent_again.append(grant))
+    with monkeypatch.context() as patched:
+        patched.setattr(core, "sealed", lambda *report: [])
+        patched.setattr(job._loop, "next_task", again)
+        second = next(loop)
     assert sent_again == ([] if moved_on else [grant])
     assert torch.equal(second, first) == moved_on
     del loop

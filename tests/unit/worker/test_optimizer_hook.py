@@ -11,7 +11,8 @@ from torch.optim import lr_scheduler
 
 from paceline.errors import LoopError
 from paceline.worker.binding import Binding
-from paceline.worker.optimizer_hook import Replay, attach
+from paceline.worker.optimizer_hook import attach
+from paceline.worker.scheduler_replay import SchedulerReplay
 
 MAKE: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "StepLR": lambda o: lr_scheduler.StepLR(o, 3),
@@ -52,7 +53,7 @@ def test_any_step_can_be_sought_in_any_order(name: str) -> None:
     assert len(set(map(str, expected))) > 2
 
     model, optimizer = _optimizer()
-    replay = Replay(MAKE[name](optimizer), Binding(model, optimizer, None))
+    replay = SchedulerReplay(MAKE[name](optimizer), Binding(model, optimizer, None))
     for step in (0, 3, 3, 7, 2, 0, 11, 10, 1):
         replay.seek(step)
         assert _numbers(optimizer) == expected[step], f"step {step}"

@@ -1,25 +1,25 @@
-"""When a notice to leave may interrupt."""
+"""When a request to leave may interrupt."""
 
 from __future__ import annotations
 
 import pytest
 
-from paceline.worker.preemption import Notice, Preempted
+from paceline.worker.preemption import Preempted, Preemption
 
 
 def test_in_the_script_it_interrupts_at_once() -> None:
-    notice = Notice()
+    preemption = Preemption()
     with pytest.raises(Preempted):
-        notice.give()
+        preemption.request()
 
 
-def test_half_done_things_are_finished_first() -> None:
-    notice, done = Notice(), []
+def test_a_block_is_finished_first() -> None:
+    preemption, done = Preemption(), []
 
     def work() -> None:
-        with notice:
-            with notice:
-                notice.give()
+        with preemption:
+            with preemption:
+                preemption.request()
                 done.append("inner")
             done.append("outer")
         done.append("after")
@@ -30,54 +30,54 @@ def test_half_done_things_are_finished_first() -> None:
 
 
 def test_a_wait_ends_between_two_events() -> None:
-    notice = Notice()
+    preemption = Preemption()
     events: list[str] = []
 
     def wait() -> None:
-        with notice:
+        with preemption:
             while len(events) < 10:
-                notice.check()
+                preemption.check()
                 events.append("one")
                 if len(events) == 3:
-                    notice.give()
+                    preemption.request()
 
     with pytest.raises(Preempted):
         wait()
     assert len(events) == 3
 
 
-def test_an_error_of_the_block_goes_first() -> None:
-    notice = Notice()
+def test_an_error_of_the_block_takes_precedence() -> None:
+    preemption = Preemption()
 
     def fail() -> None:
-        with notice:
-            notice.give()
+        with preemption:
+            preemption.request()
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
 
 
-def test_a_script_that_swallows_it_gets_no_further() -> None:
-    notice = Notice()
+def test_every_later_use_raises_again() -> None:
+    preemption = Preemption()
     with pytest.raises(Preempted):
-        notice.give()
+        preemption.request()
     for _ in range(2):
         with pytest.raises(Preempted):
-            notice.check()
-        with pytest.raises(Preempted), notice:
+            preemption.check()
+        with pytest.raises(Preempted), preemption:
             pass
 
 
-def test_nothing_interrupts_one_that_is_leaving() -> None:
-    notice = Notice()
+def test_a_worker_that_leaves_is_not_interrupted() -> None:
+    preemption = Preemption()
     with pytest.raises(Preempted):
-        notice.give()
-    notice.accept()
-    notice.check()
-    with notice:
-        notice.give()
+        preemption.request()
+    preemption.accept()
+    preemption.check()
+    with preemption:
+        preemption.request()
 
 
-def test_it_is_not_an_exception_that_scripts_catch() -> None:
+def test_except_exception_does_not_catch_it() -> None:
     assert not issubclass(Preempted, Exception)

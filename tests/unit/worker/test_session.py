@@ -30,7 +30,7 @@ from paceline.messages import (
 from paceline.transport.base import PeerUp, Received
 from paceline.transport.inproc import InprocHub, InprocPort
 from paceline.types import ModelSpec, OptimizerSpec, Placement
-from paceline.worker.preemption import Notice, Preempted
+from paceline.worker.preemption import Preempted, Preemption
 from paceline.worker.session import Session, error_of
 
 Answer = Callable[[Message], Message | None]
@@ -169,8 +169,9 @@ def test_an_open_turn_is_said_again_to_another_coordinator(opened: Open, coordin
         return None
 
     session = opened(lambda message: welcome(message) or dies(message))
+    session.say(session.core.ask(0.0, 0))
     with pytest.raises(JobStoppedError, match="seen"):
-        session.run(session.core.ask(0.0, 0), frozenset({WorkerState.COMPUTING}), "lease")
+        session.wait(frozenset({WorkerState.COMPUTING}), "grant a lease")
     assert coordinators.seen == [(1, "Turn"), (2, "Register"), (2, "Turn")]
 
 
@@ -183,7 +184,9 @@ def test_silence_ends_a_wait_by_name(opened: Open, coordinators: Coordinators) -
         return None
 
     session = opened(lambda message: welcome(message) or dies(message), silent_s=lambda: silence[0])
-    with pytest.raises(DeadlineError, match=r"no ok \(coordinator/1: .*\) from coordinator for 6\.0 s"):
+    with pytest.raises(
+        DeadlineError, match=r"the coordinator did not answer Declare \(coordinator/1: .*\) within 6\.0 s"
+    ):
         declare(session)
 
 
@@ -223,7 +226,7 @@ def test_only_a_coordinator_is_one(hub: InprocHub, coordinators: Coordinators) -
     session = Session(
         port, Register(1, "worker", "worker-0", 1, "here"), timeout_s=0.1, silent_s=iter([0.0, 1.0]).__next__
     )
-    with pytest.raises(DeadlineError, match="handshake at inproc://coordinator"):
+    with pytest.raises(DeadlineError, match="did not accept a session at inproc://coordinator"):
         session.open("inproc://coordinator")
     assert isinstance(other.recv(0), PeerUp)
     assert other.recv(0) is None, "it was told nothing"
@@ -231,16 +234,16 @@ def test_only_a_coordinator_is_one(hub: InprocHub, coordinators: Coordinators) -
     other.close()
 
 
-def test_a_notice_ends_a_wait_and_the_worker_says_goodbye(opened: Open, coordinators: Coordinators) -> None:
-    notice = Notice()
+def test_a_request_to_leave_ends_a_wait_and_the_worker_says_bye(opened: Open, coordinators: Coordinators) -> None:
+    preemption = Preemption()
 
     def tell(message: Message) -> Message | None:
         if isinstance(message, Bye):
             return Ok(message.req)
-        notice.give()  # within a wait: it does not interrupt here
+        preemption.request()  # within a wait: it does not interrupt here
         return None
 
-    session = opened(lambda message: welcome(message) or tell(message), notice=notice)
+    session = opened(lambda message: welcome(message) or tell(message), preemption=preemption)
     with pytest.raises(Preempted):
         declare(session)
     with pytest.raises(Preempted):
@@ -275,12 +278,12 @@ def test_a_server_that_cannot_be_reached_is_reported_by_name_until_it_can(
     def reports() -> list[Message]:
         return [m for m in coordinators.messages if isinstance(m, Unreachable | Reachable)]
 
-    session._wait(lambda: bool(reports()), "a report")
+    session._run_until(lambda: bool(reports()), "a report")
     (report,) = reports()
     assert isinstance(report, Unreachable)
     assert (report.peer, report.epoch) == ("server-0/1", 3)
     late = hub.port("server-0/1", listen="server-0")
-    session._wait(lambda: reports()[-1] == Reachable("server-0/1"), "a report")
+    session._run_until(lambda: reports()[-1] == Reachable("server-0/1"), "a report")
     late.close()
-    session._wait(lambda: isinstance(reports()[-1], Unreachable), "another report")
+    session._run_until(lambda: isinstance(reports()[-1], Unreachable), "another report")
     here.close()

@@ -36,6 +36,14 @@ class Request(Generic[_M_co]):
         self.sent, self.repeated = now, 0 if anew else self.repeated + 1
         return Send(self.to, self.message, self.payload)
 
+    def restart(self, sent: float) -> None:
+        """Count as sent at `sent`, and not as repeated."""
+        self.sent, self.repeated = sent, 0
+
+    def prolong(self, now: float) -> None:
+        """Wait for the answer from `now` on: a part of it has arrived."""
+        self.sent = now
+
 
 class CoordinatorRequests:
     """Open requests to the coordinator, by purpose. Only its methods change them.

@@ -51,7 +51,7 @@ class ServerRequests:
         if asked is None or asked.message.req != reply.req or self._arrivals.is_outdated(sender, reply):
             return None
         if not self._arrivals.complete(sender, reply):
-            asked.sent = now  # the other parts are on their way
+            asked.prolong(now)
             return False
         del self._pulls[sender]
         return True
@@ -84,8 +84,7 @@ class ServerRequests:
 
     def retry_push(self, req: int, now: float, wait_s: float) -> None:
         """Repeat this push in `wait_s`."""
-        asked = self._pushes[req]
-        asked.sent, asked.repeated = now - self._resend_s + wait_s, 0
+        self._pushes[req].restart(now - self._resend_s + wait_s)
 
     def forget_pushes_except(self, servers: Mapping[NodeId, object]) -> None:
         """Drop pushes to servers that do not exist any more: they will not be answered."""

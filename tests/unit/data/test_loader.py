@@ -1,4 +1,4 @@
-"""A batch taken at once out of tensors is what collating single samples gives, layout included."""
+"""A batch indexed out of tensors equals the collated single samples, layout included."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
+from paceline.data.data_spec import open_data
 from paceline.data.loader import BatchMaker
-from paceline.data.source import open_source
 
 TENSORS = {
     "pictures": torch.randn(20, 3, 4, 4),
@@ -22,9 +22,9 @@ TENSORS = {
 @pytest.mark.parametrize("name", TENSORS)
 def test_rows_of_a_tensor(name: str) -> None:
     data = TensorDataset(TENSORS[name])
-    indices = np.array([7, 0, 19, 7, 3])
-    (batch,) = BatchMaker(open_source(data, 5), seed=1).make(indices, 0, 0)
-    (expected,) = default_collate([data[int(i)] for i in indices])
+    positions = np.array([7, 0, 19, 7, 3])
+    (batch,) = BatchMaker(open_data(data, 5), seed=1).make(positions, 0, 0)
+    (expected,) = default_collate([data[int(i)] for i in positions])
     assert torch.equal(batch, expected)
     assert batch.dtype == expected.dtype
-    assert batch.is_contiguous() == TENSORS[name][torch.from_numpy(indices)].is_contiguous()
+    assert batch.is_contiguous() == TENSORS[name][torch.from_numpy(positions)].is_contiguous()

@@ -12,12 +12,12 @@ from paceline.blocks.tensors import piece_of, tensor_of
 from paceline.core.effects import Send
 from paceline.core.server.step_sums import Attempt
 from paceline.messages import BlockFrame, Grant, Prepared, Pull, PullReply, Push, PushAck, Register, Seal, Turn
+from paceline.reducers.servers import ServersReducer
 from paceline.transport.base import Received
 from paceline.transport.inproc import InprocHub, InprocPort
 from paceline.types import COORDINATOR, Fence, Kind, Placement, Segment
 from paceline.worker.binding import Binding
 from paceline.worker.overlap import SMALLEST_NBYTES, Overlap, pays
-from paceline.worker.pushes import Pushes
 from paceline.worker.session import Session
 
 SEGMENT = Segment(0, 0, 0, 0, 100, 1, 6400, 1, 64, True, False, 0, "bsp")
@@ -67,18 +67,18 @@ class Worker:
         owners = tuple(f"server-{i % 2}/1" for i in range(len(self.binding.blocks)))
         addresses = {s.port.node: s.port.address or "" for s in self.servers}
         self.session.place(Prepared(1, 1, 0, Placement(1, owners, addresses)))
-        self.pushes = Pushes(self.session, self.binding)
-        self.overlap = Overlap(self.binding, self.pushes, lambda: True)
+        self.reducer = ServersReducer(self.session, self.binding)
+        self.overlap = Overlap(self.binding, self.reducer, lambda: True)
         self.slot = -1
 
     def begin(self, weight: float = 1.0) -> None:
         self.slot += 1
-        self.lease(Fence(1, self.slot))
+        grant = self.lease(Fence(1, self.slot))
         self.binding.begin_turn()
-        self.pushes.begin(weight)
+        self.reducer.begin(grant, weight)
         self.overlap.begin()
 
-    def lease(self, fence: Fence) -> None:
+    def lease(self, fence: Fence) -> Grant:
         """The coordinator grants the slot, and the servers' answers to its reads are empty."""
         core = self.session.core
         (ask,) = core.ask(0.0, 0)
@@ -89,6 +89,7 @@ class Worker:
             assert isinstance(send, Send)
             assert isinstance(send.message, Pull)
             core.handle(send.to, PullReply(send.message.req, 0, 0, 0, ()), (), 0.0)
+        return grant
 
     def backward(self) -> torch.Tensor:
         loss: torch.Tensor = self.model(torch.randn(4, 40)).pow(2).mean()
@@ -96,8 +97,8 @@ class Worker:
         return loss
 
     def seal(self, *, empty: bool = False) -> None:
-        self.session.say(self.pushes.seal(None if empty else self.binding.made()))
-        self.overlap.sealed()
+        self.reducer.seal(None if empty else self.binding.made())
+        self.overlap.end()
         self.talk()
 
     def talk(self) -> None:
@@ -204,7 +205,7 @@ def test_the_gradient_of_step_counts(worker: Worker, change: Callable[[Worker], 
         worker.seal()
         worker.check()
         sent = [frame.block for server in worker.servers for push in server.pushes for frame in push.blocks]
-        assert bool(worker.pushes.resent) == again
+        assert bool(worker.reducer.resent) == again
         assert (len(sent) > len(set(sent))) == again
         for server in worker.servers:
             server.drop()
@@ -236,7 +237,7 @@ def test_what_was_sealed_can_be_sent_again_to_where_the_blocks_are_now(
     change(worker)
     worker.seal()
     moved(worker)
-    worker.session.say(worker.pushes.seal_again())
+    worker.reducer.seal_again()
     worker.talk()
     worker.check()
     assert {push.fence for server in worker.servers for push in server.pushes} == {Fence(1, 100)}
@@ -261,7 +262,7 @@ def held(worker: Worker) -> dict[int, tuple[bytes, float, frozenset[int]]]:
 def test_statistics_and_weights_are_sent_again_whatever_became_of_the_model(weight: float) -> None:
     torch.manual_seed(0)
     normal = Worker(nn.Sequential(nn.Linear(40, 400), nn.BatchNorm1d(400), nn.Linear(400, 400), nn.Linear(400, 10)))
-    for _ in range(3):  # stages are in use
+    for _ in range(3):  # buffers are in use
         normal.begin()
         normal.backward()
         normal.seal()
@@ -276,12 +277,12 @@ def test_statistics_and_weights_are_sent_again_whatever_became_of_the_model(weig
     normal.binding.drop_gradients()
     normal.binding.begin_turn()
     normal.model(torch.randn(4, 40))
-    normal.binding.restore()
+    normal.binding.begin_turn()
     for block in normal.binding.blocks:  # as if something else were read meanwhile
         normal.binding.fill([BlockFrame(block.index, block.dtype, block.numel)], [memoryview(bytearray(block.nbytes))])
     for _ in range(2):
         moved(normal)
-        normal.session.say(normal.pushes.seal_again())
+        normal.reducer.seal_again()
         normal.talk()
         assert held(normal) == first
     normal.overlap.close()
@@ -293,7 +294,7 @@ def test_an_empty_slot_is_as_empty_again(worker: Worker) -> None:
     worker.begin()
     worker.seal(empty=True)
     moved(worker)
-    worker.session.say(worker.pushes.seal_again())
+    worker.reducer.seal_again()
     worker.talk()
     assert [push.seal for server in worker.servers for push in server.pushes] == [Seal(0.0, (), ())] * 2
 
@@ -332,8 +333,8 @@ def test_blocks_that_move_in_the_middle_of_a_turn_are_sent_again(worker: Worker)
     worker.check()
 
 
-def test_a_stage_is_written_again_only_when_nobody_reads_it(worker: Worker) -> None:
-    """Slots that servers hold stay as they were; once they are dropped, so are the stages that nobody needs."""
+def test_a_buffer_is_written_again_only_while_nothing_reads_it(worker: Worker) -> None:
+    """Slots that servers hold keep their content; once they are dropped, idle buffers are given back."""
     worker.overlap.close()
     held = []
     for _ in range(5):
@@ -344,7 +345,7 @@ def test_a_stage_is_written_again_only_when_nobody_reads_it(worker: Worker) -> N
         for server in worker.servers:
             held += server.frames
             server.drop()
-    assert len(worker.pushes._stages) == 5
+    assert len(worker.reducer._buffers) == 5
     assert all(bytes(frame) == before for frame, before in held)
     held.clear()
     for _ in range(100):
@@ -353,23 +354,23 @@ def test_a_stage_is_written_again_only_when_nobody_reads_it(worker: Worker) -> N
         worker.begin()
         worker.backward()
         worker.seal()
-    assert len(worker.pushes._stages) == 1
+    assert len(worker.reducer._buffers) == 1
 
 
 def test_what_is_not_acknowledged_is_not_written(worker: Worker) -> None:
     worker.overlap.close()
     worker.begin()
     worker.backward()
-    worker.session.say(worker.pushes.seal(worker.binding.made()))
-    before = [dict(stage.frames) for stage in worker.pushes._stages]
-    contents = [{index: bytes(frame) for index, frame in stage.items()} for stage in before]
+    worker.reducer.seal(worker.binding.made())
+    before = [dict(buffer.frames) for buffer in worker.reducer._buffers._buffers]
+    contents = [{index: bytes(frame) for index, frame in buffer.items()} for buffer in before]
     for server in worker.servers:
         server.take(ack=False)
         server.drop()  # it reads nothing more, but it may be asked for again
     worker.begin()
     worker.backward()
-    worker.session.say(worker.pushes.seal(worker.binding.made()))
-    assert [{i: bytes(f) for i, f in stage.items()} for stage in before] == contents
+    worker.reducer.seal(worker.binding.made())
+    assert [{i: bytes(f) for i, f in buffer.items()} for buffer in before] == contents
     worker.talk()
 
 

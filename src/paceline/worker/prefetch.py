@@ -1,0 +1,61 @@
+"""Prepares a turn while the servers work: its batch, and the state of the random generators."""
+
+from __future__ import annotations
+
+from paceline.core.sampling import slot_seed
+from paceline.data.batch_source import Batch, BatchSource, SlotKey
+from paceline.data.seeding import seed_all
+from paceline.messages import Grant
+from paceline.telemetry import tracing
+
+
+class Prefetch:
+    """The next turn of one loop, prepared at most once. What was prepared for a lease that became void is dropped."""
+
+    def __init__(self, batches: BatchSource, seed: int) -> None:
+        self._batches = batches
+        self._seed = seed
+        self._prepared: SlotKey | None = None
+        self._seeded: tuple[int, int] | None = None
+
+    def prepare(self, grant: Grant) -> None:
+        """Make the batch of `grant`, and seed for its turn."""
+        key = _key(grant)
+        if key != self._prepared:
+            self._seeded = None  # making a batch seeds each of its samples
+            with tracing.span("make", step=grant.step, slot=grant.slot):
+                self._batches.prefetch(key)
+            self._prepared = key
+        self._seed_slot(grant)
+
+    def take(self, grant: Grant) -> Batch:
+        """The batch of `grant`; it is the caller's."""
+        key = _key(grant)
+        if key != self._prepared:
+            self._seeded = None
+            with tracing.span("make", step=grant.step, slot=grant.slot):
+                batch = self._batches.get(key)
+        else:
+            batch = self._batches.get(key)
+        self._prepared = None
+        return batch
+
+    def seed_turn(self, grant: Grant) -> None:
+        """Seed for the turn that begins now, unless `prepare` has done it and no random number was drawn since."""
+        self._seed_slot(grant)
+        self._seeded = None
+
+    def _seed_slot(self, grant: Grant) -> None:
+        if self._seeded != (grant.step, grant.slot):
+            seed_all(slot_seed(self._seed, grant.step, grant.slot))
+            self._seeded = grant.step, grant.slot
+
+    def close(self) -> None:
+        """End what makes batches."""
+        self._prepared = None
+        self._batches.close()
+
+
+def _key(grant: Grant) -> SlotKey:
+    assert grant.segment is not None
+    return SlotKey(grant.segment, grant.step, grant.slot)

@@ -1,0 +1,174 @@
+"""One turn: a pass of the script's loop body on one leased slot, which `optimizer.step()` seals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from paceline.errors import LoopError
+from paceline.messages import Grant
+from paceline.reducers.base import Reducer
+from paceline.telemetry import tracing
+from paceline.types import Hyper, Kind
+from paceline.worker.binding import Binding
+from paceline.worker.overlap import Overlap
+from paceline.worker.scheduler_replay import SchedulerReplay
+from paceline.worker.sealed_turn import SealedTurn
+from paceline.worker.session import Session
+
+SendAhead = Callable[[int, Iterable[str]], bool]
+"""Whether gradients of so many bytes are sent to servers at these addresses while backward runs."""
+
+
+class ScriptTurn:
+    """The turn of a script, and the one that it sealed last. Only its methods change it.
+
+    `grant` is the lease of the turn, from its first line until the loop ends; None outside of loops.
+    """
+
+    def __init__(self, session: Session, binding: Binding, replay: SchedulerReplay | None, reducer: Reducer) -> None:
+        self.grant: Grant | None = None
+        self.is_sealed = False
+        self._session = session
+        self._binding = binding
+        self._replay = replay
+        self._reducer = reducer
+        self._overlap: Overlap | None = None
+        self._last: SealedTurn | None = None
+        self._logged: dict[str, Any] = {}
+        self._version = -1
+        self._weight = 1.0
+        self._began = 0.0
+        self._computing = tracing.span("forward+backward")
+        self._hyper_before: Hyper = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the script is in its loop body and has not sealed yet."""
+        return self.grant is not None and not self.is_sealed
+
+    # ------------------------------------------------------------ from the first line to the last
+
+    def begin(self, grant: Grant, num_samples: int) -> None:
+        """The model has the state for `grant`: the loop body begins, with a batch of `num_samples`."""
+        assert grant.segment is not None
+        self.grant, self.is_sealed, self._last = grant, False, None
+        if self._replay is not None:
+            self._replay.seek(grant.step)
+        self._binding.begin_turn()
+        self._version = self._session.core.model.version
+        self._logged = {}
+        self._weight = num_samples / grant.segment.batch_size
+        self._reducer.begin(grant, self._weight)
+        if self._overlap is not None:
+            self._overlap.begin()
+        self._hyper_before = self._binding.hyper()
+        self._began = time.monotonic()
+        self._computing = tracing.span("forward+backward", step=grant.step, slot=grant.slot)
+
+    def compute(self) -> None:
+        """Everything is prepared: what follows is the script's own time."""
+        self._computing.__enter__()
+
+    def log(self, name: str, value: Any) -> None:
+        """Note a number that travels with the seal."""
+        self._logged[name] = value
+
+    def seal(self, skipped: bool) -> None:
+        """`optimizer.step()`: hand the gradients over, report the slot, ask for the next one. Never waits.
+
+        Raises:
+            LoopError: this is no place for `step()`, or the loop wrote to parameters.
+        """
+        grant = self.grant
+        if grant is None:
+            raise LoopError("optimizer.step() outside of a turn: loop over job.batches(...)")
+        if self.is_sealed:
+            raise LoopError("two optimizer.step() calls in one turn: a turn is one slot, and step() seals it")
+        self._computing.__exit__(None, None, None)
+        self._binding.check_untouched()
+        # Gradients and report go out together: a worker that is told to leave sends both or neither.
+        with tracing.span("push", step=grant.step), self._session.preemption:
+            made = None if skipped else self._binding.made()
+            self._reducer.seal(made)
+            self.is_sealed = True
+            logs = {name: float(value) for name, value in self._logged.items()}
+            now = time.monotonic()
+            weight = 0.0 if made is None else self._weight
+            self._last = SealedTurn(grant, self._version, weight, self._binding.hyper(), logs, now - self._began)
+            self._session.say(self._session.core.sealed(now, *self._last.report))
+        if self._overlap is not None:
+            self._overlap.end()
+
+    def end(self) -> None:
+        """The loop body has ended.
+
+        Raises:
+            LoopError: it left gradients without `step()`, or changed what belongs to the job.
+        """
+        if self.is_sealed:
+            self._check_scheduler()
+            self._binding.check_untouched()
+            self._binding.drop_gradients()  # now, while the servers work: to free large ones takes time
+            return
+        if self._binding.has_gradient:
+            raise LoopError(
+                "this turn has gradients but no optimizer.step(). Paceline accumulates for you: use slots= for the "
+                "number of micro-batches in a step, and call step() in every turn"
+            )
+        self.seal(True)
+
+    def _check_scheduler(self) -> None:
+        if self._replay is not None or self._binding.hyper() == self._hyper_before:
+            return
+        if any("initial_lr" in group for group in self._binding.optimizer.param_groups):
+            raise LoopError(
+                "a scheduler changed the hyper-parameters in the loop, by this worker's turns instead of the job's "
+                "steps: pass it to job.prepare(model, optimizer, scheduler) and remove scheduler.step()"
+            )
+
+    # ------------------------------------------------------------ a slot that comes back
+
+    def was_computed(self, grant: Grant) -> bool:
+        """Whether the last sealed turn is an attempt at this slot: on the same version it has the same result."""
+        return self._last is not None and self._last.is_of(grant)
+
+    def seal_again(self, grant: Grant) -> bool:
+        """Hand over the last sealed turn for this lease; False if it must be computed (again)."""
+        last = self._last
+        if last is None or not last.is_of(grant) or last.version != self._session.core.model.version:
+            return False
+        with tracing.span("push", step=grant.step, again=True), self._session.preemption:
+            self._reducer.seal_again()
+            self._session.say(self._session.core.sealed(time.monotonic(), *last.report))
+        return True
+
+    def seal_initial(self, grant: Grant) -> None:
+        """The model as it is becomes version 0."""
+        with self._session.preemption:
+            self._reducer.begin(grant, 1.0)
+            self._reducer.seal(self._binding.initial())
+            self._session.say(self._session.core.sealed(time.monotonic(), 1.0, (), {}, 0.0))
+
+    # ------------------------------------------------------------ around the loop
+
+    def watch_gradients(self, send_ahead: SendAhead) -> None:
+        """Hand gradients over while backward runs, if `send_ahead` says that it pays."""
+        placement = self._session.core.model.placement
+        if self._overlap is not None or not self._binding.on_cpu:
+            return
+        nbytes = sum(b.nbytes for b in self._binding.blocks if b.kind == Kind.PARAMETER)
+        if send_ahead(nbytes, () if placement is None else placement.addresses.values()):
+            self._overlap = Overlap(self._binding, self._reducer, lambda: self.is_open)
+
+    def leave(self, step: int) -> None:
+        """The loop has ended at `step`."""
+        self.grant = None
+        if self._replay is not None:
+            self._replay.seek(step)
+
+    def close(self) -> None:
+        """Leave the script's model to itself."""
+        if self._overlap is not None:
+            self._overlap.close()
