@@ -1,58 +1,58 @@
-"""The one exception tree.
+"""The one exception tree. Every message says what failed and, where the user can do something, what.
 
 ::
 
     PacelineError
-    ├── UsageError (also ValueError)      the script or the command line asks for something that is refused
-    │   ├── LoopError                     the body of the loop breaks a rule of turns; the message names the remedy
+    ├── UsageError (also ValueError)      the script or the command line asks for something that Paceline refuses
+    │   ├── LoopError                     the body of the loop breaks a rule of turns
     │   └── MismatchError                 workers disagree on names, shapes, data or hyper-parameters
     ├── DatasetUnavailableError           no source of a data set worked
     ├── JobError                          the job has ended and cannot go on
     │   ├── JobFailedError                a worker's script raised; carries its traceback
     │   ├── JobStoppedError               the job was stopped from outside while this worker was in a turn
-    │   ├── JobRewoundError               the job went back to before this worker's place in the script
-    │   ├── SlotPoisonedError             one slot lost too many holders in a row
-    │   └── ClusterLostError              a role that the job cannot do without is gone
+    │   ├── JobRewoundError               the job was rewound to before the loop that this worker is in
+    │   ├── SlotPoisonedError             one slot lost too many holders in a row; names its samples
+    │   └── ClusterLostError              a role is lost without which the job cannot go on
     ├── CheckpointError                   a checkpoint is incomplete or damaged; names the file
-    ├── StateError                        the durable log refused a write
+    ├── StateError                        the durable log cannot be read or written
     │   └── DeposedError                  a newer coordinator has taken over
     └── TransportError
-        ├── PeerLostError                 the peer closed or stopped answering
-        ├── PeerUnknownError              no session with that peer
-        ├── DeadlineError                 a wait ended without what was awaited; names peer, step and thing
-        ├── AuthenticationError           the token was refused
-        └── RefusedFrameError             a frame that breaks the rules of the wire; never reaches torch
+        ├── PeerLostError                 the session with a peer has ended
+        ├── PeerUnknownError              there is no session with that peer
+        ├── DeadlineError                 an answer did not come in time; names the peer, the step and the answer
+        ├── AuthenticationError           the peer did not prove that it knows the job's token
+        └── RefusedFrameError             a frame breaks a rule of the wire; it never reaches torch
 """
 
 from __future__ import annotations
 
 
 class PacelineError(Exception):
-    """Base of everything Paceline raises on purpose."""
+    """Base of all errors that Paceline raises itself."""
 
 
 class UsageError(PacelineError, ValueError):
-    """The caller asked for something that Paceline refuses; the message names the remedy."""
+    """The script or the command line asks for something that Paceline refuses; the message names the remedy."""
 
 
 class LoopError(UsageError):
-    """The body of the training loop broke a rule of turns."""
+    """The body of the training loop breaks a rule of turns; the message names the remedy."""
 
 
 class MismatchError(UsageError):
-    """Two workers of one job disagree."""
+    """Workers of one job disagree; the message names the difference. Run the same script everywhere."""
 
 
 class DatasetUnavailableError(PacelineError, RuntimeError):
-    """No source of the data set worked; the message lists what was tried."""
+    """No source of the data set worked; the message lists those that were tried."""
 
 
 class JobError(PacelineError, RuntimeError):
-    """The job has ended and cannot go on."""
+    """The job has ended and cannot go on; the message says why."""
 
 
 class JobFailedError(JobError):
-    """A worker's script raised."""
+    """The script of a worker raised; `trace` is its traceback. Correct the script and run it again."""
 
     def __init__(self, worker: str, trace: str) -> None:
         self.worker, self.trace = worker, trace
@@ -60,83 +60,83 @@ class JobFailedError(JobError):
         super().__init__(f"{worker}: {last}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive the trip between processes."""
+        """Keep the arguments when the error is pickled."""
         return (JobFailedError, (self.worker, self.trace))
 
 
 class JobStoppedError(JobError):
-    """The job ended while this worker was in a turn."""
+    """The job was stopped from outside while this worker was in a turn. Nothing that was committed is lost."""
 
 
 class JobRewoundError(JobError):
-    """The job went back to a checkpoint from before this worker's place in the script: start the script again."""
+    """The job was rewound to before the loop that this worker is in: the engine starts the script again."""
 
 
 class SlotPoisonedError(JobError):
-    """One slot lost too many holders in a row."""
+    """One slot lost too many holders in a row: its samples probably end the process."""
 
     def __init__(self, step: int, slot: int, holders: tuple[str, ...], samples: str) -> None:
         self.step, self.slot, self.holders, self.samples = step, slot, holders, samples
         super().__init__(
             f"slot {slot} of step {step} lost {len(holders)} holders in a row ({', '.join(holders)}); "
-            f"its samples are {samples}: look for an input that ends the process, or raise `max_losses`"
+            f"its samples are {samples}: run the script on these alone to see what ends the process, or leave them out"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive the trip between processes."""
+        """Keep the arguments when the error is pickled."""
         return (SlotPoisonedError, (self.step, self.slot, self.holders, self.samples))
 
 
 class ClusterLostError(JobError):
-    """A role that the job cannot do without is gone."""
+    """The job cannot go on without a role that was lost. `paceline run --resume RUN` starts at the last checkpoint."""
 
 
 class CheckpointError(PacelineError):
-    """A checkpoint is incomplete or damaged."""
+    """A checkpoint is incomplete or damaged. `paceline checkpoints` lists those that can be used."""
 
     def __init__(self, folder: str, problem: str) -> None:
         self.folder, self.problem = folder, problem
         super().__init__(f"checkpoint {folder}: {problem}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive the trip between processes."""
+        """Keep the arguments when the error is pickled."""
         return (CheckpointError, (self.folder, self.problem))
 
 
 class StateError(PacelineError, RuntimeError):
-    """The durable log refused a write."""
+    """The durable log cannot be read or written; the message names the file and the reason."""
 
 
 class DeposedError(StateError):
-    """A coordinator of a newer generation has taken over this run directory."""
+    """A coordinator of a newer generation has taken over this run directory: this one must end."""
 
     def __init__(self, mine: int, durable: int) -> None:
         self.mine, self.durable = mine, durable
         super().__init__(f"generation {mine} may not write: generation {durable} has taken over")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive the trip between processes."""
+        """Keep the arguments when the error is pickled."""
         return (DeposedError, (self.mine, self.durable))
 
 
 class TransportError(PacelineError, ConnectionError):
-    """Something between two processes went wrong."""
+    """The communication of two processes failed."""
 
 
 class PeerLostError(TransportError):
-    """The peer closed or stopped answering; whether the last message was applied is not known."""
+    """The session with a peer has ended. Whether the peer handled the last message is not known: send it again."""
 
     def __init__(self, peer: str, reason: str) -> None:
         self.peer, self.reason = peer, reason
         super().__init__(f"lost {peer}: {reason}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive the trip between processes."""
+        """Keep the arguments when the error is pickled."""
         return (PeerLostError, (self.peer, self.reason))
 
 
 class PeerUnknownError(TransportError):
-    """There is no session with that peer."""
+    """There is no session with that peer: connect first, and wait for `PeerUp`."""
 
 
 class DeadlineError(TransportError):
@@ -151,21 +151,21 @@ class DeadlineError(TransportError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive the trip between processes."""
+        """Keep the arguments when the error is pickled."""
         return (DeadlineError, (self.peer, self.awaited, self.waited_s, self.step))
 
 
 class AuthenticationError(TransportError):
-    """The peer did not prove that it knows the job's token."""
+    """The peer did not prove that it knows the job's token: both must be started for the same run directory."""
 
 
 class RefusedFrameError(TransportError):
-    """A frame that breaks the rules of the wire. `rule` is a short name, counted by the receiver."""
+    """A frame breaks a rule of the wire. `rule` is its short name, which the receiver counts."""
 
     def __init__(self, rule: str, detail: str) -> None:
         self.rule, self.detail = rule, detail
         super().__init__(f"refused a frame ({rule}): {detail}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive the trip between processes."""
+        """Keep the arguments when the error is pickled."""
         return (RefusedFrameError, (self.rule, self.detail))

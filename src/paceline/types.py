@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 NodeId = str
-"""A process, unique per start, such as ``worker-0/5f2c81``."""
+"""One process, by its name and a suffix that is unique per start, such as ``worker-0/5f2c81``."""
 
 
 def name_of(node: NodeId) -> str:
@@ -21,7 +21,7 @@ def name_of(node: NodeId) -> str:
 
 
 COORDINATOR: NodeId = "coordinator"
-"""The address by which every role speaks to the coordinator, whichever process that is now."""
+"""The node id under which every role sends to the coordinator, whichever process it is now."""
 
 INIT_STEP = -1
 """The step whose only slot is the initial weights; committing it makes version 0."""
@@ -127,10 +127,10 @@ class BlockSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):
-    """Who holds each block. `owners[b]` is the primary of block b; `addresses` says where each server listens.
+    """Which servers hold each block. `owners[b]` is the primary of block b; `addresses` says where each server listens.
 
-    `backups[b]` are the other members of its in-sync set, () where no block has any. `joining` lists (server, blocks)
-    for servers that are being sent copies and are not members yet.
+    `backups[b]` are the other members of its in-sync set; `backups` is () if no block has any. `joining` lists (server,
+    blocks) of copies that are being sent: these servers are not members of the sets yet.
     """
 
     epoch: int
@@ -149,13 +149,13 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def holders(self) -> tuple[NodeId, ...]:
-        """Every server that has, or is being sent, a copy of some block."""
+        """Every server that has a copy of some block, or is being sent one."""
         nodes = {*self.owners, *(server for server, _ in self.joining)}
         return tuple(sorted(nodes.union(*self.backups)))
 
 
 class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):
-    """One call of `batches`. Workers that disagree on it fail by name."""
+    """The arguments of one call of `batches`. Workers that disagree on them fail the job by name."""
 
     number: int
     data_len: int
@@ -167,9 +167,9 @@ class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """From `step` on: where in the data, and with which dials. Changing anything while a job runs appends one.
+    """The position in the data and the dials from `step` on. Every change of a running job appends a segment.
 
-    `epoch` and `offset` are the sample position at `step`; `end_step` closes the phase this segment belongs to.
+    `epoch` and `offset` are the sample position at `step`; `end_step` is the end of the segment's phase.
     """
 
     step: int
@@ -188,11 +188,11 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True):
-    """A row of the commit log. Version `version` is the state after this commit.
+    """A row of the commit log: it makes `version`.
 
-    `fences` names the attempt that counted for each slot; `scale` is the clip factor of the step's gradient. Where
-    attempts are interchangeable, a server may have used others: `variants` lists (its blocks, its fences) then.
-    `samples` and `empty` count what the step was made of.
+    `fences` names the attempt that counted for each slot; `scale` is the clip factor of the step's gradient. If
+    attempts are interchangeable, a server may have used others: `variants` lists (its blocks, its fences).
+    `samples` and `empty` count the samples and the empty slots of the step.
     """
 
     incarnation: int
@@ -228,7 +228,7 @@ class SavedFile(msgspec.Struct, frozen=True):
 class PhaseEntry(msgspec.Struct, frozen=True):
     """A phase that has begun: its steps are [segment.step, end). `end_version` is set once all are committed.
 
-    `metrics` are what workers who leave it are told, None before the first has.
+    `metrics` are those that workers get when they leave it, None until the first has left.
     """
 
     spec: PhaseSpec

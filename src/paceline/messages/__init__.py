@@ -1,9 +1,45 @@
-"""Every message one role sends to another: plain values, no behaviour.
+"""Every message that one role sends to another: plain values without behaviour. No I/O, no clock, no torch.
 
-A request carries `req`, and ends in a reply that carries the same number, in `Refused`, or in a named error on the
-asking side. Messages from the coordinator carry its `generation`; messages about state carry the `incarnation`, and
-those about blocks the placement `epoch`. Tensors never stand in a message: they follow it as raw frames, one
-`BlockFrame` in the message for each.
+A request has a number `req`; it ends in a reply with the same number, in `Refused`, or in a named error at its sender.
+Messages of the coordinator carry its `generation`; messages about state carry the `incarnation`, and those about blocks
+the placement `epoch`. Tensors are not in a message: each follows it as a *frame*, which a `BlockFrame` declares.
+
+What the nouns of the messages mean (docs/architecture.md has all words of the project):
+
+===========  =========================================================================================================
+attempt      one worker's work on one slot, named by its fence
+block        a contiguous range of the model's tensors: the unit of placement, push, pull and checkpoint
+claim        the right of one worker to do a thing once for the whole job
+commit       a row of the log that makes the next version
+copy         a block's content on one server; joining while it is sent, in sync (a backup) afterwards
+epoch        the number of a placement
+fence        (generation, counter): the name of an attempt
+frame        the bytes of one block behind a message, encoded by a codec
+generation   the number of a start of the coordinator
+grant        the message that gives a lease
+hold         how many slots of a step may wait for a lower one
+incarnation  the number of the job's history; a rewind begins the next one
+lease        the permission for one worker to compute one slot
+lane         the way that the messages of a session go: ``local``, ``tcp``, or within the process
+owner        the primary of a block: the server that sums it and answers its pulls
+part         one of several messages that carry one large answer, sum or copy
+phase        one `batches` loop of the script
+piece        the elements of one tensor that lie in one block
+pin          a reason to keep a version readable
+placement    which server owns, backs up or is sent which block
+plan         all segments so far
+position     where a job stands at a version: all that a checkpoint holds besides tensors
+push         gradients of an attempt on their way to a server; provisional until sealed
+receipt      a server's report that it has one whole attempt
+round        the validation of one version by one validator
+seal         the end of an attempt: its weight, and which pushes count
+segment      a durable row: from a step on, the sample position, slots, batch size, window and mode
+session      a proven connection of two processes, named by the peer's node id
+turn         one pass of the loop body: one slot
+watermark    the lowest step that a state lacks
+===========  =========================================================================================================
+
+A class name is part of the encoding. A renamed class keeps its old name as its `tag`.
 """
 
 from __future__ import annotations
@@ -31,12 +67,12 @@ from paceline.messages.replicas import (
     CopyOver,
     CopyPart,
     CopyPartAck,
-    Hail,
-    Hailed,
+    Echo,
+    Echoed,
+    Probe,
     Reachable,
     Replicate,
     Replicated,
-    Try,
     Unreachable,
 )
 from paceline.messages.saving import Checkpoint, NotLoaded, Position, Saved, SaveOver
@@ -120,9 +156,9 @@ AnyMessage = (
     | CopyOver
     | Unreachable
     | Reachable
-    | Try
-    | Hail
-    | Hailed
+    | Probe
+    | Echo
+    | Echoed
 )
 
 __all__ = [
@@ -147,6 +183,8 @@ __all__ = [
     "CopyPart",
     "CopyPartAck",
     "Declare",
+    "Echo",
+    "Echoed",
     "EvalGrant",
     "EvalOver",
     "Evaluated",
@@ -155,8 +193,6 @@ __all__ = [
     "Finish",
     "GiveBack",
     "Grant",
-    "Hail",
-    "Hailed",
     "HeldLease",
     "JobArgs",
     "Message",
@@ -169,6 +205,7 @@ __all__ = [
     "Position",
     "Prepare",
     "Prepared",
+    "Probe",
     "Pull",
     "PullReply",
     "Push",
@@ -193,7 +230,6 @@ __all__ = [
     "SumMeta",
     "Summary",
     "Summed",
-    "Try",
     "Turn",
     "Unpin",
     "Unreachable",

@@ -1,4 +1,4 @@
-"""What every conversation is made of."""
+"""The base of all messages, and the two replies that every request may get."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import msgspec
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all messages."""
+    """Base of all messages. The class name, or its `tag`, is part of the encoding."""
 
 
 class Ok(Message, frozen=True):
-    """Done; nothing else to say."""
+    """The request was carried out; it has no other answer."""
 
     req: int
 
 
 class Refused(Message, frozen=True):
-    """A request that breaks a rule, by the rule's name."""
+    """The request was not carried out: it breaks `rule`."""
 
     req: int
     rule: str

@@ -1,4 +1,4 @@
-"""Gradients and weights: between workers and servers, the only messages that raw frames follow."""
+"""Gradients and weights, between workers and servers. Frames follow these messages."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class BlockFrame(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """Ends an attempt: what it weighs and which push of each block counts.
+    """Ends an attempt: its weight, and which push of each block counts.
 
-    `absent` lists the tensors for which the turn made no gradient (or whose buffer did not change); `revs` lists
-    (block, rev) for the blocks of this server that carry something.
+    `absent` lists the tensors without a gradient (or whose buffer did not change); `revs` lists (block, rev) of the
+    blocks of this server that have one.
     """
 
     weight: float
@@ -39,10 +39,10 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SumMeta(msgspec.Struct, frozen=True, array_like=True):
-    """What must be known of a complete sum besides its frames, to apply it as its primary does.
+    """What a backup needs of a complete sum besides its frames, to apply it exactly as the primary does.
 
-    `touched` are the blocks that some slot had, `full` those of which it had every tensor; `present` are the tensors
-    that some slot had of the others.
+    `touched` are the blocks with a gradient from some slot, `full` those where every tensor has one; `present` are the
+    tensors with a gradient in the other touched blocks.
     """
 
     weight: float
@@ -53,9 +53,10 @@ class SumMeta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Push(Message, frozen=True):
-    """Gradients of one attempt; provisional until a push with `seal` arrives. Frames follow, one a `BlockFrame`.
+    """Gradients of one attempt; provisional until a push with `seal` comes. One frame follows for each of `blocks`.
 
-    `weight` is what the seal will say, unless the slot turns out empty.
+    `base` is the version on which the attempt was computed. `weight` is the weight that the seal will have, unless the
+    slot turns out to be empty.
     """
 
     req: int
@@ -71,16 +72,16 @@ class Push(Message, frozen=True):
 
 
 class PushAck(Message, frozen=True):
-    """What became of a push: held, duplicate, or late (the step is committed already)."""
+    """The server has taken note of a push; `outcome` is held, duplicate, or late (the step is committed already)."""
 
     req: int
     outcome: str
 
 
 class Pull(Message, frozen=True):
-    """Read blocks. `exact` names a version; -1 means the newest with watermark >= `watermark` that has `after`.
+    """Read blocks (None: all) at version `exact`; -1 means the newest one with this `watermark` that contains `after`.
 
-    Answered when it can be; `have` lets the server leave out blocks that have not changed since that version.
+    The server answers once it has such a version. It leaves out blocks that have not changed since version `have`.
     """
 
     req: int
@@ -94,7 +95,7 @@ class Pull(Message, frozen=True):
 
 
 class PullReply(Message, frozen=True):
-    """The blocks at `version`; frames follow. A large answer comes in `parts`, numbered from 0, in model order."""
+    """Blocks at `version`; frames follow. A large answer comes in `parts`, numbered from 0, in model order."""
 
     req: int
     incarnation: int

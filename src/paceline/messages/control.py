@@ -1,4 +1,4 @@
-"""The engine and observers: looking at a job, changing its size, and ending it."""
+"""From the engine and observers to the coordinator: read the status of a job, change its size, end it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class Exited(Message, frozen=True):
 
 
 class StatusRequest(Message, frozen=True):
-    """Anyone with the token may look."""
+    """Asks for the status. Any process with the token may send it."""
 
     req: int
 
 
 class StatusReply(Message, frozen=True):
-    """A JSON document."""
+    """The status of the run as JSON: see `messages.status`."""
 
     req: int
     json: bytes
 
 
 class Scale(Message, frozen=True):
-    """Somebody wants the job to have that many workers and servers (0: as before).
+    """Sets how many workers and servers the job shall have (0: as before).
 
-    The engine sees it in the status and acts.
+    The engine reads it in the status and starts or ends processes.
     """
 
     req: int
@@ -39,20 +39,20 @@ class Scale(Message, frozen=True):
 
 
 class Finish(Message, frozen=True):
-    """Every worker has ended: close the books and say how it went."""
+    """Every worker has ended: complete the last checkpoint and answer with the summary."""
 
     req: int
 
 
 class Summary(Message, frozen=True):
-    """The run's summary, a JSON document."""
+    """The summary of the run as JSON: see `messages.status`."""
 
     req: int
     json: bytes
 
 
 class Shutdown(Message, frozen=True):
-    """The engine wants the role to end, saying why."""
+    """The engine tells the role to end; `reason` says why."""
 
     req: int
     reason: str

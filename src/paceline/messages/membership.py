@@ -1,4 +1,4 @@
-"""Who is there: how a role comes, is heard of, learns where the blocks are, and leaves."""
+"""Membership: how a role registers, shows that it lives, learns the placement, and leaves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.types import ModelSpec, NodeId, Placement
 
 
 class JobArgs(msgspec.Struct, frozen=True, array_like=True):
-    """What `join` was asked for, after the command line and the environment had their say."""
+    """The arguments of `join`, with those of the command line and the environment in their place."""
 
     seed: int
     mode: str
@@ -19,13 +19,12 @@ class JobArgs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Register(Message, frozen=True):
-    """First message of a role, and again to every new coordinator: what it is and what it still has.
+    """The first message of a role to every coordinator: its identity, and the state that it still has.
 
     The process is start number `start` of `name`, counted from 1 by the launcher; `name` and `start` are its identity.
     A worker brings `job`, `leases`, how many validations it has `declared`, and its `progress` through the script:
     twice the number of its phase, plus one once that phase is over for it, -1 before the first. A server brings the
-    `address` at which it listens, and of its blocks the incarnation, the epoch, the version `applied` and the versions
-    `kept`.
+    `address` at which it listens, and the incarnation, epoch, last applied version and kept versions of its blocks.
     """
 
     req: int
@@ -45,9 +44,9 @@ class Register(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """Reply to `Register`: the dials that this run uses (the first worker's, for the whole job).
+    """Reply to `Register`: the arguments of the job (those of its first worker), and the times of the heartbeat.
 
-    Whoever is not answered by a peer for `reach_s` says so.
+    A role reports a peer that has not answered for `reach_s`.
     """
 
     req: int
@@ -59,14 +58,14 @@ class Welcome(Message, frozen=True):
 
 
 class Prepare(Message, frozen=True):
-    """A worker's model. Answered when every server is there and the blocks are placed."""
+    """A worker's model. The coordinator answers once every server has registered and the blocks are placed."""
 
     req: int
     spec: ModelSpec
 
 
 class Prepared(Message, frozen=True):
-    """Where the blocks are."""
+    """The placement of the blocks: the reply to `Prepare` and `PlacementRequest`, and sent after every change."""
 
     req: int
     generation: int
@@ -75,7 +74,7 @@ class Prepared(Message, frozen=True):
 
 
 class PlacementRequest(Message, frozen=True):
-    """A worker was refused by a server because of the epoch, and asks again where the blocks are."""
+    """A worker asks for a placement newer than `epoch`, because a server has refused that epoch."""
 
     req: int
     epoch: int
@@ -96,7 +95,7 @@ class Beat(Message, frozen=True):
 
 
 class BeatAck(Message, frozen=True):
-    """The coordinator heard it.
+    """The answer to `Beat`.
 
     `state` is the job's (waiting, running, finished, failed); `known` is False once the sender was evicted.
     """
@@ -107,13 +106,13 @@ class BeatAck(Message, frozen=True):
 
 
 class Bye(Message, frozen=True):
-    """This worker's script has ended well."""
+    """The script of this worker has ended without an error."""
 
     req: int
 
 
 class Failed(Message, frozen=True):
-    """This role cannot go on; `trace` is the user's traceback where it was the script. The job fails."""
+    """This role cannot go on, and the job fails. `trace` is the traceback if the user's script raised."""
 
     req: int
     kind: str
@@ -123,7 +122,7 @@ class Failed(Message, frozen=True):
 class Abort(Message, frozen=True):
     """The job is over for this peer: `kind` is script, lost, stopped or rewound.
 
-    Rewound: this worker's script is further than the job is now, so it must be started again.
+    Rewound: the script of this worker is in a later loop than the job, so it must start again.
     """
 
     generation: int

@@ -1,7 +1,6 @@
-"""Copies of blocks: how a primary keeps its backups, and those that are to become backups, where it is itself.
+"""Copies of blocks: a primary sends sums to its backups and whole blocks to joining copies.
 
-All of these go from server to server, but for what is said to the coordinator of who has a copy, and who cannot be
-reached.
+These go from server to server, except the reports to the coordinator about copies and about peers without an answer.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from paceline.types import Fence, NodeId
 
 
 class CopyFrame(msgspec.Struct, frozen=True, array_like=True):
-    """Declares one raw frame of a copy: the value of a block (`name` is ""), or an optimizer's state by name.
+    """Declares one frame of a copy: the value of a block (`name` is ""), or an optimizer state by name.
 
-    `piece` is the number of the piece within its block whose state it is, -1 where it is the whole block's. A `scalar`
-    has one element and no dimension.
+    `piece` is the number of the piece of the block that the state belongs to, -1 for the whole block. A `scalar` has
+    one element and no dimension. Always raw: copies have no codec.
     """
 
     block: int
@@ -29,11 +28,11 @@ class CopyFrame(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Replicate(Message, frozen=True):
-    """The complete sum of a step, of blocks that the receiver has copies of. Frames follow, one a `BlockFrame`.
+    """The complete sum of a step, for blocks of which the receiver has a copy. One frame follows for each of `blocks`.
 
-    `fence` names the sum where attempts are summed apart, `fences` are all attempts in it, in slot order. With
-    `joining` these are blocks of which the receiver does not have all yet. A large sum comes in `parts`, numbered
-    from 0, each with blocks of its own. Said again until `Replicated`.
+    `fence` names the attempt if attempts are summed apart; `fences` are all attempts in the sum, in slot order. With
+    `joining` the receiver does not have the whole copy yet. A large sum comes in `parts`, numbered from 0, each with
+    other blocks. Repeated until `Replicated`.
     """
 
     req: int
@@ -50,7 +49,7 @@ class Replicate(Message, frozen=True):
 
 
 class Replicated(Message, frozen=True):
-    """That part of the sum is held here as well."""
+    """The backup has this part of the sum."""
 
     req: int
     incarnation: int
@@ -58,9 +57,9 @@ class Replicated(Message, frozen=True):
 
 
 class CopyPart(Message, frozen=True):
-    """Blocks at `version` for a server that is to have a copy, in `parts` numbered from 0. Frames follow.
+    """Blocks at `version` for a joining copy, in `parts` numbered from 0. Frames follow.
 
-    `chains` has the hash chains of all these blocks. Said again until `CopyPartAck`.
+    `chains` has the hash chains of these blocks. Repeated until `CopyPartAck`.
     """
 
     req: int
@@ -74,7 +73,7 @@ class CopyPart(Message, frozen=True):
 
 
 class CopyPartAck(Message, frozen=True):
-    """That part is here."""
+    """The server has this part of the copy."""
 
     req: int
     incarnation: int
@@ -83,9 +82,9 @@ class CopyPartAck(Message, frozen=True):
 
 
 class Copied(Message, frozen=True):
-    """To the coordinator: this server has caught up with `source` on the blocks that it was to copy from there.
+    """To the coordinator: this server has caught up with `source` on the blocks that it copies from there.
 
-    Said again until `CopyOver`.
+    Repeated until `CopyOver`.
     """
 
     incarnation: int
@@ -94,7 +93,7 @@ class Copied(Message, frozen=True):
 
 
 class Chained(Message, frozen=True):
-    """To the coordinator: the hash chains of the copies here at `version`, which goes to a checkpoint."""
+    """To the coordinator: the hash chains of this server's backups at `version`, which goes to a checkpoint."""
 
     incarnation: int
     epoch: int
@@ -103,7 +102,7 @@ class Chained(Message, frozen=True):
 
 
 class CopyOver(Message, frozen=True):
-    """The coordinator has noted that the copy from `source` is complete."""
+    """The coordinator knows that the copy from `source` is complete."""
 
     generation: int
     incarnation: int
@@ -112,9 +111,9 @@ class CopyOver(Message, frozen=True):
 
 
 class Unreachable(Message, frozen=True):
-    """To the coordinator, from a server or a worker: nothing that it says to `peer` has been answered for `silent_s`.
+    """To the coordinator, from a server or a worker: `peer` has not answered for `silent_s`.
 
-    Said again as long as that is so.
+    Repeated while that lasts.
     """
 
     peer: NodeId
@@ -123,15 +122,15 @@ class Unreachable(Message, frozen=True):
 
 
 class Reachable(Message, frozen=True):
-    """To the coordinator: `peer` answers (again)."""
+    """To the coordinator: `peer` answers again."""
 
     peer: NodeId
 
 
-class Try(Message, frozen=True):
-    """To a server: see whether you reach `peer`, which listens at `address`, and say `Reachable` if you do.
+class Probe(Message, frozen=True, tag="Try"):
+    """To a server: try to reach `peer`, which listens at `address`, and report `Reachable` if it answers.
 
-    Said again as long as the coordinator wants to know.
+    Repeated while the coordinator needs to know.
     """
 
     generation: int
@@ -139,9 +138,9 @@ class Try(Message, frozen=True):
     address: str
 
 
-class Hail(Message, frozen=True):
-    """From one server to another: do you hear me?"""
+class Echo(Message, frozen=True, tag="Hail"):
+    """From one server to another, on a probe: answer with `Echoed`."""
 
 
-class Hailed(Message, frozen=True):
-    """I do."""
+class Echoed(Message, frozen=True, tag="Hailed"):
+    """The answer to `Echo`."""

@@ -1,4 +1,4 @@
-"""Checkpoints: what is in one, and what servers say of theirs."""
+"""Checkpoints: the position that one holds, and the reports of servers about their files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.types import PhaseEntry, SavedFile, Segment
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where a job is at a version: everything but tensors that it needs to go on from there."""
+    """Where a job stands at a version: everything but tensors that it needs to go on from there."""
 
     incarnation: int
     version: int
@@ -30,16 +30,16 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A complete checkpoint: where it is, and where it goes on."""
+    """A complete checkpoint: its folder, and the position from which a job goes on."""
 
     folder: str
     position: Position
 
 
 class Saved(Message, frozen=True):
-    """This server's blocks of a version are in the checkpoint's folder, or `problem` says why not.
+    """This server has written its blocks of a version to the folder of the checkpoint, or `problem` says why not.
 
-    `chains` has each block's hash chain at that version. Said again until `SaveOver`.
+    `chains` has each block's hash chain at that version. Repeated until `SaveOver`.
     """
 
     incarnation: int
@@ -51,7 +51,7 @@ class Saved(Message, frozen=True):
 
 
 class SaveOver(Message, frozen=True):
-    """The checkpoint of that version is complete or given up: its memory is free, its report need not be repeated."""
+    """The checkpoint of that version is complete or given up: the server drops the version and stops its report."""
 
     generation: int
     incarnation: int
@@ -59,7 +59,7 @@ class SaveOver(Message, frozen=True):
 
 
 class NotLoaded(Message, frozen=True):
-    """This server could not load its blocks from the checkpoint that its assignment named."""
+    """This server could not load its blocks from the checkpoint that `Assign` named; `problem` says why."""
 
     incarnation: int
     epoch: int

@@ -1,4 +1,4 @@
-"""How coordinator and servers agree on what a step is made of, and in which order steps are applied."""
+"""Between coordinator and servers: the blocks of a server, the slots of a step, and the order of commits."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from paceline.types import BlockSpec, Commit, Fence, ModelSpec, Placement, Segme
 
 
 class Assign(Message, frozen=True):
-    """Which blocks exist and who holds them; a server that has none yet makes room.
+    """Which blocks exist, and which server holds which.
 
-    `hold` bounds the slots of a step that may wait for a lower one; 0 means that nothing does. A server enters an
-    incarnation only by this message: it loads its blocks from the checkpoint `folder`, which is version `version`
-    with the steps below `watermark` and those in `above`; without a folder it begins with nothing.
+    `whole` says that a slot counts only as one whole attempt. `hold` bounds the slots of a step that may wait for a
+    lower one; 0 means that none does.
 
-    Within an incarnation, a server that holds blocks enters another placement once it has applied version `at`, the
-    last that was committed before: it keeps what it has of its blocks, and forgets what is not committed. `begun` are
-    the steps of `at`, as the lowest that is missing and those above it, for one that has no blocks yet.
+    A server enters an incarnation only by this message: it loads its blocks from the checkpoint `folder`, which holds
+    `version` with the steps below `watermark` and those in `above`; without a folder its blocks are empty.
+
+    Within an incarnation a server enters the new placement once it has applied version `at`, the last one committed
+    before it. It keeps the blocks that it holds and drops all uncommitted work. A server without blocks takes from
+    `begun` which steps `at` contains: all below the first number, and those in the list.
     """
 
     generation: int
@@ -48,7 +50,7 @@ class Plan(Message, frozen=True):
 
 
 class Summed(Message, frozen=True):
-    """This server has added the first `count` slots of a step: later ones may be leased."""
+    """This server has summed the first `count` slots of a step: later slots may be leased."""
 
     incarnation: int
     epoch: int
@@ -57,7 +59,7 @@ class Summed(Message, frozen=True):
 
 
 class Receipt(Message, frozen=True):
-    """This server holds one whole attempt of a slot (its blocks of it)."""
+    """This server has one whole attempt of a slot, as far as its blocks go."""
 
     incarnation: int
     epoch: int
@@ -67,7 +69,7 @@ class Receipt(Message, frozen=True):
 
 
 class Choose(Message, frozen=True):
-    """Of the attempts of a slot, this one counts; unless the blocks have changed hands since, which voids it."""
+    """This attempt of the slot counts. A later placement epoch voids the choice."""
 
     generation: int
     incarnation: int
@@ -78,10 +80,10 @@ class Choose(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """Every block of this server has what it needs for the step.
+    """Every block that this server owns has what it needs for the step.
 
-    `fences` are the attempts it would use, `staleness` and `lag` how old the oldest state they were computed on was,
-    `partials` the squared norm of the mean gradient of each of its blocks (only with clip_norm).
+    `fences` are the attempts it would use; `staleness` and `lag` are the age of the oldest state they were computed on;
+    `partials` are the squared norms of the mean gradient of each block (only with clip_norm).
     """
 
     incarnation: int
@@ -94,10 +96,10 @@ class Ready(Message, frozen=True):
 
 
 class Committed(Message, frozen=True):
-    """A row of the commit log, to be applied in that order.
+    """A row of the commit log. Servers apply commits in the order of the log.
 
     With `keep`, the version before it stays readable; with `save`, the version that it makes goes to a checkpoint. A
-    server that is not where `epoch` is has no part in it, unless it was told to go there once it has this commit.
+    server in another placement than `epoch` ignores it, unless `Assign` told it to enter `epoch` after this commit.
     """
 
     generation: int
@@ -108,7 +110,7 @@ class Committed(Message, frozen=True):
 
 
 class Unpin(Message, frozen=True):
-    """`version` need not be readable any longer."""
+    """Servers may drop `version`: no pin keeps it readable."""
 
     generation: int
     incarnation: int

@@ -1,4 +1,4 @@
-"""Leases: how a worker enters a loop, asks for slots, reports what it did, and learns that there are no more."""
+"""Between workers and the coordinator: phases, leases, reports of sealed slots, validation, and claims."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.types import Fence, Hyper, PhaseSpec, Segment, Sums
 
 
 class ValidatorSpec(msgspec.Struct, frozen=True, array_like=True):
-    """A validation that the system runs every `every` versions (0: only when `evaluate` asks)."""
+    """A validation that runs every `every` versions (0: only when a script calls `evaluate`)."""
 
     number: int
     name: str
@@ -26,14 +26,14 @@ class Declare(Message, frozen=True):
 
 
 class BeginPhase(Message, frozen=True):
-    """A worker enters its n-th `batches`."""
+    """A worker enters its n-th `batches` loop."""
 
     req: int
     phase: PhaseSpec
 
 
 class PhaseBegun(Message, frozen=True):
-    """Reply to `BeginPhase`: `segment` is None when the job is over."""
+    """Reply to `BeginPhase`: the phase's segment, None if the job is over."""
 
     req: int
     generation: int
@@ -41,7 +41,7 @@ class PhaseBegun(Message, frozen=True):
 
 
 class Sealed(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker tells the coordinator of a slot it has sealed."""
+    """A worker's report about a slot that it has sealed."""
 
     step: int
     slot: int
@@ -62,7 +62,7 @@ class Evaluated(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HeldLease(msgspec.Struct, frozen=True, array_like=True):
-    """A lease that a worker still holds: in hand, or sealed (then with its report) on a step it knows no commit of."""
+    """A lease that a worker still holds: not sealed yet, or sealed (with its report) and not known to be committed."""
 
     step: int
     slot: int
@@ -72,11 +72,11 @@ class HeldLease(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Turn(Message, frozen=True):
-    """Report what was done and ask for the next lease: one message a turn.
+    """Reports the last slot and asks for the next lease: one message a turn.
 
-    `phase` is the phase the worker is in; `evaluation` is the number of the validator whose result it waits for
-    instead, -1 for none. `abandoned` hands a lease back without work. `declared` is how many validators it knows,
-    of which another coordinator may have heard.
+    `phase` is the phase of the worker's loop; `evaluation` is the number of the validator whose result it waits for
+    instead, -1 for none. `abandoned` returns a lease without work. `declared` is how many validators this worker has
+    declared: a new coordinator may know fewer.
     """
 
     req: int
@@ -90,7 +90,7 @@ class Turn(Message, frozen=True):
 
 
 class Grant(Message, frozen=True):
-    """A lease of one training slot. `version` is what lock-step must read; with a window, anything new enough."""
+    """A lease of one slot of `step`, which has `slots` slots. `segment` is the step's, None for the initial weights."""
 
     req: int
     generation: int
@@ -120,21 +120,21 @@ class EvalGrant(Message, frozen=True):
 
 
 class Revoke(Message, frozen=True):
-    """A lease is void: its slot will not be computed after all."""
+    """A lease is void: stop the work on its slot."""
 
     generation: int
     fence: Fence
 
 
 class GiveBack(Message, frozen=True):
-    """A server refused a push of this attempt: it will never count, and its slot must be leased again."""
+    """A server refused a push of this attempt: it can never count, and its slot must be leased again."""
 
     req: int
     fence: Fence
 
 
 class PhaseOver(Message, frozen=True):
-    """No more slots in this phase (or in the job). Read `version` and leave the loop."""
+    """The phase has no more slots (or the job has ended): read `version` and leave the loop."""
 
     req: int
     generation: int
@@ -159,7 +159,7 @@ class EvalOver(Message, frozen=True):
 
 
 class Stop(Message, frozen=True):
-    """End the job: after step `step`, or at the last committed version when `at_once`. Observers may ask for it too."""
+    """End the job after step `step`, or at the last committed version with `at_once`. Observers may send it, too."""
 
     req: int
     reason: str
@@ -168,21 +168,21 @@ class Stop(Message, frozen=True):
 
 
 class Claim(Message, frozen=True):
-    """Ask to be the one worker that does `key`; others wait until it is done."""
+    """A worker asks to do `key` once for the whole job; the other workers wait until it is done."""
 
     req: int
     key: str
 
 
 class Claimed(Message, frozen=True):
-    """`mine`: do it and say `ClaimDone`. Otherwise somebody has done it."""
+    """With `mine`: do it, then send `ClaimDone`. Otherwise it is done already."""
 
     req: int
     mine: bool
 
 
 class ClaimDone(Message, frozen=True):
-    """The claimed thing is done."""
+    """What was claimed is done."""
 
     req: int
     key: str

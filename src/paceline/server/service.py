@@ -16,7 +16,7 @@ from paceline.core.effects import Send
 from paceline.core.message_parts import PART_NBYTES
 from paceline.core.server.dispatch import ServerCore
 from paceline.errors import PeerLostError, PeerUnknownError
-from paceline.messages import BeatAck, Message, Register, Shutdown, Try, Welcome
+from paceline.messages import BeatAck, Message, Probe, Register, Shutdown, Welcome
 from paceline.server.checkpoint_writer import Saver
 from paceline.server.dense_store import DenseStore
 from paceline.telemetry import tracing
@@ -86,7 +86,7 @@ class ServerService:
             case Received(peer=peer, message=message, frames=frames):
                 sends = self.core.handle(peer, message, frames, now)
                 at = self.core.assignment.at
-                if self._epoch != at or isinstance(message, Try):
+                if self._epoch != at or isinstance(message, Probe):
                     self._epoch = at
                     self._links.need(self.core.peers, now)
                 self._send(sends)

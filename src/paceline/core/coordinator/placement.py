@@ -17,7 +17,7 @@ from paceline.core.coordinator.membership import Member
 from paceline.core.coordinator.reachability import BELIEVED_S, UNTIL_TRIED_S, Reach
 from paceline.core.effects import Effect, PlacementFact, Send
 from paceline.core.placement_plan import Backups, Joining, Owners, Servers, joins, normal, promote, settle
-from paceline.messages import Copied, CopyOver, Reachable, Revoke, Try, Unreachable
+from paceline.messages import Copied, CopyOver, Probe, Reachable, Revoke, Unreachable
 from paceline.types import NodeId, Placement, name_of
 
 DIFFERENT = "are not as they should be"
@@ -239,7 +239,7 @@ class Placing:
         pairs = [(node, peer) for node, peer in self.reach.untried(job.now) if node in servers and peer in servers]
         for node, peer in pairs:
             self.reach.report(node, peer, job.now, UNTIL_TRIED_S)  # not whole before it says so
-        return [Send(node, Try(job.generation, peer, servers[peer])) for node, peer in pairs]
+        return [Send(node, Probe(job.generation, peer, servers[peer])) for node, peer in pairs]
 
     def _note_cut_off(self) -> None:
         """Workers that cannot reach some primary get no leases."""

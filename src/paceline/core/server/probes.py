@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.core.effects import Send
-from paceline.messages import Hail, Reachable, Try
+from paceline.messages import Echo, Probe, Reachable
 from paceline.types import COORDINATOR, NodeId
 
 _LASTS_S = 3.0  # the coordinator renews a probe as long as it needs the answer
@@ -15,11 +15,11 @@ class Probes:
     def __init__(self) -> None:
         self._probes: dict[NodeId, tuple[str, float]] = {}
 
-    def begin(self, message: Try, now: float) -> list[Send]:
+    def begin(self, message: Probe, now: float) -> list[Send]:
         """Probe a server for a while, beginning now."""
         self.tick(now)
         self._probes[message.peer] = message.address, now + _LASTS_S
-        return [Send(message.peer, Hail())]
+        return [Send(message.peer, Echo())]
 
     def tick(self, now: float) -> None:
         """Drop probes that were not renewed."""
@@ -28,7 +28,7 @@ class Probes:
 
     def greet(self, peer: NodeId) -> list[Send]:
         """The session with `peer` is up."""
-        return [Send(peer, Hail())] if peer in self._probes else []
+        return [Send(peer, Echo())] if peer in self._probes else []
 
     def answered(self, peer: NodeId) -> list[Send]:
         """`peer` has answered: report it once."""

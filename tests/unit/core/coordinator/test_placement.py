@@ -19,6 +19,7 @@ from paceline.messages import (
     JobArgs,
     PhaseOver,
     Prepared,
+    Probe,
     Pull,
     PullReply,
     Reachable,
@@ -28,7 +29,6 @@ from paceline.messages import (
     Saved,
     Scale,
     Seal,
-    Try,
     Turn,
     Unreachable,
 )
@@ -434,11 +434,11 @@ def test_servers_try_whom_they_could_not_reach_until_they_do() -> None:
     for job.now in (0.0, 0.5):
         job.say(primary, Unreachable(backup, 3.0, epoch(job)))
     for _ in range(20):
-        (request,) = sent(tick(job), Try, primary)
+        (request,) = sent(tick(job), Probe, primary)
         assert (request.peer, request.address) == (backup, "there")
     assert [pair for pair in job.core.cuts if primary in pair] == [(primary, backup)]
     job.say(primary, Reachable(backup))
-    assert sent(tick(job), Try) == []
+    assert sent(tick(job), Probe) == []
     assert job.core.cuts == []
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from paceline.core.effects import Send
 from paceline.core.server.probes import Probes
-from paceline.messages import Hail, Reachable, Try
+from paceline.messages import Echo, Probe, Reachable
 
 
 def test_the_first_answer_is_told_once() -> None:
     probes = Probes()
     assert probes.answered("s1") == [], "nobody wants to know"
-    assert probes.begin(Try(1, "s1", "tcp://there"), 0.0) == [Send("s1", Hail())]
+    assert probes.begin(Probe(1, "s1", "tcp://there"), 0.0) == [Send("s1", Echo())]
     assert probes.peers == {"s1": "tcp://there"}
-    assert probes.greet("s1") == [Send("s1", Hail())]
+    assert probes.greet("s1") == [Send("s1", Echo())]
     assert probes.greet("s2") == []
     assert probes.answered("s1") == [Send("coordinator", Reachable("s1"))]
     assert probes.answered("s1") == []
@@ -21,8 +21,8 @@ def test_the_first_answer_is_told_once() -> None:
 
 def test_what_is_not_asked_for_again_is_given_up() -> None:
     probes = Probes()
-    probes.begin(Try(1, "s1", "one"), 0.0)
-    probes.begin(Try(1, "s2", "two"), 2.0)
+    probes.begin(Probe(1, "s1", "one"), 0.0)
+    probes.begin(Probe(1, "s2", "two"), 2.0)
     assert set(probes.peers) == {"s1", "s2"}
-    probes.begin(Try(1, "s2", "two"), 4.0)
+    probes.begin(Probe(1, "s2", "two"), 4.0)
     assert set(probes.peers) == {"s2"}
