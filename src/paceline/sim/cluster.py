@@ -6,13 +6,13 @@ from random import Random
 
 from paceline.sim.disk import Disk
 from paceline.sim.faults import Faults
-from paceline.sim.fleet import SimServers
 from paceline.sim.log_checks import LogChecks
 from paceline.sim.network import Network
 from paceline.sim.record import Record
 from paceline.sim.roles import SimCoordinator, SimServer
 from paceline.sim.scenario import Scenario
 from paceline.sim.server_checks import ServerChecks
+from paceline.sim.server_pool import ServerPool
 from paceline.sim.worker import SimWorker
 from paceline.sim.worker_checks import WorkerChecks
 from paceline.sim.world import Trace, World
@@ -20,7 +20,7 @@ from paceline.types import NodeId
 
 
 class Cluster:
-    """One job from its first process to its last."""
+    """One job: its processes, its network, its disk and its checks."""
 
     def __init__(self, scenario: Scenario, trace: Trace | None) -> None:
         self.scenario = scenario
@@ -40,15 +40,15 @@ class Cluster:
         self.saves = 0
         self.stopped = False
         self.faults = Faults(self)
-        self.fleet = SimServers(self, lambda name, node: SimServer(self, name, node))
+        self.server_pool = ServerPool(self, lambda name, node: SimServer(self, name, node))
 
     @property
     def servers(self) -> list[SimServer]:
-        """One for each place, dead or alive."""
-        return self.fleet.servers
+        """The newest server process of each name, dead or alive."""
+        return self.server_pool.servers
 
     def start(self) -> None:
-        """Start every role, in an order of chance, and plan the faults."""
+        """Start every role, in a random order, and schedule the faults."""
         roles: list[SimCoordinator | SimServer] = [self.coordinator, *self.servers]
         for role in roles:
             self.network.add(role)
@@ -56,10 +56,10 @@ class Cluster:
         for index in range(self.scenario.cluster.workers):
             self.spawn(index, self.rng.uniform(0.0, 0.3))
         self.faults.plan()
-        self.fleet.start()
+        self.server_pool.start()
 
     def restart_coordinator(self) -> None:
-        """Another one takes over, unless there is one; those who are connected notice, or do not."""
+        """Start another coordinator if none is alive; connected processes notice it, or not."""
         if self.coordinator.alive:
             return
         self.generation += 1
@@ -74,22 +74,22 @@ class Cluster:
                 self.world.after(self.rng.uniform(0.0, 0.8), role, role.notice)
 
     def lost(self, node: NodeId) -> None:
-        """The coordinator's session with `node` ends: a worker is not waited for, although it may not hear of that."""
+        """End the coordinator's session with `node`; a worker is evicted, and may not be told."""
         if self.coordinator.alive:
             for worker in self.workers:
-                worker.evicted |= worker.node == node
+                if worker.node == node:
+                    worker.evict()
             self.coordinator.lost(node)
 
     # ------------------------------------------------------------ workers
 
     def running(self) -> list[SimWorker]:
-        """Those whose script has not ended."""
+        """The workers whose script has not ended."""
         return [w for w in self.workers if w.alive and not w.done]
 
     def spawn(self, index: int, delay: float) -> SimWorker:
-        """A new worker process in place `index`."""
-        self.starts += 1
-        node = f"worker-{index}/{self.starts}"
+        """Start a worker process with the name `worker-INDEX`."""
+        node = f"worker-{index}/{self.next_start()}"
         speed = self.scenario.speeds[index % len(self.scenario.speeds)]
         rng = Random(f"worker {self.scenario.seed} {self.starts}")
         worker = SimWorker(self, f"worker-{index}", node, speed, rng)
@@ -99,30 +99,38 @@ class Cluster:
         return worker
 
     def replace(self, worker: SimWorker, delay: float) -> None:
-        """The engine starts another one in the place of `worker`."""
+        """Start a worker with the name of `worker`, as the engine does."""
         self.spawn(self.workers.index(worker) % self.scenario.cluster.workers, delay)
 
-    def again(self, worker: SimWorker) -> None:
-        """The job went back to before where a worker's script is: the engine starts it again."""
+    def start_again(self, worker: SimWorker) -> None:
+        """Start a worker again whose script is ahead of the rewound job, as the engine does."""
         self.faults.count("again")
-        worker.done = True
         self.replace(worker, self.rng.uniform(0.1, 1.0))
 
+    def next_start(self) -> int:
+        """A number for another start of a process."""
+        self.starts += 1
+        return self.starts
+
+    def saved(self) -> None:
+        """A worker saved the model."""
+        self.saves += 1
+
     def stops(self, step: int) -> bool:
-        """Whether the worker that has `step` in hand is the one to stop the job; True once."""
+        """Whether the worker with a slot of `step` stops the job; True once."""
         plan = self.scenario.stop
         if plan is None or self.stopped or step < plan.step:
             return False
         self.stopped = True
         return True
 
-    def goodbye(self, worker: SimWorker) -> None:
-        """A script has ended. When it left in the middle and was the last, somebody comes after it."""
+    def script_ended(self, worker: SimWorker) -> None:
+        """A script ended. If the last worker left in the middle of the job, start another one."""
         if not worker.ended and not self.running():
             self.spawn(0, 0.1)
 
     def is_complete(self) -> bool:
-        """Whether the job has done all that its scripts asked for."""
+        """Whether the job has run all phases of its scripts."""
         core = self.coordinator.core
         if core.rewinding or not self.coordinator.alive or core.phases.open is not None:
             return False

@@ -1,4 +1,4 @@
-"""What survives a death in the simulated world: the log, and folders of checkpoints that may be torn."""
+"""The disk of the simulated job: the log, and folders of checkpoints that may be incomplete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TAIL = 4096
 
 @dataclass(slots=True)
 class Folder:
-    """A checkpoint as far as it is written; only a complete one counts."""
+    """A checkpoint as far as it is written; `checkpoint` is set when it is complete."""
 
     values: dict[int, Value] = field(default_factory=dict)
     chains: tuple[bytes, ...] = ()
@@ -29,7 +29,7 @@ class Folder:
 
 
 class Disk:
-    """Everything that was written, in order."""
+    """All rows in the order of their writes, and the folders."""
 
     def __init__(self) -> None:
         self.facts: list[FactRow] = []
@@ -38,7 +38,7 @@ class Disk:
         self.folders: dict[str, Folder] = {}
 
     def write(self, write: Write) -> None:
-        """One row more."""
+        """Add a row."""
         match write.row:
             case Commit() as commit:
                 self.commits.setdefault(commit.incarnation, []).append(commit)
@@ -50,7 +50,7 @@ class Disk:
                 pass
 
     def history(self) -> History:
-        """What a coordinator that starts finds."""
+        """The history that a starting coordinator reads."""
         begun = [row.fact for row in self.facts if isinstance(row.fact, IncarnationFact)]
         newest = begun[-1] if begun else None
         number = 0 if newest is None else newest.number
@@ -76,31 +76,31 @@ class Disk:
     # ------------------------------------------------------------ checkpoints
 
     def put(self, folder: str, values: Mapping[int, Value]) -> None:
-        """A server has written its part."""
+        """A server wrote its blocks."""
         self.folders.setdefault(folder, Folder()).values.update(values)
 
     def complete(self, checkpoint: Checkpoint, chains: tuple[str, ...], drop: tuple[str, ...]) -> None:
-        """Manifest and marker are written, then older folders go."""
+        """Write manifest and marker, then remove older folders."""
         entry = self.folders[checkpoint.folder]
         entry.chains, entry.checkpoint = tuple(bytes.fromhex(c) for c in chains), checkpoint
         for folder in drop:
             self.folders.pop(folder, None)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The complete ones; that one is damaged is not seen before it is read."""
+        """The complete checkpoints; a damaged one is found only by reading it."""
         return [f.checkpoint for _, f in sorted(self.folders.items()) if f.checkpoint is not None]
 
     def damage(self) -> None:
-        """The newest of those that are complete cannot be read any more."""
+        """Make the newest complete checkpoint unreadable."""
         whole = [f for f in self.folders.values() if f.checkpoint is not None]
         if whole:
             whole[-1].damaged = True
 
     def read(self, folder: str, blocks: Mapping[int, object]) -> tuple[dict[int, Value], dict[int, bytes]]:
-        """The values and chains of some blocks.
+        """The values and hash chains of some blocks.
 
         Raises:
-            CheckpointError: it is not there, not complete, or damaged.
+            CheckpointError: the checkpoint is missing, incomplete or damaged.
         """
         found = self.folders.get(folder)
         if found is None or found.checkpoint is None:

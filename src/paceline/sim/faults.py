@@ -1,4 +1,4 @@
-"""What goes wrong in one simulated job, and when it all ends."""
+"""The faults of one simulated job."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _HEALED_DELAY_S = 0.004
 
 
 class Faults:
-    """Carries out what the scenario plans. What is left to chance comes from the cluster's random numbers.
+    """Injects the faults of the scenario. Random choices come from the cluster's random numbers.
 
-    `on` until the world heals; `fired` counts what happened, by kind.
+    `on` is true until the world heals; `fired` counts the faults by kind.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -33,19 +33,19 @@ class Faults:
         self._clock = Process("faults")
 
     def plan(self) -> None:
-        """The job begins."""
+        """Schedule the faults of the scenario."""
         world, scenario = self._cluster.world, self._cluster.scenario
         for fault in scenario.faults:
             world.after(fault.at_s, self._clock, self._inject, fault)
         world.after(scenario.heal_at_s, self._clock, self._heal)
 
     def count(self, kind: str) -> None:
-        """Something went wrong."""
+        """Count a fault."""
         self.fired[kind] = self.fired.get(kind, 0) + 1
         self._cluster.world.note("fault", kind)
 
     def chance(self, kind: str, probability: float) -> bool:
-        """Whether something goes wrong now, while things do."""
+        """Whether a fault of this kind happens now; never after the world has healed."""
         if not self.on or not probability or self._cluster.rng.random() >= probability:
             return False
         self.count(kind)
@@ -60,53 +60,54 @@ class Faults:
         match fault.kind:
             case "kill":
                 worker.kill()
-                self._mourn(worker)
+                self._notice_death(worker)
             case "pause":
-                worker.stopped = True
+                worker.stop()
                 world.after(fault.lasts_s, self._clock, world.wake, worker)
             case "hang":
-                worker.stopped = True
+                worker.stop()
             case "cut":
-                if cluster.fleet.may(fault):  # a server that its workers cannot reach is taken for lost
+                if cluster.server_pool.may(fault):  # a server that its workers cannot reach is evicted
                     self._cut(worker, fault.lasts_s)
             case "disconnect":
                 world.after(0.0, self._clock, cluster.lost, worker.node)
             case "join":
                 cluster.spawn(len(cluster.workers), 0.0)
             case "leave":
-                worker.leaving = len(running) > 1
+                worker.set_leaving(len(running) > 1)
             case "pause-coordinator":
-                cluster.coordinator.stopped = True
+                cluster.coordinator.stop()
                 world.after(fault.lasts_s, self._clock, world.wake, cluster.coordinator)
             case "kill-coordinator":
                 self._kill_coordinator()
             case "kill-server" | "pause-server" | "cut-server" | "cut-servers" | "scale":
-                cluster.fleet.inject(fault)
+                cluster.server_pool.inject(fault)
             case "damage":
                 cluster.disk.damage()
             case "power-cut":
                 if cluster.scenario.cluster.rewinds:
                     self._cut_power()
             case "ghost":
-                self._haunt(worker)
+                self._send_old_messages(worker)
         self.count(fault.kind)
 
     # ------------------------------------------------------------ workers
 
     def vanish(self, worker: SimWorker) -> None:
-        """A worker dies; whether and when the others notice, and whether it is replaced, is chance."""
+        """A worker dies in the middle of a push."""
         self.count("vanish")
-        worker.alive = False
-        self._mourn(worker)
+        worker.die()
+        self._notice_death(worker)
 
     def cut_off(self, worker: SimWorker) -> None:
-        """The coordinator's session with a worker ends about when its report arrives; the worker does not know."""
+        """End the coordinator's session with a worker about when its report arrives; the worker does not notice."""
         cluster = self._cluster
         self.count("cut-off")
         delay = cluster.rng.uniform(0.0, 3.0) * cluster.scenario.weather.mean_delay_s
         cluster.world.after(delay, self._clock, cluster.lost, worker.node)
 
-    def _mourn(self, worker: SimWorker) -> None:
+    def _notice_death(self, worker: SimWorker) -> None:
+        """Let the others notice a death, or not, and start a replacement, or not."""
         cluster, rng = self._cluster, self._cluster.rng
         delay, how = rng.uniform(0.0, 0.1), rng.random()
         if how < 0.3:
@@ -121,7 +122,7 @@ class Faults:
             cluster.replace(worker, rng.uniform(0.1, 2.0))
 
     def _cut(self, worker: SimWorker, seconds: float) -> None:
-        """Between a worker and one other, or all of them."""
+        """Cut a worker off from one process, or from all."""
         cluster, rng = self._cluster, self._cluster.rng
         ends = [COORDINATOR, *(s.node for s in cluster.servers)]
         for end in ends if rng.random() < 0.3 else [rng.choice(ends)]:
@@ -131,23 +132,23 @@ class Faults:
     # ------------------------------------------------------------ all of it
 
     def _kill_coordinator(self) -> None:
-        """It dies without a word; another one takes over, and those who are connected notice, or do not."""
+        """Kill the coordinator; another one starts later."""
         cluster = self._cluster
         if cluster.coordinator.alive:
-            cluster.coordinator.alive = False
+            cluster.coordinator.die()
             cluster.world.after(cluster.rng.uniform(0.2, 2.0), self._clock, cluster.restart_coordinator)
 
     def _cut_power(self) -> None:
-        """Everything dies at once, and is started again."""
+        """Kill every process at once; each is started again."""
         cluster = self._cluster
         for worker in cluster.running():
             worker.kill()
             cluster.replace(worker, cluster.rng.uniform(0.2, 2.0))
-        cluster.fleet.cut_power()
+        cluster.server_pool.cut_power()
         self._kill_coordinator()
 
-    def _haunt(self, worker: SimWorker) -> None:
-        """Messages from another life: of an older coordinator, or of an incarnation that is not this one."""
+    def _send_old_messages(self, worker: SimWorker) -> None:
+        """Send messages of an older generation or of another incarnation, which must be refused."""
         cluster, send = self._cluster, self._cluster.network.send
         older = cluster.scenario.generation - 1
         log = cluster.record.log
@@ -165,7 +166,7 @@ class Faults:
         send(worker.node, server.node, Pull(0, 7, 1, 0))
 
     def _heal(self) -> None:
-        """From here on nothing goes wrong, and at least one worker is there."""
+        """End all faults, and make sure that at least one worker runs."""
         cluster, world = self._cluster, self._cluster.world
         world.note("heal", "all")
         self.on = False
@@ -174,11 +175,11 @@ class Faults:
             if process.stopped:
                 world.wake(process)
         for worker in cluster.running():
-            worker.leaving = False
+            worker.set_leaving(False)
             if worker.stopped:
                 if cluster.rng.random() < 0.5:
                     world.wake(worker)
                 else:
-                    worker.kill()  # a hung process is put down in the end, and nobody is told
+                    worker.kill()  # the engine kills a hung process in the end; no other process is told
         if not cluster.running() and not any(w.ended for w in cluster.workers):
             cluster.spawn(0, 0.0)

@@ -1,4 +1,4 @@
-"""What the core costs: many workers, no faults, no checks beyond the ones that are always on."""
+"""The cost of the core: many workers, no faults, and only the checks that are always on."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from paceline.sim.symbols import Buffer
 from paceline.sim.world import Node, World
 from paceline.types import NodeId
 
-_MAX_DROPS_IN_A_ROW = 3  # a link that never delivers is a cut, which is a fault of its own
+_MAX_DROPS_IN_A_ROW = 3  # more would be a cut, which is a fault of its own
 
 CUTS = ("symmetric", "one-way", "flapping")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """How bad the network is. With `reorder`, messages of one link overtake each other."""
+    """How unreliable the network is. With `reorder`, messages of one link overtake each other."""
 
     drop: float = 0.0
     duplicate: float = 0.0
@@ -36,7 +36,7 @@ class _Link:
 
 
 class Network:
-    """Carries messages between processes. Payloads are read when they are delivered, as by a zero-copy lane."""
+    """Carries messages between processes. A payload is read when it is delivered, as in a zero-copy lane."""
 
     def __init__(self, world: World, weather: Weather, rng: Random) -> None:
         self.world = world
@@ -50,11 +50,11 @@ class Network:
         self._random = rng.random
 
     def add(self, process: Node) -> None:
-        """`process` can be reached."""
+        """Make `process` reachable."""
         self.processes[process.node] = process
 
     def heal(self, mean_delay_s: float) -> None:
-        """From now on everything arrives, once and in order, after a delay whose mean is `mean_delay_s` at the most."""
+        """From now on deliver everything once and in order, with a mean delay of `mean_delay_s` at most."""
         mean_s = min(self.weather.mean_delay_s, mean_delay_s)
         self.weather = Weather(min_delay_s=self.weather.min_delay_s, mean_delay_s=mean_s)
         self.cuts.clear()
@@ -62,7 +62,7 @@ class Network:
             link.mean_delay_s = min(link.mean_delay_s, mean_delay_s)
 
     def cut(self, a: NodeId, b: NodeId, seconds: float, kind: str = "symmetric") -> None:
-        """Nothing passes between the two for a while; `one-way`: from the first to the second; `flapping`: by turns."""
+        """Drop messages between two nodes for a time: `one-way` from first to second, `flapping` on and off."""
         now = self.world.now
         spans = [(now, now + seconds)]
         if kind == "flapping":
@@ -71,12 +71,12 @@ class Network:
             self.cuts.setdefault(pair, []).extend(spans)
 
     def is_cut(self, a: NodeId, b: NodeId) -> bool:
-        """Whether nothing passes from the first to the second now."""
+        """Whether messages from the first node to the second are dropped now."""
         spans = self.cuts.get((a, b))
         return spans is not None and any(start <= self.world.now < end for start, end in spans)
 
     def send(self, sender: NodeId, to: NodeId, message: Message, payload: Sequence[object] = ()) -> None:
-        """Hand over; what becomes of it is not known."""
+        """Send a message, which may be dropped, delayed or duplicated."""
         target = self.processes.get(to)
         if target is None:
             return

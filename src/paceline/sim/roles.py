@@ -22,7 +22,7 @@ _TICK_S = 0.25
 
 
 class SimCoordinator(Node):
-    """A start of the coordinator process; what it writes is on the cluster's disk."""
+    """One start of the coordinator process; it writes to the cluster's disk."""
 
     def __init__(self, cluster: Cluster, generation: int) -> None:
         super().__init__(COORDINATOR)
@@ -40,7 +40,7 @@ class SimCoordinator(Node):
         self._tick()
 
     def _complete(self, effect: Complete) -> None:
-        """The manifest and the marker take a while; a coordinator that dies before that leaves none."""
+        """Write manifest and marker, some time after the effect; a coordinator that died meanwhile wrote none."""
         cluster = self.cluster
         problem = "disk full" if cluster.faults.chance("full", cluster.scenario.habits.disk_full) else ""
         if not problem:
@@ -79,7 +79,8 @@ class SimCoordinator(Node):
         if len(members) < self._members:
             checks.evict_all_but(members)
             for worker in self.cluster.workers:
-                worker.evicted |= worker.node not in members  # it may sleep, and never hear of it
+                if worker.node not in members:
+                    worker.evict()  # it may be stopped, and never be told
         self._members = len(members)
         for effect in effects:
             if isinstance(effect, Send):
@@ -89,14 +90,14 @@ class SimCoordinator(Node):
                 checks.wrote(effect)
                 self.cluster.disk.write(effect)
                 if isinstance(effect.row, Commit):
-                    self.cluster.fleet.check_commit(effect.row)
+                    self.cluster.server_pool.check_commit(effect.row)
             else:
                 checks.completed(effect)
                 self.cluster.world.after(self.cluster.rng.uniform(0.0, 0.3), self, self._complete, effect)
 
 
 class SimServer(Node):
-    """A parameter server process."""
+    """One start of a parameter server process."""
 
     def __init__(self, cluster: Cluster, name: str, node: NodeId) -> None:
         super().__init__(node)
@@ -111,9 +112,14 @@ class SimServer(Node):
             reach_s=scenario.cluster.reach_s,
         )
         assert isinstance(self.core.own.store, SymbolStore)
-        self.store = self.core.own.store  # of the blocks that it is the primary of
+        self.store = self.core.own.store  # with the blocks of which it is the primary
         self.retired = False
         self._welcome = False
+
+    def retire(self) -> None:
+        """End the process: it is not wanted until the number of servers rises."""
+        self.die()
+        self.retired = True
 
     def stores(self, what: str) -> list[object]:
         """What is in all its stores: the `terms` of sums, or `kept` versions."""
@@ -131,12 +137,12 @@ class SimServer(Node):
             self.cluster.world.after(0.5, self, self._register)
 
     def notice(self) -> None:
-        """There is another coordinator."""
+        """Notice that there is another coordinator."""
         if self._welcome:
             self._send([Send(COORDINATOR, self.core.introduce(self.introduction))])
 
     def _save(self) -> None:
-        """Write what is frozen; whoever dies before that leaves nothing."""
+        """Write the frozen version, some time after it was frozen; a server that died meanwhile wrote nothing."""
         if self.store.frozen is None:
             return
         version, values = self.store.thaw()

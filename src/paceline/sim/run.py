@@ -1,4 +1,4 @@
-"""Play schedules: one seed, or many."""
+"""Play schedules and collect their figures."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from paceline.sim.cluster import Cluster
 from paceline.sim.scenario import Scenario
 from paceline.sim.world import Trace, Violation
 
-_LOOK_EVERY = 8  # events, before it is asked again whether all is done
-_SETTLE_S = 1.0  # after the last worker's goodbye, before it is asked whether all is at rest
+_LOOK_EVERY = 8  # events between two checks whether the job is complete
+_SETTLE_S = 1.0  # between the end of the last worker and the check that nothing is left to do
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one schedule went. `digest` is equal for two runs only if every event was; "" if it was not asked for."""
+    """The result of one schedule. `digest` is equal for two runs only if every event was; "" if it was not hashed."""
 
     seed: int
     digest: str
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def simulate(scenario: Scenario, *, hashed: bool = False) -> Outcome:
-    """Play one schedule to its end; with `hashed`, the outcome has a digest of all that happened.
+    """Play one schedule to its end; with `hashed`, the outcome has a digest of every event.
 
     Raises:
         Violation: a rule was broken, or the job did not end; names the seed and the last events.
@@ -41,7 +41,7 @@ def simulate(scenario: Scenario, *, hashed: bool = False) -> Outcome:
     trace = Trace(hashed=hashed)
     cluster = Cluster(scenario, trace)
     collecting = gc.isenabled()
-    gc.disable()  # a schedule makes little garbage, and looking for it took a sixth of the time
+    gc.disable()  # a schedule makes little garbage, and collecting it took a sixth of the time
     try:
         _play(cluster)
         _check_end(cluster)
@@ -80,7 +80,7 @@ _SUMMED = ("events", "commits", "slots", "lost_workers", "wasted_slots", "failov
 
 
 class Tally:
-    """Figures of many schedules."""
+    """The figures of many schedules."""
 
     def __init__(self) -> None:
         self.seeds = 0
@@ -90,7 +90,7 @@ class Tally:
         self._began = perf_counter()
 
     def add(self, outcome: Outcome) -> None:
-        """A schedule that went well."""
+        """Add a schedule without a violation."""
         self.seeds += 1
         for name in self.totals:
             self.totals[name] += getattr(outcome, name)
@@ -98,7 +98,7 @@ class Tally:
             self.fired[kind] = self.fired.get(kind, 0) + times
 
     def fail(self, violation: Violation) -> None:
-        """A schedule that broke a rule."""
+        """Add a schedule that broke a rule."""
         self.seeds += 1
         self.violations[violation.seed] = violation.what
 
@@ -115,7 +115,7 @@ class Tally:
         }
 
     def __str__(self) -> str:
-        """A few lines."""
+        """The figures in a few lines."""
         figures = self.as_dict()
         faults = ", ".join(f"{times} {kind}" for kind, times in sorted(self.fired.items()))
         bad = f"VIOLATED by seeds {sorted(self.violations)}" if self.violations else "no rule was broken"
@@ -136,7 +136,7 @@ def _play(cluster: Cluster) -> None:
 
 
 def _work(cluster: Cluster) -> None:
-    """Until the job is complete."""
+    """Play until the job is complete."""
     world, scenario = cluster.world, cluster.scenario
     limit = scenario.heal_at_s + scenario.bound_s
     while world.run(_LOOK_EVERY):
@@ -148,13 +148,13 @@ def _work(cluster: Cluster) -> None:
             if cluster.is_complete():
                 break
             if cluster.coordinator.alive and not cluster.coordinator.core.rewinding:
-                cluster.spawn(0, 0.1)  # blocks were lost when the scripts had ended: the engine starts them again
+                cluster.spawn(0, 0.1)  # blocks were lost after the scripts had ended: the engine starts them again
 
 
 def _settle(cluster: Cluster) -> bool:
-    """What is still on its way arrives, books are closed, lost copies are made anew; that may take a while.
+    """Play until messages have arrived, leases have ended and lost copies are made again.
 
-    False if blocks turn out to be lost: there is work again.
+    False if blocks are lost meanwhile, so that there is work again.
     """
     world, scenario = cluster.world, cluster.scenario
     limit = world.now + scenario.cluster.heartbeat_timeout_s + 3 * _SETTLE_S
@@ -172,10 +172,10 @@ def _settle(cluster: Cluster) -> bool:
 
 def _is_at_rest(cluster: Cluster) -> bool:
     core = cluster.coordinator.core
-    if len(core.leases) or len(core.gate) or not core.settled or not cluster.fleet.is_redundant():
+    if len(core.leases) or len(core.gate) or not core.settled or not cluster.server_pool.is_redundant():
         return False
     try:
-        cluster.fleet.check_end(len(cluster.record.log) - 1)
+        cluster.server_pool.check_end(len(cluster.record.log) - 1)
     except Violation:
         return False
     return True
@@ -190,15 +190,15 @@ def _stuck(cluster: Cluster) -> str:
 
 
 def _check_end(cluster: Cluster) -> None:
-    """Nothing is missing, and nothing is left over."""
+    """Check that nothing is missing and nothing is left over."""
     record, core = cluster.record, cluster.coordinator.core
     last = len(record.log) - 1
-    cluster.fleet.check_end(last)
+    cluster.server_pool.check_end(last)
     _check_progress(cluster, last)
     if len(core.leases) or len(core.gate):
         raise Violation(f"{len(core.leases)} leases and {len(core.gate)} steps are left")
     if not cluster.saves:
-        raise Violation("nobody saved the model")
+        raise Violation("no worker saved the model")
     counted, true = (core.totals.samples, core.totals.skipped_slots), record.counted()
     if abs(counted[0] - true[0]) > 1e-6 or counted[1] != true[1]:
         raise Violation(f"(samples, skipped) are {true}, the summary says {counted}")

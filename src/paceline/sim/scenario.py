@@ -1,4 +1,4 @@
-"""What a seed means: dials, data, network and faults."""
+"""The scenario of a seed: dials, data, network and faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.types import Kind, ModelSpec, OptimizerSpec, PhaseSpec, TensorSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """What workers do now and then, as probabilities of a turn."""
+    """Random behaviour of workers, as probabilities per turn."""
 
     provisional: float = 0.7  # push blocks before the seal
     push_again: float = 0.2  # a pushed gradient changes and is pushed with the next rev
@@ -24,14 +24,14 @@ class Habits:
     cut_off: float = 0.0  # the coordinator loses its session with the worker just after the seal
     empty: float = 0.0  # seal with weight 0
     partly_absent: float = 0.1  # no gradient for some block
-    disk_full: float = 0.0  # a part of a checkpoint, or its end, cannot be written
-    mangled: float = 0.0  # a push claims a version that nobody knows, so the server refuses it
+    disk_full: float = 0.0  # a shard or the marker of a checkpoint cannot be written
+    mangled: float = 0.0  # a push names a base version that does not exist, so the server refuses it
     mean_turn_s: float = 0.08
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that goes wrong at a time. `lasts_s` is how long, where that means something."""
+    """One fault. `lasts_s` is its length, for kinds that have one."""
 
     at_s: float
     kind: str
@@ -40,7 +40,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopPlan:
-    """Some worker stops the job when it has a slot of this step (or a later one) in hand."""
+    """The first worker with a slot of this step, or of a later one, stops the job."""
 
     step: int
     at_once: bool
@@ -48,7 +48,7 @@ class StopPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One schedule, complete: the same value gives the same run."""
+    """One complete schedule: equal scenarios give equal runs."""
 
     seed: int
     job: JobArgs
@@ -56,18 +56,18 @@ class Scenario:
     cluster: ClusterSpec
     phases: tuple[PhaseSpec, ...]
     validators: tuple[ValidatorSpec, ...] = ()
-    evaluate: int = -1  # number of the validator that scripts run by hand after each phase
+    evaluate: int = -1  # number of the validator that scripts call by `evaluate` after each phase
     weather: Weather = field(default_factory=Weather)
     habits: Habits = field(default_factory=Habits)
     speeds: tuple[float, ...] = (1.0,)
     faults: tuple[Fault, ...] = ()
     heal_at_s: float = 0.0
     stop: StopPlan | None = None
-    careful: bool = False  # servers are lost one at a time, and not before every block has all its copies again
-    single_thread: bool = False  # a worker hears nothing while it computes, but its heart beats
-    lingers: bool = False  # it is watched for a while after its end, even if all is as it must be
-    hurries: bool = False  # turns and links are quick once all is healed
-    part_nbytes: int = 1 << 30  # pushes, answers to pulls and what goes to copies come in parts of this size
+    careful: bool = False  # servers are lost one at a time, each after every block has all its copies again
+    single_thread: bool = False  # a worker handles no message while it computes, but sends heartbeats
+    lingers: bool = False  # play on for a while after the end, even if nothing is left to do
+    hurries: bool = False  # turns and links are fast after the world has healed
+    part_nbytes: int = 1 << 30  # pushes, replies to pulls and copies travel in parts of this size
     resend_s: float = 1.0
     tick_s: float = 0.25
     generation: int = 2
@@ -105,12 +105,12 @@ FAULTS = (
     "ghost",
 )
 SERVER_FAULTS = ("kill-server", "kill-server", "pause-server", "cut-server", "cut-servers", "cut-servers", "scale")
-"""Besides, where blocks have copies."""
+"""Additional faults for jobs whose blocks have copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How large a job is, and of what kind."""
+    """The size and the mode of a job."""
 
     mode: str
     workers: int
@@ -122,11 +122,11 @@ class _Shape:
 
     @property
     def num_slots(self) -> int:
-        """Of all steps of all phases."""
+        """The slots of all phases."""
         return sum(-(-p.data_len // p.batch_size) * p.epochs for p in self.phases)
 
     def length_s(self, mean_turn_s: float, mean_delay_s: float) -> float:
-        """How long the better part of the job takes, about: faults that come later may find nobody at work."""
+        """About how long most of the job takes: later faults may find no worker."""
         at_once = min(self.workers, self.slots or self.workers)
         return 0.5 + self.num_slots / at_once * (1.6 * mean_turn_s + 7 * mean_delay_s)
 
@@ -139,7 +139,7 @@ def make_scenario(
     servers: int | None = None,
     replicas: int | None = None,
 ) -> Scenario:
-    """Everything that `seed` says; arguments that are given win over it."""
+    """The scenario of `seed`; arguments that are given override it."""
     rng, chance = Random(f"scenario {seed}"), Random(f"copies {seed}")
     shape = _shape(rng, chance, mode=mode, workers=workers, servers=servers, replicas=replicas)
     calm = rng.random() < 0.15
@@ -194,13 +194,13 @@ def _shape(
     if rng.random() < 0.1:
         slots = rng.randint(2, 3)  # a window with several slots a step
     phases = _phases(rng, slots or 1)
-    if replicas_ and chance.random() < 0.12:  # long enough for copies to be made, and lost again
+    if replicas_ and chance.random() < 0.12:  # long enough to make copies and lose them again
         phases = tuple(msgspec.structs.replace(p, epochs=2 * p.epochs) for p in phases)
     return _Shape(mode_, workers_, servers_, replicas_, careful, slots, phases)
 
 
 def _speeds(rng: Random, workers: int) -> tuple[float, ...]:
-    """Times that a turn takes longer than it usually does. Slow ones are slow only beside others."""
+    """Factors of the length of a turn. At least one worker is not slow."""
     speeds = [rng.choice((1.0, 1.0, 4.0)) * rng.uniform(0.7, 1.4) for _ in range(workers)]
     if min(speeds) > 1.4:
         speeds[0] = 1.0
@@ -208,7 +208,7 @@ def _speeds(rng: Random, workers: int) -> tuple[float, ...]:
 
 
 def _faults(rng: Random, chance: Random, shape: _Shape, *, calm: bool) -> list[Fault]:
-    """Their times are parts of the job's length."""
+    """Faults whose times are fractions of the job's length."""
     faults = [] if calm else [_fault(rng) for _ in range(rng.randint(0, 6))]
     if shape.careful:
         faults = [f for f in faults if f.kind not in ("power-cut", "damage")]
@@ -225,7 +225,7 @@ def _stop(rng: Random, shape: _Shape) -> StopPlan | None:
 
 
 def _validators(rng: Random) -> tuple[tuple[ValidatorSpec, ...], int]:
-    """All of them, and the number of the one that is run by hand."""
+    """All validators, and the number of the one that scripts call by `evaluate`."""
     validators = tuple(
         ValidatorSpec(i, f"v{i}", rng.choice((1, 2, 3, 5)), rng.randint(0, 20), rng.randint(3, 8))
         for i in range(rng.choice((0, 0, 1, 2)))
@@ -255,7 +255,7 @@ def _cluster(rng: Random, chance: Random, shape: _Shape) -> ClusterSpec:
 
 
 def _bound_s(shape: _Shape, validators: tuple[ValidatorSpec, ...], turn_s: float, delay_s: float) -> float:
-    """One worker, the slowest, does everything that is left; before that, others fall silent and are evicted."""
+    """The time in which the slowest worker alone does all the work, after the others are evicted."""
     turns = shape.num_slots + sum(
         -(-v.data_len // v.batch_size) * (len(shape.phases) + (shape.num_slots // v.every if v.every else 0))
         for v in validators

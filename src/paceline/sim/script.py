@@ -1,4 +1,4 @@
-"""What a worker's script does, as a generator: phases, turns, pushes, validation; by chance it does them badly."""
+"""The script of a worker as a generator: phases, turns, pushes, validation, with random misbehaviour."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Sleep(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """The script waits until the core has something for it."""
+    """The script waits until the core has a task for it."""
 
 
 Script = Generator[Ask | Sleep | Ready, Message | None, None]
 
 
 class TrainingScript:
-    """The script of one worker process. What it does by chance comes from the worker's random numbers alone."""
+    """The script of one worker process. All its random choices come from the worker's random numbers."""
 
     def __init__(self, worker: SimWorker) -> None:
         self._worker = worker
@@ -82,7 +82,7 @@ class TrainingScript:
         for phase in scenario.phases:
             begun = yield Ask(lambda req, p=phase: BeginPhase(req, p))  # type: ignore[misc]
             assert isinstance(begun, PhaseBegun)
-            if begun.segment is None:  # the job is over: what is left is to read its final version, and to validate it
+            if begun.segment is None:  # the job is over: read its final version, and validate it
                 self._worker.send_all(self._core.ask(self._cluster.world.now, phase.number))
                 yield from self._loop()
                 if isinstance(self._core.task, PhaseOver):
@@ -90,13 +90,13 @@ class TrainingScript:
                         self._worker.node, self._core.task, self._worker.reads(), was_there=False
                     )
                 break
-            self._worker.evicted = False
+            self._worker.enter_phase()
             joined = len(self._cluster.record.log)
             began = self._cluster.record.incarnation
             self._worker.send_all(self._core.ask(self._cluster.world.now, phase.number))
             yield from self._loop()
             if self._worker.leaving and not isinstance(self._core.task, PhaseOver):
-                yield Ask(Bye)  # in the middle of the job, with the pushes of its last turn still under way
+                yield Ask(Bye)  # in the middle of the job, while the pushes of its last turn are not acknowledged
                 return
             over = self._core.task
             assert isinstance(over, PhaseOver)
@@ -115,11 +115,11 @@ class TrainingScript:
         claimed = yield Ask(lambda req: Claim(req, "save"))
         assert isinstance(claimed, Claimed)
         if claimed.mine:
-            self._cluster.saves += 1
+            self._cluster.saved()
             yield Sleep(0.05)
             yield Ask(lambda req: ClaimDone(req, "save"))
         yield Ask(Bye)
-        self._worker.ended = True
+        self._worker.end()
 
     def _loop(self) -> Script:
         """One phase: take turns until it is over."""
@@ -152,7 +152,7 @@ class TrainingScript:
 
     def _pause(self) -> Sleep:
         mean = self._scenario.habits.mean_turn_s
-        if self._scenario.hurries and not self._cluster.faults.on:  # what is left is only to be ended
+        if self._scenario.hurries and not self._cluster.faults.on:  # the rest of the job need not take long
             mean = min(mean, _HEALED_TURN_S)
         return Sleep(mean * self._worker.speed * self._rng.uniform(0.5, 1.5))
 
@@ -169,7 +169,7 @@ class TrainingScript:
         reads = self._worker.reads()
         self._cluster.worker_checks.may_compute(task.step, reads, self._worker.node)
         calm = not self._cluster.faults.on
-        # Interchangeable attempts have the same content; of others, each has its own.
+        # Interchangeable attempts have the same content; other attempts differ.
         chance = rng
         if self._scenario.model.deterministic and task.segment.window == 0:
             chance = Random(f"slot {self._scenario.seed} {task.step} {task.slot}")

@@ -1,4 +1,4 @@
-"""What stands for tensors: a gradient is how it was made, a block's value is the history that made it."""
+"""Symbols for tensors: a gradient names how it was made, a value of a block names its history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MARK = 1 << 61  # above every tensor number; below it 20 bits of step, 14 of sl
 
 
 class Value(NamedTuple):
-    """A block after `version`, the last commit that changed it. `chain` stands for its bytes."""
+    """A block after `version`, the last commit that changed it. `chain` represents its bytes."""
 
     block: int
     version: int
@@ -22,7 +22,7 @@ class Value(NamedTuple):
 
 
 class Reads(NamedTuple):
-    """What a turn was computed on: the version each block was read at, and the value that was found there."""
+    """The state on which a turn was computed: version and value of each block."""
 
     incarnation: int
     versions: tuple[int, ...]
@@ -41,7 +41,7 @@ class Gradient(NamedTuple):
 
 
 class Buffer:
-    """Memory that a worker writes gradients into, and reuses as soon as it believes it may."""
+    """Memory for a gradient; the worker reuses it as soon as the core allows."""
 
     __slots__ = ("content",)
 
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
 
 def mark(step: int, slot: int, fence: Fence) -> int:
-    """A number that tells a store which attempt it is given; travels where absent tensors are listed."""
+    """A number that names an attempt; it travels in the list of absent tensors."""
     return _MARK | (step + 1) << 41 | slot << 27 | fence.generation << 23 | fence.counter
 
 
@@ -72,7 +72,7 @@ def unmark(absent: frozenset[int]) -> tuple[int, int, Fence]:
 
 
 class Observer(Protocol):
-    """Told of everything a store does, when it does it."""
+    """Is told of every change of a store, when it happens."""
 
     def added(self, store: SymbolStore, key: SumKey, part: Part, before: Sequence[Part]) -> None:
         """`part` is about to join `before`."""

@@ -1,4 +1,4 @@
-"""A worker process: the core, a model of symbols, and a script that asks, sleeps and waits."""
+"""A worker process: the core, a model of symbols, and a script that asks, computes and waits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _AWAKE = (WorkerState.COMPUTING, WorkerState.INITIALISING, WorkerState.OVER, Wor
 
 
 class SimWorker(Node):
-    """One start of a worker. What it does by chance comes from `rng` alone."""
+    """One start of a worker. All its random choices come from `rng`."""
 
     def __init__(self, cluster: Cluster, name: str, node: NodeId, speed: float, rng: Random) -> None:
         super().__init__(node)
@@ -57,7 +57,7 @@ class SimWorker(Node):
         self._asked: tuple[Ask, Message, float] | None = None
         self._waits = False
         self._sleeps = False
-        self._lies: dict[int, bool] = {}
+        self._mangled: dict[int, bool] = {}
         self._joining: Message | None = None
         self._noticed = False
         self._cut_since: dict[NodeId, float] = {}
@@ -72,12 +72,28 @@ class SimWorker(Node):
         self._beat()
 
     def kill(self) -> None:
-        """The process ends without a word."""
-        self.alive = False
+        """End the process, without a message to any other."""
+        self.die()
         self._script.close()
 
+    def evict(self) -> None:
+        """The coordinator evicted this worker: it need not see the end of its phase."""
+        self.evicted = True
+
+    def enter_phase(self) -> None:
+        """The coordinator let this worker into a phase."""
+        self.evicted = False
+
+    def set_leaving(self, leaving: bool) -> None:
+        """Whether the script leaves after its turn."""
+        self.leaving = leaving
+
+    def end(self) -> None:
+        """The script has done all that it had to do."""
+        self.ended = True
+
     def notice(self) -> None:
-        """There is another coordinator."""
+        """Notice that there is another coordinator."""
         if self.done:
             return
         if self._sleeps and self.scenario.single_thread:
@@ -90,12 +106,12 @@ class SimWorker(Node):
         self.send_all(self.core.reconnected(self.cluster.world.now))
 
     def _note_late(self) -> None:
-        """A worker that a new coordinator does not hear of for long is not waited for."""
+        """A new coordinator does not wait for a worker that registers late."""
         late_s = self.cluster.world.now - self.cluster.restarted_at
         self.evicted |= late_s > self.scenario.cluster.heartbeat_timeout_s / 2
 
     def receive(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:
-        """One message. Where scripts have one thread only, it is looked at when the script waits again."""
+        """Take one message; a script with one thread handles it when it waits again."""
         if self._sleeps and self.scenario.single_thread:
             self._inbox.append((sender, message, payload))
         else:
@@ -116,7 +132,7 @@ class SimWorker(Node):
             if self.core.turn.abort.kind == "rewound":
                 self.done = True
                 self._script.close()
-                self.cluster.again(self)
+                self.cluster.start_again(self)
                 return
             if self.cluster.coordinator.core.failure is None:
                 raise Violation(f"{self.node} believes that the job failed: {self.core.turn.abort.reason}")
@@ -140,7 +156,7 @@ class SimWorker(Node):
                 self.versions[block] = message.version
 
     def _answer(self, message: Message) -> None:
-        """Requests of the script itself: each ends in its reply; an evicted worker registers and asks anew."""
+        """Handle the reply to a request of the script; an evicted worker registers and asks again."""
         if self._joining is not None and isinstance(message, Welcome):
             self._joining = None
             if self._asked is not None:
@@ -167,11 +183,11 @@ class SimWorker(Node):
             ask, message, _ = self._asked
             self._asked = (ask, message, world.now)
             self._send(Send(COORDINATOR, self._joining or message))
-        self._feel(world.now)
+        self._report_reach(world.now)
         world.after(self.scenario.tick_s, self, self._tick)
 
-    def _feel(self, now: float) -> None:
-        """What the transport knows: a session with a primary that has been dead for long, or has come up again."""
+    def _report_reach(self, now: float) -> None:
+        """Report what a transport knows: a primary that is unreachable for long, or is reachable again."""
         network, placement = self.cluster.network, self.core.model.placement
         if placement is None or not (network.cuts or self._cut_since):
             return
@@ -197,10 +213,10 @@ class SimWorker(Node):
         self.cluster.network.send(self.node, send.to, message, send.payload)
 
     def _mangles(self, push: Push) -> bool:
-        """Whether this push lies about its base. Repetitions of a request are equal, so they all do or none does."""
-        if push.req not in self._lies:
-            self._lies[push.req] = self.cluster.faults.on and self.rng.random() < self.scenario.habits.mangled
-        return self._lies[push.req]
+        """Whether this push names a wrong base. Repetitions of a request are equal, so all do or none does."""
+        if push.req not in self._mangled:
+            self._mangled[push.req] = self.cluster.faults.on and self.rng.random() < self.scenario.habits.mangled
+        return self._mangled[push.req]
 
     # ------------------------------------------------------------ the script's side
 
@@ -211,7 +227,7 @@ class SimWorker(Node):
         except StopIteration:
             self.done = True
             world.note("done", self.node)
-            self.cluster.goodbye(self)
+            self.cluster.script_ended(self)
             return
         match wish:
             case Ask():
@@ -246,10 +262,10 @@ class SimWorker(Node):
         self._send(Send(COORDINATOR, message))
 
     def reads(self) -> Reads:
-        """What a turn that begins now is computed on."""
+        """The state on which a turn that begins now is computed."""
         return Reads(self.core.model.incarnation, tuple(self.versions), tuple(self.values))
 
     def send_all(self, sends: list[Send]) -> None:
-        """What the core wants to be sent."""
+        """Send the messages of the core."""
         for send in sends:
             self._send(send)

@@ -1,4 +1,4 @@
-"""Virtual time: a heap of events, the processes they belong to, and a trace of all that happened."""
+"""Virtual time: a heap of events, the processes that they belong to, and a trace of every event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STAMP = Struct("<d")
 
 
 class Violation(AssertionError):
-    """A rule was broken. `lines` are the last events before it."""
+    """A rule was broken. `lines` are the last events."""
 
     def __init__(self, what: str, *, seed: int = 0, event: int = 0, lines: tuple[str, ...] = ()) -> None:
         self.what, self.seed, self.event, self.lines = what, seed, event, lines
@@ -25,7 +25,7 @@ class Violation(AssertionError):
         super().__init__(f"seed {seed}, event {event}: {what}{tail}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Survive the trip between processes."""
+        """Make the exception picklable."""
         return (_rebuild, (self.what, self.seed, self.event, self.lines))
 
 
@@ -34,7 +34,7 @@ def _rebuild(what: str, seed: int, event: int, lines: tuple[str, ...]) -> Violat
 
 
 class Trace:
-    """The last few events in full, and, if it is asked for, a running hash over all of them."""
+    """Keeps the last events, and with `hashed` a running hash of all events."""
 
     def __init__(self, keep: int = 40, *, hashed: bool = True) -> None:
         self._hash = blake2b(digest_size=16) if hashed else None
@@ -50,7 +50,7 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """Equal for two runs only if every event was equal, in the same order at the same time; "" if not asked for."""
+        """Equal for two runs only if every event was equal, in the same order at the same time; "" if not hashed."""
         return "" if self._hash is None else self._hash.hexdigest()
 
     def lines(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Trace:
 
 
 class Process:
-    """Something that events belong to. While it is stopped they wait; once it is gone they are dropped."""
+    """The owner of events. While it is stopped its events wait; once it is dead they are dropped."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -70,17 +70,25 @@ class Process:
         self.stopped = False
         self.backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
 
+    def die(self) -> None:
+        """Drop all its events, from now on."""
+        self.alive = False
+
+    def stop(self) -> None:
+        """Let its events wait until `World.wake`."""
+        self.stopped = True
+
 
 class Node(Process, ABC):
-    """A process that others send messages to."""
+    """A process that receives messages."""
 
     @abstractmethod
     def receive(self, sender: str, message: Message, payload: tuple[object, ...]) -> None:
-        """One message."""
+        """Handle one message."""
 
 
 class World:
-    """The clock. Two events at the same time happen in the order in which they were planned."""
+    """The virtual clock. Events at the same time happen in the order in which they were scheduled."""
 
     def __init__(self, trace: Trace | None = None) -> None:
         self.now = 0.0
@@ -90,17 +98,17 @@ class World:
         self._heap: list[tuple[float, int, Process, Callable[..., None], tuple[object, ...]]] = []
 
     def after(self, delay: float, process: Process, call: Callable[..., None], *args: object) -> None:
-        """Plan `call` for `process`."""
+        """Schedule `call` as an event of `process`."""
         self._order += 1
         heappush(self._heap, (self.now + delay, self._order, process, call, args))
 
     def note(self, what: str, who: str, peer: str = "", message: Message | None = None) -> None:
-        """Write to the trace, if there is one."""
+        """Add an event to the trace, if there is one."""
         if self.trace is not None:
             self.trace.note(self.now, what, who, peer, message)
 
     def run(self, events: int = 1) -> bool:
-        """Let the next events happen; False when there are none left."""
+        """Play the next events; False if none is left."""
         heap = self._heap
         while events:
             if not heap:
@@ -117,7 +125,7 @@ class World:
         return True
 
     def wake(self, process: Process) -> None:
-        """A stopped process goes on: what arrived meanwhile happens now, in order."""
+        """Continue a stopped process: the events that waited happen now, in order."""
         process.stopped = False
         backlog, process.backlog = process.backlog, []
         for call, args in backlog:

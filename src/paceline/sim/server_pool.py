@@ -1,4 +1,4 @@
-"""The servers of one simulated job: how they die, come back, are cut off, added and drained."""
+"""The servers of one simulated job: kills, restarts, cuts, adds and drains."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from paceline.sim.cluster import Cluster
     from paceline.sim.roles import SimServer
 
-_LATER_S = 0.3  # where one at a time would be too many, it is tried again
+_LATER_S = 0.3  # a fault that would be a second loss is tried again after this time
 
-_BEATS = 2.5  # without which a server may be the next to be taken for lost
+_BEATS = 2.5  # a server that is silent for more heartbeats may be evicted next
 
 
-class SimServers:
-    """Servers by their place; a place keeps its name, whoever is in it."""
+class ServerPool:
+    """Servers by their index; a restarted server keeps its name."""
 
     def __init__(self, cluster: Cluster, make: Callable[[str, NodeId], SimServer]) -> None:
         self._cluster = cluster
@@ -35,17 +35,17 @@ class SimServers:
         self.servers = [make(f"server-{i}", f"server-{i}") for i in range(self._wanted)]
 
     def start(self) -> None:
-        """The launcher begins to look after them."""
-        self._cluster.world.after(0.5, self._clock, self._look_after)
+        """Begin to start and end servers, as the launcher does."""
+        self._cluster.world.after(0.5, self._clock, self._supervise)
 
     def find(self, node: NodeId) -> SimServer | None:
-        """The process `node`, if it lives."""
+        """The process `node`, if it is alive."""
         return next((s for s in self.servers if s.node == node and s.alive), None)
 
     # ------------------------------------------------------------ faults
 
     def inject(self, fault: Fault) -> None:
-        """Something happens to servers: later, if one more would be too many."""
+        """Inject a fault of servers; later, if it would be a second loss."""
         if fault.kind == "scale":
             self._scale()
             return
@@ -61,7 +61,7 @@ class SimServers:
         server = rng.choice(self.servers)
         match fault.kind:
             case "pause-server":
-                server.stopped = True
+                server.stop()
                 cluster.world.after(fault.lasts_s, self._clock, cluster.world.wake, server)
             case "cut-server":
                 ends = [COORDINATOR, server.node]
@@ -73,7 +73,7 @@ class SimServers:
                     cluster.network.cut(server.node, other.node, fault.lasts_s, rng.choice(CUTS))
 
     def may(self, fault: Fault) -> bool:
-        """Where care is taken: every block has all its copies, on servers of which none is in trouble."""
+        """Whether the fault may happen now. A careful scenario loses one server at a time, with all copies in place."""
         cluster = self._cluster
         if not cluster.scenario.careful or fault.kind == "cut-servers":
             return True
@@ -86,7 +86,7 @@ class SimServers:
     def is_redundant(self) -> bool:
         """Whether every block has all its copies, on healthy servers that the coordinator hears.
 
-        A server that complains of another is about to lose its copy there: to lose it as well would be a second loss.
+        A server that cannot reach another is about to lose its copy there: the loss of either would be a second loss.
         """
         placement, cluster = self._placement(), self._cluster
         if placement is None or cluster.coordinator.core.awaited or placement.joining:
@@ -105,11 +105,11 @@ class SimServers:
         return cluster.coordinator.core.placement if cluster.coordinator.alive else None
 
     def kill(self, index: int) -> None:
-        """It dies with its blocks; another one is started in its place."""
+        """Kill a server, with its blocks; another one of its name starts later."""
         cluster, rng, old = self._cluster, self._rng, self.servers[index]
         if not old.alive:
             return
-        old.alive = False
+        old.die()
         how = rng.random()
         if how < 0.3:
             cluster.world.after(rng.uniform(0.0, 0.1), self._clock, cluster.lost, old.node)
@@ -118,22 +118,21 @@ class SimServers:
         cluster.world.after(rng.uniform(0.2, 2.0), self._clock, self.revive, index)
 
     def cut_power(self) -> None:
-        """All of them die, and are started again."""
+        """Kill all servers; each is started again."""
         for index, server in enumerate(self.servers):
-            server.alive = False
+            server.die()
             self._cluster.world.after(self._rng.uniform(0.2, 2.0), self._clock, self.revive, index)
 
     def revive(self, index: int) -> None:
-        """Start a server in that place, if it is still wanted."""
+        """Start a server with that index, if it is still wanted."""
         old = self.servers[index]
         if old.alive:
             return
         if index >= self._wanted:
-            old.retired = True  # until it is wanted again
+            old.retire()
             return
-        self._cluster.starts += 1
         name = old.introduction.name
-        self.servers[index] = server = self._make(name, f"{name}/{self._cluster.starts}")
+        self.servers[index] = server = self._make(name, f"{name}/{self._cluster.next_start()}")
         self._cluster.network.add(server)
         server.start()
 
@@ -144,10 +143,10 @@ class SimServers:
         number = self._rng.randint(replicas + 1, max(replicas + 2, self._wanted + 1))
         self._cluster.network.send("engine", COORDINATOR, Scale(self._rng.randrange(1 << 30), 0, number))
 
-    def _look_after(self) -> None:
-        """What the launcher does: start those that are wanted, end those that hold nothing and are to leave."""
+    def _supervise(self) -> None:
+        """Start servers that are wanted, and end drained servers that hold no blocks, as the launcher does."""
         cluster = self._cluster
-        cluster.world.after(0.5, self._clock, self._look_after)
+        cluster.world.after(0.5, self._clock, self._supervise)
         if not cluster.coordinator.alive:
             return
         core = cluster.coordinator.core
@@ -164,15 +163,15 @@ class SimServers:
         draining = core.draining
         for server in self.servers:
             if server.alive and server.node in draining and server.node not in core.holders:
-                server.alive, server.retired = False, True
+                server.retire()
                 exited = Exited(1, server.introduction.name, server.introduction.start, 0)
                 cluster.network.send("engine", COORDINATOR, exited)
 
     # ------------------------------------------------------------ what must hold
 
     def check_commit(self, commit: Commit) -> None:
-        """A commit is written: every living member of every in-sync set has the sum, under this placement."""
-        placement = self._cluster.record.placement  # as the log has it: the next one may follow at once
+        """A commit is written: every living member of every in-sync set has the sum, in this placement."""
+        placement = self._cluster.record.placement  # as it is in the log: the core may already have the next one
         assert placement is not None
         groups: dict[tuple[NodeId, NodeId], set[int]] = {}
         for block in range(len(placement.owners)):
