@@ -1,4 +1,4 @@
-"""Tells the coordinator that this process lives, while the main thread computes."""
+"""The heartbeat: a thread that tells the coordinator that this process lives, while the main thread computes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from paceline.types import NodeId
 
 
 class Heartbeat:
-    """A thread with a port of its own. `silent_s` tells for how long the coordinator has not answered.
+    """A thread with its own port, which sends `Beat` every `interval_s`.
 
-    `find_coordinator` is asked for the address at the start, and again while there is no session.
+    It calls `find_coordinator` for the address at the start, and again while there is no session.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="paceline-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def silent_s(self) -> float:
-        """Seconds since the coordinator's last sign of life, while this process ran: its own pauses do not count."""
+        """Seconds since the coordinator's last answer. The time in which this process did not run does not count."""
         return self._running.value - self._heard
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class Heartbeat:
                 redial.tick(now)
                 if redial.peer is not None and now >= due:
                     due = now + self._interval_s
-                    # A session that has just ended is reported by the next event.
+                    # The next event reports a session that has just ended.
                     with suppress(TransportError):
                         port.send(redial.peer, Beat(self._node))
                 event = port.recv(min(0.1, self._interval_s / 2))

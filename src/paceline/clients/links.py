@@ -1,4 +1,4 @@
-"""Sessions between servers: each pair that needs one has one, whoever of the two made it."""
+"""The sessions between servers: each pair that needs one has exactly one, whichever side made it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from paceline.transport.base import Event, PeerDown, PeerUp, Port
 from paceline.types import NodeId
 
 _GRACE_S = 0.3
-"""How long one waits for the other side to connect before doing it oneself."""
+"""How long a server waits for the other side to connect before it connects itself."""
 
 
 @dataclass(slots=True)
 class _Link:
-    """One peer. `since` is when there was last a session; `dialled` says that this side tries to have one.
+    """One peer. `since` is when the last session ended; `dialled` says that this side connects.
 
-    `theirs` says that the session was made by the other side.
+    `theirs` says that the other side made the session.
     """
 
     address: str
@@ -30,12 +30,12 @@ class _Link:
 class Links:
     """Keeps sessions of one port with the peers that its owner needs.
 
-    A port has one session with each peer, and a newer one replaces an older one. So that two servers which need each
-    other do not replace each other's for ever, the first of the two by name connects, and the other one only if
-    nothing comes of it: the first may not need it, or not know that yet. A session that nobody needs any longer is
-    left alone; it is not made again.
+    A port has one session with each peer, and a newer one replaces an older one. Two servers that need each other must
+    not replace each other's sessions for ever: so the first of the two by name connects, and the other one connects
+    only if no session comes of it (the first may not need one, or not know it yet). A session that is not needed any
+    more is left as it is, but not made again.
 
-    The owner hands every event of the port to `note`, and calls `tick` a few times a second.
+    The owner passes every event of the port to `note`, and calls `tick` a few times a second.
     """
 
     def __init__(self, port: Port) -> None:
@@ -44,7 +44,7 @@ class Links:
         self._up: dict[NodeId, bool] = {}
 
     def need(self, addresses: Mapping[NodeId, str], now: float) -> None:
-        """From now on these are the peers to reach, and where they listen."""
+        """These are the peers that the owner needs from now on, and their addresses."""
         for peer, link in self._links.items():
             link.needed = addresses.get(peer) == link.address
         for peer, address in addresses.items():
@@ -53,7 +53,7 @@ class Links:
         self.tick(now)
 
     def note(self, event: Event | None, now: float) -> None:
-        """An event of the port."""
+        """Take note of an event of the port."""
         match event:
             case PeerUp(peer=peer, address=address):
                 self._up[peer] = address is None
@@ -64,23 +64,23 @@ class Links:
                 self.lost(peer, now)
 
     def lost(self, peer: NodeId, now: float) -> None:
-        """There is no session with `peer`."""
+        """The session with `peer` has ended."""
         self._up.pop(peer, None)
         link = self._links.get(peer)
         if link is not None and link.up:
             link.up, link.since = False, now
 
     def tick(self, now: float) -> None:
-        """Time passes; all events of the port were noted."""
+        """Connect and disconnect as needed. All events of the port were noted before."""
         for peer, link in list(self._links.items()):
             if link.up:
                 if link.theirs and link.dialled:
                     link.dialled = False
-                    self._port.disconnect(link.address)  # the other side was faster
+                    self._port.disconnect(link.address)  # the other side has connected: one session is enough
             elif not link.needed:
                 del self._links[peer]
                 if link.dialled:
                     self._port.disconnect(link.address)
             elif link.dialled or self._port.node < peer or now - link.since >= _GRACE_S:
                 link.dialled = True
-                self._port.connect(link.address)  # does nothing while it is being tried
+                self._port.connect(link.address)  # does nothing while an attempt is under way

@@ -1,4 +1,4 @@
-"""Looks at a run from outside: the launcher, `paceline status`, tests."""
+"""The observer: reads the status of a run and controls it from outside (engines, command line, tests)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 class Observer:
-    """A small client of the coordinator, wherever `where` says that it is: an address, or who knows it.
+    """A client of the coordinator at `where`: an address, or a function that finds it.
 
-    Every call has a deadline; a request is said again to a coordinator that took the place of another. Not thread-safe.
+    Every call has a deadline. A request is sent again to a coordinator that replaces another. Not thread-safe.
     """
 
     def __init__(self, where: str | Find, token: bytes) -> None:
@@ -46,12 +46,12 @@ class Observer:
         self._why = "no answer"
         self._req = 0
         self._message: Message | None = None
-        self._told: NodeId | None = None
+        self._sent_to: NodeId | None = None
 
-    # ------------------------------------------------------------ questions
+    # ------------------------------------------------------------ requests
 
     def status(self, timeout_s: float = 5.0) -> Status:
-        """What the run is doing."""
+        """The present status of the run."""
         return decode_status(self._ask(StatusRequest, StatusReply, timeout_s))
 
     def exited(self, name: str, pid: int, code: int, timeout_s: float = 5.0) -> None:
@@ -59,7 +59,7 @@ class Observer:
         self._ask(lambda req: Exited(req, name, pid, code), Ok, timeout_s)
 
     def scale(self, workers: int = 0, servers: int = 0, timeout_s: float = 5.0) -> None:
-        """The run is to have that many workers and servers (0: as before); its engine sees to it."""
+        """Set how many workers and servers the run shall have (0: as before); its engine carries it out."""
         self._ask(lambda req: Scale(req, workers, servers), Ok, timeout_s)
 
     def stop(self, step: int, reason: str, *, at_once: bool = False, timeout_s: float = 5.0) -> None:
@@ -71,7 +71,7 @@ class Observer:
         return decode_summary(self._ask(Finish, Summary, timeout_s))
 
     def shutdown(self, reason: str) -> None:
-        """Tell the coordinator to end. No reply."""
+        """Tell the coordinator to end, without waiting for a reply."""
         if self._redial.peer is not None:
             self._port.send(self._redial.peer, Shutdown(0, reason))
 
@@ -88,15 +88,15 @@ class Observer:
                 return reply
         raise DeadlineError("coordinator", f"send {expect.__name__} ({self._why})", timeout_s)
 
-    # ------------------------------------------------------------ one question without waiting for its answer
+    # ------------------------------------------------------------ one request without waiting for its reply
 
     def post(self, make: Callable[[int], Message]) -> None:
-        """Ask; whatever was asked before is forgotten. `make` is given the request's number."""
+        """Begin a request, in place of the one before. `make` gets its number."""
         self._req += 1
-        self._message, self._told = make(self._req), None
+        self._message, self._sent_to = make(self._req), None
 
     def poll(self, timeout_s: float) -> Message | None:
-        """The answer to what was posted, if it comes within `timeout_s`; None otherwise, and while nobody is there.
+        """The reply to the posted request, if it comes within `timeout_s`; None otherwise.
 
         Raises:
             UsageError: the coordinator refuses the request.
@@ -105,12 +105,12 @@ class Observer:
         while True:
             now = time.monotonic()
             self._redial.tick(now)
-            self._say()
+            self._send()
             event = self._port.recv(max(0.0, min(deadline - now, 0.1)))
             self._redial.note(event)
             match event:
                 case PeerDown(reason=reason):
-                    self._why, self._told = reason, None
+                    self._why, self._sent_to = reason, None
                 case Received(message=reply) if self._message is not None and getattr(reply, "req", None) == self._req:
                     self._message = None
                     if isinstance(reply, Refused):
@@ -119,13 +119,13 @@ class Observer:
                 case None if time.monotonic() >= deadline:
                     return None
 
-    def _say(self) -> None:
+    def _send(self) -> None:
         peer = self._redial.peer
-        if self._message is None or peer is None or peer == self._told:
+        if self._message is None or peer is None or peer == self._sent_to:
             return
         try:
             self._port.send(peer, self._message)
-            self._told = peer
+            self._sent_to = peer
         except TransportError as error:
             self._why = str(error)
 

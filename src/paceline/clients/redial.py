@@ -1,4 +1,4 @@
-"""Keeps a port on the coordinator, which may come back at another address."""
+"""Keeps the session with the coordinator, which may restart at another address."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from paceline.types import COORDINATOR, NodeId, name_of
 _LOOK_S = 0.2
 
 Find = Callable[[], str | None]
-"""Where the coordinator has announced itself last; None while it has not."""
+"""Returns the address that the coordinator announced last; None if it has not announced one."""
 
 
 def is_coordinator(peer: NodeId) -> bool:
-    """Whether a proven peer is one: the port of a dead coordinator may be given to another role of the job."""
+    """Whether a proven peer is a coordinator: another role of the job may listen on the port of a dead coordinator."""
     return name_of(peer) == COORDINATOR
 
 
 class Redial:
-    """The session of one port with the coordinator. `peer` is the coordinator's identity while there is one.
+    """The session of one port with the coordinator. `peer` is the coordinator's node id during a session.
 
-    The owner of the port hands every event to `note`, and calls `tick` a few times a second: while there is no
-    session, it looks whether another address was announced, and goes there.
+    The owner of the port passes every event to `note`, and calls `tick` a few times a second: without a session, it
+    connects to the address that was announced last.
     """
 
     def __init__(self, port: Port, find: Find) -> None:
@@ -33,7 +33,7 @@ class Redial:
         self._next = 0.0
 
     def note(self, event: Event | None) -> None:
-        """An event of the port, before its owner handles it."""
+        """Take note of an event of the port, before its owner handles it."""
         match event:
             case PeerUp(peer=peer, address=address) if address is not None and is_coordinator(peer):
                 self.peer = peer
@@ -41,7 +41,7 @@ class Redial:
                 self.peer = None
 
     def tick(self, now: float) -> None:
-        """Time passes."""
+        """Connect to another address, if there is no session and one was announced."""
         if self.peer is not None or now < self._next:
             return
         self._next = now + _LOOK_S

@@ -1,4 +1,4 @@
-"""What a core asks its shell to do, in order."""
+"""Effects: what a core tells its shell to do, in order. Facts: the durable rows of the log besides commits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.types import Commit, ModelSpec, NodeId, PhaseSpec, Placement, Save
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send `message`, followed by its frames (opaque here), to `to`."""
+    """Send `message` to `to`, followed by its frames (`payload`, which the core does not look into)."""
 
     to: NodeId
     message: Message
@@ -22,7 +22,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """The mean of what the slots of a step logged."""
+    """The means of the values that the slots of a step logged."""
 
     incarnation: int
     version: int
@@ -43,26 +43,26 @@ class EvaluationRow:
 
 
 class Fact(msgspec.Struct, frozen=True, tag=True):
-    """Something about the job, other than a commit, that a later coordinator must know. Kept in the order written."""
+    """A durable row besides commits: what a later coordinator must know. The log keeps the order of writing."""
 
 
 class JobFact(Fact, frozen=True):
-    """The dials that the first worker brought."""
+    """The arguments of the job, from its first worker."""
 
     job: JobArgs
 
 
 class ModelFact(Fact, frozen=True):
-    """The model that is trained."""
+    """The model that the job trains."""
 
     model: ModelSpec
 
 
 class PlacementFact(Fact, frozen=True):
-    """A placement epoch begins, or one goes on with more members.
+    """A placement epoch begins, or goes on with more members.
 
-    With `failover`, a server that was lost was the primary of some blocks, and others were promoted. What is `planned`
-    makes or moves copies; otherwise some were lost.
+    With `failover`, backups were promoted because the primary of some blocks was lost. A `planned` change makes or
+    moves copies; any other change follows the loss of some.
     """
 
     placement: Placement
@@ -79,7 +79,7 @@ class PhaseFact(Fact, frozen=True):
 
 
 class StopFact(Fact, frozen=True):
-    """The job is to end before step `step`; `closing` is the segment that closes the open phase early, if it does."""
+    """The job ends before step `step`; `closing` is the segment that ends the open phase early, if one does."""
 
     reason: str
     closing: Segment | None
@@ -93,13 +93,13 @@ class ValidatorFact(Fact, frozen=True):
 
 
 class ChoiceFact(Fact, frozen=True):
-    """Of the attempts of a slot, this one counts: written before any server hears of it."""
+    """This attempt of its slot counts. Written before any server is told."""
 
     sealed: Sealed
 
 
 class ClaimFact(Fact, frozen=True):
-    """Something that one worker does for all is done."""
+    """What one worker does for the whole job, under `key`, is done."""
 
     key: str
 
@@ -107,7 +107,7 @@ class ClaimFact(Fact, frozen=True):
 class IncarnationFact(Fact, frozen=True):
     """An incarnation begins: from version `position.version` of incarnation `position.incarnation`, kept in `folder`.
 
-    Without a position it begins from nothing.
+    Without a position it begins without any weights.
     """
 
     number: int
@@ -117,7 +117,7 @@ class IncarnationFact(Fact, frozen=True):
 
 
 class ScaleFact(Fact, frozen=True):
-    """How many workers and servers (0: as before) the job is to have from now on."""
+    """How many workers and servers (0: as before) the job shall have from now on."""
 
     workers: int
     servers: int = 0
@@ -155,9 +155,9 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Every server has written its part: sync the log, write the manifest and the marker, then say `completed`.
+    """Every server has written its files: sync the log, write the manifest and the marker, then call `completed`.
 
-    `drop` are folders of older checkpoints that need not be kept once this one is complete.
+    `drop` lists the folders of older checkpoints to remove once this one is complete.
     """
 
     checkpoint: Checkpoint
@@ -172,11 +172,10 @@ Effect = Send | Write | Complete
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a coordinator that starts finds in the log.
+    """What a starting coordinator finds in the log.
 
-    `facts` are all, in order. Of commits, those of the newest incarnation only: `watermark` and `above` are the steps
-    they add to where it began, `tail` the newest of them, in order; sums and maxima are over all of them.
-    `evaluations` are the newest incarnation's.
+    `facts` are all facts, in order. The rest is about the newest incarnation: `watermark` and `above` are the steps
+    that its commits add to its start, `tail` are its newest commits in order; sums and maxima are over all its commits.
     """
 
     facts: tuple[FactRow, ...] = ()

@@ -1,4 +1,4 @@
-"""The hash chain of a block: what a server did, in one number that an audit can compute again from the log."""
+"""The hash chain of a block: one hash over all commits applied to it. The audit recomputes it from the log."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from struct import pack
 from paceline.types import Fence
 
 START = bytes(16)
-"""The chain of a block that holds nothing yet."""
+"""The chain of a block before its first commit."""
 
 
 def extend(chain: bytes, version: int, step: int, fences: tuple[Fence, ...]) -> bytes:
-    """The chain after the attempts `fences` of `step` became `version`."""
+    """The chain after `version`, which was made from the attempts `fences` of `step`."""
     numbers = [n for fence in fences for n in fence]
     return blake2b(chain + pack(f"<{2 + len(numbers)}q", version, step, *numbers), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""A model's tensors cut into blocks: arithmetic only; `paceline.blocks.tensors` does it with memory."""
+"""The layout of a model: its tensors cut into blocks. Arithmetic only; `paceline.blocks.tensors` handles the memory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from paceline.types import ITEM_NBYTES, BlockSpec, Piece, TensorSpec
 
 ALIGN = 64
-"""Elements. torch's fused optimizers round tails differently, so a tensor is cut only at multiples of this."""
+"""A tensor is cut only at multiples of this many elements: torch's fused optimizers round tails differently."""
 
 _LARGEST, _SMALLEST, _FEWEST = 1 << 20, 1 << 16, 8
 
 
 def target_nbytes(tensors: Sequence[TensorSpec]) -> int:
-    """About 1 MiB, less for small models so that several servers have something to hold."""
+    """The size of a block: 1 MiB, less for a small model, so that several servers can share it."""
     total = sum(t.numel * ITEM_NBYTES[t.dtype] for t in tensors)
     return max(_SMALLEST, min(_LARGEST, total // _FEWEST))
 
@@ -21,7 +21,7 @@ def target_nbytes(tensors: Sequence[TensorSpec]) -> int:
 def cut(tensors: Sequence[TensorSpec], nbytes: int | None = None) -> tuple[BlockSpec, ...]:
     """Cut `tensors`, in their order, into blocks of about `nbytes`, each of one kind and dtype.
 
-    A function of the tensors alone, so that every role (and every later run) agrees on it.
+    Depends on nothing else, so every role and every later run cuts a model in the same way.
     """
     nbytes = nbytes or target_nbytes(tensors)
     blocks: list[BlockSpec] = []
@@ -54,5 +54,5 @@ def cut(tensors: Sequence[TensorSpec], nbytes: int | None = None) -> tuple[Block
 
 
 def digest_header(name: str, dtype: str, shape: Iterable[int]) -> bytes:
-    """What goes before a tensor's bytes into the digest of a model."""
+    """The bytes before those of a tensor in the digest of a model."""
     return f"{name}\0{dtype}\0{'x'.join(map(str, shape))}\0".encode()

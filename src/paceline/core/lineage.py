@@ -1,4 +1,4 @@
-"""Which commits made the state of an incarnation, and which steps they contain."""
+"""The lineage of a state: which commits, of which incarnations, made it, and which steps it contains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.errors import StateError
 
 
 class Span(NamedTuple):
-    """Versions `first` to `last` (None: all there are) were made by `incarnation`."""
+    """Versions `first` to `last` (None: to the newest) were made by `incarnation`."""
 
     incarnation: int
     first: int
@@ -19,7 +19,7 @@ class Span(NamedTuple):
 
 
 def start_of(fact: IncarnationFact | None) -> int:
-    """The version that an incarnation begins from; -1 for nothing, as incarnation 0 does."""
+    """The version from which an incarnation begins; -1 for no version, as for incarnation 0."""
     return -1 if fact is None or fact.position is None else fact.position.version
 
 
@@ -28,10 +28,10 @@ def lineage(
 ) -> tuple[Span, ...]:
     """The spans, oldest first, that lead to version `until` of incarnation `of` (by default the newest of both).
 
-    Each ancestor is cut at the version where its child left it; one that gave nothing is left out.
+    Each ancestor ends at the version from which its child began; an ancestor without such versions is left out.
 
     Raises:
-        StateError: an incarnation is not known, or begins from one that is not older than itself.
+        StateError: an incarnation is unknown, or begins from one that is not older than itself.
     """
     known = {fact.number: fact for fact in incarnations}
     number = max(known, default=0) if of is None else of
@@ -56,8 +56,8 @@ def committed_steps(
 ) -> tuple[int, tuple[int, ...]]:
     """The lowest step that is not committed, and the committed ones above it, in order.
 
-    Committed are the steps below `low`, those in `above`, and `count` others, given highest first. Of these no more
-    are taken than it needs to find every gap: one, where there is none.
+    Committed are the steps below `low`, those in `above`, and the `count` steps of `descending`, highest first. Reads
+    only as much of `descending` as it needs to find every gap: one step if there is none.
     """
     before = sorted(above, reverse=True)
     missing = 0

@@ -1,4 +1,4 @@
-"""Large messages go in parts: where they are cut, and when a reader has all of one version."""
+"""Large answers, sums and pushes go in parts: where they are cut, and when a reader has all parts of one version."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from paceline.messages import BlockFrame, PullReply
 from paceline.types import NodeId
 
 PART_NBYTES = 16 << 20
-"""Of one part: the reader fills it while the next is on its way."""
+"""The size of one part: the reader copies it into the model while the next one is on its way."""
 
 PUSH_NBYTES = 256 << 20
-"""Of one push: large, because backward has sent most blocks already, and far from what a message may hold."""
+"""The size of one push: large, because most blocks were sent during backward, and far below the limit of a message."""
 
-_PUSH_FRAMES = 4096  # as many as a message may have
-_MANY = 512  # parts of an answer: a queue holds some more messages
-_MOST_NBYTES = 64 << 20  # with which a part of the smallest blocks has as many frames as it may
+_PUSH_FRAMES = 4096  # the limit of a message
+_MOST_PARTS = 512  # of one answer: fewer than the messages that a queue may hold
+_MOST_NBYTES = 64 << 20  # of one part: a part of frames of `LEAST_NBYTES` then has 4096 of them
 
 LEAST_NBYTES = 16 << 10
-"""What a frame counts for at least: a message may not have too many of them."""
+"""A smaller frame counts as this many bytes: it bounds the frames of one message."""
 
 
 def cuts(sizes: Iterable[int], limit: int) -> list[int]:
-    """The bounds of all parts of an answer whose blocks have these sizes: as many as fit, at least one block each."""
+    """Where to cut blocks of these `sizes` into parts of at most `limit` bytes, with at least one block each."""
     bounds, nbytes, count = [0], 0, 0
     for number, size in enumerate(sizes):
         if nbytes and nbytes + size > limit:
@@ -35,12 +35,12 @@ def cuts(sizes: Iterable[int], limit: int) -> list[int]:
 
 
 def part_nbytes(total: int, least: int) -> int:
-    """Of one part of an answer of `total` bytes: larger for a very large one, whose parts must fit into a queue."""
-    return max(least, min(total // _MANY, _MOST_NBYTES))
+    """The size of one part of an answer of `total` bytes: at least `least`, more if its parts would not fit a queue."""
+    return max(least, min(total // _MOST_PARTS, _MOST_NBYTES))
 
 
 def push_cuts(frames: Sequence[BlockFrame], limit: int) -> list[int]:
-    """The bounds of all pushes that blocks for one server go in."""
+    """Where to cut the blocks for one server into pushes. Blocks count with their decoded size."""
     least = limit // _PUSH_FRAMES
     return cuts((max(least, frame.nbytes) for frame in frames), limit)
 
@@ -52,22 +52,22 @@ class _Arriving:
 
 
 class Arrivals:
-    """What has come of the answers that a reader waits for, by server."""
+    """Which parts of the awaited answers have come, by server."""
 
     def __init__(self) -> None:
         self._arriving: dict[NodeId, _Arriving] = {}
 
     def clear(self) -> None:
-        """Nothing is waited for."""
+        """Forget all answers: none is awaited."""
         self._arriving.clear()
 
     def is_outdated(self, sender: NodeId, reply: PullReply) -> bool:
-        """Whether a newer version is on its way (the pull was repeated), all of it: this one must not be filled in."""
+        """Whether parts of a newer version have come (the pull was repeated): this reply must not be used then."""
         known = self._arriving.get(sender)
         return known is not None and reply.version < known.version
 
     def complete(self, sender: NodeId, reply: PullReply) -> bool:
-        """Take note of `reply`; whether its version is all here."""
+        """Note `reply`; whether all parts of its version have come."""
         if reply.parts > 1:
             known = self._arriving.get(sender)
             if known is None or known.version != reply.version:

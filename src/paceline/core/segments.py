@@ -1,4 +1,4 @@
-"""All segments of a job: what each step is made of."""
+"""All segments of a job: which samples, slots and window each step has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from paceline.core.sampling import Place, place
 from paceline.types import INIT_STEP, Segment
 
-_REMEMBERED = 1024  # places of steps, each asked for several times a slot
+_REMEMBERED = 1024  # places of steps: each is read several times per slot
 
 
 class Schedule:
@@ -23,7 +23,7 @@ class Schedule:
             self.append(segment)
 
     def append(self, segment: Segment) -> None:
-        """From `segment.step` on, it decides, whatever was appended before it."""
+        """`segment` decides all steps from `segment.step` on; it replaces segments that begin later."""
         while self._starts and self._starts[-1] > segment.step:
             self.segments.pop()
             self._starts.pop()
@@ -34,11 +34,11 @@ class Schedule:
 
     @property
     def end_step(self) -> int:
-        """First step that no segment covers yet."""
+        """The first step that no segment covers."""
         return self.segments[-1].end_step if self.segments else 0
 
     def covers(self, step: int) -> bool:
-        """Whether `step` can be computed by now."""
+        """Whether a segment says what `step` consists of."""
         return step == INIT_STEP or 0 <= step < self.end_step
 
     def segment(self, step: int) -> Segment:
@@ -48,7 +48,7 @@ class Schedule:
         return self.segments[bisect_right(self._starts, step) - 1]
 
     def place(self, step: int) -> Place:
-        """Where `step` lies in its phase's data."""
+        """The position of `step` in the data of its phase."""
         found = self._places.get(step)
         if found is None:
             if len(self._places) >= _REMEMBERED:

@@ -1,4 +1,4 @@
-"""Which steps a state contains, and how old a state may be."""
+"""The window: which steps a state contains, and how old the state of a gradient may be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline.types import INIT_STEP, UNLIMITED
 
 
 class Watermark:
-    """The set of committed steps, as the lowest missing one and the few above it."""
+    """The set of committed steps: all below `low`, and a few above it."""
 
     def __init__(self, low: int = 0, above: Iterable[int] = ()) -> None:
         self.low = low
@@ -26,7 +26,7 @@ class Watermark:
 
     @property
     def above(self) -> tuple[int, ...]:
-        """Committed steps above the lowest missing one, in order."""
+        """Committed steps above `low`, in order."""
         return tuple(sorted(self._above))
 
     def has(self, step: int) -> bool:
@@ -35,7 +35,7 @@ class Watermark:
 
 
 def staleness(step: int, watermark: int) -> int:
-    """How many steps below `step` a state with that watermark may lack."""
+    """How many steps below `step` a state with that watermark may lack, at most."""
     return max(0, step - watermark)
 
 
@@ -50,5 +50,5 @@ def needed_watermark(window: int, step: int) -> int:
 
 
 def may_lease(window: int, step: int, watermark: int) -> bool:
-    """Whether `step` may be leased: one step early, since its holder waits for the state it must read."""
+    """Whether `step` may be leased: one step earlier than `admits`, since the worker waits for the state it reads."""
     return window == UNLIMITED or step <= watermark + window + 1

@@ -1,4 +1,4 @@
-"""The one gate between a lane and a role: what is sent or has arrived passes here, in every lane."""
+"""Every check of a message on its way out and in, the same for all lanes; received frames are decoded here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DETAIL_CHARS = 200
 
 
 def check_outgoing(frames: Sequence[Frame], limits: WireLimits) -> None:
-    """Refuse here what no lane can carry, before any part of it has left.
+    """Refuse frames that exceed the limits or are not contiguous, before any of them is sent.
 
     Raises:
         RefusedFrameError: rule ``frame-count``, ``frame-cap``, ``message-cap``, or ``contiguous``.
@@ -28,7 +28,9 @@ def check_outgoing(frames: Sequence[Frame], limits: WireLimits) -> None:
         if frame.nbytes > limits.max_frame_nbytes:
             raise RefusedFrameError("frame-cap", f"{frame.nbytes} bytes, at most {limits.max_frame_nbytes}")
         if not frame.c_contiguous:
-            raise RefusedFrameError("contiguous", "a frame is one run of bytes; this view has gaps")
+            raise RefusedFrameError(
+                "contiguous", "a frame is one run of bytes, and this view has gaps: send a contiguous copy"
+            )
         total += frame.nbytes
     if total > limits.max_message_nbytes:
         raise RefusedFrameError("message-cap", f"{total} bytes, at most {limits.max_message_nbytes}")
@@ -47,7 +49,7 @@ def encode_checked(message: Message, limits: WireLimits) -> bytes:
 
 
 def open_header(header: bytes | memoryview, limits: WireLimits, counters: Counters) -> Message | None:
-    """The message in `header`; None, counted, when it is refused."""
+    """The message in `header`; None if it is refused, which is counted."""
     try:
         return decode_header(header, max_nbytes=limits.max_header_nbytes)
     except RefusedFrameError as error:
@@ -74,7 +76,5 @@ def admit(
         if isinstance(message, PullReply):
             return Received(peer, Refused(message.req, error.rule, detail))
         return None
-    counters.received_messages += 1
-    for frame in frames:
-        counters.received_bytes += frame.nbytes
+    counters.received(frames)
     return Received(peer, message, decoded)

@@ -1,7 +1,7 @@
 """The seam between roles: a `Port` sends messages with frames to named peers and receives events.
 
-One port belongs to one thread. Lanes: `zmq` (any host; between processes of one host its sessions are carried by a
-`local` link and shared memory) and `inproc` (tests and the embedded mode).
+One port belongs to one thread. Implementations: `ZmqPort` (any host; a session of two processes on one host goes by a
+local link and shared memory), `InprocPort` (tests and the embedded mode), `FaultyPort` (planned faults).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class PeerUp:
-    """The handshake with `peer` is complete: messages may be sent. The connecting side is given `address`."""
+    """The handshake with `peer` is complete: messages may be sent. `address` is set on the connecting side."""
 
     peer: NodeId
     address: str | None = None
@@ -39,7 +39,7 @@ class PeerUp:
 
 @dataclass(frozen=True, slots=True)
 class PeerDown:
-    """The session with `peer` is over, by name. Whether the last messages arrived is not known."""
+    """The session with `peer` is over. Whether the last messages arrived is not known."""
 
     peer: NodeId
     reason: str
@@ -49,11 +49,11 @@ Event = Received | PeerUp | PeerDown
 
 
 class Delivery(Protocol):
-    """Tells when the lane no longer reads the frames that were handed to `send`."""
+    """Tells when nothing reads the frames of one `send` any more."""
 
     @property
     def done(self) -> bool:
-        """True once the buffers may be written again."""
+        """True once the caller may write to the frames again."""
         ...
 
 
@@ -63,24 +63,24 @@ class _Copied:
 
 
 COPIED: Delivery = _Copied()
-"""A delivery that is done at once: the lane has copied what it needs."""
+"""A delivery that is done at once: the frames were copied."""
 
 
 class Memory(Protocol):
-    """Room for blocks that are sent again and again: frames in it reach peers of this host without a copy."""
+    """Memory for blocks that are sent many times: frames in it reach peers of this host without a copy."""
 
     def allocate(self, nbytes: int) -> Frame:
         """A writable, byte-shaped view of zeros, aligned to 64 bytes.
 
-        The room is given back by dropping it: the view, every slice of it and every tensor over it. One that was
-        sent is not used again before its delivery is done.
+        It is freed by dropping it: the view, every slice of it and every tensor over it. Memory of a sent frame is not
+        reused before its delivery is done.
         """
         ...
 
 
 @dataclass(slots=True)
 class Counters:
-    """What a port has refused, by rule, and what it has moved."""
+    """How many frames a port has refused, by rule, and how much it has sent and received."""
 
     refused: dict[str, int] = field(default_factory=dict)
     sent_messages: int = 0
@@ -92,72 +92,84 @@ class Counters:
         """Count one refusal."""
         self.refused[rule] = self.refused.get(rule, 0) + 1
 
+    def sent(self, frames: Sequence[Frame]) -> None:
+        """Count one message that was sent with these frames."""
+        self.sent_messages += 1
+        for frame in frames:
+            self.sent_bytes += frame.nbytes
+
+    def received(self, frames: Sequence[Frame]) -> None:
+        """Count one message that was received with these frames."""
+        self.received_messages += 1
+        for frame in frames:
+            self.received_bytes += frame.nbytes
+
 
 class Port(Protocol):
-    """A role's only way out. Not thread-safe; nothing here blocks except `recv`, and that has a time-out."""
+    """A role's only connection to other roles. Not thread-safe. Only `recv` waits, for `timeout_s` at most."""
 
     @property
     def node(self) -> NodeId:
-        """The identity this port shows to its peers; unique per process start."""
+        """The node id that this port proves to its peers; unique per start of a process."""
         ...
 
     @property
     def address(self) -> str | None:
-        """Where peers can connect, None for a port that does not listen."""
+        """The address to which peers connect; None for a port that does not listen."""
         ...
 
     @property
     def counters(self) -> Counters:
-        """Live counters."""
+        """The counters of this port, which go on counting."""
         ...
 
     @property
     def memory(self) -> Memory:
-        """Where to put what is sent; frames from elsewhere are carried as well, but as bytes."""
+        """The memory for frames that are sent. Frames in other memory are sent as well, but copied."""
         ...
 
     def connect(self, address: str) -> None:
-        """Start a session; `recv` returns `PeerUp` when it is authenticated. Reconnects by itself.
+        """Connect to the peer at `address`, and again after each end of the session. `recv` returns `PeerUp` each time.
 
-        When the two sides refuse each other (another token or version), `recv` returns `PeerDown` once, with
-        the address in place of the peer, and attempts go on.
+        If the two sides refuse each other (another token or version), `recv` returns `PeerDown` once, with the address
+        in place of the peer, and attempts go on.
 
         Raises:
-            ValueError: the address is not of this lane's form.
+            ValueError: the address does not have the form of this port's addresses.
         """
         ...
 
     def disconnect(self, peer: NodeId) -> None:
-        """End the session with `peer` and forget it; no event follows. Unknown peers are ignored.
+        """End the session with `peer` and do not connect to it again; no event follows. Unknown peers are ignored.
 
-        Before it has come up, a peer is named by the address that was given to `connect`.
+        A peer that has not come up yet is named by the address that `connect` got.
         """
         ...
 
     def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
-        """Hand over one message without blocking and without copying large frames.
+        """Send one message, without blocking and without a copy of large frames.
 
-        The caller must not write to the buffers until the returned delivery is done. Arrival is not known
-        from this call: only an application reply tells.
+        The caller must not write to the frames until the returned delivery is done. Only a reply of the peer tells that
+        the message has arrived.
 
         Raises:
             PeerUnknownError: there is no session with that peer.
-            PeerLostError: its queue is full, or its connection has just closed; the session is ended, and
-                `recv` also returns `PeerDown`.
-            RefusedFrameError: larger than the lane carries, or not contiguous; nothing was sent.
+            PeerLostError: its queue is full, or its connection has just closed; the session ends, and `recv` returns
+                `PeerDown`, too.
+            RefusedFrameError: a frame is not contiguous, or the message exceeds the limits; nothing was sent.
         """
         ...
 
     def recv(self, timeout_s: float) -> Event | None:
-        """The next event, or None after `timeout_s` (0: do not wait).
+        """The next event, or None if none comes within `timeout_s` (0: do not wait).
 
-        Refused frames are counted, never raised.
+        A refused frame is counted; it raises nothing.
         """
         ...
 
     def close(self) -> None:
-        """Close now, dropping what is queued beyond a short linger.
+        """Close. Queued messages that are not sent within a short time are dropped.
 
-        Idempotent; any other call raises TransportError afterwards.
+        Idempotent. Every other call raises TransportError afterwards.
         """
         ...

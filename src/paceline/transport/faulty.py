@@ -1,11 +1,11 @@
-"""Planned faults at the seam between roles: messages doubled, lost or late, by a seed, and counted.
+"""A port with planned faults: messages are doubled, lost or late, by a seed, and counted.
 
-A plan is plain data, so that a launcher can hand it to a role as JSON::
+A plan is plain data, so a launcher can give it to a role as JSON::
 
     plan = FaultPlan(seed=7, duplicate={"Push": 0.1}, drop={"PushAck": 0.1}, delay={"Push": (0.05, 0.02)})
     port = FaultyPort(port, plan)
     ...
-    assert port.fired["duplicate:Push"] > 0  # the test proves that the fault really happened
+    assert port.fired["duplicate:Push"] > 0  # the fault has happened
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import msgspec
 
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Message
-from paceline.transport.base import Counters, Delivery, Event, Frame, Memory, PeerDown, Port, Received
+from paceline.transport.base import COPIED, Counters, Delivery, Event, Frame, Memory, PeerDown, Port, Received
 from paceline.types import NodeId
 
 
 class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which messages fail, by the name of their type. Each message draws from one seeded generator.
 
-    `duplicate` and `drop` give a probability, `delay` a probability and the seconds by which a message comes
-    late (and so after some that were sent later). Names starting with ``recv_`` act on what the port gets,
-    the others on what it sends. A drop takes precedence over the other two.
+    `duplicate` and `drop` give a probability, `delay` a probability and the seconds by which a message is late (so it
+    comes after some that were sent later). Fields that start with ``recv_`` act on received messages, the others on
+    sent ones. A message that is dropped has no other fault.
     """
 
     seed: int | str = 0
@@ -43,7 +43,7 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     recv_delay: dict[str, tuple[float, float]] = {}
 
     def __post_init__(self) -> None:
-        """Refuse what is not a probability or a time."""
+        """Refuse numbers that are not a probability or a time."""
         odds = itertools.chain.from_iterable(
             table.values() for table in (self.duplicate, self.drop, self.recv_duplicate, self.recv_drop)
         )
@@ -63,48 +63,49 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return msgspec.convert(plan, cls)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as a mapping that survives JSON."""
+        """The plan as a mapping that JSON can hold."""
         plan: dict[str, Any] = msgspec.to_builtins(self)
         return plan
 
 
-class _Never:
-    """The delivery of a message that is lost before the lane sees it."""
+class _Sends:
+    """A `Delivery`: done once every send of one message was made and is done."""
 
-    __slots__ = ()
-    done = True
-
-
-class _Both:
-    """Done when all sends of one message are; none yet while it is late."""
-
-    __slots__ = ("parts", "pending")
+    __slots__ = ("_made", "_sends")
 
     def __init__(self) -> None:
-        self.parts: list[Delivery] = []
-        self.pending = True
+        self._sends: list[Delivery] = []
+        self._made = False
 
     @property
     def done(self) -> bool:
-        return not self.pending and all(part.done for part in self.parts)
+        return self._made and all(send.done for send in self._sends)
+
+    def add(self, send: Delivery) -> None:
+        """The message was sent once."""
+        self._sends.append(send)
+
+    def all_made(self) -> None:
+        """The message is not sent again."""
+        self._made = True
 
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """A message that is to be sent later."""
+    """A message that is sent later."""
 
     peer: NodeId
     message: Message
     frames: Sequence[Frame]
     copies: int
-    delivery: _Both
+    delivery: _Sends
 
 
 class FaultyPort:
-    """A `Port` that passes everything to `inner`, except for what the plan says.
+    """A `Port` that passes everything to `inner`, except for the faults of the plan.
 
-    Late messages go out from within `recv`, which therefore sleeps no longer than until the next one is due.
-    A late message whose session is over by then is lost, as on a network. `on_fired` hears of every fault at once.
+    `recv` sends late messages, so it waits no longer than until the next one is due. A late message whose session has
+    ended by then is lost, as on a network. `on_fired` is called with the name of every fault.
     """
 
     def __init__(self, inner: Port, plan: FaultPlan, on_fired: Callable[[str], None] = lambda key: None) -> None:
@@ -129,7 +130,7 @@ class FaultyPort:
 
     @property
     def counters(self) -> Counters:
-        """As `Port.counters`: what the lane really moved."""
+        """As `Port.counters`: what `inner` has sent and received."""
         return self._inner.counters
 
     @property
@@ -148,22 +149,23 @@ class FaultyPort:
         heapq.heapify(self._incoming)
 
     def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
-        """As `Port.send`, or not at all, twice, or later."""
+        """As `Port.send`; with a fault: not at all, twice, or later."""
         plan, name = self._plan, type(message).__name__
         if self._fires("drop", plan.drop.get(name, 0.0), name):
-            return _Never()
+            return COPIED
         copies = 2 if self._fires("duplicate", plan.duplicate.get(name, 0.0), name) else 1
         odds, delay_s = plan.delay.get(name, (0.0, 0.0))
         if self._fires("delay", odds, name):
-            late = _Late(peer, message, frames, copies, _Both())
+            late = _Late(peer, message, frames, copies, _Sends())
             heapq.heappush(self._outgoing, (time.monotonic() + delay_s, next(self._order), late))
             return late.delivery
         if copies == 1:
             return self._inner.send(peer, message, frames)
-        both = _Both()
-        both.pending = False
-        both.parts = [self._inner.send(peer, message, frames) for _ in range(copies)]
-        return both
+        twice = _Sends()
+        for _ in range(copies):
+            twice.add(self._inner.send(peer, message, frames))
+        twice.all_made()
+        return twice
 
     def recv(self, timeout_s: float) -> Event | None:
         """As `Port.recv`."""
@@ -183,8 +185,8 @@ class FaultyPort:
                     return event
             else:
                 if isinstance(event, PeerDown):
-                    self._hurry(event.peer)
-                    self._hold(event, 0.0)
+                    self._release(event.peer)
+                    self._postpone(event, 0.0)
                     continue
                 return event
 
@@ -210,18 +212,18 @@ class FaultyPort:
         if self._fires("recv_drop", plan.recv_drop.get(name, 0.0), name):
             return False
         if self._fires("recv_duplicate", plan.recv_duplicate.get(name, 0.0), name):
-            self._hold(event, 0.0)
+            self._postpone(event, 0.0)
         odds, delay_s = plan.recv_delay.get(name, (0.0, 0.0))
         if self._fires("recv_delay", odds, name):
-            self._hold(event, delay_s)
+            self._postpone(event, delay_s)
             return False
         return True
 
-    def _hold(self, event: Event, delay_s: float) -> None:
+    def _postpone(self, event: Event, delay_s: float) -> None:
         heapq.heappush(self._incoming, (time.monotonic() + delay_s, next(self._order), event))
 
-    def _hurry(self, peer: NodeId) -> None:
-        """What a peer sent comes before the news that it is down."""
+    def _release(self, peer: NodeId) -> None:
+        """Make the late messages of `peer` due now: they come before its `PeerDown`."""
         now = time.monotonic()
         self._incoming = [
             (min(due, now) if event.peer == peer else due, order, event) for due, order, event in self._incoming
@@ -236,7 +238,7 @@ class FaultyPort:
             late = heapq.heappop(self._outgoing)[2]
             try:
                 for _ in range(late.copies):
-                    late.delivery.parts.append(self._inner.send(late.peer, late.message, late.frames))
+                    late.delivery.add(self._inner.send(late.peer, late.message, late.frames))
             except (PeerLostError, PeerUnknownError):
                 self.fired["late-lost"] = self.fired.get("late-lost", 0) + 1
-            late.delivery.pending = False
+            late.delivery.all_made()

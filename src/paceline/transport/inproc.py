@@ -1,11 +1,10 @@
-"""The lane within one process: no sockets, no threads, nothing copied.
+"""The port within one process: no sockets, no threads, no copies.
 
-A sent message lies in the other port's queue until its role asks for it. Frames are handed over by reference,
-and a delivery is done only when the receiver has let go of every view of them, so the sender's rule is the
-same as on a socket: do not write until it is done.
+`send` puts a message into the other port's queue, and its role takes it with `recv`. Frames are passed by reference: a
+delivery is done once the receiver has dropped every view of them, so the sender's rule is the same as on a socket.
 
-The embedded mode runs several roles in one thread. Each role registers a *pump*, a function that does some of
-its work and says whether there was any; a port that waits for an event runs the pumps meanwhile.
+The embedded mode runs several roles in one thread. Each role registers a *pump*: a function that does some of its work
+and tells whether there was any. A port that waits for an event runs the pumps meanwhile.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ _IDLE_S = 0.0005
 Pump = Callable[[], bool]
 
 
-class _Parcel(NamedTuple):
-    """A message on its way; bytes in strict mode."""
+class _Queued(NamedTuple):
+    """A message in the queue of its receiver; bytes in strict mode."""
 
     peer: NodeId
     message: Message | bytes
@@ -42,7 +41,7 @@ class _Parcel(NamedTuple):
 
 
 class _Loan:
-    """Frames that the receiver may still read."""
+    """A `Delivery`: frames that the receiver may still read."""
 
     __slots__ = ("_holders",)
 
@@ -55,11 +54,10 @@ class _Loan:
 
 
 def _lend(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], Delivery]:
-    """Views for the receiver, and what tells when the last view made from them is gone.
+    """Views for the receiver, and the delivery that is done when the last view is dropped.
 
-    Each view is taken through a ctypes array: every slice or cast of it keeps that array alive, and an array
-    can be referenced weakly, which a slice of a memoryview would escape. Read-only buffers cannot be written,
-    so nothing has to be waited for.
+    Each view is made from a ctypes array: every slice or cast of it keeps that array alive, and a weak reference tells
+    when the array is gone. Read-only buffers cannot be written, so their delivery is done at once.
     """
     views: list[Frame] = []
     holders: list[weakref.ref[ctypes.Array[ctypes.c_char]]] = []
@@ -74,10 +72,10 @@ def _lend(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], Delivery]:
 
 
 class InprocHub:
-    """Where the ports of one process find each other. Everything belongs to the thread that made it."""
+    """Connects the ports of one process. The hub and its ports belong to one thread."""
 
     def __init__(self, *, strict: bool = False, limits: LinkLimits | None = None) -> None:
-        """With `strict` every message is encoded and decoded on its way, as between processes."""
+        """With `strict` every message is encoded and decoded, as between processes."""
         self.strict = strict
         self.limits = LinkLimits() if limits is None else limits
         self._listeners: dict[str, InprocPort] = {}
@@ -86,15 +84,15 @@ class InprocHub:
         self._pumping = False
 
     def port(self, node: NodeId, *, listen: str | None = None) -> InprocPort:
-        """A port that shows itself as `node`; with `listen`, peers can connect to ``inproc://<listen>``.
+        """A port of `node`; with `listen`, peers can connect to ``inproc://<listen>``.
 
         Raises:
-            ValueError: somebody listens under that name.
+            ValueError: another port listens under that name.
         """
         return InprocPort(self, node, listen=listen)
 
     def add_pump(self, pump: Pump) -> None:
-        """Run `pump` whenever a port waits. It does a little work and returns whether there was any."""
+        """Run `pump` whenever a port waits. It does a little work and tells whether there was any."""
         self._pumps.append(pump)
 
     def remove_pump(self, pump: Pump) -> None:
@@ -102,7 +100,7 @@ class InprocHub:
         self._pumps.remove(pump)
 
     def pump(self) -> bool:
-        """Run every pump once; True when any made progress. A pump that waits does not run the others."""
+        """Run every pump once; True if one made progress. A pump that waits does not run the others."""
         if self._pumping:
             return False
         self._pumping = True
@@ -116,19 +114,19 @@ class InprocHub:
 
     @property
     def pumping(self) -> bool:
-        """Whether a pump is running: waiting inside it would wait for oneself."""
+        """Whether a pump runs: a wait inside it would never end."""
         return self._pumping
 
     def listen(self, port: InprocPort, address: str) -> None:
-        """Make `port` reachable, and complete the connections that waited for it."""
+        """Make `port` reachable, and connect the ports that dial its address."""
         if address in self._listeners:
-            raise ValueError(f"{address} is in use")
+            raise ValueError(f"{address} is in use: choose another name")
         self._listeners[address] = port
         for dialler in self._dials.get(address, ()):
             _join(dialler, port, address)
 
     def dial(self, port: InprocPort, address: str) -> None:
-        """Connect `port` to whoever listens at `address`, now or later."""
+        """Connect `port` to the port that listens at `address`, now or later."""
         diallers = self._dials.setdefault(address, [])
         if port in diallers:
             return
@@ -144,7 +142,7 @@ class InprocHub:
             diallers.remove(port)
 
     def redial(self, port: InprocPort, address: str) -> None:
-        """Connect again after a session was dropped, as a socket would by itself."""
+        """Connect again after a session has ended, as a socket would by itself."""
         listener = self._listeners.get(address)
         if listener is not None and port in self._dials.get(address, ()):
             _join(port, listener, address)
@@ -172,7 +170,7 @@ class InprocPort:
         self._address = None if listen is None else _SCHEME + listen
         self._counters = Counters()
         self._memory = Arena(share=False)
-        self._queue: deque[Event | _Parcel] = deque()
+        self._queue: deque[Event | _Queued] = deque()
         self._waiting: dict[NodeId, int] = {}
         self._peers: dict[NodeId, tuple[InprocPort, str | None]] = {}
         self._closed = False
@@ -196,7 +194,7 @@ class InprocPort:
 
     @property
     def memory(self) -> Arena:
-        """As `Port.memory`: private, since frames are handed over by reference here."""
+        """As `Port.memory`: private, since frames are passed by reference here."""
         return self._memory
 
     def connect(self, address: str) -> None:
@@ -230,9 +228,9 @@ class InprocPort:
         other, address = session
         limits = self._hub.limits.wire
         check_outgoing(frames, limits)
-        parcel = encode_checked(message, limits) if self._hub.strict else message
+        queued = encode_checked(message, limits) if self._hub.strict else message
         views, delivery = _lend(frames)
-        if not other.enqueue(self._node, parcel, views):
+        if not other.enqueue(self._node, queued, views):
             reason = "its queue is full"
             del self._peers[peer]
             self._queue.append(PeerDown(peer, reason))
@@ -240,9 +238,7 @@ class InprocPort:
             if address is not None:
                 self._hub.redial(self, address)
             raise PeerLostError(peer, reason)
-        self._counters.sent_messages += 1
-        for view in views:
-            self._counters.sent_bytes += view.nbytes
+        self._counters.sent(views)
         return delivery
 
     def recv(self, timeout_s: float) -> Event | None:
@@ -277,7 +273,7 @@ class InprocPort:
     # ------------------------------------------------------------ the other ports' side
 
     def attach(self, other: InprocPort, address: str | None) -> None:
-        """A session with `other` begins; one with the same node id is replaced."""
+        """A session with `other` begins; it replaces one with the same node id."""
         older = self._peers.get(other.node)
         if older is not None:
             self._queue.append(PeerDown(other.node, "replaced by a newer connection"))
@@ -294,12 +290,12 @@ class InprocPort:
             self._queue.append(PeerDown(other.node, reason))
 
     def enqueue(self, peer: NodeId, message: Message | bytes, frames: tuple[Frame, ...]) -> bool:
-        """Queue a message from `peer`; False when it has as many waiting as it may."""
+        """Queue a message from `peer`; False if its queue is full."""
         waiting = self._waiting.get(peer, 0)
         if waiting >= self._hub.limits.queue_messages:
             return False
         self._waiting[peer] = waiting + 1
-        self._queue.append(_Parcel(peer, message, frames))
+        self._queue.append(_Queued(peer, message, frames))
         return True
 
     # ------------------------------------------------------------ inside
@@ -311,7 +307,7 @@ class InprocPort:
     def _take(self) -> Event | None:
         while self._queue:
             item = self._queue.popleft()
-            if not isinstance(item, _Parcel):
+            if not isinstance(item, _Queued):
                 return item
             event = self._open(*item)
             if event is not None:
@@ -332,7 +328,7 @@ class InprocPort:
             message = opened
         admitted = admit(peer, message, frames, limits, self._counters)
         if isinstance(admitted, Refused):
-            # A session that is over, or ends here, has its own event.
+            # A session that has ended, or ends with this answer, has its own event.
             with contextlib.suppress(PeerUnknownError, PeerLostError):
                 self.send(peer, admitted)
             return None

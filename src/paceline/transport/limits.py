@@ -1,4 +1,4 @@
-"""How much a port holds for its peers, and how long it waits for them."""
+"""The limits of a port: how much it queues for its peers, and how long it waits for them."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from paceline.wire.frames import WireLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkLimits:
-    """The bounds of one port; each is per peer unless it says otherwise."""
+    """The limits of one port; each is per peer unless it says otherwise."""
 
     wire: WireLimits = field(default_factory=WireLimits)
     queue_messages: int = 1000
-    """Messages waiting for a peer; one more ends the session by name."""
+    """Messages that may wait for a peer; one more ends the session."""
     queue_nbytes: int = 64 << 30
-    """Bytes of large frames waiting for a peer; more ends the session by name. They are not copied, so this is no
-    memory of its own: it must hold all that a peer may ask for at once."""
+    """Bytes of large frames that may wait for a peer; more ends the session. These frames are not copied, so they take
+    no extra memory: the limit must allow all that a peer may ask for at once."""
     handshake_s: float = 5.0
-    """A connection that is not proven after this long is dropped."""
+    """A connection that is not proven after this time is closed."""
     max_unproven: int = 256
-    """Connections not yet proven, in all; the oldest is dropped first."""
+    """All connections that are not proven yet; the oldest is closed first."""
     linger_s: float = 0.2
-    """How long `close` may take to hand over what is queued, in all."""
+    """How long `close` may take to send what is queued for all peers."""
     retry_min_s: float = 0.02
     retry_max_s: float = 0.15
-    """Between two attempts to connect: the first pause, and the longest."""
+    """The first and the longest pause between two attempts to connect."""
     ping_s: float = 1.0
     quiet_s: float = 2.0
-    """Across a network, how often a connection on which nothing comes is tried, and how long the answer may take."""
+    """On encrypted connections: how often a silent one is pinged, and how long the answer may take."""
 
     def __post_init__(self) -> None:
-        """Refuse bounds that would let nothing through."""
+        """Refuse limits that would let nothing through."""
         if min(self.queue_messages, self.queue_nbytes, self.max_unproven) < 1:
             raise ValueError(f"every link limit must be at least 1: {self}")
         if min(self.ping_s, self.quiet_s) <= 0:

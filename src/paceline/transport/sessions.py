@@ -103,10 +103,7 @@ class Sessions:
             self.down(peer, link, error.reason)
             link.end(error.rule, error.reason)
             raise PeerLostError(peer, error.reason) from None
-        counters = self.counters
-        counters.sent_messages += 1
-        for frame in frames:
-            counters.sent_bytes += frame.nbytes
+        self.counters.sent(frames)
         return delivery
 
     def received(self, peer: NodeId, message: Message, frames: Sequence[Frame]) -> None:

@@ -1,1 +1,5 @@
-"""Bytes in and out: messages, frames and the handshake, without sockets, clocks or torch."""
+"""The form of all bytes between processes. No sockets, no clocks, no torch.
+
+`headers` encodes messages, `codecs` encodes blocks as frames, `frames` checks a received message with its frames,
+`handshake` proves two processes to each other.
+"""

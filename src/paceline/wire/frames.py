@@ -1,7 +1,7 @@
-"""What a received message and its raw frames must satisfy before a role sees them.
+"""The checks of a received message and its frames, before a role sees them.
 
-Everything here is arithmetic on Python integers, which do not wrap: nothing is allocated for a size that a
-peer only claims, and a frame that fails never reaches torch.
+Everything here is arithmetic on Python integers, which do not wrap. Nothing is allocated for a size that a peer only
+claims, and a frame that fails a check never reaches torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_COUNTER = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireLimits:
-    """Caps of one message. A sender that keeps them is never refused for size."""
+    """The limits of one message. A message within them is never refused for its size."""
 
     max_header_nbytes: int = MAX_HEADER_NBYTES
     max_frame_nbytes: int = 64 << 20
@@ -41,7 +41,7 @@ class WireLimits:
     max_frames: int = 4096
 
     def __post_init__(self) -> None:
-        """Refuse caps that would let nothing through."""
+        """Refuse limits that would let nothing through."""
         if min(self.max_header_nbytes, self.max_frame_nbytes, self.max_message_nbytes, self.max_frames) < 1:
             raise ValueError(f"every wire limit must be at least 1: {self}")
 
@@ -54,8 +54,7 @@ def shape_numel(shape: Sequence[int], *, max_numel: int = MAX_NUMEL) -> int:
 
     Raises:
         RefusedFrameError: rule ``shape`` for more than 8 dimensions, a negative one, or a product above
-            `max_numel` (a product that wraps in 64 bits, as of [4194305, 4194305, 211106198978564], is far
-            above it).
+            `max_numel` (a product that would wrap in 64 bits is far above it).
     """
     if len(shape) > MAX_NDIM:
         raise RefusedFrameError("shape", f"{len(shape)} dimensions, at most {MAX_NDIM}")
@@ -64,14 +63,14 @@ def shape_numel(shape: Sequence[int], *, max_numel: int = MAX_NUMEL) -> int:
         if dim < 0:
             raise RefusedFrameError("shape", f"dimension {dim}")
         numel *= dim
-    # A zero dimension must not excuse absurd ones beside it: they are what an overflow attack looks like.
+    # A zero dimension must not hide a huge one beside it: that is what an overflow attack looks like.
     if numel > max_numel or any(dim > max_numel for dim in shape):
         raise RefusedFrameError("shape", f"{list(shape)} has more than {max_numel} elements")
     return numel
 
 
 def message_blocks(message: Message) -> tuple[BlockFrame, ...]:
-    """The raw frames that `message` declares; empty for messages that carry none."""
+    """The declarations of the frames that follow `message`; empty for messages without frames."""
     if isinstance(message, (Push, PullReply, Replicate)):
         return message.blocks
     return ()
@@ -141,11 +140,11 @@ def _check_total(nbytes: int, limits: WireLimits) -> None:
 
 
 def check_message(message: Message, frames: Sequence[memoryview | bytes], limits: WireLimits = DEFAULT_LIMITS) -> None:
-    """Every check of this module that applies to `message`: run on all that is received, in every lane.
+    """Run every check of this module that applies to `message`. The transport does this for each received message.
 
     Raises:
-        RefusedFrameError: as `check_frames` and `shape_numel`; rule ``range`` for a step, slot, epoch or
-            incarnation that cannot exist.
+        RefusedFrameError: as `check_frames` and `shape_numel`; rule ``range`` for an impossible step, slot, epoch or
+            incarnation.
     """
     if isinstance(message, _CHECKED):
         _check_fields(message)
