@@ -81,7 +81,7 @@ def roles(launcher: int) -> dict[str, int]:
     for child in psutil.Process(launcher).children():
         try:
             words = child.cmdline()
-            found[words[words.index("paceline.runtime.role_process") + 3]] = child.pid
+            found[words[words.index("paceline.runtime.role_process") + 2]] = child.pid
         except (psutil.Error, ValueError, IndexError):
             continue  # between fork and exec, or it has just ended
     return found

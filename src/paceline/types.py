@@ -20,6 +20,12 @@ def name_of(node: NodeId) -> str:
     return node.split("/")[0]
 
 
+def pid_of(node: NodeId) -> int:
+    """The number of the process on its host, for people to read; 0 where the identity does not tell it."""
+    words = node.partition("/")[2].split("-")
+    return int(words[1]) if len(words) == 3 and words[1].isdecimal() else 0
+
+
 COORDINATOR: NodeId = "coordinator"
 """The node id under which every role sends to the coordinator, whichever process it is now."""
 

@@ -11,15 +11,12 @@ FILES: dict[str, int] = {
     "core/coordinator/recovery.py": 407,
     "core/server/dispatch.py": 423,
     "datasets.py": 497,
-    "engines/supervisor.py": 404,
     "server/dense_store.py": 427,
     "transport/zmq/listener.py": 421,
 }
 """Files over 400 lines. May only shrink: a number that is too high fails as well."""
 
-FUNCTIONS: dict[str, int] = {
-    "coordinator/status.py:status_of": 62,
-}
+FUNCTIONS: dict[str, int] = {}
 """Functions over 60 lines."""
 
 CLASSES: dict[str, int] = {

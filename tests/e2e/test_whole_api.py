@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,9 @@ from typing import Any
 import pytest
 from tests.kit.real_runs import PACELINE, TRAIN_CASE, WHOLE_API, Ended, environment, live, python, run
 from tests.kit.reference_training import expected
+from tests.kit.roles import command, worker
+
+from paceline.runtime.rundir import RunDir
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,10 @@ def test_a_worker_may_join_late(tmp_path: Path) -> None:
     arguments = ["toggled", "--meet", str(tmp_path / "met")]
     with live(tmp_path, ["-w", "1"], TRAIN_CASE, *arguments) as running:
         running.until_version(3)  # the first of three loops is over
-        role = [str(os.getpid()), "worker", "worker-late", str(TRAIN_CASE), *arguments]
+        spec = worker(RunDir(running.dir), TRAIN_CASE, *arguments, name="worker-late")
         late = subprocess.Popen(
-            [sys.executable, "-m", "paceline.runtime.role_process", *role],
-            env=environment(PACELINE_RUN=str(running.dir), PACELINE_NAME="worker-late"),
+            command(RunDir(running.dir), spec),
+            env=environment(PACELINE_NAME="worker-late"),
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -197,7 +197,7 @@ class Live:
                 words = child.cmdline()
                 if "paceline.runtime.role_process" not in words:
                     continue  # between fork and exec
-                found[words[words.index("paceline.runtime.role_process") + 3]] = child
+                found[words[words.index("paceline.runtime.role_process") + 2]] = child
             except psutil.Error:
                 continue  # it has just ended
         return found

@@ -19,7 +19,7 @@ def command(epochs: int, run_dir: Path) -> None:
     """
     from paceline.cli.screen import make_screen
     from paceline.datasets import GENERATED, fashion_mnist
-    from paceline.engines.supervisor import LocalRun, RunPlan
+    from paceline.engines.supervisor import RunPlan, Supervisor
     from paceline.errors import DatasetUnavailableError, UsageError
     from paceline.runtime.rundir import RunDir, point_latest
 
@@ -39,7 +39,7 @@ def command(epochs: int, run_dir: Path) -> None:
         plan = RunPlan(
             script=script, arguments=arguments, workers=2, servers=2, replicas=1, slots=2, seed=7, run=run_dir
         )
-        local = LocalRun(plan, screen)
+        local = Supervisor(plan, screen)
         point_latest(run_dir)
         code = local.run()
         if code == 0:

@@ -53,7 +53,7 @@ def command(resume: Path | None, run_dir: Path | None, script: Path | None, **op
     """
     from paceline.cli.screen import make_screen
     from paceline.engines.resume import choose_checkpoint
-    from paceline.engines.supervisor import LocalRun
+    from paceline.engines.supervisor import Supervisor
     from paceline.runtime.rundir import point_latest
 
     given = {name: value for name, value in options.items() if value is not None and value != ()}
@@ -61,7 +61,7 @@ def command(resume: Path | None, run_dir: Path | None, script: Path | None, **op
     with make_screen() as screen:
         if resume is not None:
             plan = choose_checkpoint(plan, screen)
-        local = LocalRun(plan, screen)
+        local = Supervisor(plan, screen)
         if run_dir is None and (resume is None or (plan.run.parent / "latest").is_symlink()):
             point_latest(plan.run)
         code = local.run()

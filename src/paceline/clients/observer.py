@@ -54,9 +54,9 @@ class Observer:
         """The present status of the run."""
         return decode_status(self._ask(StatusRequest, StatusReply, timeout_s))
 
-    def exited(self, name: str, pid: int, code: int, timeout_s: float = 5.0) -> None:
-        """A process of the run has ended."""
-        self._ask(lambda req: Exited(req, name, pid, code), Ok, timeout_s)
+    def exited(self, name: str, start: int, code: int, timeout_s: float = 5.0) -> None:
+        """The process of start number `start` of `name` has ended."""
+        self._ask(lambda req: Exited(req, name, start, code), Ok, timeout_s)
 
     def scale(self, workers: int = 0, servers: int = 0, timeout_s: float = 5.0) -> None:
         """Set how many workers and servers the run shall have (0: as before); its engine carries it out."""

@@ -1,4 +1,8 @@
-"""The only reader of the environment. docs/reference.md lists every variable."""
+"""The only reader of the environment. docs/reference.md lists every variable.
+
+The launcher reads it once and tells every role by its `RoleSpec`; a script that no engine has started reads it in
+`join`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,9 @@ import ipaddress
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.config.dials import parse_mode
+from paceline.config.role_spec import RoleSpec, SharedSpec, WorkerSpec
 from paceline.errors import UsageError
 
 RUN = "PACELINE_RUN"
@@ -32,36 +35,6 @@ VIA = "PACELINE_VIA"
 FORK = "PACELINE_FORK"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerEnv:
-    """What the environment says to a script that calls `join`. `run` is None outside of `paceline run`.
-
-    `overlap` says whether gradients are sent while backward runs, None leaves it to the rule. `local_workers` is how
-    many workers the run was started with on this host.
-    """
-
-    run: Path | None = None
-    name: str = "worker-0"
-    seed: int | None = None
-    mode: str | None = None
-    slots: int | None = None
-    threads: int = 1
-    timeout_s: float = 30.0
-    faults: str | None = None
-    overlap: bool | None = None
-    local_workers: int = 1
-
-    def __post_init__(self) -> None:
-        if self.mode is not None:
-            parse_mode(self.mode)
-        if self.slots is not None and self.slots < 1:
-            raise UsageError(f"slots must be at least 1, not {self.slots}")
-        if self.threads < 1:
-            raise UsageError(f"{THREADS} must be at least 1, not {self.threads}")
-        if self.timeout_s <= 0:
-            raise UsageError(f"{TIMEOUT_S} must be positive, not {self.timeout_s}")
-
-
 def _number(env: Mapping[str, str], name: str) -> int | None:
     text = env.get(name)
     if text is None or text == "":
@@ -79,16 +52,14 @@ def _switch(env: Mapping[str, str], name: str) -> bool | None:
     return text == "1" if text else None
 
 
-def worker_env(env: Mapping[str, str] | None = None) -> WorkerEnv:
-    """Read the worker's settings from `env` (the process's environment unless given).
+def worker_spec(env: Mapping[str, str] | None = None) -> WorkerSpec:
+    """What `env` (the process's environment unless given) says to a worker.
 
     Raises:
         UsageError: a variable has a value that makes no sense; the message names it.
     """
     env = os.environ if env is None else env
-    return WorkerEnv(
-        run=Path(env[RUN]) if env.get(RUN) else None,
-        name=role_name(env),
+    return WorkerSpec(
         seed=_number(env, SEED),
         mode=env.get(MODE) or None,
         slots=_number(env, SLOTS),
@@ -98,6 +69,32 @@ def worker_env(env: Mapping[str, str] | None = None) -> WorkerEnv:
         overlap=_switch(env, OVERLAP),
         local_workers=_number(env, LOCAL_WORKERS) or 1,
     )
+
+
+def shared_spec(run: Path, env: Mapping[str, str] | None = None) -> SharedSpec:
+    """What the environment says to every role of `run`.
+
+    Raises:
+        UsageError: a variable has a value that makes no sense; the message names it.
+    """
+    trace = trace_dir(env)
+    return SharedSpec(run=str(run), host=host(env), local=local_lane(env), trace=None if trace is None else str(trace))
+
+
+def script_env(spec: RoleSpec, worker: WorkerSpec) -> dict[str, str]:
+    """The variables that a worker's script may read: its name, its run, and the dials that go over its own."""
+    env = {NAME: spec.name, RUN: spec.shared.run, THREADS: str(worker.threads)}
+    env[LOCAL_WORKERS] = str(worker.local_workers)
+    for key, value in ((MODE, worker.mode), (SLOTS, worker.slots), (SEED, worker.seed), (TRACE, spec.shared.trace)):
+        if value is not None:
+            env[key] = str(value)
+    return env
+
+
+def run_dir(env: Mapping[str, str] | None = None) -> Path | None:
+    """The run that a script joins which no engine has started, None outside of any run."""
+    env = os.environ if env is None else env
+    return Path(env[RUN]) if env.get(RUN) else None
 
 
 def timeout_s(env: Mapping[str, str] | None = None) -> float:
@@ -131,7 +128,7 @@ def _seconds(env: Mapping[str, str] | None, name: str, default: str) -> float:
 
 
 def role_name(env: Mapping[str, str] | None = None) -> str:
-    """What this process is called in its run."""
+    """What a worker is called in its run that no engine has started."""
     env = os.environ if env is None else env
     return env.get(NAME) or "worker-0"
 

@@ -59,12 +59,20 @@ class CoordinatorService:
     """
 
     def __init__(
-        self, port: Port, spec: ClusterSpec, log: LogStore, *, run: str = "", storage: Storage | None = None
+        self,
+        port: Port,
+        spec: ClusterSpec,
+        log: LogStore,
+        *,
+        run: str = "",
+        storage: Storage | None = None,
+        start: int = 1,
     ) -> None:
         self.port = port
         self.spec = spec
         self.log = log
         self.run = run
+        self._start = start
         history = log.history()
         checkpoints = [] if storage is None else complete_checkpoints(storage, spec.resume)
         self.core = CoordinatorCore(spec, log.generation, history, checkpoints)
@@ -192,7 +200,7 @@ class CoordinatorService:
 
     def status(self, now: float) -> Status:
         """What `paceline status` and the progress line show."""
-        return status_of(self.core, self.course, now, self.run)
+        return status_of(self.core, self.course, now, self.run, self._start)
 
     def _finish(self, peer: NodeId, req: int, now: float) -> None:
         if self._summary is not None:

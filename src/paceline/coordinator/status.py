@@ -20,7 +20,7 @@ from paceline.messages.status import (
     Status,
     ValidationStatus,
 )
-from paceline.types import UNLIMITED, name_of
+from paceline.types import UNLIMITED, Segment, name_of, pid_of
 
 _LATE_S = 5.0  # a step that waits longer for one slot has its worker named in the progress line
 
@@ -121,20 +121,31 @@ def _checkpoint(core: CoordinatorCore, course: Course, now: float) -> Checkpoint
 def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
     """The processes that take part. A server that this coordinator knows only from the log is left out."""
     return tuple(
-        ProcessStatus(m.name, m.role, m.start, m.node) for m in core.members.members.values() if m.start and not m.left
+        ProcessStatus(m.name, m.role, pid_of(m.node), m.node, m.start)
+        for m in core.members.members.values()
+        if m.start and not m.left
     )
 
 
-def status_of(core: CoordinatorCore, course: Course, now: float, run: str) -> Status:
-    """The state of a run now."""
+def _epoch(core: CoordinatorCore, segment: Segment | None) -> int:
+    """The epoch of the lowest uncommitted step, or the last one."""
+    if segment is None:
+        return 0
+    step = core.watermark.low
+    return core.schedule.place(step).epoch if step < segment.end_step else segment.end_epoch
+
+
+def _failure(core: CoordinatorCore) -> FailureStatus | None:
+    if core.failure is None:
+        return None
+    return FailureStatus(core.failure.kind, core.failure.reason, core.failure.trace)
+
+
+def status_of(core: CoordinatorCore, course: Course, now: float, run: str, start: int) -> Status:
+    """The state of a run now; this process is start number `start` of the coordinator."""
     phase = core.phases.open or (core.phases.phases[-1] if core.phases.phases else None)
     segment = core.schedule.segment(core.watermark.low) if core.schedule.segments else None
     step = core.watermark.low
-    epoch = 0
-    if segment is not None and step < segment.end_step:
-        epoch = core.schedule.place(step).epoch
-    elif segment is not None:
-        epoch = segment.end_epoch
     workers = [m for m in core.members.by_role("worker") if not m.left]
     draining = core.draining
     return Status(
@@ -146,7 +157,7 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str) -> St
         step=step,
         end_step=phase.end if phase else None,
         version=core.version,
-        epoch=epoch,
+        epoch=_epoch(core, segment),
         end_epoch=segment.end_epoch if segment else None,
         samples=round(core.totals.samples),
         samples_per_s=_rate(core, course, now),
@@ -170,6 +181,7 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str) -> St
         changes=tuple(ChangeStatus(c.number, c.kind, c.why, round(core.now - c.at, 3)) for c in course.changes),
         processes=_processes(core),
         pid=os.getpid(),
+        start=start,
         max_staleness=core.totals.max_staleness,
         lost_workers=core.totals.lost_workers,
         wasted_slots=core.totals.wasted_slots,
@@ -180,9 +192,7 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str) -> St
         rewinding=core.rewinding,
         checkpoint=_checkpoint(core, course, now),
         warning=core.warning,
-        failure=None
-        if core.failure is None
-        else FailureStatus(core.failure.kind, core.failure.reason, core.failure.trace),
+        failure=_failure(core),
     )
 
 

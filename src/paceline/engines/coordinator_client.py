@@ -1,4 +1,4 @@
-"""An engine's line to the coordinator, which may be away for a while: nothing here waits unless asked to."""
+"""An engine's connection to the coordinator, which may be away for a while: only `look` waits for an answer."""
 
 from __future__ import annotations
 
@@ -16,22 +16,37 @@ STATUS_S = 0.25
 _Make = Callable[[int], Message]
 
 
-class Liaison:
-    """Reports ends, asks for the status a few times a second and, once `finishing`, for the summary.
+class CoordinatorClient:
+    """Reports ends, asks for the status a few times a second and, after `finish`, for the summary.
 
-    One request is under way at a time. Reports go first and are repeated until the coordinator, this one or the next,
-    has heard them. `heard` is true once there was a status; until then it is `Status()`.
+    One request is under way at a time. Reports go first and are repeated until a coordinator, this one or the next,
+    has answered them. `status` is the newest one, `Status()` until the first was `heard`.
     """
 
     def __init__(self, find: Find, token: bytes) -> None:
         self.status = Status()
         self.heard = False
-        self.summary: RunSummary | None = None
-        self.finishing = False
+        self._summary: RunSummary | None = None
+        self._finishing = False
         self._observer = Observer(find, token)
         self._reports: deque[_Make] = deque()
         self._asked: _Make | None = None
         self._next_status = 0.0
+
+    @property
+    def finishing(self) -> bool:
+        """The summary was asked for."""
+        return self._finishing
+
+    def finish(self) -> RunSummary | None:
+        """Ask for the summary; returns it once, when it is there."""
+        self._finishing = True
+        summary, self._summary = self._summary, None
+        return summary
+
+    def go_on(self) -> None:
+        """The job goes on: the summary is not wanted any more."""
+        self._finishing, self._summary = False, None
 
     @property
     def busy(self) -> bool:
@@ -43,9 +58,9 @@ class Liaison:
         """Whether the coordinator has heard every report."""
         return not self._reports
 
-    def report(self, name: str, pid: int, code: int) -> None:
-        """A process has ended."""
-        self._reports.append(lambda req: Exited(req, name, pid, code))
+    def report(self, name: str, start: int, code: int) -> None:
+        """The process of start number `start` of `name` has ended."""
+        self._reports.append(lambda req: Exited(req, name, start, code))
 
     def scale(self, workers: int, servers: int = 0) -> None:
         """The run has another number of workers now, or of servers (0: as before)."""
@@ -59,7 +74,7 @@ class Liaison:
             try:
                 reply = self._observer.poll(max(0.0, deadline - time.monotonic()))
             except UsageError:
-                reply = None  # a report that this coordinator does not want is not repeated
+                reply = None  # a report that this coordinator refuses is not repeated
                 self._answered()
             if reply is None:
                 return False
@@ -68,7 +83,7 @@ class Liaison:
                 self.status, self.heard = decode_status(reply), True
                 return True
             if isinstance(reply, Summary):
-                self.summary = decode_summary(reply)
+                self._summary = decode_summary(reply)
 
     def look(self, timeout_s: float) -> bool:
         """Ask for the status of now and wait for it; False if none came."""
@@ -78,7 +93,7 @@ class Liaison:
         return self.pump(timeout_s)
 
     def close(self) -> None:
-        """Hang up."""
+        """End the connection."""
         self._observer.close()
 
     def _answered(self) -> None:
@@ -95,7 +110,7 @@ class Liaison:
         elif now >= self._next_status:
             self._next_status = now + STATUS_S
             self._ask(StatusRequest)
-        elif self.finishing and self.summary is None and self._asked is None:
+        elif self._finishing and self._summary is None and self._asked is None:
             self._ask(Finish)
 
     def _ask(self, make: _Make) -> None:

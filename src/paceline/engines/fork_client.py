@@ -1,4 +1,4 @@
-"""How processes of roles come into being: forked by a nursery where that can be, started by themselves elsewhere."""
+"""The engine's side of the fork server, which forks roles from a process that has loaded torch once."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from paceline.runtime.fork_server import ROOM, Asked, Birth
+from paceline.runtime.fork_server import PADDING, Forking, ForkRequest
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _PATIENCE_S = 60.0
-_DYING_S = 0.5
-_LOADED_BY = (
+_REAP_S = 0.5
+_PREFIXES = (
     *("LD_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "DNNL_", "ONEDNN_", "ATEN_", "TORCH", "PYTORCH"),
     *("CUDA", "HIP_", "ROCR_", "MALLOC_", "GLIBC_TUNABLES", "TZ", "LC_", "LANG"),
 )
-"""Variables that are read while libraries are loaded, by how they begin: a fork would not heed them any more."""
+"""Prefixes of variables that libraries read when they load: in a fork they would have no effect."""
 
 
-class Nursery:
-    """This process's side of a `paceline.runtime.fork_server`. Without one, or after its end, `bear` returns None."""
+class ForkClient:
+    """One `paceline.runtime.fork_server`. Before `open` and after the server's end, `fork` returns None."""
 
     def __init__(self) -> None:
         self._sock: socket.socket | None = None
@@ -37,81 +37,87 @@ class Nursery:
 
     def open(self) -> None:
         """Start it; it loads what it needs while this process goes on. Linux only."""
-        if sys.platform != "linux" or not _adoption.begin():
+        if sys.platform != "linux" or not _subreaper.begin():
             return
         env = {**os.environ, "PYTHONUNBUFFERED": "1"}
         mine, theirs = socket.socketpair()
         mine.settimeout(_PATIENCE_S)
         number = theirs.fileno()
-        command = [sys.executable, "-m", "paceline.runtime.fork_server", str(os.getpid()), str(number), "." * ROOM]
+        command = [sys.executable, "-m", "paceline.runtime.fork_server", str(os.getpid()), str(number), "." * PADDING]
         try:
             with theirs:
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,  # what it cannot load, a role that is started cannot either, and says so
+                    stderr=subprocess.DEVNULL,  # a role started by its own command fails in the same way, and says so
                     env=env,
                     start_new_session=True,
                     pass_fds=[number],
                 )
         except OSError:
             mine.close()
-            _adoption.end()
+            _subreaper.end()
             return
-        self._sock, self._loaded = mine, _heeded(env)
+        self._sock, self._loaded = mine, _read_on_load(env)
 
-    def bear(self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path | None, output: IO[bytes]) -> int | None:
-        """Fork a role; returns its process number, None if it must be started in the ordinary way."""
-        if self._sock is None or _heeded(env) != self._loaded:
+    def fork(
+        self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path | None, output: IO[bytes], *, scripted: bool
+    ) -> int | None:
+        """Fork a role; returns its process number, None if it must be started by a command of its own.
+
+        `arguments` are those of `paceline.runtime.role_process`. For a `scripted` role the server first loads what
+        training needs.
+        """
+        if self._sock is None or _read_on_load(env) != self._loaded:
             return None
-        words = (str(os.getpid()), *arguments)
-        title = " ".join((sys.executable, "-m", "paceline.runtime.role_process", *words))
-        asked: Asked | None = None
+        title = " ".join((sys.executable, "-m", "paceline.runtime.role_process", *arguments))
+        forking: Forking | None = None
         try:
-            birth = Birth(
+            request = ForkRequest(
                 os.getpid(),
-                tuple(map(os.fsencode, words)),
+                tuple(map(os.fsencode, arguments)),
                 {os.fsencode(key): os.fsencode(value) for key, value in env.items()},
                 os.fsencode(cwd or Path.cwd()),
                 os.fsencode(title),
+                scripted,
             )
-            asked = Asked(self._sock, birth, output.fileno())
-            return asked.hear(_PATIENCE_S) or None
+            forking = Forking(self._sock, request, output.fileno())
+            return forking.wait(_PATIENCE_S) or None
         except BaseException as error:
             self.close()
-            if asked is not None:
-                asked.undo()
+            if forking is not None:
+                forking.undo()
             if not isinstance(error, OSError):
                 raise
             return None
 
     def close(self) -> None:
-        """No more births. Roles that were born live on; those that are only half born end, and are waited for."""
+        """End the server. Forked roles live on; a role that is being forked ends, and is waited for."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
         if self._process is not None:
-            if self._process.returncode is None:  # not waited for yet, it still owns its number
+            if self._process.returncode is None:  # until it is waited for it owns its number
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
-            bury(self._process.pid)
+            reap_group(self._process.pid)
             self._process = None
-            _adoption.end()
+            _subreaper.end()
 
 
-def bury(group: int) -> None:
-    """Wait for those who were killed in a group of processes: this process inherits them while it has a nursery."""
-    deadline = time.monotonic() + _DYING_S
+def reap_group(group: int) -> None:
+    """Wait for the killed processes of a group: while this process has a fork server, it inherits them."""
+    deadline = time.monotonic() + _REAP_S
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < deadline:
             if os.waitpid(-group, os.WNOHANG)[0] == 0:
                 time.sleep(0.001)
 
 
-class _Adoption:
-    """Whether processes whose parent has ended become children of this one, if it is above them: as long as it must."""
+class _Subreaper:
+    """Makes this process inherit orphans among its descendants, as long as any fork client of it needs that."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -119,7 +125,7 @@ class _Adoption:
         self._before = 0
 
     def begin(self) -> bool:
-        """From now on; False if that cannot be."""
+        """One more client needs it; False if the system refuses."""
         with self._lock:
             if self._users == 0:
                 libc, before = ctypes.CDLL(None), ctypes.c_int(0)
@@ -131,15 +137,15 @@ class _Adoption:
             return True
 
     def end(self) -> None:
-        """As it was before, once nobody needs it."""
+        """One client fewer needs it; after the last one the process is as it was before."""
         with self._lock:
             self._users -= 1
             if self._users == 0:
                 ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, self._before, 0, 0, 0)
 
 
-_adoption = _Adoption()
+_subreaper = _Subreaper()
 
 
-def _heeded(env: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in env.items() if key.startswith(_LOADED_BY)}
+def _read_on_load(env: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in env.items() if key.startswith(_PREFIXES)}

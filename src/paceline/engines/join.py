@@ -1,4 +1,4 @@
-"""One more worker for a run that goes on, in the foreground of a terminal."""
+"""Adds one worker to a run that is running, in the foreground of a terminal."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from paceline.engines.processes import Children, Exit, Line
 from paceline.engines.restart_policy import Again, RestartPolicy
 from paceline.errors import TransportError, UsageError
 from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT, how
+from paceline.runtime.roles import WORKER
 from paceline.runtime.rundir import RunDir
+from paceline.runtime.starts import next_start
 
 _POLL_S = 0.1
 _PARTING_S = 5.0  # how long a worker may outlive its run: it may be about to save something
 
 
 class JoinedWorker:
-    """A worker that this terminal adds. `show` prints what the script prints, `say` what this process has to say."""
+    """A worker that this terminal adds. `show` prints the script's lines, `say` the messages of this process."""
 
     def __init__(self, plan: RunPlan, show: Callable[[str], None], say: Callable[[str], None]) -> None:
         self.plan = plan
         self.dir = RunDir(plan.run)
-        self.name = f"worker-j{secrets.token_hex(2)}"
+        self.name = f"{WORKER.name}-j{secrets.token_hex(2)}"
         self._show = show
         self._say = say
-        self._children = Children(self.dir.logs)
+        self._children = Children(self.dir)
         self._policy = RestartPolicy(plan.max_restarts)
         self._told = 0
         self._passed_on = 0
@@ -45,10 +47,10 @@ class JoinedWorker:
         self._check_running()
         self._say(f"{self.name} joins {self.plan.run}")
         try:
-            with self._heeding():
+            with self._notices():
                 return self._follow()
         finally:
-            self._children.end(at_once="worker-")
+            self._children.end(at_once=lambda role: True)
 
     def _check_running(self) -> None:
         token = self.dir.token()
@@ -75,8 +77,8 @@ class JoinedWorker:
         return False
 
     @contextmanager
-    def _heeding(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM are notices to leave; a second one ends the worker at once."""
+    def _notices(self) -> Iterator[None]:
+        """Count Ctrl-C and SIGTERM: the first is a notice to leave, the second ends the worker at once."""
 
         def on_signal(number: int, _: object) -> None:
             self._told += 1
@@ -89,7 +91,7 @@ class JoinedWorker:
                 signal.signal(number, handler)
 
     def _pass_on(self) -> None:
-        """What this process was told, the worker is told."""
+        """Pass the notices of this process on to the worker."""
         while self._passed_on < self._told:
             self._passed_on += 1
             for child in self._children.alive():
@@ -99,10 +101,9 @@ class JoinedWorker:
                     child.signal(signal.SIGKILL, group=True)
 
     def _start(self) -> None:
-        plan = self.plan
-        arguments = ["worker", self.name, str(plan.script.absolute()), *plan.arguments]
-        child = self._children.start(self.name, arguments, plan.worker_env(self.name), cwd=plan.cwd, defaults=plan.env)
-        self._policy.started(self.name, child.pid, time.monotonic())
+        plan, start = self.plan, next_start(self.dir, self.name)
+        self._children.start(plan.role_spec(self.name, start), cwd=plan.cwd, defaults=plan.env)
+        self._policy.started(self.name, start, time.monotonic())
 
     def _follow(self) -> int:
         self._start()
@@ -152,12 +153,12 @@ class JoinedWorker:
             time.sleep(0.02)
 
     def _report(self, event: Exit) -> None:
-        """The coordinator need not wait for the worker's silence."""
+        """Tell the coordinator of the end, so that it need not wait for the worker's silence."""
         if self.dir.coordinator() is None:
             return
         observer = Observer(self.dir.coordinator, self.dir.token())
         try:
             with suppress(TransportError):
-                observer.exited(event.name, event.pid, event.code, timeout_s=1.0)
+                observer.exited(event.name, event.start, event.code, timeout_s=1.0)
         finally:
             observer.close()

@@ -9,10 +9,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from paceline.checkpoint.storage import open_storage
 from paceline.config import load
 from paceline.config.dials import ClusterSpec, check_replicas, parse_mode
+from paceline.config.role_spec import RoleSpec, ServerSpec
 from paceline.errors import UsageError
+from paceline.runtime.roles import Launch, role_of
 from paceline.runtime.rundir import RunDir
 
 _EVERY = re.compile(r"(\d+)|(\d+(?:\.\d+)?)s")
@@ -104,12 +108,35 @@ class RunPlan:
             max_steps=self.max_steps,
         )
 
-    def role_env(self, name: str) -> dict[str, str]:
-        """The environment of any role."""
-        env = {load.NAME: name}
-        if self.trace is not None:
-            env[load.TRACE] = str(RunDir(self.run.resolve()).trace)
-        return env
+    def role_spec(self, name: str, start: int, *, resume: str | None = None) -> RoleSpec:
+        """The configuration of start number `start` of `name`: all that its process is told.
+
+        `resume` is the checkpoint from which a coordinator begins, as in the plan; None: where the log ends.
+
+        Raises:
+            UsageError: a variable of the environment has a value that makes no sense; the message names it.
+        """
+        role, launch = role_of(name), self._launch(resume)
+        settings = msgspec.Raw(msgspec.json.encode(role.settings(launch)))
+        return RoleSpec(role=role.name, name=name, start=start, shared=launch.shared, settings=settings)
+
+    def _launch(self, resume: str | None) -> Launch:
+        run = RunDir(self.run.resolve())
+        shared = msgspec.structs.replace(
+            load.shared_spec(run.path),
+            label=str(self.run),
+            checkpoints=absolute_url(self.checkpoints or str(run.path / "checkpoints")),
+            **({} if self.trace is None else {"trace": str(run.trace)}),
+        )
+        options = {load.MODE: self.mode, load.SLOTS: self.slots, load.SEED: self.seed, load.THREADS: self.threads}
+        env = {**self.env, **os.environ, **{key: str(value) for key, value in options.items() if value is not None}}
+        worker = msgspec.structs.replace(
+            load.worker_spec(env),
+            script=str(self.script.absolute()),
+            arguments=tuple(self.arguments),
+            local_workers=self.workers,
+        )
+        return Launch(shared, replace(self.cluster, resume=resume), ServerSpec(self.server_threads), worker)
 
     @property
     def server_threads(self) -> int:
@@ -120,15 +147,6 @@ class RunPlan:
         """
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, cores // self.servers)
-
-    def worker_env(self, name: str) -> dict[str, str]:
-        """The environment of one worker. RANK and WORLD_SIZE are left alone: other libraries would start DDP."""
-        env = {**self.role_env(name), load.RUN: str(self.run.resolve()), load.THREADS: str(self.threads)}
-        env[load.LOCAL_WORKERS] = str(self.workers)
-        for key, value in ((load.MODE, self.mode), (load.SLOTS, self.slots), (load.SEED, self.seed)):
-            if value is not None:
-                env[key] = str(value)
-        return env
 
     # ------------------------------------------------------------ in the run directory
 

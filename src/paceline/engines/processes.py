@@ -1,4 +1,4 @@
-"""Child processes of this launcher: started, watched, and ended without remainder."""
+"""Child processes of this launcher: started, watched, and ended with everything that they started."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from paceline.config.load import child_env, forking, via
-from paceline.engines.fork_client import Nursery, bury
+from paceline.config.role_spec import RoleSpec, encode_role_spec
+from paceline.engines.fork_client import ForkClient, reap_group
+from paceline.runtime.roles import Role, role_named
+from paceline.runtime.rundir import RunDir
 
 _MAX_WAITING = 2000
 
@@ -31,20 +34,22 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A role's process ended; a negative code is a signal."""
+    """The process of start number `start` of `name` has ended; a negative code is a signal."""
 
     name: str
-    pid: int
+    start: int
     code: int
 
 
 @dataclass(slots=True)
 class Child:
-    """One process. `watcher` is the only one who waits for it."""
+    """One process: start number `start` of `name`. Only `watcher` waits for it."""
 
+    role: Role
     name: str
+    start: int
     pid: int
-    """Its number, and that of its process group."""
+    """The number that the system gave to it and to its process group. It names nothing beyond this process."""
 
     ended: threading.Event = field(default_factory=threading.Event)
     watcher: threading.Thread | None = None
@@ -66,15 +71,15 @@ class Child:
 
 
 class Children:
-    """Processes in sessions of their own, so that Ctrl-C reaches this process only, which then ends them in order.
+    """Processes of roles in sessions of their own: Ctrl-C reaches this process only, which then ends them in order.
 
     Everything they print goes to ``logs/NAME.log`` and, as `Line`, to `events`; each end is an `Exit`, after the
-    child's last line. Whatever a child leaves behind in its session is killed when it ends.
+    child's last line. Processes that a child leaves behind in its session are killed when it ends.
     """
 
-    def __init__(self, logs: Path) -> None:
-        self.logs = logs
-        self._nursery = Nursery()
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._fork_client = ForkClient()
         # Bounded: a role that prints faster than the screen shows waits for it, as at any pipe.
         self.events: queue.Queue[Line | Exit] = queue.Queue(maxsize=_MAX_WAITING)
         self._ending = threading.Event()
@@ -82,46 +87,33 @@ class Children:
         self._watchers: list[threading.Thread] = []
 
     def warm(self) -> None:
-        """There will be several children that need torch: have it loaded once for all of them."""
+        """There will be several children that need torch: load it once, in a process that forks them."""
         if forking():
-            self._nursery.open()
+            self._fork_client.open()
 
-    def start(
-        self,
-        name: str,
-        arguments: Sequence[str],
-        env: Mapping[str, str],
-        *,
-        cwd: Path | None = None,
-        defaults: Mapping[str, str] | None = None,
-        light: bool = False,
-    ) -> Child:
-        """Start ``python -m paceline.runtime.role_process`` with this process as the parent it must not outlive.
+    def start(self, spec: RoleSpec, *, cwd: Path | None = None, defaults: Mapping[str, str] | None = None) -> Child:
+        """Start the process that `spec` configures. It does not outlive this process.
 
-        `env` goes over this process's environment, and that over `defaults`. A name is free again after its `Exit`.
-        Where the environment says so (`load.via`), another command starts it, and becomes it. One that is `light` does
-        without torch, and is not forked.
+        The role's variables go over this process's environment, and that over `defaults`. A name is free again after
+        its `Exit`. With PACELINE_VIA another command starts the process, and becomes it.
         """
-        env = child_env({"PYTHONUNBUFFERED": "1", **env}, defaults)
+        role, name = role_named(spec.role), spec.name
+        env = child_env({"PYTHONUNBUFFERED": "1", **role.environment(spec)}, defaults)
+        file = self._run.write_role(name, spec.start, encode_role_spec(spec))
+        words = (str(os.getpid()), name, str(file))
         before = via(name)
         with contextlib.ExitStack() as undo:
-            log = undo.enter_context((self.logs / f"{name}.log").open("ab", buffering=0))
+            log = undo.enter_context((self._run.logs / f"{name}.log").open("ab", buffering=0))
             reading, writing = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
             undo.enter_context(reading)
             with writing:
-                pid = None if light or before else self._nursery.bear(arguments, env, cwd, writing)
+                pid = None
+                if not role.light and not before:
+                    pid = self._fork_client.fork(words, env, cwd, writing, scripted=role.scripted)
                 if pid is None:
-                    command = [
-                        *before,
-                        sys.executable,
-                        "-m",
-                        "paceline.runtime.role_process",
-                        str(os.getpid()),
-                        *arguments,
-                    ]
-                    pid = _spawn(command, env, cwd, writing)
-            undo.pop_all()  # it goes on in the watcher
-        child = self.children[name] = Child(name, pid)
+                    pid = _spawn([*before, *role_command(words)], env, cwd, writing)
+            undo.pop_all()  # the watcher closes them
+        child = self.children[name] = Child(role, name, spec.start, pid)
         child.watcher = threading.Thread(target=self._watch, args=(child, reading, log), daemon=True)
         self._watchers = [w for w in self._watchers if w.is_alive()] + [child.watcher]
         child.watcher.start()
@@ -131,14 +123,14 @@ class Children:
         reader = threading.Thread(target=self._read, args=(child.name, stdout, log), daemon=True)
         reader.start()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        # Not waited for yet, it still owns its number: the group is surely its own.
+        # Until it is waited for it owns its number: the group is its own.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.ended.set()
         code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
-        bury(child.pid)
+        reap_group(child.pid)
         reader.join(timeout=0.5)  # a process that fled from the session may hold the pipe open
-        self._put(Exit(child.name, child.pid, code))
+        self._put(Exit(child.name, child.start, code))
 
     def _put(self, event: Line | Exit) -> None:
         while True:
@@ -147,7 +139,7 @@ class Children:
                 return
             except queue.Full:
                 if self._ending.is_set():
-                    return  # nobody looks any more; the log has the line
+                    return  # no reader is left; the log has the line
 
     def _read(self, name: str, stdout: IO[bytes], log: IO[bytes]) -> None:
         with stdout, log:
@@ -155,19 +147,19 @@ class Children:
                 log.write(line)
                 self._put(Line(name, line.decode(errors="replace").rstrip("\r\n")))
 
-    def alive(self, prefix: str = "") -> list[Child]:
-        """Children that run, by the start of their name."""
-        return [c for n, c in self.children.items() if n.startswith(prefix) and c.alive]
+    def alive(self, role: Role | None = None) -> list[Child]:
+        """Children that run, of one role or of all."""
+        return [c for c in self.children.values() if c.alive and (role is None or c.role is role)]
 
-    def end(self, patience_s: float = 1.0, *, at_once: str | None = None) -> None:
-        """End all: ask, then insist; with them whatever they started in their sessions.
+    def end(self, patience_s: float = 1.0, *, at_once: Callable[[Role], bool] = lambda role: False) -> None:
+        """End all by SIGTERM and after `patience_s` by SIGKILL, with everything that they started in their sessions.
 
-        Those whose name starts with `at_once` are not asked.
+        Children of roles that must end `at_once` get SIGKILL at once.
         """
         self._ending.set()
-        self._nursery.close()
+        self._fork_client.close()
         for child in self.alive():
-            if at_once is not None and child.name.startswith(at_once):
+            if at_once(child.role):
                 child.signal(signal.SIGKILL, group=True)
             else:
                 child.signal(signal.SIGTERM)
@@ -180,6 +172,11 @@ class Children:
             watcher.join(timeout=2.0)
 
 
+def role_command(words: Sequence[str]) -> list[str]:
+    """The command of a role's process; `words` are the arguments of `paceline.runtime.role_process`."""
+    return [sys.executable, "-m", "paceline.runtime.role_process", *words]
+
+
 def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path | None, output: IO[bytes]) -> int:
     process = subprocess.Popen(
         command,
@@ -190,5 +187,5 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path | None, out
         cwd=cwd,
         start_new_session=True,
     )
-    process.returncode = 0  # it is waited for by its number
+    process.returncode = 0  # the watcher waits for it by its number
     return process.pid

@@ -1,11 +1,11 @@
-"""Who is started again, when, and when it is enough. Pure: no process and no clock is touched here."""
+"""Which processes are started again, after which pause, and how often. Pure: it touches no process and no clock."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_DONE, EXIT_LOST
+from paceline.runtime.roles import registered, role_of
 
 QUICK_S = 10.0
 """A process that dies within this time of its start has died quickly."""
@@ -16,7 +16,7 @@ _MAX_PAUSE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Start it again after a pause; `counted` is how often that was done before for a death, this time included."""
+    """Start it again after a pause; `counted` is how often it was started again after a death, this time included."""
 
     after_s: float
     counted: int
@@ -31,7 +31,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Its end is not one that is retried."""
+    """Do not start it again: its end was no death."""
 
 
 Decision = Again | GiveUp | Stay
@@ -39,9 +39,9 @@ Decision = Again | GiveUp | Stay
 
 @dataclass(slots=True)
 class _Life:
-    """The current life of one name. `since` is the commit at which it was first seen to take part."""
+    """The current process of one name. `since` is the commit at which it was first seen to take part."""
 
-    pid: int
+    start: int
     began: float
     since: tuple[int, int] | None = None
     useful: bool = False
@@ -54,18 +54,13 @@ class _Record:
     idle: int = 0
 
 
-def role_of(name: str) -> str:
-    """The role of a process by its name, such as ``worker-3``."""
-    return name.split("-")[0]
-
-
 class RestartPolicy:
     """Decides what follows the end of a process.
 
-    Deaths by signal are retried, and so is a worker that lost the run or was told to start its script again. `limit`
-    quick deaths in a row of one name are accepted, one more is not; with a limit of 0 no death is. The pause before a
-    restart grows with quick deaths in a row during which the process took part in no commit: a role that is killed
-    while it works is back at once, one that cannot work does not keep the machine busy.
+    A process that dies is started again; its role says which exit codes are deaths. `limit` quick deaths in a row of
+    one name are accepted, one more is not; with a limit of 0 no death is. The pause before a restart grows with quick
+    deaths in a row during which the process took part in no commit: a role that is killed while it works is back at
+    once, one that cannot work does not keep the machine busy.
     """
 
     def __init__(self, limit: int) -> None:
@@ -76,20 +71,20 @@ class RestartPolicy:
     @property
     def restarts(self) -> dict[str, int]:
         """Deaths that were followed by another start, by role."""
-        totals = {"worker": 0, "server": 0, "coordinator": 0}
+        totals = {role.name: 0 for role in reversed(registered())}
         for name, record in self._records.items():
-            totals[role_of(name)] += record.restarts
+            totals[role_of(name).name] += record.restarts
         return totals
 
-    def started(self, name: str, pid: int, now: float) -> None:
-        """A process was started."""
-        self._lives[name] = _Life(pid, now)
+    def started(self, name: str, start: int, now: float) -> None:
+        """Start number `start` of `name` was made."""
+        self._lives[name] = _Life(start, now)
 
-    def saw(self, pids: Collection[int], incarnation: int, version: int) -> None:
-        """The run's newest state: who takes part in it, and its last commit."""
+    def saw(self, processes: Collection[tuple[str, int]], incarnation: int, version: int) -> None:
+        """The run's newest state: the processes that take part, as (name, start), and its last commit."""
         at = (incarnation, version)
-        for life in self._lives.values():
-            if life.pid not in pids:
+        for name, life in self._lives.items():
+            if (name, life.start) not in processes:
                 continue
             if life.since is None or life.since[0] != incarnation:
                 life.since = at
@@ -97,14 +92,12 @@ class RestartPolicy:
                 life.useful = True
 
     def ended(self, name: str, code: int, now: float) -> Decision:
-        """A process ended by itself or by somebody else's hand."""
+        """The process of `name` ended, by itself or killed."""
         role, record = role_of(name), self._records.setdefault(name, _Record())
         life = self._lives.pop(name, None)
-        if role == "worker" and code == EXIT_AGAIN:
+        if code in role.restarts_itself:
             return Again(0.0, record.restarts)
-        # A worker's own end is its business; the other roles end only when they are told to.
-        died = code < 0 or code == (EXIT_LOST if role == "worker" else EXIT_DONE)
-        if not died:
+        if code >= 0 and code not in role.deaths:
             return Stay()
         quick = life is not None and now - life.began < QUICK_S
         record.quick = record.quick + 1 if quick else 0

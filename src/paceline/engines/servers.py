@@ -1,15 +1,17 @@
-"""The servers of a run: how many are wanted, who serves, who has been emptied. Names only, no processes."""
+"""The servers of a run by name: how many are wanted, which serve, which have been emptied. It touches no process."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from paceline.runtime.roles import SERVER
 
-class Fleet:
-    """`target` servers are wanted; `active` are those that serve or will be started again, in order of hiring.
 
-    Which of them leave when fewer are wanted is the coordinator's choice: it moves their blocks away first. `leaving`
-    have none any more, and have been told to end.
+class Servers:
+    """`target` servers are wanted; `active` are those that serve or will be started again, the oldest first.
+
+    When fewer are wanted, the coordinator chooses which leave, and moves their blocks away first. `leaving` servers
+    hold no block and have been told to end.
     """
 
     def __init__(self, target: int) -> None:
@@ -17,17 +19,17 @@ class Fleet:
         self.active: list[str] = []
         self.leaving: set[str] = set()
         self._draining: frozenset[str] = frozenset()
-        self._hired = 0
+        self._added = 0
 
-    def hire(self) -> str:
-        """A new server's name; names are never used twice by two servers."""
-        name = f"server-{self._hired}"
-        self._hired += 1
+    def add(self) -> str:
+        """The name of a new server; two servers never have the same name."""
+        name = SERVER.process_name(self._added)
+        self._added += 1
         self.active.append(name)
         return name
 
     def adjust(self, wanted: int, draining: Collection[str], drained: Collection[str]) -> tuple[int, list[str]]:
-        """What the coordinator says of them: how many must be started, and whom to end."""
+        """What the coordinator says of them: how many must be started, and which to end."""
         self.target, self._draining = wanted, frozenset(draining)
         ending = [name for name in self.active if name in drained]
         self.active = [name for name in self.active if name not in drained]
@@ -36,11 +38,11 @@ class Fleet:
         return max(0, wanted - len(staying)), ending
 
     def can_do_without(self, replicas: int) -> bool:
-        """Whether the run can go on with one fewer: others have its blocks, and enough stay for every copy."""
+        """The run can go on with one fewer: others have its blocks, and enough remain for every copy."""
         return 0 < replicas < self.target - 1
 
     def give_up(self, name: str) -> None:
-        """This one will not be started again: one fewer is wanted."""
+        """This server will not be started again: one fewer is wanted."""
         self.active.remove(name)
         self.target -= 1
 

@@ -1,4 +1,7 @@
-"""All roles on this machine: start them, watch them, start them again, collect the summary."""
+"""Runs all roles of a run on this machine: starts them, follows them, and collects the summary.
+
+`Decisions` and `Conclusion` decide; this module carries out what they decide.
+"""
 
 from __future__ import annotations
 
@@ -7,81 +10,63 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
 from paceline.config.load import timeout_s
-from paceline.engines.announcements import Chronicle, enough
-from paceline.engines.coordinator_client import Liaison
-from paceline.engines.hang_detection import Hanging, taking_part
+from paceline.engines.actions import Action, End, Finish, KeepSize, Lost, Outcome, Rescale, Start, Tell, Terminate
+from paceline.engines.announcements import Announcements
+from paceline.engines.conclusion import Conclusion
+from paceline.engines.coordinator_client import CoordinatorClient
+from paceline.engines.decisions import Decisions
+from paceline.engines.hang_detection import HangDetection, taking_part
 from paceline.engines.plan import RunPlan as RunPlan
 from paceline.engines.processes import Children, Exit, Line
-from paceline.engines.restart_policy import Again, Decision, GiveUp, RestartPolicy, Stay, role_of
 from paceline.engines.screen import Screen
-from paceline.engines.servers import Fleet
 from paceline.engines.sigterm import Terminated, terminable
 from paceline.engines.trace_merge import draw
-from paceline.engines.workers import Crew
 from paceline.messages.status import FailureStatus, RunSummary, Status
-from paceline.runtime.exit_codes import (
-    EXIT_DONE,
-    EXIT_INTERRUPTED,
-    EXIT_LEFT,
-    EXIT_LOST,
-    EXIT_SCRIPT,
-    EXIT_TERMINATED,
-)
+from paceline.runtime.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_LOST, EXIT_SCRIPT, EXIT_TERMINATED
+from paceline.runtime.roles import COORDINATOR, WORKER, role_of
 from paceline.runtime.rundir import RunDir
+from paceline.runtime.starts import next_start
 
 _WAIT_S = 0.1
 _BUSY_WAIT_S = 0.02
 _BURST = 1000
 _LEAST_HANG_S = 5.0
-_PARTING_S = 5.0  # how long a run that is over waits for workers that were not started by this engine
 
 
-@dataclass(slots=True)
-class _Outcome:
-    code: int
-    reason: str = ""
-    trace: str = ""
-    advice: str = ""
-
-
-class LocalRun:
+class Supervisor:
     """One run on this machine, from start to summary. `run` is called once."""
 
     def __init__(self, plan: RunPlan, screen: Screen) -> None:
+        plan.role_spec(WORKER.process_name(0), 1)  # refuses a wrong environment before a directory is made
         self.plan = plan
         self.screen = screen
-        # Before the others give up; theirs may be in the plan.
-        self._hanging = Hanging(max(_LEAST_HANG_S, timeout_s({**plan.env, **os.environ}) / 2))
-        self._chronicle = Chronicle(screen)
+        # Half of the time after which the other roles give up; the plan may set it.
+        self._hangs = HangDetection(max(_LEAST_HANG_S, timeout_s({**plan.env, **os.environ}) / 2))
+        self._announcements = Announcements(screen)
         self.dir = RunDir.create(plan.run) if plan.resume is None else RunDir(plan.run)
-        self.children = Children(self.dir.logs)
-        self._liaison = Liaison(self.dir.coordinator, self.dir.token())
-        self._policy = RestartPolicy(plan.max_restarts)
-        self._crew = Crew(plan.workers)
-        self._fleet = Fleet(plan.servers)
-        self._due: dict[str, float] = {}
+        self.children = Children(self.dir)
+        self._client = CoordinatorClient(self.dir.coordinator, self.dir.token())
+        size, resumed = (plan.workers, plan.servers), plan.resume is not None
+        self._decisions = Decisions(*size, plan.replicas, plan.max_restarts, self.dir.path, resumed=resumed)
+        self._conclusion = Conclusion(self._decisions.workers, self.dir.path)
         self._resume = plan.resume
-        self._rightsized = plan.resume is None
-        self._concluding_since: float | None = None
-        self._others = False
-        self._rewinds = 0
         self._next_look = 0.0
         self._news = False
 
     def run(self) -> int:
-        """Start everything, follow it to its end, leave nothing behind. Returns the exit code.
+        """Start everything, follow it to its end, leave no process behind. Returns the exit code.
 
         Raises:
             UsageError: another launcher runs this directory.
         """
-        outcome = _Outcome(EXIT_LOST, "the launcher itself failed")
+        outcome = Outcome(EXIT_LOST, "the launcher itself failed")
         try:
             with self.dir.launching(), terminable():
                 try:
@@ -89,20 +74,21 @@ class LocalRun:
                     self._start_all()
                     outcome = self._follow()
                 except Terminated:
-                    outcome = _Outcome(EXIT_TERMINATED, "told to end (SIGTERM)")
+                    outcome = Outcome(EXIT_TERMINATED, "told to end (SIGTERM)")
                 except KeyboardInterrupt:
-                    outcome = _Outcome(EXIT_INTERRUPTED, "interrupted")
+                    outcome = Outcome(EXIT_INTERRUPTED, "interrupted")
                 finally:
                     self._end(outcome)
                     if self.plan.trace is not None:
                         draw(self.dir.trace, self.plan.trace, self.screen)
         finally:
-            self._liaison.close()
+            self._client.close()
         if outcome.code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
             advice = f"`paceline run --resume {self.dir.path}` goes on"
             self.screen.note(f"{outcome.reason}: every process has ended; {advice}", warning=True)
         elif outcome.code != EXIT_DONE:
-            self.screen.failure(outcome.reason, outcome.trace, outcome.advice)
+            trace = outcome.trace or (self._announcements.tail(outcome.tail_of) if outcome.tail_of else "")
+            self.screen.failure(outcome.reason, trace, outcome.advice)
         return outcome.code
 
     # ------------------------------------------------------------ starting and ending
@@ -110,65 +96,57 @@ class LocalRun:
     def _start_all(self) -> None:
         if self.plan.resume is not None:
             self.dir.summary_file.unlink(missing_ok=True)
-            self.dir.coordinator_file.unlink(missing_ok=True)  # nobody is there any more
+            self.dir.coordinator_file.unlink(missing_ok=True)  # no coordinator listens there any more
         self.dir.logs.mkdir(exist_ok=True)
         self.plan.save()
         self.children.warm()
-        self._start("coordinator")
-        for _ in range(self.plan.servers):
-            self._start(self._fleet.hire())
-        for _ in range(self.plan.workers):
-            self._start(self._crew.hire())
+        for name in self._decisions.first():
+            self._start(name)
 
     def _start(self, name: str) -> None:
         """Start a role, for the first time or again."""
-        plan, role, run = self.plan, role_of(name), str(self.dir.path)
-        quiet = {**plan.role_env(name), "OMP_NUM_THREADS": "1"}
-        if role == "coordinator":
-            # A restarted one goes on where the log ends. Until it has answered, it may not have gone back there yet.
-            spec = msgspec.json.encode(replace(plan.cluster, resume=self._resume)).decode()
-            child = self.children.start(name, ["coordinator", name, run, spec], quiet, light=True)
-        elif role == "server":
-            child = self.children.start(name, ["server", name, run, str(plan.server_threads)], plan.role_env(name))
+        # A restarted coordinator goes on where the log ends. Until one has answered, it may not have resumed yet.
+        plan, start = self.plan, next_start(self.dir, name)
+        spec = plan.role_spec(name, start, resume=self._resume)
+        if role_of(name).scripted:
+            self.children.start(spec, cwd=plan.cwd, defaults=plan.env)
         else:
-            arguments = ["worker", name, str(plan.script.absolute()), *plan.arguments]
-            child = self.children.start(name, arguments, plan.worker_env(name), cwd=plan.cwd, defaults=plan.env)
-        self._policy.started(name, child.pid, time.monotonic())
+            self.children.start(spec)
+        self._decisions.started(name, start, time.monotonic())
 
-    def _end(self, outcome: _Outcome) -> None:
-        # Workers of a run that is not done would first hand back what nobody will compute.
-        at_once = None if outcome.code == EXIT_DONE else "worker-"
+    def _end(self, outcome: Outcome) -> None:
+        failed = outcome.code != EXIT_DONE
         while True:
             try:
-                self.children.end(at_once=at_once)
+                # Workers of a run that is not done would first hand back leases that no worker will compute.
+                self.children.end(at_once=lambda role: failed and role is WORKER)
                 self._drain()
-                if outcome.code != EXIT_DONE:
+                if failed:
                     end = {"state": "ended", "code": outcome.code, "reason": outcome.reason}
-                    self.dir.write_end(end | (_position(self._liaison.status) if self._liaison.heard else {}))
+                    self.dir.write_end(end | (_position(self._client.status) if self._client.heard else {}))
                 break
             except KeyboardInterrupt:
                 continue  # a second Ctrl-C while children end must not leave them behind
 
     # ------------------------------------------------------------ following
 
-    def _follow(self) -> _Outcome:
+    def _follow(self) -> Outcome:
         while True:
             for event in self._events():
                 if isinstance(event, Line):
                     self._line(event)
-                else:
-                    outcome = self._exited(event)
-                    if outcome is not None:
-                        return outcome
-            self._start_due()
-            if self._liaison.pump():
+                elif (outcome := self._exited(event)) is not None:
+                    return outcome
+            for name in self._decisions.due(time.monotonic()):
+                self._start(name)
+            if self._client.pump():
                 self._looked()
             self._end_hanging()
-            failure = self._liaison.status.failure
+            failure = self._client.status.failure
             if failure is not None:
                 return self._failed(failure)
-            if not self._crew.gone:
-                self._concluding_since = None
+            if not self._decisions.workers.gone:
+                self._conclusion.reset()
                 continue
             outcome = self._conclude()
             if outcome is not None:
@@ -176,26 +154,20 @@ class LocalRun:
 
     def _events(self) -> Iterator[Line | Exit]:
         """What has happened: waits a little for the first event, and not at all for the next ones."""
-        wait_s = _BUSY_WAIT_S if self._liaison.busy or self._due else _WAIT_S
+        wait_s = _BUSY_WAIT_S if self._client.busy or self._decisions.waiting else _WAIT_S
         for number in range(_BURST):
             try:
                 yield self.children.events.get(block=not number, timeout=wait_s)
             except queue.Empty:
                 return
 
-    def _start_due(self) -> None:
-        now = time.monotonic()
-        for name in [n for n, at in self._due.items() if at <= now]:
-            del self._due[name]
-            self._start(name)
-
     def _line(self, line: Line) -> None:
-        script = role_of(line.name) == "worker"
-        if script and not self._chronicle.begun and time.monotonic() >= self._next_look:
-            # What will be computed comes before what the script says of it; a coordinator that died is not waited for.
-            heard = bool(self.children.alive("coordinator")) and self._look(0.1 if self._liaison.heard else 0.5)
+        scripted = role_of(line.name).scripted
+        if scripted and not self._announcements.begun and time.monotonic() >= self._next_look:
+            # The headline comes before what the script prints; do not wait for a coordinator that died.
+            heard = bool(self.children.alive(COORDINATOR)) and self._look(0.1 if self._client.heard else 0.5)
             self._next_look = time.monotonic() + (_BUSY_WAIT_S if heard else 1.0)
-        self._chronicle.line(line)
+        self._announcements.line(line)
 
     def _drain(self) -> None:
         while True:
@@ -207,7 +179,8 @@ class LocalRun:
                 self._line(event)
 
     def _look(self, timeout_s: float = 0.5) -> bool:
-        heard = self._liaison.look(timeout_s)
+        """Wait for a status of now; False if none came."""
+        heard = self._client.look(timeout_s)
         if heard:
             self._looked()
         return heard
@@ -215,184 +188,106 @@ class LocalRun:
     def _looked(self) -> None:
         """There is a new status: show it, and do what it asks for."""
         self._news = True
-        status = self._liaison.status
+        status = self._client.status
         self._resume = None
-        self._chronicle.status(status)
-        self._policy.saw(taking_part(status), status.incarnation, status.version)
-        self._resize(status)
+        self._announcements.status(status)
+        resizable = self._client.settled and not self._client.finishing
+        self._carry_out(self._decisions.saw(status, resizable=resizable))
 
     def _end_hanging(self) -> None:
-        """Kill whoever lives and does not answer: it is started again, as if it had died."""
+        """Kill processes that live and do not answer: they are started again as if they had died."""
         news, self._news = self._news, False
-        alive = {n: c.pid for n, c in self.children.children.items() if c.alive and n not in self._fleet.leaving}
-        there = taking_part(self._liaison.status) if news else None
-        for name, silent_s in self._hanging.see(time.monotonic(), alive, there).items():
+        leaving = self._decisions.servers.leaving
+        alive = {child.name: child.start for child in self.children.alive() if child.name not in leaving}
+        seen = taking_part(self._client.status) if news else None
+        for name, silent_s in self._hangs.see(time.monotonic(), alive, seen).items():
             self.screen.note(f"{name} has not answered for {silent_s:.0f} s: it is killed", warning=True)
             self.children.children[name].signal(signal.SIGKILL, group=True)
 
-    # ------------------------------------------------------------ more or fewer workers and servers
+    # ------------------------------------------------------------ carrying out
 
-    def _resize(self, status: Status) -> None:
-        wanted, servers = status.wanted_workers, status.wanted_servers
-        if wanted is None or servers is None or not self._liaison.settled or self._liaison.finishing:
-            return
-        if not self._rightsized:
-            # The command line of a resumed run goes over what was asked for before.
-            self._rightsized = True
-            if (wanted, servers) != (self._crew.target, self._fleet.target):
-                self._liaison.scale(self._crew.target, self._fleet.target)
-            return
-        if (wanted, servers) != (self._crew.target, self._fleet.target):
-            replace(self.plan, workers=wanted, servers=servers).save()  # cut off, it goes on with what was wanted last
-        self._chronicle.wants("server", servers, self._fleet.target)
-        missing, emptied = self._fleet.adjust(servers, status.draining, status.drained)
-        for _ in range(missing):
-            self._start(self._fleet.hire())
-        for name in emptied:
-            if self._due.pop(name, None) is not None:
-                self._fleet.ended(name)
-            else:
-                self.children.children[name].signal(signal.SIGTERM)
-        self._resize_crew(wanted)
+    def _carry_out(self, actions: Iterable[Action]) -> Outcome | None:
+        """Do what was decided, in its order. Returns how the run ended, if it did."""
+        outcome = None
+        for action in actions:
+            match action:
+                case Tell(text=text, warning=warning):
+                    self.screen.note(text, warning=warning)
+                case Start(name=name):
+                    self._start(name)
+                case Terminate(name=name):
+                    self.children.children[name].signal(signal.SIGTERM)
+                case Rescale(workers=workers, servers=servers):
+                    self._client.scale(workers, servers)
+                case KeepSize(workers=workers, servers=servers):
+                    replace(self.plan, workers=workers, servers=servers).save()
+                case Lost():
+                    outcome = self._lost(action)
+                case Finish():
+                    outcome = self._finish()
+                case End():
+                    outcome = action.outcome
+        return outcome
 
-    def _resize_crew(self, wanted: int) -> None:
-        if wanted == self._crew.target:
-            return
-        self._chronicle.wants("worker", wanted, self._crew.target)
-        missing, surplus = self._crew.adjust(wanted)
-        for _ in range(missing):
-            self._start(self._crew.hire())
-        for name in surplus:
-            if self._due.pop(name, None) is not None:
-                self._crew.ended(name, EXIT_LEFT)
-            else:
-                self.children.children[name].signal(signal.SIGTERM)
-
-    def _shrink(self) -> None:
-        """A worker will not come back: from now on fewer are wanted, so that `paceline scale` can ask for more."""
-        if self._crew.target > 1:
-            self._crew.target -= 1
-            self._liaison.scale(self._crew.target)
-
-    # ------------------------------------------------------------ ends
-
-    def _exited(self, event: Exit) -> _Outcome | None:
+    def _exited(self, event: Exit) -> Outcome | None:
         name, code, role = event.name, event.code, role_of(event.name)
-        if role != "coordinator":
-            self._liaison.report(name, event.pid, code)
-            self._news |= self._liaison.pump()
-        if role == "server" and (why := self._fleet.ended(name)):
-            self.screen.note(f"{name} {why}", warning=code != EXIT_DONE)
-            return None
-        if (role == "server" and code == EXIT_DONE) or code == EXIT_SCRIPT or (role == "worker" and self._crew.done):
-            self._look()  # the job may have failed, or be complete
-        decision = self._policy.ended(name, code, time.monotonic())
-        if role == "worker" and not isinstance(decision, Stay) and not self._comes_back(name):
-            decision = Stay()
-        if isinstance(decision, Again) and self._liaison.status.failure is None:
-            self._due[name] = time.monotonic() + decision.after_s
-            self._chronicle.restarts(name, code, decision)
-            return None
-        if role == "worker":
-            return self._retire(name, code, decision)
-        if self._liaison.status.failure is not None:
-            return None
-        why = enough(name, code, decision, self._policy.limit)
+        if role.reported:
+            self._client.report(name, event.start, code)
+            self._news |= self._client.pump()
+        if (expected := self._decisions.expected(name, code)) is not None:
+            return self._carry_out([expected])
+        if self._decisions.needs_status(role, code):
+            self._look()
+        return self._carry_out(self._decisions.exited(name, code, time.monotonic(), self._client.status))
+
+    def _lost(self, lost: Lost) -> Outcome | None:
         self._look()
-        if self._liaison.status.failure is not None:
-            return None
-        if role == "server" and self._fleet.can_do_without(self.plan.replicas):
-            self._fleet.give_up(name)
-            self._liaison.scale(self._crew.target, self._fleet.target)
-            self.screen.note(f"{why}: the run goes on with {self._fleet.target} servers", warning=True)
-            return None
-        tail = self._chronicle.tail(name) if code > 0 else ""
-        advice = f"see logs/{name}.log; `paceline run --resume {self.dir.path}` goes on"
-        return _Outcome(EXIT_LOST, why, tail, advice)
+        if self._client.status.failure is not None:
+            return None  # the job has failed, and the status says why
+        return self._carry_out(self._decisions.lost(lost))
 
-    def _comes_back(self, name: str) -> bool:
-        """Whether a worker may be started again at all."""
-        return name not in self._crew.leaving and not (self._crew.done and not self._liaison.status.unfinished)
-
-    def _retire(self, name: str, code: int, decision: Decision) -> _Outcome | None:
-        """A worker has ended for good."""
-        leaving = name in self._crew.leaving
-        self._crew.ended(name, code)
-        if code == EXIT_SCRIPT and self._liaison.status.failure is None:
-            # One that got as far as joining has told the coordinator, and is found in the status.
-            tail = self._chronicle.tail(name)
-            return _Outcome(EXIT_SCRIPT, f"{name} failed", tail, f"the script's output is in logs/{name}.log")
-        self._chronicle.retires(name, code, decision, self._policy.limit)
-        if (code == EXIT_LEFT and not leaving) or isinstance(decision, GiveUp):
-            self._shrink()
-        return None
-
-    def _failed(self, failure: FailureStatus) -> _Outcome:
-        """The job failed: wait a moment for the other roles to say so too, so that the traceback comes last."""
+    def _failed(self, failure: FailureStatus) -> Outcome:
+        """The job failed: give the other roles a moment to print, so that the traceback comes last."""
         deadline = time.monotonic() + 1.0
-        while self.children.alive("worker-") and time.monotonic() < deadline:
+        while self.children.alive(WORKER) and time.monotonic() < deadline:
             with suppress(queue.Empty):
                 event = self.children.events.get(timeout=0.05)
                 if isinstance(event, Line):
                     self._line(event)
         if failure.kind == "script":
             advice = f"the script failed; each worker's output is in {self.dir.logs}"
-            return _Outcome(EXIT_SCRIPT, failure.reason, failure.trace, advice)
-        return _Outcome(EXIT_LOST, failure.reason, failure.trace, f"each role's output is in {self.dir.logs}")
+            return Outcome(EXIT_SCRIPT, failure.reason, failure.trace, advice)
+        return Outcome(EXIT_LOST, failure.reason, failure.trace, f"each role's output is in {self.dir.logs}")
 
     # ------------------------------------------------------------ the end
 
-    def _conclude(self) -> _Outcome | None:
-        """No worker of this engine is left. Returns None as long as it is not clear how the run ended."""
-        liaison = self._liaison
-        if self._concluding_since is None:
-            if not liaison.settled or not self._look():
+    def _conclude(self) -> Outcome | None:
+        """No worker of this engine is left. Returns None as long as it is not clear how the run ends."""
+        if not self._conclusion.begun:
+            if not self._client.settled or not self._look():
                 return None  # a coordinator that is away comes back, or fails the run
-            self._concluding_since = time.monotonic()
-        status = liaison.status
-        others = [name for name in status.workers if name not in self._crew.codes]
-        self._others = self._others or bool(others)
-        if others and (status.unfinished or time.monotonic() < self._concluding_since + _PARTING_S):
+            self._conclusion.begin(time.monotonic())
+        if self._client.status.unfinished:
+            self._client.go_on()  # a rewind has undone steps since the summary was asked for
+        return self._carry_out(self._conclusion.decide(self._client.status, time.monotonic()))
+
+    def _finish(self) -> Outcome | None:
+        """The job is over: ask for the summary, and end once it is there."""
+        summary = self._client.finish()
+        if summary is None:
             return None
-        if not self._crew.done and (status.unfinished or not self._others):
-            advice = f"look at the end of logs/worker-*.log; `paceline run --resume {self.dir.path}` goes on"
-            return _Outcome(EXIT_LOST, f"no worker is left{self._where()}", "", advice)
-        if status.unfinished:
-            return self._start_over()
-        liaison.finishing = True
-        if liaison.summary is None:
-            return None
-        summary, liaison.summary = liaison.summary, None
-        if summary.state == "unfinished":
+        if summary.state != "done":
+            self._client.go_on()
             self._look()
-            return self._start_over()
-        if summary.state == "failed":
-            self._look()
-            return None if liaison.status.failure else _Outcome(EXIT_LOST, "the job failed", "", "see logs")
-        self._finish(summary)
-        return _Outcome(EXIT_DONE)
+        outcome = self._carry_out(self._conclusion.summarized(summary, self._client.status))
+        if outcome is not None and outcome.code == EXIT_DONE:
+            self._summarize(summary)
+        return outcome
 
-    def _where(self) -> str:
-        status = self._liaison.status
-        if status.step is None or status.end_step is None:
-            return ""
-        return f" at step {status.step} of {status.end_step}"
-
-    def _start_over(self) -> _Outcome | None:
-        """Every worker came to the end of its script, but the job went back after that."""
-        self._liaison.finishing, self._concluding_since = False, None
-        before, self._rewinds = self._rewinds, self._liaison.status.rewinds
-        if self._rewinds <= before:
-            return _Outcome(EXIT_LOST, f"no worker is left{self._where()}", "", "look at the end of logs/worker-*.log")
-        self.screen.note("a server was lost at the very end: the workers start their scripts again", warning=True)
-        for name in self._crew.start_over():
-            self._start(name)
-        return None
-
-    def _finish(self, summary: RunSummary) -> None:
-        if self._liaison.status.headline is None:
+    def _summarize(self, summary: RunSummary) -> None:
+        if self._client.status.headline is None:
             self.screen.note("nothing was trained: the script never looped over job.batches(...)", warning=True)
-        summary = msgspec.structs.replace(summary, restarts=self._policy.restarts)
+        summary = msgspec.structs.replace(summary, restarts=self._decisions.restarts)
         text = json.dumps(msgspec.to_builtins(summary), indent=2) + "\n"
         self.dir.write_summary(text)
         if self.plan.summary is not None:

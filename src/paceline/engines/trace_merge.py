@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from paceline.engines.screen import Screen
+from paceline.runtime.roles import SERVER, registered
 from paceline.telemetry.tracing import STOPPED, Event, Header
 
-_ROLES = ("coordinator", "server", "worker")
 _MAIN = "main"
 _COMPUTE, _PUSH, _SUM = "forward+backward", "push", "sum"  # spans between which there are arrows
 
@@ -118,7 +118,7 @@ def merge(folder: Path, file: Path) -> list[str]:
     """
     parts = _parts(folder)
     rows, zero_ns = _rows(parts), _zeros([part.header for part in parts])
-    servers = [row.number for row in rows if row.role.startswith("server-")]
+    servers = [row.number for row in rows if row.role.partition("-")[0] == SERVER.name]
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as out:
@@ -157,9 +157,9 @@ def _rows(parts: list[_Part]) -> list[_Row]:
 
 
 def _rank(role: str) -> tuple[int, list[tuple[int, str]]]:
-    kind = role.partition("-")[0]
+    roles, kind = [known.name for known in registered()], role.partition("-")[0]
     words = [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", role)]
-    return _ROLES.index(kind) if kind in _ROLES else len(_ROLES), words
+    return roles.index(kind) if kind in roles else len(roles), words
 
 
 def _zeros(headers: list[Header]) -> dict[str, int]:

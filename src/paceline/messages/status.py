@@ -13,12 +13,13 @@ Number = float | str
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
-    """One process that takes part in the run."""
+    """One process that takes part in the run: start number `start` of `name`."""
 
     name: str
     role: str
     pid: int
     node: str
+    start: int = 0
 
 
 class SlowestSlot(msgspec.Struct, frozen=True):
@@ -80,7 +81,8 @@ class FailureStatus(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run now.
 
-    `step`, `wanted_workers` and `wanted_servers` are None only before the first reply; `pid` is the coordinator's.
+    `step`, `wanted_workers` and `wanted_servers` are None only before the first reply. `pid` and `start` are those of
+    the coordinator.
     """
 
     run: str = ""
@@ -115,6 +117,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[ChangeStatus, ...] = ()
     processes: tuple[ProcessStatus, ...] = ()
     pid: int = 0
+    start: int = 0
     max_staleness: int = 0
     lost_workers: int = 0
     wasted_slots: int = 0

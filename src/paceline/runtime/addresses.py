@@ -1,4 +1,4 @@
-"""The address at which the roles of this host are reached."""
+"""The address at which the roles of this host listen."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from paceline.config import load
 from paceline.errors import UsageError
 
 
-def own_address(where: str | None = None) -> str:
-    """`where` if it is an address, else the one that this host has in that network; by default as the environment says.
+def own_address(where: str) -> str:
+    """`where` if it is an address, else the address that this host has in that network.
 
     Raises:
-        UsageError: this host has none in it.
+        UsageError: this host has no address in it.
     """
-    where = load.host() if where is None else where
     network = ipaddress.ip_network(where)
     if network.num_addresses == 1:
         return str(network.network_address)
-    # Nothing is sent: the system only says from which address it would be.
+    # Nothing is sent: connecting makes the system choose the address from which it would send.
     with socket.socket(socket.AF_INET if network.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((str(network[1]), 9))

@@ -5,18 +5,19 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import secrets
 import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.config import load
 from paceline.config.dials import ClusterSpec, parse_mode
-from paceline.config.load import WorkerEnv, worker_env
+from paceline.config.role_spec import RoleSpec, WorkerSpec
 from paceline.errors import JobError, TransportError, UsageError
 from paceline.messages import JobArgs, Register
 from paceline.runtime.rundir import RunDir
+from paceline.runtime.starts import next_start
 from paceline.worker.preemption import Preemption
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ preemption = Preemption()
 
 _current: Job | None = None
 _ever = False
+_assigned: tuple[RoleSpec, WorkerSpec] | None = None
+
+
+def assign(spec: RoleSpec, worker: WorkerSpec) -> None:
+    """`join` takes this place in a run, instead of asking the environment."""
+    global _assigned
+    _assigned = spec, worker
 
 
 def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None = None) -> Job:
@@ -43,14 +51,14 @@ def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None
     global _current, _ever
     if _current is not None:
         raise UsageError("a job is open in this process: close it (job.close(), or `with paceline.join() as job:`)")
-    env = worker_env()
+    spec, worker = _place() if _assigned is None else _assigned
     if not 0 <= int(seed) < 2**63:
         raise UsageError(f"seed must be between 0 and 2**63 - 1, not {seed}")
     args = JobArgs(
-        env.seed if env.seed is not None else int(seed),
-        parse_mode(env.mode or mode).name,
-        env.slots,
-        env.threads,
+        worker.seed if worker.seed is not None else int(seed),
+        parse_mode(worker.mode or mode).name,
+        worker.slots,
+        worker.threads,
     )
     import torch
 
@@ -58,7 +66,10 @@ def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None
 
     torch.set_num_threads(args.threads)
     seed_all(args.seed)
-    job = _clustered(env, args) if env.run is not None else _embedded(env, args, None if dir is None else Path(dir))
+    if spec is not None:
+        job = _clustered(spec, worker, args)
+    else:
+        job = _embedded(worker, args, None if dir is None else Path(dir))
     if not _ever:
         atexit.register(_at_exit)
     _current, _ever = job, True
@@ -94,7 +105,17 @@ def _forget(failed: bool) -> None:
     _current = None
 
 
-def _clustered(env: WorkerEnv, args: JobArgs) -> Job:
+def _place() -> tuple[RoleSpec | None, WorkerSpec]:
+    """The place that the environment gives to a script which no engine has started: a run, or none."""
+    run, worker = load.run_dir(), load.worker_spec()
+    if run is None:
+        return None, worker
+    name = load.role_name()
+    start = next_start(RunDir(run), name)
+    return RoleSpec(role="worker", name=name, start=start, shared=load.shared_spec(run)), worker
+
+
+def _clustered(spec: RoleSpec, worker: WorkerSpec, args: JobArgs) -> Job:
     from paceline.clients.heartbeat import Heartbeat
     from paceline.runtime.service_loop import node_id
     from paceline.transport.zmq.port import ZmqPort
@@ -102,19 +123,18 @@ def _clustered(env: WorkerEnv, args: JobArgs) -> Job:
     from paceline.worker.overlap import pays
     from paceline.worker.session import Session
 
-    assert env.run is not None
-    run = RunDir(env.run)
-    token, node = run.token(), node_id(env.name)
-    address = run.wait_for_coordinator(env.timeout_s)
-    beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token), run.coordinator, node, 0.5)
-    port: Port = ZmqPort(node, token)
-    if env.faults:
+    run, local = RunDir(Path(spec.shared.run)), spec.shared.local
+    token, node = run.token(), node_id(spec.name, spec.start)
+    address = run.wait_for_coordinator(worker.timeout_s)
+    beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token, local=local), run.coordinator, node, 0.5)
+    port: Port = ZmqPort(node, token, local=local)
+    if worker.faults:
         from paceline.runtime.fault_injection import wrap
 
-        port = wrap(port, env.faults, env.name)
-    intro = Register(1, "worker", env.name, os.getpid(), socket.gethostname(), None, args)
+        port = wrap(port, worker.faults, spec.name)
+    intro = Register(1, spec.role, spec.name, spec.start, socket.gethostname(), None, args)
     session = Session(
-        port, intro, timeout_s=env.timeout_s, silent_s=beat.silent_s, find=run.coordinator, preemption=preemption
+        port, intro, timeout_s=worker.timeout_s, silent_s=beat.silent_s, find=run.coordinator, preemption=preemption
     )
     beat.start()
 
@@ -124,9 +144,9 @@ def _clustered(env: WorkerEnv, args: JobArgs) -> Job:
         _forget(failed)
 
     def send_ahead(nbytes: int, addresses: Iterable[str]) -> bool:
-        if env.overlap is not None:
-            return env.overlap
-        return pays(nbytes, addresses, _cores(), env.local_workers * args.threads)
+        if worker.overlap is not None:
+            return worker.overlap
+        return pays(nbytes, addresses, _cores(), worker.local_workers * args.threads)
 
     try:
         welcome = session.open(address)
@@ -141,14 +161,15 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _embedded(env: WorkerEnv, args: JobArgs, path: Path | None) -> Job:
+def _embedded(worker: WorkerSpec, args: JobArgs, path: Path | None) -> Job:
     from paceline.runtime.embedded import EmbeddedCluster
+    from paceline.runtime.service_loop import node_id
     from paceline.worker.job import Job
     from paceline.worker.session import Session
 
     cluster = EmbeddedCluster(path, ClusterSpec())
-    port = cluster.hub.port(f"worker-0/{secrets.token_hex(4)}")
-    intro = Register(1, "worker", "worker-0", os.getpid(), socket.gethostname(), None, args)
+    port = cluster.hub.port(node_id("worker-0", 1))
+    intro = Register(1, "worker", "worker-0", 1, socket.gethostname(), None, args)
     session = Session(port, intro, timeout_s=30.0)
 
     def end(failed: bool) -> None:
@@ -157,4 +178,4 @@ def _embedded(env: WorkerEnv, args: JobArgs, path: Path | None) -> Job:
 
     session.open(cluster.address)
     # One thread does everything here, so nothing can overlap; but what is asked for is done.
-    return Job(session, args, end, send_ahead=lambda nbytes, addresses: bool(env.overlap))
+    return Job(session, args, end, send_ahead=lambda nbytes, addresses: bool(worker.overlap))

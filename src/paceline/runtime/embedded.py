@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 import sys
@@ -18,7 +17,7 @@ from paceline.coordinator.status import describe
 from paceline.coordinator.store import LogStore
 from paceline.messages import Finish, Register, Summary
 from paceline.runtime.rundir import RunDir
-from paceline.runtime.service_loop import pump
+from paceline.runtime.service_loop import node_id, pump
 from paceline.server.service import ServerService
 from paceline.transport.base import Received
 from paceline.transport.inproc import InprocHub
@@ -34,12 +33,11 @@ class EmbeddedCluster:
         self.run = RunDir.create(path) if path is not None else None
         log = LogStore(self.run.log_file if self.run is not None else Path(":memory:"))
         self._log = log
-        suffix = secrets.token_hex(4)
-        front = self.hub.port(f"coordinator/{suffix}", listen="coordinator")
+        front = self.hub.port(node_id("coordinator", 1), listen="coordinator")
         name = "" if path is None else str(path)
         self.coordinator = CoordinatorService(front, spec, log, run=name)
-        back = self.hub.port(f"server-0/{suffix}", listen="server-0")
-        intro = Register(1, "server", "server-0", os.getpid(), socket.gethostname(), back.address)
+        back = self.hub.port(node_id("server-0", 1), listen="server-0")
+        intro = Register(1, "server", "server-0", 1, socket.gethostname(), back.address)
         self.server = ServerService(back, intro)
         assert front.address is not None
         self.address = front.address

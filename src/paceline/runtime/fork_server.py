@@ -1,4 +1,4 @@
-"""A process that has loaded torch once and forks roles from itself, for which an engine asks it.
+"""A process that has loaded torch once and forks roles from itself at the request of an engine.
 
 Loading torch takes more than a second of a core; a fork takes milliseconds. A role forked here is an ordinary process:
 it is a child of the engine (not of this process), leads a session of its own, and has the command line that it would
@@ -22,39 +22,40 @@ import msgspec
 
 from paceline.orphans import die_with_parent
 
-ROOM = 2048
-"""Bytes that this process's command line is padded with, for those of the roles."""
+PADDING = 2048
+"""Bytes by which this process's command line is longer than needed: a forked role writes its own in its place."""
 
 _LENGTH = struct.Struct("<I")
-_ANSWER = struct.Struct("<II?")  # who will be born, said by its parent; who was, said by itself; that it is well
+_ANSWER = struct.Struct("<II?")  # the role's process number from its parent, the same from the role, that it is ready
 
 
-class Birth(msgspec.Struct, frozen=True):
-    """What a role is started with, as the system has it: bytes. Its output goes to the file that is sent along."""
+class ForkRequest(msgspec.Struct, frozen=True):
+    """What a role is started with, as bytes, as the system has it. Its output goes to the file that is sent along."""
 
     parent: int
     arguments: tuple[bytes, ...]
     env: dict[bytes, bytes]
     cwd: bytes
     title: bytes
+    scripted: bool
 
 
 # ---------------------------------------------------------------- the engine's side
 
 
-class Asked:
-    """A role that is being forked. It answers by a pipe of its own, of which nobody else keeps the end."""
+class Forking:
+    """A role that is being forked. It answers by a pipe of which no other process keeps the writing end."""
 
-    def __init__(self, sock: socket.socket, birth: Birth, output: int) -> None:
-        """Ask for it.
+    def __init__(self, sock: socket.socket, request: ForkRequest, output: int) -> None:
+        """Send the request.
 
         Raises:
-            OSError: there is nobody any more who could.
+            OSError: the fork server has ended.
         """
-        body = msgspec.msgpack.encode(birth)
+        body = msgspec.msgpack.encode(request)
         reading, writing = os.pipe()
         self._pipe = os.fdopen(reading, "rb", buffering=0)
-        self._said = b""
+        self._answer = b""
         try:
             socket.send_fds(sock, [_LENGTH.pack(len(body))], [output, writing])
             sock.sendall(body)
@@ -64,35 +65,35 @@ class Asked:
         finally:
             os.close(writing)
 
-    def hear(self, patience_s: float) -> int:
-        """Its process number; 0 if nothing came of it.
+    def wait(self, patience_s: float) -> int:
+        """The role's process number; 0 if it was not forked.
 
         Raises:
             TimeoutError: it takes too long.
         """
-        while len(self._said) < _ANSWER.size:
+        while len(self._answer) < _ANSWER.size:
             if not select.select([self._pipe], [], [], patience_s)[0]:
                 raise TimeoutError(f"no role was forked for {patience_s:.0f} s")
-            more = self._pipe.read(_ANSWER.size - len(self._said))
+            more = self._pipe.read(_ANSWER.size - len(self._answer))
             if not more:
                 self._end()
                 return 0
-            self._said += more
+            self._answer += more
         self._pipe.close()
-        return int(_ANSWER.unpack(self._said)[1])
+        return int(_ANSWER.unpack(self._answer)[1])
 
     def undo(self) -> None:
-        """Nobody wants it any more, and the nursery has ended: whatever was born ends as well."""
+        """End the role if it was forked; the fork server has ended."""
         with contextlib.suppress(TimeoutError):
-            self.hear(1.0)
+            self.wait(1.0)
         self._end()
 
     def _end(self) -> None:
         self._pipe.close()
-        if len(self._said) >= _LENGTH.size:
-            pid = _LENGTH.unpack(self._said[: _LENGTH.size])[0]
+        if len(self._answer) >= _LENGTH.size:
+            pid = _LENGTH.unpack(self._answer[: _LENGTH.size])[0]
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:  # else the number may be somebody else's by now
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:  # else the number may be another process's by now
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
 
@@ -110,28 +111,28 @@ def _exactly(sock: socket.socket, nbytes: int) -> bytes:
 # ---------------------------------------------------------------- this process
 
 
-def _heard(sock: socket.socket) -> tuple[Birth, int, int] | None:
+def _receive(sock: socket.socket) -> tuple[ForkRequest, int, int] | None:
     header, files, _, _ = socket.recv_fds(sock, _LENGTH.size, 2)
     if not header:
         return None
     header += _exactly(sock, _LENGTH.size - len(header))
     body = _exactly(sock, _LENGTH.unpack(header)[0])
     output, answer = files
-    return msgspec.msgpack.decode(body, type=Birth), output, answer
+    return msgspec.msgpack.decode(body, type=ForkRequest), output, answer
 
 
-def _born(sock: socket.socket) -> Birth | None:
-    """Fork whatever is asked for. Returns in each new role with what it is; in this process None, at the end."""
-    while (asked := _heard(sock)) is not None:
-        birth, output, answer = asked
-        if birth.arguments[1] == b"worker":
+def _serve(sock: socket.socket) -> ForkRequest | None:
+    """Fork a role for each request. Returns in each forked role with its request, in this process None at the end."""
+    while (received := _receive(sock)) is not None:
+        request, output, answer = received
+        if request.scripted:
             _load_for_training()
-        with contextlib.suppress(OSError):  # no room for another process: the engine hears of it by the pipe's end
+        with contextlib.suppress(OSError):  # the system refuses another process: the engine sees the pipe's end
             between = os.fork()
             if between == 0:
                 sock.close()
-                _leave_behind(answer)
-                return _become(birth, output, answer)
+                _fork_orphan(answer)
+                return _become(request, output, answer)
             os.waitpid(between, 0)
         os.close(output)
         os.close(answer)
@@ -139,26 +140,26 @@ def _born(sock: socket.socket) -> Birth | None:
 
 
 def _load_for_training() -> None:
-    """What torch loads when the first optimizer is made: two seconds of a core, in every worker that is started.
+    """Load what torch loads when the first optimizer is made: it would take each worker two seconds of a core.
 
-    Servers do without: those that are started before the first worker do not wait for it.
+    Servers do without: those that start before the first worker do not wait for it.
     """
     if "torch._dynamo" not in sys.modules:
-        with contextlib.suppress(Exception):  # the script of a worker that needs it will tell why it cannot be loaded
+        with contextlib.suppress(Exception):  # a script that needs it will say why it cannot be loaded
             import torch._dynamo  # noqa: F401
         _freeze()
 
 
 def _freeze() -> None:
-    """Or the first collection of every role would copy all that was imported."""
+    """Keep the first collection of every role from copying all that was imported."""
     gc.collect()
     gc.freeze()
 
 
-def _leave_behind(answer: int) -> None:
-    """Fork once more, tell who it is, and end. Returns in the new process when its parent is gone.
+def _fork_orphan(answer: int) -> None:
+    """Fork once more, answer with the new process's number, and end. Returns in the new process, now an orphan.
 
-    The engine knows the number before the new process falls to it: one that is killed at once is waited for, too.
+    The engine knows the number before it inherits the process: it waits also for one that is killed at once.
     """
     between = os.getpid()
     try:
@@ -171,31 +172,31 @@ def _leave_behind(answer: int) -> None:
         time.sleep(0.0005)
 
 
-def _become(birth: Birth, output: int, answer: int) -> Birth:
-    """An orphan falls to the engine, which has said that it takes such children."""
+def _become(request: ForkRequest, output: int, answer: int) -> ForkRequest:
+    """Take over everything of the request. The engine has inherited this orphan."""
     try:
         os.write(answer, _LENGTH.pack(os.getpid()))
-        if os.getppid() != birth.parent:
-            os._exit(1)  # somebody else has adopted it
+        if os.getppid() != request.parent:
+            os._exit(1)  # another process has inherited it
         os.setsid()
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
-        os.chdir(birth.cwd)
+        os.chdir(request.cwd)
         os.environb.clear()
-        os.environb.update(birth.env)
+        os.environb.update(request.env)
         if not sys.flags.safe_path:
-            sys.path[0] = os.fsdecode(birth.cwd)
-        _entitle(birth.title)
+            sys.path[0] = os.fsdecode(request.cwd)
+        _set_title(request.title)
         _reseed()
         os.write(answer, b"\1")
         os.close(answer)
     except BaseException:
         os._exit(1)
-    return birth
+    return request
 
 
-def _entitle(title: bytes) -> None:
+def _set_title(title: bytes) -> None:
     """Have lists of processes show `title` as the command line of this one, as setproctitle(3) does it."""
     with open("/proc/self/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()
@@ -206,7 +207,7 @@ def _entitle(title: bytes) -> None:
 
 
 def _reseed() -> None:
-    """What drew its seed from the system at its import must not be equal in two processes; `random` sees to itself."""
+    """Seed anew what took its seed from the system when it was imported; `random` does that by itself."""
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
 
@@ -214,17 +215,17 @@ def _reseed() -> None:
 def main(argv: list[str]) -> int:
     """Entry point. `argv` is: parent pid, number of the inherited socket, padding."""
     die_with_parent(int(argv[0]))
-    _entitle(os.fsencode(f"{sys.executable} -m paceline.runtime.fork_server {argv[0]}"))  # without the padding
+    _set_title(os.fsencode(f"{sys.executable} -m paceline.runtime.fork_server {argv[0]}"))  # without the padding
     import torch  # noqa: F401
 
     import paceline.server.service
     import paceline.worker.job  # noqa: F401
-    from paceline.runtime import role_process, script  # noqa: F401
+    from paceline.runtime import current_job, role_process, script  # noqa: F401
 
     _freeze()
     with socket.socket(fileno=int(argv[1])) as sock:
-        birth = _born(sock)
-    return 0 if birth is None else role_process.main([os.fsdecode(word) for word in birth.arguments])
+        request = _serve(sock)
+    return 0 if request is None else role_process.main([os.fsdecode(word) for word in request.arguments])
 
 
 if __name__ == "__main__":

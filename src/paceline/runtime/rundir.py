@@ -57,6 +57,11 @@ class RunDir:
         return self.path / "logs"
 
     @property
+    def roles(self) -> Path:
+        """How each process was configured: a `RoleSpec` a file."""
+        return self.path / "roles"
+
+    @property
     def trace(self) -> Path:
         """What the roles record of their time, if they are told to."""
         return self.path / "trace"
@@ -99,15 +104,15 @@ class RunDir:
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Say how the run is started."""
-        _write(self.plan_file, json.dumps(plan, indent=2) + "\n")
+        replace_file(self.plan_file, json.dumps(plan, indent=2) + "\n")
 
     def write_summary(self, text: str) -> None:
         """The run is done."""
-        _write(self.summary_file, text)
+        replace_file(self.summary_file, text)
 
     def write_end(self, end: Mapping[str, Any]) -> None:
         """The run has ended, and is not done."""
-        _write(self.end_file, json.dumps({**end, "at": time.time()}, indent=2) + "\n")
+        replace_file(self.end_file, json.dumps({**end, "at": time.time()}, indent=2) + "\n")
 
     def end(self) -> dict[str, Any] | None:
         """How it ended; None for one that is done, runs, or was cut off with its launcher."""
@@ -116,6 +121,15 @@ class RunDir:
         except (OSError, ValueError):
             return None
         return end if isinstance(end, dict) else None
+
+    def write_role(self, name: str, start: int, spec: bytes) -> Path:
+        """Hand over the configuration of a start; those of earlier starts of `name` are removed."""
+        self.roles.mkdir(exist_ok=True)
+        for old in self.roles.glob(f"{name}.*.json"):
+            old.unlink(missing_ok=True)
+        file = self.roles.absolute() / f"{name}.{start}.json"
+        replace_file(file, spec.decode())
+        return file
 
     @contextmanager
     def launching(self) -> Iterator[None]:
@@ -185,7 +199,9 @@ class RunDir:
 
     def announce(self, address: str, generation: int) -> None:
         """The coordinator says where it listens."""
-        _write(self.coordinator_file, json.dumps({"address": address, "generation": generation, "pid": os.getpid()}))
+        replace_file(
+            self.coordinator_file, json.dumps({"address": address, "generation": generation, "pid": os.getpid()})
+        )
 
     def coordinator(self) -> str | None:
         """The coordinator's newest address, None until it has announced one."""
@@ -220,8 +236,8 @@ def _lock(descriptor: int, how: int, patience_s: float = 0.0) -> bool:
             time.sleep(0.01)
 
 
-def _write(path: Path, text: str) -> None:
-    """Replace a file at once: whoever reads it sees the old or the new one."""
+def replace_file(path: Path, text: str) -> None:
+    """Replace a file at once: a reader sees the old or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text)
     temporary.replace(path)

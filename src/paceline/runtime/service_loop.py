@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import secrets
 import signal
 import time
@@ -10,6 +11,7 @@ from typing import Protocol
 
 from paceline.clients.redial import Redial
 from paceline.transport.base import Event, Port
+from paceline.types import NodeId
 
 _TICK_S = 0.1
 _BURST = 256  # events handled before time is looked at
@@ -29,9 +31,9 @@ class Service(Protocol):
         ...
 
 
-def node_id(name: str) -> str:
-    """An identity that no other start of this role will have."""
-    return f"{name}/{secrets.token_hex(4)}"
+def node_id(name: str, start: int) -> NodeId:
+    """The identity of this process in its run, which no other process ever has: `name_of` and `pid_of` read it."""
+    return f"{name}/{start}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def serve(service: Service, port: Port, redial: Redial | None = None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.kit.real_runs import PACELINE, run
 
-from paceline.config.load import worker_env
+from paceline.config.load import worker_spec
 from paceline.errors import UsageError
 
 
@@ -62,8 +62,8 @@ def test_refused(words: list[str], named: str, tmp_path: Path) -> None:
 
 def test_no_threads_at_all_are_refused() -> None:
     with pytest.raises(UsageError, match="PACELINE_THREADS"):
-        worker_env({"PACELINE_THREADS": "0"})
-    assert worker_env({}).threads == 1
+        worker_spec({"PACELINE_THREADS": "0"})
+    assert worker_spec({}).threads == 1
 
 
 @pytest.mark.parametrize("module", ["paceline", "paceline.cli.main"])

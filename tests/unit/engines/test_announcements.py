@@ -1,4 +1,4 @@
-"""What is told of a run, and that it is told once."""
+"""What an engine tells of a run, and that it tells it once."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from tests.kit.statuses import status
 
-from paceline.engines.announcements import Chronicle, enough
+from paceline.engines.actions import Tell
+from paceline.engines.announcements import Announcements, not_restarted, restarted, retired, wanted
 from paceline.engines.processes import Line
 from paceline.engines.restart_policy import Again, GiveUp, Stay
 from paceline.messages.status import RunSummary, Status
 from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_COLLATERAL, EXIT_DONE, EXIT_LEFT, EXIT_LOST
+from paceline.runtime.roles import SERVER, WORKER
 
 
 class Sheet:
@@ -44,74 +46,79 @@ def sheet() -> Sheet:
 
 
 @pytest.fixture
-def chronicle(sheet: Sheet) -> Chronicle:
-    return Chronicle(sheet)
+def announcements(sheet: Sheet) -> Announcements:
+    return Announcements(sheet)
 
 
-def test_the_headline_comes_once_with_its_advice(sheet: Sheet, chronicle: Chronicle) -> None:
-    chronicle.status(status({"headline": None}))
-    assert not chronicle.begun
+def test_the_headline_comes_once_with_its_advice(sheet: Sheet, announcements: Announcements) -> None:
+    announcements.status(status({"headline": None}))
+    assert not announcements.begun
     for _ in range(2):
-        chronicle.status(status({"headline": "bsp", "advice": "use fewer workers"}))
-    assert chronicle.begun
+        announcements.status(status({"headline": "bsp", "advice": "use fewer workers"}))
+    assert announcements.begun
     assert sheet.notes == ["bsp", "warning: use fewer workers"]
     assert sheet.states == 3
 
 
-def test_rewinds_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -> None:
+def test_rewinds_are_told_as_they_happen(sheet: Sheet, announcements: Announcements) -> None:
     before = {"rewinds": 3, "recomputed_steps": 40, "version": 9}
-    chronicle.status(status(before))
-    assert sheet.notes == [], "those of an earlier life of the run are old news"
+    announcements.status(status(before))
+    assert sheet.notes == [], "rewinds before the engine's first status are not told"
     for _ in range(2):
-        chronicle.status(status({"rewinds": 4, "recomputed_steps": 47, "version": 6}))
+        announcements.status(status({"rewinds": 4, "recomputed_steps": 47, "version": 6}))
     changes = [{"number": 1, "kind": "rewind", "why": "server-0 is lost (killed)", "age_s": 0.1}]
-    chronicle.status(status({"rewinds": 5, "recomputed_steps": 48, "version": -1, "changes": changes}))
+    announcements.status(status({"rewinds": 5, "recomputed_steps": 48, "version": -1, "changes": changes}))
     assert sheet.notes == [
         "warning: a server is lost: the job goes back to version 6 and computes 7 steps again",
-        "warning: server-0 is lost (killed): the job begins anew and computes 1 step again",
+        "warning: server-0 is lost (killed): the job begins again and computes 1 step again",
     ]
 
 
-def test_a_warning_is_told_when_it_changes(sheet: Sheet, chronicle: Chronicle) -> None:
+def test_a_warning_is_told_when_it_changes(sheet: Sheet, announcements: Announcements) -> None:
     for warning in ("", "disk full", "disk full", "", "disk full"):
-        chronicle.status(status({"warning": warning}))
+        announcements.status(status({"warning": warning}))
     assert sheet.notes == ["warning: disk full", "warning: disk full"]
 
 
-def test_the_last_lines_are_kept(sheet: Sheet, chronicle: Chronicle) -> None:
+def test_the_last_lines_are_kept(sheet: Sheet, announcements: Announcements) -> None:
     for number in range(100):
-        chronicle.line(Line("worker-0", str(number)))
+        announcements.line(Line("worker-0", str(number)))
     assert len(sheet.lines) == 100
-    assert chronicle.tail("worker-0").splitlines() == [str(n) for n in range(60, 100)]
-    assert chronicle.tail("worker-1") == ""
+    assert announcements.tail("worker-0").splitlines() == [str(n) for n in range(60, 100)]
+    assert announcements.tail("worker-1") == ""
 
 
-def test_ends(sheet: Sheet, chronicle: Chronicle) -> None:
-    chronicle.restarts("worker-1", -9, Again(0.0, 1))
-    chronicle.restarts("worker-1", EXIT_LOST, Again(0.5, 2))
-    chronicle.restarts("worker-1", EXIT_AGAIN, Again(0.0, 2))
-    chronicle.retires("worker-1", EXIT_LEFT, Stay(), 5)
-    chronicle.retires("worker-1", -9, GiveUp(6), 5)
-    chronicle.retires("worker-1", EXIT_COLLATERAL, Stay(), 5)
-    chronicle.retires("worker-1", EXIT_DONE, Stay(), 5)
-    assert sheet.notes == [
-        "warning: worker-1 was killed by signal 9: restarted (1)",
-        "warning: worker-1 ended (exit code 3): restarts in 0.5 s (2)",
-        "worker-1 starts its script again: the job went back to before its place in it",
-        "worker-1 was told to leave, and has handed back what it held",
-        "warning: worker-1 ended (signal 9) 6 times in a row within 10 s of its start, and --max-restarts is 5: "
-        "it is not restarted",
-        "warning: worker-1 ended (exit code 4); its slots go to the other workers",
+def test_ends() -> None:
+    told = [
+        restarted("worker-1", -9, Again(0.0, 1)),
+        restarted("worker-1", EXIT_LOST, Again(0.5, 2)),
+        restarted("worker-1", EXIT_AGAIN, Again(0.0, 2)),
+        *retired("worker-1", EXIT_LEFT, Stay(), 5),
+        *retired("worker-1", -9, GiveUp(6), 5),
+        *retired("worker-1", EXIT_COLLATERAL, Stay(), 5),
+        *retired("worker-1", EXIT_DONE, Stay(), 5),
     ]
-    assert enough("server-0", 1, Stay(), 5) == "server-0 ended (exit code 1)"
-    assert enough("server-0", -9, GiveUp(1), 0) == "server-0 ended (signal 9), and --max-restarts is 0"
+    assert told == [
+        Tell("worker-1 was killed by signal 9: restarted (1)", warning=True),
+        Tell("worker-1 ended (exit code 3): restarts in 0.5 s (2)", warning=True),
+        Tell("worker-1 starts its script again: the job was rewound to before its loop"),
+        Tell("worker-1 was told to leave, and has handed back what it held"),
+        Tell(
+            "worker-1 ended (signal 9) 6 times in a row within 10 s of its start, and --max-restarts is 5: "
+            "it is not restarted",
+            warning=True,
+        ),
+        Tell("worker-1 ended (exit code 4); its slots go to the other workers", warning=True),
+    ]
+    assert not_restarted("server-0", 1, Stay(), 5) == "server-0 ended (exit code 1)"
+    assert not_restarted("server-0", -9, GiveUp(1), 0) == "server-0 ended (signal 9), and --max-restarts is 0"
 
 
 def change(number: int, kind: str, why: str) -> dict[str, Any]:
     return {"number": number, "kind": kind, "why": why, "age_s": 0.1}
 
 
-def test_failovers_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -> None:
+def test_failovers_are_told_as_they_happen(sheet: Sheet, announcements: Announcements) -> None:
     old = change(1, "failover", "server-0 is lost (killed)")
     lost, planned = change(2, "failover", "server-1 is lost (killed)"), change(3, "planned", "copies are made")
     cut = change(1, "shrink", "server-0 cannot reach server-1")
@@ -126,7 +133,7 @@ def test_failovers_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -
         (2, [cut], short),
         (2, [cut], whole),
     ):
-        chronicle.status(status({"generation": generation, "changes": changes, "placement": placement}))
+        announcements.status(status({"generation": generation, "changes": changes, "placement": placement}))
     assert sheet.notes == [
         "warning: server-1 is lost (killed): a backup took over",
         "every block has its copies again",
@@ -135,11 +142,9 @@ def test_failovers_are_told_as_they_happen(sheet: Sheet, chronicle: Chronicle) -
     ]
 
 
-def test_other_numbers_are_told(sheet: Sheet, chronicle: Chronicle) -> None:
-    chronicle.wants("server", 3, 3)
-    chronicle.wants("server", 1, 3)
-    chronicle.wants("worker", 2, 1)
-    assert sheet.notes == ["1 server wanted instead of 3", "2 workers wanted instead of 1"]
+def test_other_numbers_are_told() -> None:
+    told = [*wanted(SERVER, 3, 3), *wanted(SERVER, 1, 3), *wanted(WORKER, 2, 1)]
+    assert told == [Tell("1 server wanted instead of 3"), Tell("2 workers wanted instead of 1")]
 
 
 LOST_0 = change(1, "failover", "server-0 is lost (killed)")
@@ -149,19 +154,19 @@ BEFORE = {"generation": 1, "rewinds": 0, "recomputed_steps": 0, "version": 9, "c
 AFTER = {"generation": 1, "rewinds": 1, "recomputed_steps": 3, "version": 6}
 
 
-def test_a_failover_promises_nothing_that_a_second_loss_would_break(sheet: Sheet, chronicle: Chronicle) -> None:
+def test_a_failover_promises_nothing_that_a_second_loss_would_break(sheet: Sheet, announcements: Announcements) -> None:
     for document in (BEFORE, {**BEFORE, "changes": [LOST_0]}, {**AFTER, "changes": [LOST_0, LOST_1]}):
-        chronicle.status(status(document))
+        announcements.status(status(document))
     assert sheet.notes == [
         "warning: server-0 is lost (killed): a backup took over",
         "warning: server-1 is lost (killed): the job goes back to version 6 and computes 3 steps again",
     ]
 
 
-def test_a_rewind_is_the_end_of_what_was_before_it(sheet: Sheet, chronicle: Chronicle) -> None:
+def test_a_rewind_is_the_end_of_what_was_before_it(sheet: Sheet, announcements: Announcements) -> None:
     """All of it is heard of at once: the backup that took over did not help."""
-    chronicle.status(status(BEFORE))
-    chronicle.status(status({**AFTER, "changes": [LOST_0, LOST_1, LOST_2]}))
+    announcements.status(status(BEFORE))
+    announcements.status(status({**AFTER, "changes": [LOST_0, LOST_1, LOST_2]}))
     assert sheet.notes == [
         "warning: server-1 is lost (killed): the job goes back to version 6 and computes 3 steps again",
         "warning: server-2 is lost (killed): a backup took over",

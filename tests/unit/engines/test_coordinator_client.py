@@ -1,4 +1,4 @@
-"""An engine's line to a coordinator that is not always there."""
+"""An engine's connection to a coordinator that is not always there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.kit.fake_coordinator import TOKEN, Answer, Desk, deaf, desk, polite
 
-from paceline.engines.coordinator_client import Liaison
+from paceline.engines.coordinator_client import CoordinatorClient
 from paceline.messages import Exited, Finish, Message, Ok, Refused, Scale, StatusReply, Summary
 from paceline.messages.status import RunSummary, Status
 
@@ -16,61 +16,61 @@ announced: list[str | None] = [None]
 
 
 @pytest.fixture
-def liaison() -> Iterator[Liaison]:
+def client() -> Iterator[CoordinatorClient]:
     announced[0] = None
-    opened = Liaison(lambda: announced[0], TOKEN)
+    opened = CoordinatorClient(lambda: announced[0], TOKEN)
     yield opened
     opened.close()
 
 
-def until(done: Callable[[], bool], liaison: Liaison, timeout_s: float = 5.0) -> None:
+def until(done: Callable[[], bool], client: CoordinatorClient, timeout_s: float = 5.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not done():
-        liaison.pump()
+        client.pump()
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_nothing_waits_while_nobody_is_there(liaison: Liaison) -> None:
-    liaison.report("worker-0", 7, -9)
+def test_nothing_waits_while_nobody_is_there(client: CoordinatorClient) -> None:
+    client.report("worker-0", 7, -9)
     began = time.monotonic()
     for _ in range(20):
-        assert not liaison.pump()
+        assert not client.pump()
     assert time.monotonic() - began < 0.5
-    assert not liaison.heard
-    assert not liaison.settled
+    assert not client.heard
+    assert not client.settled
     with desk(polite({"step": 3})) as coordinator:
         announced[0] = coordinator.address
-        until(lambda: liaison.heard, liaison)
-        assert liaison.settled
+        until(lambda: client.heard, client)
+        assert client.settled
         assert isinstance(coordinator.heard[0], Exited), "reports come first"
 
 
-def test_a_report_survives_a_coordinator_that_never_answered_it(liaison: Liaison) -> None:
+def test_a_report_survives_a_coordinator_that_never_answered_it(client: CoordinatorClient) -> None:
     first = Desk(deaf)
     announced[0] = first.address
-    liaison.report("worker-0", 7, -9)
-    liaison.report("worker-1", 8, -9)
-    until(lambda: bool(first.heard), liaison)
+    client.report("worker-0", 7, -9)
+    client.report("worker-1", 8, -9)
+    until(lambda: bool(first.heard), client)
     first.close()
-    assert not liaison.settled
+    assert not client.settled
     with desk(polite({})) as second:
         announced[0] = second.address
-        until(lambda: liaison.settled, liaison)
+        until(lambda: client.settled, client)
         assert [m.name for m in second.heard if isinstance(m, Exited)] == ["worker-0", "worker-1"]
 
 
-def test_the_status_is_of_now(liaison: Liaison) -> None:
+def test_the_status_is_of_now(client: CoordinatorClient) -> None:
     status = {"step": 1}
     with desk(polite(status)) as coordinator:
         announced[0] = coordinator.address
-        assert liaison.look(5.0)
+        assert client.look(5.0)
         status["step"] = 2
-        assert liaison.look(5.0)
-        assert liaison.status == Status(step=2)
+        assert client.look(5.0)
+        assert client.status == Status(step=2)
 
 
-def test_a_summary_that_takes_its_time_keeps_nothing_waiting(liaison: Liaison) -> None:
+def test_a_summary_that_takes_its_time_keeps_nothing_waiting(client: CoordinatorClient) -> None:
     ready: list[bytes] = []
 
     def slow(message: Message) -> Message | None:
@@ -80,18 +80,26 @@ def test_a_summary_that_takes_its_time_keeps_nothing_waiting(liaison: Liaison) -
 
     with desk(slow) as coordinator:
         announced[0] = coordinator.address
-        liaison.finishing = True
-        until(lambda: any(isinstance(m, Finish) for m in coordinator.heard), liaison)
-        liaison.report("server-0", 9, -9)
-        until(lambda: liaison.settled, liaison, 1.0)
-        assert liaison.look(1.0)
-        assert liaison.summary is None
+        assert client.finish() is None
+        until(lambda: any(isinstance(m, Finish) for m in coordinator.heard), client)
+        client.report("server-0", 9, -9)
+        until(lambda: client.settled, client, 1.0)
+        assert client.look(1.0)
+        assert client.finish() is None
         ready.append(b'{"state": "done"}')
-        until(lambda: liaison.summary is not None, liaison)
-        assert liaison.summary == RunSummary(state="done")
+        found: list[RunSummary] = []
+
+        def finished() -> bool:
+            found.extend(filter(None, [client.finish()]))
+            return bool(found)
+
+        until(finished, client)
+        assert found == [RunSummary(state="done")]
+        client.go_on()
+        assert not client.finishing
 
 
-def test_a_report_that_is_refused_is_not_repeated(liaison: Liaison) -> None:
+def test_a_report_that_is_refused_is_not_repeated(client: CoordinatorClient) -> None:
     def picky(message: Message) -> Message | None:
         if isinstance(message, Scale):
             return Refused(message.req, "usage", "no")
@@ -100,7 +108,7 @@ def test_a_report_that_is_refused_is_not_repeated(liaison: Liaison) -> None:
     answer: Answer = picky
     with desk(answer) as coordinator:
         announced[0] = coordinator.address
-        liaison.scale(3)
-        liaison.report("worker-0", 7, -9)
-        until(lambda: liaison.settled, liaison)
+        client.scale(3)
+        client.report("worker-0", 7, -9)
+        until(lambda: client.settled, client)
         assert [type(m).__name__ for m in coordinator.heard if not hasattr(m, "json")][:2] == ["Scale", "Exited"]

@@ -1,4 +1,4 @@
-"""Roles that are forked from a process which has loaded torch: they are as those that were started."""
+"""Roles that are forked from a process that has loaded torch behave as roles that were started by a command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from typing import Any
 import psutil
 import pytest
 from tests.kit.real_runs import python
+from tests.kit.roles import run_in, worker
 
+from paceline.config.role_spec import RoleSpec, SharedSpec
 from paceline.engines.processes import Children, Exit, Line
 
 ABOUT = """
@@ -34,16 +36,19 @@ print(json.dumps({
 
 @pytest.fixture
 def children(tmp_path: Path) -> Iterator[Children]:
-    children = Children(tmp_path)
+    children = Children(run_in(tmp_path))
     yield children
     children.end()
 
 
-def born(children: Children, tmp_path: Path, name: str = "worker-0", **env: str) -> dict[str, Any]:
-    """Start a role, forked if that is how it comes, and return what it says of itself."""
+def started(children: Children, tmp_path: Path, **env: str) -> dict[str, Any]:
+    """Start a worker, forked if it can be, and return what it says of itself."""
     script = tmp_path / "about.py"
     script.write_text(ABOUT)
-    child = children.start(name, ["worker", name, str(script), "--more", "arguments"], env, cwd=tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in env.items():
+            patch.setenv(key, value)
+        child = children.start(worker(run_in(tmp_path), script, "--more", "arguments"), cwd=tmp_path)
     line = children.events.get(timeout=30.0)
     while not isinstance(children.events.get(timeout=30.0), Exit):
         pass
@@ -53,90 +58,91 @@ def born(children: Children, tmp_path: Path, name: str = "worker-0", **env: str)
     return said
 
 
-def nursery() -> psutil.Process:
+def fork_server() -> psutil.Process:
     (found,) = (p for p in psutil.Process().children() if "paceline.runtime.fork_server" in p.cmdline())
     return found
 
 
-def test_a_forked_role_is_as_one_that_was_started(children: Children, tmp_path: Path) -> None:
-    started = born(children, tmp_path, SAID="something")
+def test_a_forked_role_equals_a_started_one(children: Children, tmp_path: Path) -> None:
+    spawned = started(children, tmp_path, SAID="something")
     children.warm()
-    forked = born(children, tmp_path, SAID="something")
-    assert (started["warm"], forked["warm"]) == (False, True)
-    for said in (started, forked):
+    forked = started(children, tmp_path, SAID="something")
+    assert (spawned["warm"], forked["warm"]) == (False, True)
+    for said in (spawned, forked):
         assert said["parent"] == os.getpid()
         assert said["session"] == said["group"] == said["pid"]
     for what in ("words", "cwd", "argv", "said", "env", "stdin"):
-        assert forked[what] == started[what], what
-    assert forked["files"] <= started["files"], "files of the nursery came along"
+        assert forked[what] == spawned[what], what
+    assert forked["files"] <= spawned["files"], "files of the fork server are inherited"
 
 
 def test_a_forked_worker_need_not_load_what_an_optimizer_needs(children: Children, tmp_path: Path) -> None:
     children.warm()
-    children.start("server-0", ["server", "server-0", str(tmp_path / "nowhere"), "1"], {})  # it only needs torch
+    shared = SharedSpec(run=str(tmp_path / "nowhere"))
+    children.start(RoleSpec(role="server", name="server-0", start=1, shared=shared))  # it only needs torch
     while not isinstance(children.events.get(timeout=30.0), Exit):
         pass
-    threads = nursery().num_threads()
-    assert born(children, tmp_path)["trains"]
-    assert nursery().num_threads() == threads, "a thread would not come along"
+    threads = fork_server().num_threads()
+    assert started(children, tmp_path)["trains"]
+    assert fork_server().num_threads() == threads, "a fork would not have its threads"
 
 
 def test_forked_roles_do_not_draw_the_same_numbers(children: Children, tmp_path: Path) -> None:
     children.warm()
-    one, other = (born(children, tmp_path)["draws"] for _ in range(2))
+    one, other = (started(children, tmp_path)["draws"] for _ in range(2))
     assert one[0] != other[0]
     assert one[1] != other[1]
 
 
-def test_variables_that_libraries_read_when_they_are_loaded_are_heeded(children: Children, tmp_path: Path) -> None:
+def test_variables_that_libraries_read_when_they_load_take_effect(children: Children, tmp_path: Path) -> None:
     children.warm()
-    assert not born(children, tmp_path, OMP_NUM_THREADS="7")["warm"]
-    assert born(children, tmp_path, PACELINE_SEED="1")["warm"]
+    assert not started(children, tmp_path, OMP_NUM_THREADS="7")["warm"]
+    assert started(children, tmp_path, PACELINE_SEED="1")["warm"]
 
 
 def test_forking_can_be_forbidden(children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_FORK", "0")
     children.warm()
-    assert not born(children, tmp_path)["warm"]
+    assert not started(children, tmp_path)["warm"]
 
 
-def test_without_its_nursery_a_role_is_started(children: Children, tmp_path: Path) -> None:
+def test_without_its_fork_server_a_role_is_started(children: Children, tmp_path: Path) -> None:
     children.warm()
-    born(children, tmp_path)
-    nursery().kill()
-    assert not born(children, tmp_path)["warm"]
+    started(children, tmp_path)
+    fork_server().kill()
+    assert not started(children, tmp_path)["warm"]
 
 
-def test_roles_outlive_the_nursery(children: Children, tmp_path: Path) -> None:
+def test_roles_outlive_the_fork_server(children: Children, tmp_path: Path) -> None:
     children.warm()
     script = tmp_path / "waits.py"
     script.write_text("print('up', flush=True)\nimport time\ntime.sleep(1000)\n")
-    child = children.start("worker-0", ["worker", "worker-0", str(script)], {})
+    child = children.start(worker(run_in(tmp_path), script, name="worker-0"))
     assert children.events.get(timeout=30.0) == Line("worker-0", "up")
-    nursery().kill()
+    fork_server().kill()
     time.sleep(0.2)
     assert child.alive
     child.signal(signal.SIGKILL)
-    assert children.events.get(timeout=10.0) == Exit("worker-0", child.pid, -9)
+    assert children.events.get(timeout=10.0) == Exit("worker-0", 1, -9)
 
 
-def test_a_birth_that_fails_is_an_ordinary_start_that_fails(children: Children, tmp_path: Path) -> None:
+def test_a_fork_that_fails_is_a_start_that_fails(children: Children, tmp_path: Path) -> None:
     children.warm()
-    born(children, tmp_path)
+    started(children, tmp_path)
     began = time.monotonic()
     with pytest.raises(FileNotFoundError):
-        children.start("worker-0", ["worker", "worker-0", "x.py"], {}, cwd=tmp_path / "nowhere")
-    assert time.monotonic() - began < 10.0, "it is not waited for"
+        children.start(worker(run_in(tmp_path), Path("x.py")), cwd=tmp_path / "nowhere")
+    assert time.monotonic() - began < 10.0, "the engine does not wait"
     assert [p for p in psutil.Process().children() if p.status() == psutil.STATUS_ZOMBIE] == []
-    assert born(children, tmp_path)["warm"], "the nursery is well"
+    assert started(children, tmp_path)["warm"], "the fork server goes on"
 
 
-def test_a_role_that_is_killed_while_it_is_born_is_not_waited_for(
+def test_a_role_that_is_killed_while_it_is_forked_is_not_waited_for(
     children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     children.warm()
-    born(children, tmp_path)
-    parent = nursery()
+    started(children, tmp_path)
+    parent = fork_server()
     parent.suspend()  # so that there is time
     before = {p.pid for p in psutil.Process().children()}
 
@@ -153,95 +159,97 @@ def test_a_role_that_is_killed_while_it_is_born_is_not_waited_for(
     script = tmp_path / "waits.py"
     script.write_text("import time\nprint('up', flush=True)\ntime.sleep(1000)\n")
     began = time.monotonic()
-    children.start("worker-1", ["worker", "worker-1", str(script)], {})
+    children.start(worker(run_in(tmp_path), script, name="worker-1"))
     killer.join()
     assert time.monotonic() - began < 20.0
 
 
 KILLED = """
 import os, signal
-nursery, parent, ask = os.getpid(), os.getppid(), os.getppid
+fork_server, parent, ask = os.getpid(), os.getppid(), os.getppid
 def getppid():
     found = ask()
-    if os.getpid() != nursery and found == parent:
+    if os.getpid() != fork_server and found == parent:
         os.kill(os.getpid(), signal.SIGKILL)
     return found
 os.getppid = getppid
 """
-"""In a nursery: whoever is forked ends once it is adopted."""
+"""In a fork server: every forked role ends once the engine has inherited it."""
 
 HALF = """
 import os, time
-nursery, fork = os.getpid(), os.fork
+fork_server, fork = os.getpid(), os.fork
 def half():
     child = fork()
-    if child != 0 and os.getpid() != nursery:
+    if child != 0 and os.getpid() != fork_server:
         time.sleep(1000)
     return child
 os.fork = half
 """
-"""In a nursery: who is to leave its child behind does not."""
+"""In a fork server: the process between server and role does not end."""
 
 
 @pytest.mark.parametrize("fault", [KILLED, HALF], ids=["killed", "half"])
-def test_a_role_that_ends_before_it_has_said_a_word_is_waited_for(
+def test_a_role_that_ends_before_it_answers_is_reaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(fault)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setattr("paceline.engines.fork_client._PATIENCE_S", 5.0)  # so long until it has loaded torch
-    children = Children(tmp_path)
+    monkeypatch.setattr("paceline.engines.fork_client._PATIENCE_S", 5.0)  # enough to load torch
+    children = Children(run_in(tmp_path))
     children.warm()
     try:
-        assert not born(children, tmp_path)["warm"], "it is started instead"
+        assert not started(children, tmp_path)["warm"], "it is started instead"
         assert [p for p in psutil.Process().children() if "runtime.fork_server" not in " ".join(p.cmdline())] == []
     finally:
         children.end()
 
 
-def test_a_role_that_is_being_born_when_the_engine_is_interrupted_ends(
+def test_a_role_that_is_being_forked_when_the_engine_is_interrupted_ends(
     children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     children.warm()
-    born(children, tmp_path)
+    started(children, tmp_path)
     script = tmp_path / "waits.py"
     script.write_text("import time\ntime.sleep(1000)\n")
 
     def interrupt(*_: object) -> None:
         monkeypatch.undo()
-        time.sleep(0.5)  # it is born meanwhile
+        time.sleep(0.5)  # it is forked meanwhile
         raise KeyboardInterrupt
 
     monkeypatch.setattr("select.select", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        children.start("worker-1", ["worker", "worker-1", str(script)], {})
+        children.start(worker(run_in(tmp_path), script, name="worker-1"))
     assert psutil.Process().children() == []
 
 
 def test_an_environment_need_not_be_text(children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environb, b"LATIN", b"caf\xe9")
     children.warm()
-    assert born(children, tmp_path)["warm"]
+    assert started(children, tmp_path)["warm"]
 
 
 def test_two_engines_in_one_process(children: Children, tmp_path: Path) -> None:
-    other = Children(tmp_path)
+    other = Children(run_in(tmp_path))
     children.warm()
     other.warm()
     other.end()
-    assert born(children, tmp_path)["warm"]
+    assert started(children, tmp_path)["warm"]
 
 
-def test_nobody_outlives_an_engine_that_is_killed(tmp_path: Path) -> None:
+def test_no_process_outlives_an_engine_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "waits.py"
     script.write_text("import os, time\nprint('up', flush=True)\ntime.sleep(1000)\n")
     engine = (
         "import os, pathlib, signal\n"
         "import psutil\n"
+        "from tests.kit.roles import run_in, worker\n"
         "from paceline.engines.processes import Children\n"
-        f"children = Children(pathlib.Path({str(tmp_path)!r}))\n"
+        f"run = run_in(pathlib.Path({str(tmp_path)!r}))\n"
+        "children = Children(run)\n"
         "children.warm()\n"
-        f"children.start('worker-0', ['worker', 'worker-0', {str(script)!r}], {{}})\n"
+        f"children.start(worker(run, pathlib.Path({str(script)!r})))\n"
         "assert children.events.get(timeout=30).text == 'up'\n"
         "print(*(p.pid for p in psutil.Process().children()), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -249,7 +257,7 @@ def test_nobody_outlives_an_engine_that_is_killed(tmp_path: Path) -> None:
     ended = python("-c", engine, cwd=tmp_path, timeout_s=60)
     assert ended.code == -signal.SIGKILL
     pids = [int(word) for word in ended.out.split()]
-    assert len(pids) == 2, "a nursery and a role"
+    assert len(pids) == 2, "a fork server and a role"
     deadline = time.monotonic() + 5.0
     while (left := [p for p in pids if psutil.pid_exists(p)]) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -11,6 +11,7 @@ import pytest
 from paceline.engines.plan import RunPlan, parse_every
 from paceline.engines.resume import resumed
 from paceline.errors import UsageError
+from paceline.runtime.roles import WORKER
 from paceline.runtime.rundir import RunDir
 
 
@@ -79,23 +80,29 @@ def test_kept_in_the_run_directory(script: Path, tmp_path: Path, monkeypatch: py
     )  # fmt: skip
     assert RunDir(run).checkpoints == str(tmp_path / "kept")
     assert RunPlan.of(run, workers=1, keep=9).workers == 1
-    env = again.worker_env("worker-j1")
-    assert env == {
+    spec = again.role_spec("worker-j1", 3)
+    assert (spec.role, spec.name, spec.start, spec.shared.checkpoints) == (
+        "worker",
+        "worker-j1",
+        3,
+        str(tmp_path / "kept"),
+    )
+    assert WORKER.environment(spec) == {
         "PACELINE_RUN": str(run), "PACELINE_NAME": "worker-j1", "PACELINE_THREADS": "2", "PACELINE_MODE": "ssp:2",
         "PACELINE_SLOTS": "5", "PACELINE_SEED": "11", "PACELINE_LOCAL_WORKERS": "3",
     }  # fmt: skip
 
 
-def test_who_is_traced(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every role of the run and whoever joins it, but no run that goes on from it without the option."""
+def test_which_processes_are_traced(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every role and every joiner of the run, but not a resumed run without the option."""
     run = RunDir.create(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
-    assert "PACELINE_TRACE" not in RunPlan(script=script, run=run.path).role_env("server-0")
+    assert RunPlan(script=script, run=run.path).role_spec("server-0", 1).shared.trace is None
     plan = RunPlan(script=script, run=Path("run"), trace=Path("new/t.json"))
-    assert plan.role_env("server-0") == {"PACELINE_NAME": "server-0", "PACELINE_TRACE": str(run.trace)}
+    assert plan.role_spec("server-0", 1).shared.trace == str(run.trace)
     plan.save()
     assert RunPlan.of(run.path).trace == tmp_path / "new" / "t.json"
-    assert RunPlan.of(run.path).worker_env("worker-j1")["PACELINE_TRACE"] == str(run.trace)
+    assert WORKER.environment(RunPlan.of(run.path).role_spec("worker-j1", 1))["PACELINE_TRACE"] == str(run.trace)
     assert resumed(run.path, {}).trace is None
     assert resumed(run.path, {"trace": Path("t.json")}).trace == Path("t.json")
 

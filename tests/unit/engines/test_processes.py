@@ -9,13 +9,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.kit.roles import run_in, worker
 
 from paceline.engines.processes import Child, Children, Exit, Line
+from paceline.runtime.roles import WORKER
 
 
 @pytest.fixture(params=["started", "forked"])
 def children(request: pytest.FixtureRequest, tmp_path: Path) -> Children:
-    found = Children(tmp_path)
+    found = Children(run_in(tmp_path))
     if request.param == "forked":
         found.warm()
     return found
@@ -24,7 +26,8 @@ def children(request: pytest.FixtureRequest, tmp_path: Path) -> Children:
 def start(children: Children, tmp_path: Path, source: str, name: str = "worker-0") -> Child:
     script = tmp_path / f"{name}.py"
     script.write_text(source)
-    return children.start(name, ["worker", name, str(script)], {}, cwd=tmp_path)
+    start = 1 + (children.children[name].start if name in children.children else 0)
+    return children.start(worker(run_in(tmp_path), script, name=name, start=start), cwd=tmp_path)
 
 
 def events(children: Children, until: type[Line | Exit] = Exit) -> list[Line | Exit]:
@@ -38,20 +41,20 @@ def test_lines_then_the_end(children: Children, tmp_path: Path) -> None:
     child = start(children, tmp_path, "import os; print('one\\ntwo'); print(os.getcwd()); raise SystemExit(3)")
     *lines, end = events(children)
     assert lines[:3] == [Line("worker-0", "one"), Line("worker-0", "two"), Line("worker-0", str(tmp_path))]
-    assert end == Exit("worker-0", child.pid, 1), "an exit code of the script is a failure of the worker"
-    assert (tmp_path / "worker-0.log").read_text().startswith("one\ntwo\n")
+    assert end == Exit("worker-0", 1, 1), "an exit code of the script is a failure of the worker"
+    assert (tmp_path / "logs" / "worker-0.log").read_text().startswith("one\ntwo\n")
     assert not child.alive
     children.end()
 
 
 def test_a_name_may_be_started_again_and_its_log_goes_on(children: Children, tmp_path: Path) -> None:
     first = start(children, tmp_path, "import os, signal; print('first'); os.kill(os.getpid(), signal.SIGKILL)")
-    assert events(children)[-1] == Exit("worker-0", first.pid, -9)
+    assert events(children)[-1] == Exit("worker-0", 1, -9)
     second = start(children, tmp_path, "print('second')")
     assert second.pid != first.pid
-    events(children)
+    assert events(children)[-1] == Exit("worker-0", 2, 1), "a worker that never joins has failed"
     assert [c.name for c in children.children.values()] == ["worker-0"]
-    text = (tmp_path / "worker-0.log").read_text()
+    text = (tmp_path / "logs" / "worker-0.log").read_text()
     assert text.index("first") < text.index("second")
     children.end()
 
@@ -88,7 +91,7 @@ def test_end_at_once(children: Children, tmp_path: Path) -> None:
     child = start(children, tmp_path, stubborn)
     events(children, Line)
     began = time.monotonic()
-    children.end(patience_s=5.0, at_once="worker-")
+    children.end(patience_s=5.0, at_once=lambda role: role is WORKER)
     assert time.monotonic() - began < 2.0
     assert not child.alive
 
@@ -97,11 +100,11 @@ def test_defaults_go_under_the_environment(children: Children, tmp_path: Path, m
     monkeypatch.setenv("PACELINE_TIMEOUT_S", "5")
     script = tmp_path / "show.py"
     script.write_text(
-        "import os; print(os.environ['PACELINE_TIMEOUT_S'], os.environ['PACELINE_CACHE'], os.environ['X'])"
+        "import os; print(os.environ['PACELINE_TIMEOUT_S'], os.environ['PACELINE_CACHE'], os.environ['PACELINE_NAME'])"
     )
     defaults = {"PACELINE_TIMEOUT_S": "7", "PACELINE_CACHE": "/c"}
-    children.start("worker-0", ["worker", "worker-0", str(script)], {"X": "x"}, defaults=defaults)
-    assert events(children, Line) == [Line("worker-0", "5 /c x")]
+    children.start(worker(run_in(tmp_path), script), defaults=defaults)
+    assert events(children, Line) == [Line("worker-0", "5 /c worker-0")]
     events(children)
     children.end()
 

@@ -1,4 +1,4 @@
-"""Who is started again, and when it is enough."""
+"""Which processes are started again, and how often."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ KILLED = -9
 
 
 class Clock:
-    """Lives one after the other, of one name."""
+    """Processes of one name, one after the other."""
 
     def __init__(self, limit: int = 5, name: str = "worker-0") -> None:
         self.policy = RestartPolicy(limit)
         self.name = name
         self.now = 100.0
-        self.pid = 1000
+        self.start = 0
 
     def life(self, code: int = KILLED, *, seconds: float = 1.0, useful: bool = False) -> Decision:
-        self.pid += 1
-        self.policy.started(self.name, self.pid, self.now)
+        self.start += 1
+        self.policy.started(self.name, self.start, self.now)
         if useful:
-            self.policy.saw({self.pid}, 0, 7)
-            self.policy.saw({self.pid}, 0, 8)
+            self.policy.saw({(self.name, self.start)}, 0, 7)
+            self.policy.saw({(self.name, self.start)}, 0, 8)
         self.now += seconds
         return self.policy.ended(self.name, code, self.now)
 
@@ -111,8 +111,8 @@ def test_taking_part_needs_a_commit_in_the_same_incarnation() -> None:
 
     def dies(*seen: tuple[set[int], int, int]) -> float:
         policy.started("server-0", 5, 0.0)
-        for pids, incarnation, version in seen:
-            policy.saw(pids, incarnation, version)
+        for starts, incarnation, version in seen:
+            policy.saw({("server-0", start) for start in starts} | {("server-1", 5)}, incarnation, version)
         decision = policy.ended("server-0", KILLED, 1.0)
         assert isinstance(decision, Again)
         return decision.after_s

@@ -1,57 +1,57 @@
-"""Who works."""
+"""Which workers a run has."""
 
 from __future__ import annotations
 
-from paceline.engines.workers import Crew
+from paceline.engines.workers import Workers
 from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT
 
 
-def crew_of(size: int) -> Crew:
-    crew = Crew(size)
+def workers_of(size: int) -> Workers:
+    workers = Workers(size)
     for _ in range(size):
-        crew.hire()
-    return crew
+        workers.add()
+    return workers
 
 
 def test_more_workers_get_new_names() -> None:
-    crew = crew_of(2)
-    assert crew.adjust(4) == (2, [])
-    assert [crew.hire(), crew.hire()] == ["worker-2", "worker-3"]
-    assert crew.target == 4
+    workers = workers_of(2)
+    assert workers.adjust(4) == (2, [])
+    assert [workers.add(), workers.add()] == ["worker-2", "worker-3"]
+    assert workers.target == 4
 
 
 def test_fewer_workers_the_newest_leave_first() -> None:
-    crew = crew_of(4)
-    assert crew.adjust(2) == (0, ["worker-3", "worker-2"])
-    assert crew.active == ["worker-0", "worker-1"]
-    assert crew.leaving == {"worker-2", "worker-3"}
-    assert crew.adjust(3) == (1, [])
-    assert crew.hire() == "worker-4", "those who leave are not called back"
+    workers = workers_of(4)
+    assert workers.adjust(2) == (0, ["worker-3", "worker-2"])
+    assert workers.active == ["worker-0", "worker-1"]
+    assert workers.leaving == {"worker-2", "worker-3"}
+    assert workers.adjust(3) == (1, [])
+    assert workers.add() == "worker-4", "a leaving worker is not called back"
 
 
 def test_gone_when_the_last_has_ended() -> None:
-    crew = crew_of(2)
-    crew.adjust(1)
-    crew.ended("worker-0", -9)
-    assert not crew.gone, "worker-1 is still handing back"
-    crew.ended("worker-1", EXIT_LEFT)
-    assert crew.gone
-    assert not crew.done
+    workers = workers_of(2)
+    workers.adjust(1)
+    workers.ended("worker-0", -9)
+    assert not workers.gone, "worker-1 is still handing back"
+    workers.ended("worker-1", EXIT_LEFT)
+    assert workers.gone
+    assert not workers.done
 
 
-def test_nobody_waits_for_a_leaver_once_the_work_is_done() -> None:
-    crew = crew_of(2)
-    crew.adjust(1)
-    crew.ended("worker-0", EXIT_DONE)
-    assert crew.gone
-    assert crew.done
+def test_a_leaving_worker_does_not_count_once_the_work_is_done() -> None:
+    workers = workers_of(2)
+    workers.adjust(1)
+    workers.ended("worker-0", EXIT_DONE)
+    assert workers.gone
+    assert workers.done
 
 
-def test_starting_over_calls_back_those_who_had_ended_well() -> None:
-    crew = crew_of(3)
-    crew.ended("worker-0", EXIT_DONE)
-    crew.ended("worker-1", -9)
-    crew.ended("worker-2", EXIT_DONE)
-    assert crew.start_over() == ["worker-0", "worker-2"]
-    assert not crew.gone
-    assert not crew.done
+def test_starting_over_names_the_workers_that_ended_well() -> None:
+    workers = workers_of(3)
+    workers.ended("worker-0", EXIT_DONE)
+    workers.ended("worker-1", -9)
+    workers.ended("worker-2", EXIT_DONE)
+    assert workers.start_over() == ["worker-0", "worker-2"]
+    assert not workers.gone
+    assert not workers.done

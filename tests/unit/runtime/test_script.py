@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests.kit.roles import command, run_in, worker
 
 from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
 from paceline.runtime.rundir import RunDir
@@ -25,20 +24,15 @@ finally:
 """
 
 
-def start(tmp_path: Path, source: str, **env: str) -> subprocess.Popen[str]:
+def start(tmp_path: Path, source: str, timeout_s: float = 30.0) -> subprocess.Popen[str]:
     script = tmp_path / "script.py"
     script.write_text(source)
-    command = [
-        sys.executable,
-        "-m",
-        "paceline.runtime.role_process",
-        str(os.getpid()),
-        "worker",
-        "worker-0",
-        str(script),
-    ]
+    run = run_in(tmp_path / "run")
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **env}
+        command(run, worker(run, script, timeout_s=timeout_s)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
@@ -104,7 +98,7 @@ def test_a_worker_without_a_coordinator_is_lost_by_name(announced: bool, tmp_pat
     if announced:
         run.announce("tcp://127.0.0.1:9", 1)
     began = time.monotonic()
-    process = start(tmp_path, "import paceline; paceline.join()", PACELINE_RUN=str(run.path), PACELINE_TIMEOUT_S="0.5")
+    process = start(tmp_path, "import paceline; paceline.join()", timeout_s=0.5)
     out, _ = process.communicate(timeout=30)
     assert process.returncode == EXIT_LOST, out
     assert (

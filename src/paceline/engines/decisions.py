@@ -1,0 +1,162 @@
+"""Decides what a launcher does: which processes to start, start again or end, and whether the run goes on.
+
+Pure: it touches no process, no clock and no screen. The supervisor feeds it ends and statuses, and carries out the
+actions that it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from paceline.engines.actions import Action, End, KeepSize, Lost, Outcome, Rescale, Start, Tell, Terminate
+from paceline.engines.announcements import not_restarted, restarted, retired, wanted
+from paceline.engines.hang_detection import taking_part
+from paceline.engines.restart_policy import Again, Decision, GiveUp, RestartPolicy, Stay
+from paceline.engines.servers import Servers
+from paceline.engines.workers import Workers
+from paceline.messages.status import Status
+from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
+from paceline.runtime.roles import COORDINATOR, SERVER, WORKER, Role, role_of
+
+
+class Decisions:
+    """One run of `workers` and `servers` in the directory `run`. A run that is `resumed` keeps the launcher's size."""
+
+    def __init__(self, workers: int, servers: int, replicas: int, limit: int, run: Path, *, resumed: bool) -> None:
+        self.workers = Workers(workers)
+        self.servers = Servers(servers)
+        self._replicas = replicas
+        self._policy = RestartPolicy(limit)
+        self._run = run
+        self._size_told = not resumed
+        self._due: dict[str, float] = {}
+
+    # ------------------------------------------------------------ starts
+
+    def first(self) -> Iterator[str]:
+        """The names of the processes that begin the run, in the order of their starts."""
+        yield COORDINATOR.process_name(0)
+        for _ in range(self.servers.target):
+            yield self.servers.add()
+        for _ in range(self.workers.target):
+            yield self.workers.add()
+
+    def started(self, name: str, start: int, now: float) -> None:
+        """Start number `start` of `name` was made."""
+        self._policy.started(name, start, now)
+
+    @property
+    def waiting(self) -> bool:
+        """A process waits for the end of its pause before it is started again."""
+        return bool(self._due)
+
+    def due(self, now: float) -> list[str]:
+        """The names whose pause is over."""
+        found = [name for name, at in self._due.items() if at <= now]
+        for name in found:
+            del self._due[name]
+        return found
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """Deaths that were followed by another start, by role."""
+        return self._policy.restarts
+
+    # ------------------------------------------------------------ a new status
+
+    def saw(self, status: Status, *, resizable: bool) -> Iterator[Action]:
+        """What a new status asks for. Without `resizable` the number of processes stays."""
+        self._policy.saw(taking_part(status), status.incarnation, status.version)
+        workers, servers = status.wanted_workers, status.wanted_servers
+        if workers is None or servers is None or not resizable:
+            return
+        if not self._size_told:
+            # The command line of a resumed run goes over what was wanted before.
+            self._size_told = True
+            if (workers, servers) != (self.workers.target, self.servers.target):
+                yield Rescale(self.workers.target, self.servers.target)
+            return
+        if (workers, servers) != (self.workers.target, self.servers.target):
+            yield KeepSize(workers, servers)
+        yield from self._resize_servers(servers, status)
+        yield from self._resize_workers(workers)
+
+    def _resize_servers(self, number: int, status: Status) -> Iterator[Action]:
+        yield from wanted(SERVER, number, self.servers.target)
+        missing, emptied = self.servers.adjust(number, status.draining, status.drained)
+        for _ in range(missing):
+            yield Start(self.servers.add())
+        for name in emptied:
+            if self._due.pop(name, None) is not None:
+                self.servers.ended(name)
+            else:
+                yield Terminate(name)
+
+    def _resize_workers(self, number: int) -> Iterator[Action]:
+        if number == self.workers.target:
+            return
+        yield from wanted(WORKER, number, self.workers.target)
+        missing, surplus = self.workers.adjust(number)
+        for _ in range(missing):
+            yield Start(self.workers.add())
+        for name in surplus:
+            if self._due.pop(name, None) is not None:
+                self.workers.ended(name, EXIT_LEFT)
+            else:
+                yield Terminate(name)
+
+    # ------------------------------------------------------------ ends
+
+    def expected(self, name: str, code: int) -> Tell | None:
+        """The note for a server that ended because it had to leave; None for any other end."""
+        if role_of(name) is not SERVER or not (why := self.servers.ended(name)):
+            return None
+        return Tell(f"{name} {why}", warning=code != EXIT_DONE)
+
+    def needs_status(self, role: Role, code: int) -> bool:
+        """Whether `exited` must be given a new status: the job may have failed, or be complete."""
+        if code == EXIT_SCRIPT:
+            return True
+        return (role is SERVER and code == EXIT_DONE) or (role is WORKER and self.workers.done)
+
+    def exited(self, name: str, code: int, now: float, status: Status) -> Iterator[Action]:
+        """A process ended that did not have to."""
+        role, decision = role_of(name), self._policy.ended(name, code, now)
+        if role is WORKER and not isinstance(decision, Stay) and not self._comes_back(name, status):
+            decision = Stay()
+        if isinstance(decision, Again) and status.failure is None:
+            self._due[name] = now + decision.after_s
+            yield restarted(name, code, decision)
+        elif role is WORKER:
+            yield from self._retire(name, code, decision, status)
+        elif status.failure is None:
+            yield Lost(name, code, not_restarted(name, code, decision, self._policy.limit))
+
+    def lost(self, lost: Lost) -> Iterator[Action]:
+        """The run goes on without a process that is not started again, or ends."""
+        if role_of(lost.name) is SERVER and self.servers.can_do_without(self._replicas):
+            self.servers.give_up(lost.name)
+            yield Rescale(self.workers.target, self.servers.target)
+            yield Tell(f"{lost.reason}: the run goes on with {self.servers.target} servers", warning=True)
+            return
+        advice = f"see logs/{lost.name}.log; `paceline run --resume {self._run}` goes on"
+        yield End(Outcome(EXIT_LOST, lost.reason, advice=advice, tail_of=lost.name if lost.code > 0 else ""))
+
+    def _comes_back(self, name: str, status: Status) -> bool:
+        """Whether a worker may be started again at all."""
+        return name not in self.workers.leaving and not (self.workers.done and not status.unfinished)
+
+    def _retire(self, name: str, code: int, decision: Decision, status: Status) -> Iterator[Action]:
+        """A worker has ended for good."""
+        leaving = name in self.workers.leaving
+        self.workers.ended(name, code)
+        if code == EXIT_SCRIPT and status.failure is None:
+            # A worker that had joined has told the coordinator, and the status has its failure.
+            advice = f"the script's output is in logs/{name}.log"
+            yield End(Outcome(EXIT_SCRIPT, f"{name} failed", advice=advice, tail_of=name))
+            return
+        yield from retired(name, code, decision, self._policy.limit)
+        if ((code == EXIT_LEFT and not leaving) or isinstance(decision, GiveUp)) and self.workers.give_up():
+            # Fewer are wanted from now on, so that `paceline scale` can ask for more.
+            yield Rescale(self.workers.target)

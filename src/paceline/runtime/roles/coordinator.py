@@ -1,0 +1,78 @@
+"""The coordinator's process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from paceline.checkpoint.storage import open_storage
+from paceline.config.dials import ClusterSpec
+from paceline.config.role_spec import RoleSpec
+from paceline.errors import TransportError
+from paceline.runtime.addresses import own_address
+from paceline.runtime.roles.base import HangRule, Launch, Role
+from paceline.runtime.rundir import RunDir
+from paceline.runtime.service_loop import node_id, serve
+from paceline.transport.zmq.port import ZmqPort
+
+
+class CoordinatorRole(Role):
+    """One light process. It answers the engine, so the engine sees that it hangs, and nobody reports its end."""
+
+    name = "coordinator"
+    single = True
+    light = True
+    hang_rule = HangRule.ENGINE
+    reported = False
+
+    def settings(self, launch: Launch) -> ClusterSpec:
+        """The dials of the run."""
+        return launch.cluster
+
+    def environment(self, spec: RoleSpec) -> Mapping[str, str]:
+        """Libraries start no threads in it."""
+        return {"OMP_NUM_THREADS": "1"}
+
+    def run(self, spec: RoleSpec) -> int:
+        """Serve until told to end, at the address of the previous coordinator if it is free."""
+        from paceline.coordinator.service import CoordinatorService
+        from paceline.coordinator.store import LogStore
+
+        run = RunDir(Path(spec.shared.run))
+        log = LogStore(run.log_file)
+        port = _listen(run, spec)
+        try:
+            storage = open_storage(spec.shared.checkpoints)
+            cluster, label = spec.read(ClusterSpec), spec.shared.label
+            service = CoordinatorService(port, cluster, log, run=label, storage=storage, start=spec.start)
+            try:
+                assert port.address is not None
+                run.announce(port.address, log.generation)
+                serve(service, port)
+                _flush(port)
+            finally:
+                service.close()
+        finally:
+            port.close()
+            log.close()
+        return 0
+
+
+def _listen(run: RunDir, spec: RoleSpec) -> ZmqPort:
+    """A port at the announced address, which every role knows, or at another one, which every role will look up."""
+    node, token, known = node_id(spec.name, spec.start), run.token(), run.coordinator()
+    address, local = own_address(spec.shared.host), spec.shared.local
+    if known is not None:
+        with suppress(TransportError, ValueError):
+            return ZmqPort(node, token, listen=address, port=urlsplit(known).port or 0, local=local)
+    return ZmqPort(node, token, listen=address, local=local)
+
+
+def _flush(port: ZmqPort) -> None:
+    """Give the last replies a moment to leave."""
+    deadline = time.monotonic() + 0.1
+    while time.monotonic() < deadline and port.recv(0.01) is not None:
+        pass

@@ -1,0 +1,56 @@
+"""A server's process."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from paceline.checkpoint.storage import open_storage
+from paceline.clients.heartbeat import Heartbeat
+from paceline.clients.redial import Redial
+from paceline.config.role_spec import RoleSpec, ServerSpec
+from paceline.messages import Register
+from paceline.runtime.addresses import own_address
+from paceline.runtime.roles.base import Launch, Role
+from paceline.runtime.rundir import RunDir
+from paceline.runtime.service_loop import node_id, serve
+from paceline.transport.zmq.port import ZmqPort
+
+_WAIT_S = 60.0
+_BEAT_S = 0.5
+
+
+class ServerRole(Role):
+    """Holds blocks. The coordinator sees that one hangs; one that ends by itself has died."""
+
+    name = "server"
+
+    def settings(self, launch: Launch) -> ServerSpec:
+        """How many threads it has."""
+        return launch.server
+
+    def run(self, spec: RoleSpec) -> int:
+        """Serve blocks until told to end."""
+        import torch
+
+        from paceline.server.service import ServerService
+
+        torch.set_num_threads(1)
+        run, shared = RunDir(Path(spec.shared.run)), spec.shared
+        node, token = node_id(spec.name, spec.start), run.token()
+        port = ZmqPort(node, token, listen=own_address(shared.host), local=shared.local)
+        beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token, local=shared.local), run.coordinator, node, _BEAT_S)
+        try:
+            intro = Register(1, self.name, spec.name, spec.start, socket.gethostname(), port.address)
+            threads = spec.read(ServerSpec).threads
+            service = ServerService(port, intro, storage=open_storage(shared.checkpoints), threads=threads)
+            run.wait_for_coordinator(_WAIT_S)
+            beat.start()
+            try:
+                serve(service, port, Redial(port, run.coordinator))
+            finally:
+                service.close()
+        finally:
+            beat.close()
+            port.close()
+        return 0

@@ -1,0 +1,43 @@
+"""A worker's process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paceline.config import load
+from paceline.config.role_spec import RoleSpec, WorkerSpec
+from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_LOST
+from paceline.runtime.roles.base import HangRule, Launch, Role
+
+
+class WorkerRole(Role):
+    """Runs the user's script, which may compute for any time and end as it likes.
+
+    Only a worker that lost the run has died; one whose loop was rewound asks for another start of its script.
+    """
+
+    name = "worker"
+    scripted = True
+    hang_rule = HangRule.NEVER
+    deaths = frozenset({EXIT_LOST})
+    restarts_itself = frozenset({EXIT_AGAIN})
+
+    def settings(self, launch: Launch) -> WorkerSpec:
+        """The script, and what goes over the arguments of `join`."""
+        return launch.worker
+
+    def environment(self, spec: RoleSpec) -> Mapping[str, str]:
+        """What the script may read of its place in the run.
+
+        RANK and WORLD_SIZE are not set: other libraries would start DDP.
+        """
+        return load.script_env(spec, spec.read(WorkerSpec))
+
+    def run(self, spec: RoleSpec) -> int:
+        """Run the script; `join` finds its place in the run by `spec`."""
+        from paceline.runtime import current_job
+        from paceline.runtime.script import run_script
+
+        worker = spec.read(WorkerSpec)
+        current_job.assign(spec, worker)
+        return run_script(worker.script, list(worker.arguments))

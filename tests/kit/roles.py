@@ -1,0 +1,36 @@
+"""Configurations of roles, as an engine makes them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paceline.config.load import worker_spec
+from paceline.config.role_spec import RoleSpec, SharedSpec, encode_role_spec
+from paceline.runtime.rundir import RunDir
+
+
+def run_in(folder: Path) -> RunDir:
+    """A directory for logs and configurations; it has no token."""
+    run = RunDir(folder)
+    run.logs.mkdir(parents=True, exist_ok=True)
+    return run
+
+
+def worker(
+    run: RunDir, script: Path, *arguments: str, name: str = "worker-0", start: int = 1, **values: Any
+) -> RoleSpec:
+    """A worker that runs `script`; what `values` does not say is as in the environment."""
+    told = msgspec.structs.replace(worker_spec(), script=str(script), arguments=arguments, **values)
+    settings = msgspec.Raw(msgspec.json.encode(told))
+    return RoleSpec(role="worker", name=name, start=start, shared=SharedSpec(run=str(run.path)), settings=settings)
+
+
+def command(run: RunDir, spec: RoleSpec) -> list[str]:
+    """The command line of a role's process, as a child of this one."""
+    file = run.write_role(spec.name, spec.start, encode_role_spec(spec))
+    return [sys.executable, "-m", "paceline.runtime.role_process", str(os.getpid()), spec.name, str(file)]
