@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from paceline.config.load import worker_spec
-from paceline.config.role_spec import RoleSpec, SharedSpec, encode_role_spec
+from paceline.config.role_spec import RoleSpec, SharedSpec
 from paceline.runtime.rundir import RunDir
+from paceline.runtime.starts import hand_over
 
 
 def run_in(folder: Path) -> RunDir:
@@ -32,5 +33,5 @@ def worker(
 
 def command(run: RunDir, spec: RoleSpec) -> list[str]:
     """The command line of a role's process, as a child of this one."""
-    file = run.write_role(spec.name, spec.start, encode_role_spec(spec))
+    file = hand_over(run, spec)
     return [sys.executable, "-m", "paceline.runtime.role_process", str(os.getpid()), spec.name, str(file)]

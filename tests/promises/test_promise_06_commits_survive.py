@@ -269,6 +269,6 @@ def test_a_server_lost_after_the_workers_ended_makes_them_start_again(tmp_path: 
         ended = running.wait()
     summary = summary_of(ended, tmp_path)
     assert summary["rewinds"] == 1
-    assert "server-0 is lost (signal 9): the job begins anew" in ended.out
+    assert "server-0 is lost (signal 9): the job begins again" in ended.out
     assert "a server was lost at the very end: the workers start their scripts again" in ended.out
     assert len(ended.results()) == 4

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import IO
 
 from paceline.config.load import child_env, forking, via
-from paceline.config.role_spec import RoleSpec, encode_role_spec
+from paceline.config.role_spec import RoleSpec
 from paceline.engines.fork_client import ForkClient, reap_group
 from paceline.runtime.roles import Role, role_named
 from paceline.runtime.rundir import RunDir
+from paceline.runtime.starts import hand_over
 
 _MAX_WAITING = 2000
 
@@ -99,7 +100,7 @@ class Children:
         """
         role, name = role_named(spec.role), spec.name
         env = child_env({"PYTHONUNBUFFERED": "1", **role.environment(spec)}, defaults)
-        file = self._run.write_role(name, spec.start, encode_role_spec(spec))
+        file = hand_over(self._run, spec)
         words = (str(os.getpid()), name, str(file))
         before = via(name)
         with contextlib.ExitStack() as undo:

@@ -122,15 +122,6 @@ class RunDir:
             return None
         return end if isinstance(end, dict) else None
 
-    def write_role(self, name: str, start: int, spec: bytes) -> Path:
-        """Hand over the configuration of a start; those of earlier starts of `name` are removed."""
-        self.roles.mkdir(exist_ok=True)
-        for old in self.roles.glob(f"{name}.*.json"):
-            old.unlink(missing_ok=True)
-        file = self.roles.absolute() / f"{name}.{start}.json"
-        replace_file(file, spec.decode())
-        return file
-
     @contextmanager
     def launching(self) -> Iterator[None]:
         """Be the only launcher of this run on this machine, for as long as the block lasts.

@@ -1,11 +1,13 @@
-"""The numbers of starts: each start of a name in a run gets the next one, whichever process starts it."""
+"""Starts of processes: each start of a name in a run has a number, and its configuration is in the run directory."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+from pathlib import Path
 
+from paceline.config.role_spec import RoleSpec, encode_role_spec
 from paceline.runtime.rundir import RunDir, replace_file
 
 
@@ -24,3 +26,13 @@ def next_start(run: RunDir, name: str) -> int:
         return counters[name]
     finally:
         os.close(lock)
+
+
+def hand_over(run: RunDir, spec: RoleSpec) -> Path:
+    """Write the configuration of a start, for its process to read; those of earlier starts of the name are removed."""
+    run.roles.mkdir(exist_ok=True)
+    for old in run.roles.glob(f"{spec.name}.*.json"):
+        old.unlink(missing_ok=True)
+    file = run.roles.absolute() / f"{spec.name}.{spec.start}.json"
+    replace_file(file, encode_role_spec(spec).decode())
+    return file
