@@ -1,4 +1,14 @@
-"""Rule 1, commit."""
+"""Rule 1, commit: blocks and backups apply the commits of the log in its one order.
+
+A server reports *ready* when a block and its in-sync backups have what the next version needs. When every block is
+ready the coordinator writes the commit and then announces it. A pull in lock-step names exactly one version.
+
+Upheld by:
+- `core.coordinator.gate.Gate.passed`: a commit waits for every server and every slot
+- `core.server.step_sums.StepSums.replicated`: a primary is ready when its backups have the sum
+- `core.server.dispatch.ServerCore._commit`: commits are applied in the order of the log, once
+- `core.server.pulls.Pulls.pull` and `core.worker.server_requests.ServerRequests.receive`: no mixed reads
+"""
 
 from __future__ import annotations
 

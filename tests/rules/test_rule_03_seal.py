@@ -1,4 +1,12 @@
-"""Rule 3, seal."""
+"""Rule 3, seal: pushes are provisional until `optimizer.step()` seals the slot.
+
+The seal names the revision of every block; the sealed revision counts. A sealed buffer belongs to its readers until
+they release it or are declared lost. The buffers themselves are tested in tests/unit/worker/test_pushes.py.
+
+Upheld by:
+- `core.server.step_sums.Attempt.whole`: an attempt counts when every sealed revision is there
+- `core.worker.server_requests.ServerRequests.unacked`: a payload is kept until its push is answered
+"""
 
 from __future__ import annotations
 

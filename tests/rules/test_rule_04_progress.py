@@ -1,4 +1,14 @@
-"""Rule 4, progress."""
+"""Rule 4, progress: every slot is computed in the end, with bounded memory, or the job fails and names its samples.
+
+An empty turn seals the slot with weight 0. A slot that loses too many holders in a row fails the job. Slots are leased
+only within `hold` slots of the lowest one not yet summed, and a replacement can always enter.
+
+Upheld by:
+- `core.coordinator.leases.LeaseBook.grant`: the hold
+- `core.coordinator.leases.LeaseBook.revoke`: counts lost holders
+- `core.coordinator.leases.LeaseBook.take_back`: a lease that can only wait makes room for an unleased slot
+- `core.worker.required_state.wanted`: no worker waits for itself
+"""
 
 from __future__ import annotations
 

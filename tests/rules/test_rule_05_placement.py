@@ -1,4 +1,15 @@
-"""Rule 5, placement."""
+"""Rule 5, placement: the in-sync set of each block and the placement epoch are durable.
+
+A copy leaves its set, durably, before a commit is made without it. Only a member may be promoted; an empty set means a
+rewind. A move or failover voids uncommitted receipts, and their slots are leased again. A peer that cannot reach
+another reports it.
+
+Upheld by:
+- `core.placement_plan.promote`: only a live member becomes primary
+- `core.coordinator.placement`: durable before announced; shrinks sets, voids receipts
+- `core.server.dispatch.ServerCore._assign`: a server enters a placement after the commits before it
+- `core.server.pulls.Pulls.pull` and `core.server.step_sums.StepSums.push`: other epochs are refused
+"""
 
 from __future__ import annotations
 

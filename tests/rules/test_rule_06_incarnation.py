@@ -1,4 +1,12 @@
-"""Rule 6, incarnation."""
+"""Rule 6, incarnation: a rewind starts incarnation n from a version of n − 1, as a row of the log.
+
+Messages carry the incarnation. A server enters an incarnation only by loading the named checkpoint.
+
+Upheld by:
+- `core.server.assignment.Assignment.load`: a server loads the checkpoint, or reports that it cannot
+- `core.server.pulls.Pulls.pull` and `core.server.step_sums.StepSums.push`: other incarnations are refused
+- `core.worker.model_state.ModelState.enter`: a worker reads everything again
+"""
 
 from __future__ import annotations
 

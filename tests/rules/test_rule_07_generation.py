@@ -1,16 +1,30 @@
-"""Rule 7, generation."""
+"""Rule 7, generation: the coordinator raises a durable generation before it speaks; lower ones are refused everywhere.
+
+After a restart, known members and reported leases get a full new term. Silence counts only time during which the
+coordinator itself ran.
+
+Upheld by:
+- `core.server.assignment.Assignment.admits` and `core.worker.registration.Registration.accepts`
+- `coordinator.store.LogStore.write`: a lower generation writes nothing
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from tests.kit.core import BLOCKS, HYPER, ServerKit, fence, plan, segment, sent, state_of, written
 from tests.kit.restarted_job import held, server_back, trained, worker_back
 from tests.kit.worker_core import grant, worker_core
 
+from paceline.coordinator.reader import LogReader
+from paceline.coordinator.store import LogStore
 from paceline.core.coordinator.membership import Member, Membership, RunningTime
 from paceline.core.effects import (
     Effect,
 )
 from paceline.core.worker.turn import WorkerState
+from paceline.errors import DeposedError
 from paceline.messages import (
     Abort,
     Committed,
@@ -124,3 +138,17 @@ def test_silence_counts_from_the_restart_of_the_coordinator() -> None:
     assert not desk.core.rewinding
     desk.core.tick(timeout + 0.2)
     assert desk.core.rewinding, "a server that never came back is lost"
+
+
+def test_a_lower_generation_writes_nothing_to_the_log(tmp_path: Path) -> None:
+    old = LogStore(tmp_path / "log.sqlite")
+    new = LogStore(tmp_path / "log.sqlite")
+    assert new.generation == old.generation + 1
+    with pytest.raises(DeposedError):
+        old.put("summary", "old")
+    with pytest.raises(DeposedError):
+        old.write([])
+    old.close()
+    new.close()
+    with LogReader(tmp_path / "log.sqlite") as reader:
+        assert reader.get("summary") is None

@@ -1,4 +1,12 @@
-"""Rule 8, segments decide."""
+"""Rule 8, segments decide: nothing adaptive acts by timing in lock-step.
+
+What changes in a running job changes by a segment, from a named step on; the metrics that a script sees are those of
+the version at which its phase ended, whatever is evaluated later.
+
+Upheld by:
+- `core.segments.Schedule.segment`: the last segment from a step on decides
+- `core.coordinator.validation`: metrics as of the end of a phase
+"""
 
 from __future__ import annotations
 

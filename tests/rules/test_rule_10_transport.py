@@ -1,4 +1,12 @@
-"""Rule 10, transport."""
+"""Rule 10, transport: delivery is known only from a reply, and every request ends in a reply or a named error.
+
+Requests are repeated until they are answered and executed once. An identity is unique per process start. That a full
+queue never blocks and drops its peer by name is part of the contract of a port (tests/contract).
+
+Upheld by:
+- `core.coordinator.requests`: a repeated request gets the same reply
+- `core.worker.requests.CoordinatorRequests.repeat` and `core.worker.server_requests.ServerRequests.repeat`
+"""
 
 from __future__ import annotations
 

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
-from tests.kit.server import TENSORS, model, position
+from tests.kit.checkpoint_files import complete, outcome, shard
+from tests.kit.server import TENSORS
 
-from paceline.checkpoint.manifest import MARKER, folder_name, list_checkpoints, read_manifest
-from paceline.checkpoint.storage import LocalStorage, Storage, open_storage
-from paceline.coordinator import checkpoint_completion
+from paceline.checkpoint.manifest import folder_name, list_checkpoints, read_manifest
+from paceline.checkpoint.storage import LocalStorage, open_storage
 from paceline.coordinator.checkpoint_completion import Keeper, complete_checkpoints
 from paceline.coordinator.store import LogStore
-from paceline.core.effects import Complete
-from paceline.messages import Checkpoint
-from paceline.types import SavedFile
-
-SPEC = model()
 
 
 @pytest.fixture
@@ -28,26 +21,6 @@ def log(tmp_path: Path) -> Iterator[LogStore]:
     made = LogStore(tmp_path / "log.sqlite")
     yield made
     made.close()
-
-
-def shard(storage: Storage, folder: str) -> SavedFile:
-    with storage.create(f"{folder}/server-0.safetensors") as file:
-        file.write(b"tensors")
-    return SavedFile("server-0.safetensors", 7, "0" * 64, (0,))
-
-
-def complete(storage: Storage, version: int, *drop: str, incarnation: int = 0) -> Complete:
-    folder = folder_name(incarnation, version)
-    checkpoint = Checkpoint(folder, position(version))
-    return Complete(checkpoint, SPEC, (shard(storage, folder),), ("00",), drop)
-
-
-def outcome(keeper: Keeper) -> tuple[str, str]:
-    deadline = time.monotonic() + 20
-    while (found := keeper.poll()) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return found
 
 
 @pytest.mark.parametrize("where", ["local", "memory"])
@@ -66,42 +39,6 @@ def test_a_complete_checkpoint_replaces_older_ones(where: str, log: LogStore, tm
     assert (manifest.model.tensors, manifest.position.version, manifest.chains) == (TENSORS, 4, ("00",))
     assert [c.folder for c in complete_checkpoints(storage)] == [folder_name(0, 2), folder_name(0, 4)]
     assert keeper.poll() is None
-
-
-def test_the_log_is_synced_before_the_marker_is_written(
-    log: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-
-    class Told(LocalStorage):
-        @contextmanager
-        def create(self, name: str) -> Iterator[IO[bytes]]:
-            order.append(name.split("/")[1])
-            with super().create(name) as file:
-                yield file
-
-    monkeypatch.setattr(checkpoint_completion, "sync_log", lambda path: order.append(f"sync {path.name}"))
-    storage = Told(tmp_path / "ckpt")
-    keeper = Keeper(storage, log.path, log.generation)
-    keeper.complete(complete(storage, 1))
-    outcome(keeper)
-    assert order == ["server-0.safetensors", "sync log.sqlite", "manifest.json", MARKER]
-
-
-def test_a_log_that_cannot_be_synced_leaves_no_checkpoint(
-    log: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(path: Path) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(checkpoint_completion, "sync_log", fail)
-    storage = LocalStorage(tmp_path / "ckpt")
-    keeper = Keeper(storage, log.path, log.generation)
-    keeper.complete(complete(storage, 1, "i0000-v0000000000"))
-    folder, problem = outcome(keeper)
-    assert f"cannot complete {folder}" in problem
-    assert "Input/output error" in problem
-    assert storage.folders() == []
 
 
 def test_a_coordinator_that_was_replaced_completes_and_removes_nothing(log: LogStore, tmp_path: Path) -> None:
