@@ -1,4 +1,4 @@
-"""What servers get of a turn is what the script had at `step()`, whatever left earlier and from which memory."""
+"""Servers get the gradients that the script had at `step()`, whatever was pushed before and from which memory."""
 
 from __future__ import annotations
 
@@ -6,178 +6,53 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from tests.kit.pushing_worker import PushingWorker
 from torch import nn
 
-from paceline.blocks.tensors import piece_of, tensor_of
-from paceline.core.effects import Send
-from paceline.core.server.step_sums import Attempt
-from paceline.messages import BlockFrame, Grant, Prepared, Pull, PullReply, Push, PushAck, Register, Seal, Turn
-from paceline.reducers.servers import ServersReducer
-from paceline.transport.base import Received
-from paceline.transport.inproc import InprocHub, InprocPort
-from paceline.types import COORDINATOR, Fence, Kind, Placement, Segment
-from paceline.worker.binding import Binding
-from paceline.worker.overlap import SMALLEST_NBYTES, Overlap, pays
-from paceline.worker.session import Session
-
-SEGMENT = Segment(0, 0, 0, 0, 100, 1, 6400, 1, 64, True, False, 0, "bsp")
-
-
-class Server:
-    """Keeps what arrives, as the real one does, and a copy of every frame as it was on arrival."""
-
-    def __init__(self, port: InprocPort) -> None:
-        self.port = port
-        self.attempt = Attempt(0)
-        self.pushes: list[Push] = []
-        self.frames: list[tuple[memoryview, bytes]] = []
-
-    def take(self, *, ack: bool = True) -> None:
-        while (event := self.port.recv(0)) is not None:
-            if not isinstance(event, Received) or not isinstance(event.message, Push):
-                continue
-            push = event.message
-            self.pushes.append(push)
-            self.frames += [(frame, bytes(frame)) for frame in event.frames]
-            for declared, frame in zip(push.blocks, event.frames, strict=True):
-                if declared.rev > self.attempt.revs.get(declared.block, -1):
-                    self.attempt.revs[declared.block] = declared.rev
-                    self.attempt.payloads[declared.block] = frame
-            self.attempt.seal = push.seal or self.attempt.seal
-            if ack:
-                self.port.send(event.peer, PushAck(push.req, "held"))
-
-    def drop(self) -> None:
-        self.attempt = Attempt(0)
-        self.frames.clear()
-        self.pushes.clear()
-
-
-class Worker:
-    """A worker in the middle of a turn, between two servers."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        self.binding = Binding(model, self.optimizer, None)
-        hub = InprocHub()
-        self.servers = [Server(hub.port(f"server-{i}/1", listen=f"server-{i}")) for i in range(2)]
-        self.port = hub.port("worker-0/1")
-        self.session = Session(self.port, Register(1, "worker", "worker-0", 1, "here"), timeout_s=5.0)
-        owners = tuple(f"server-{i % 2}/1" for i in range(len(self.binding.blocks)))
-        addresses = {s.port.node: s.port.address or "" for s in self.servers}
-        self.session.place(Prepared(1, 1, 0, Placement(1, owners, addresses)))
-        self.reducer = ServersReducer(self.session, self.binding)
-        self.overlap = Overlap(self.binding, self.reducer, lambda: True)
-        self.slot = -1
-
-    def begin(self, weight: float = 1.0) -> None:
-        self.slot += 1
-        grant = self.lease(Fence(1, self.slot))
-        self.binding.begin_turn()
-        self.reducer.begin(grant, weight)
-        self.overlap.begin()
-
-    def lease(self, fence: Fence) -> Grant:
-        """The coordinator grants the slot, and the servers' answers to its reads are empty."""
-        core = self.session.core
-        (ask,) = core.ask(0.0, 0)
-        assert isinstance(ask.message, Turn)
-        epoch = core.model.epoch
-        grant = Grant(ask.message.req, 1, 0, epoch, 0, self.slot, 9, fence, SEGMENT, True)
-        for send in core.handle(COORDINATOR, grant, (), 0.0):
-            assert isinstance(send, Send)
-            assert isinstance(send.message, Pull)
-            core.handle(send.to, PullReply(send.message.req, 0, 0, 0, ()), (), 0.0)
-        return grant
-
-    def backward(self) -> torch.Tensor:
-        loss: torch.Tensor = self.model(torch.randn(4, 40)).pow(2).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
-
-    def seal(self, *, empty: bool = False) -> None:
-        self.reducer.seal(None if empty else self.binding.made())
-        self.overlap.end()
-        self.talk()
-
-    def talk(self) -> None:
-        for server in self.servers:
-            server.take()
-        while (event := self.port.recv(0)) is not None:
-            if isinstance(event, Received):
-                self.session.core.handle(event.peer, event.message, event.frames, 0.0)
-
-    def check(self) -> None:
-        """What counts at the servers is the gradient of now, and no frame has changed since it came."""
-        covered = set()
-        for server in self.servers:
-            assert server.attempt.whole
-            assert server.attempt.seal is not None
-            absent = server.attempt.seal.absent
-            for index, _ in server.attempt.seal.revs:
-                covered.add(index)
-                block = self.binding.blocks[index]
-                content = tensor_of(server.attempt.payloads[index], block.dtype)  # type: ignore[arg-type]
-                for piece in block.pieces:
-                    grad = self.binding.entries[piece.tensor].tensor.grad
-                    assert (grad is None) == (piece.tensor in absent)
-                    expected = torch.full((piece.numel,), -0.0)
-                    if grad is not None:
-                        expected = grad.detach().reshape(-1)[piece.start :][: piece.numel]
-                    here = piece_of(content, piece)
-                    assert torch.equal(here.view(torch.int32), expected.view(torch.int32))
-            for frame, before in server.frames:
-                assert bytes(frame) == before, "a lent frame changed"
-        carrying = {
-            b.index
-            for b in self.binding.blocks
-            if any(self.binding.entries[p.tensor].tensor.grad is not None for p in b.pieces)
-        }
-        assert covered == carrying
+from paceline.messages import BlockFrame, Prepared, Seal
+from paceline.types import Fence, Kind, Placement
+from paceline.worker.overlap import SMALLEST_NBYTES, pays
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
+def worker() -> Iterator[PushingWorker]:
     torch.manual_seed(0)
     layers = [nn.Linear(40, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10)]
-    made = Worker(nn.Sequential(*layers))
+    made = PushingWorker(nn.Sequential(*layers))
     yield made
-    made.overlap.close()
-    for port in [made.port, *(s.port for s in made.servers)]:
-        port.close()
+    made.close()
 
 
-def nothing(worker: Worker) -> None:
+def nothing(worker: PushingWorker) -> None:
     pass
 
 
-def clipped(worker: Worker) -> None:
+def clipped(worker: PushingWorker) -> None:
     torch.nn.utils.clip_grad_norm_(worker.model.parameters(), 1e-3)
 
 
-def one_number_unseen(worker: Worker) -> None:
+def one_number_unseen(worker: PushingWorker) -> None:
     grad = worker.binding.parameters[2].tensor.grad
     assert grad is not None
     grad.data[17, 3] += 1.0
 
 
-def sign_of_zero_unseen(worker: Worker) -> None:
+def sign_of_zero_unseen(worker: PushingWorker) -> None:
     grad = worker.binding.parameters[2].tensor.grad
     assert grad is not None
     at = (grad == 0).nonzero()[-1]  # the first block has to wait for the layer before
     grad.data[at[0], at[1]] = -0.0 if not torch.signbit(grad[at[0], at[1]]) else 0.0
 
 
-def replaced(worker: Worker) -> None:
+def replaced(worker: PushingWorker) -> None:
     worker.binding.parameters[2].tensor.grad = torch.randn(400, 400)
 
 
-def taken_away(worker: Worker) -> None:
+def taken_away(worker: PushingWorker) -> None:
     worker.binding.parameters[2].tensor.grad = None
 
 
-def backward_again(worker: Worker) -> None:
+def backward_again(worker: PushingWorker) -> None:
     worker.backward()
 
 
@@ -193,7 +68,9 @@ def backward_again(worker: Worker) -> None:
         (backward_again, True),
     ],
 )
-def test_the_gradient_of_step_counts(worker: Worker, change: Callable[[Worker], None], again: bool) -> None:
+def test_the_gradient_of_step_counts(
+    worker: PushingWorker, change: Callable[[PushingWorker], None], again: bool
+) -> None:
     for _ in range(3):
         worker.begin()
         worker.backward()
@@ -211,7 +88,7 @@ def test_the_gradient_of_step_counts(worker: Worker, change: Callable[[Worker], 
             server.drop()
 
 
-def swap_servers(worker: Worker, epoch: int) -> None:
+def swap_servers(worker: PushingWorker, epoch: int) -> None:
     """Each block has the other server as its primary."""
     placement = worker.session.core.model.placement
     assert placement is not None
@@ -220,7 +97,7 @@ def swap_servers(worker: Worker, epoch: int) -> None:
     worker.session.place(Prepared(2, 1, 0, Placement(epoch, owners, placement.addresses)))
 
 
-def moved(worker: Worker) -> None:
+def moved(worker: PushingWorker) -> None:
     """Every block is at another server, which has nothing of this turn; the slot is leased again."""
     swap_servers(worker, 2)
     worker.lease(Fence(1, 100 + worker.slot))
@@ -230,7 +107,7 @@ def moved(worker: Worker) -> None:
 
 @pytest.mark.parametrize("change", [nothing, clipped, taken_away])
 def test_what_was_sealed_can_be_sent_again_to_where_the_blocks_are_now(
-    worker: Worker, change: Callable[[Worker], None]
+    worker: PushingWorker, change: Callable[[PushingWorker], None]
 ) -> None:
     worker.begin()
     worker.backward()
@@ -243,7 +120,7 @@ def test_what_was_sealed_can_be_sent_again_to_where_the_blocks_are_now(
     assert {push.fence for server in worker.servers for push in server.pushes} == {Fence(1, 100)}
 
 
-def held(worker: Worker) -> dict[int, tuple[bytes, float, frozenset[int]]]:
+def held(worker: PushingWorker) -> dict[int, tuple[bytes, float, frozenset[int]]]:
     """What the servers have, by block: its bytes, its weight, and what is absent of it."""
     found = {}
     for server in worker.servers:
@@ -261,7 +138,9 @@ def held(worker: Worker) -> dict[int, tuple[bytes, float, frozenset[int]]]:
 @pytest.mark.parametrize("weight", [1.0, 0.5])
 def test_statistics_and_weights_are_sent_again_whatever_became_of_the_model(weight: float) -> None:
     torch.manual_seed(0)
-    normal = Worker(nn.Sequential(nn.Linear(40, 400), nn.BatchNorm1d(400), nn.Linear(400, 400), nn.Linear(400, 10)))
+    normal = PushingWorker(
+        nn.Sequential(nn.Linear(40, 400), nn.BatchNorm1d(400), nn.Linear(400, 400), nn.Linear(400, 10))
+    )
     for _ in range(3):  # buffers are in use
         normal.begin()
         normal.backward()
@@ -285,12 +164,10 @@ def test_statistics_and_weights_are_sent_again_whatever_became_of_the_model(weig
         normal.reducer.seal_again()
         normal.talk()
         assert held(normal) == first
-    normal.overlap.close()
-    for port in [normal.port, *(s.port for s in normal.servers)]:
-        port.close()
+    normal.close()
 
 
-def test_an_empty_slot_is_as_empty_again(worker: Worker) -> None:
+def test_an_empty_slot_is_as_empty_again(worker: PushingWorker) -> None:
     worker.begin()
     worker.seal(empty=True)
     moved(worker)
@@ -299,7 +176,7 @@ def test_an_empty_slot_is_as_empty_again(worker: Worker) -> None:
     assert [push.seal for server in worker.servers for push in server.pushes] == [Seal(0.0, (), ())] * 2
 
 
-def test_without_overlap_everything_goes_with_the_seal(worker: Worker) -> None:
+def test_without_overlap_everything_goes_with_the_seal(worker: PushingWorker) -> None:
     worker.overlap.close()
     worker.begin(0.5)
     worker.backward()
@@ -311,7 +188,7 @@ def test_without_overlap_everything_goes_with_the_seal(worker: Worker) -> None:
         assert push.weight == push.seal.weight == 0.5
 
 
-def test_a_skipped_step_is_empty_whatever_was_sent_ahead(worker: Worker) -> None:
+def test_a_skipped_step_is_empty_whatever_was_sent_ahead(worker: PushingWorker) -> None:
     worker.begin()
     worker.backward()
     worker.seal(empty=True)
@@ -322,7 +199,7 @@ def test_a_skipped_step_is_empty_whatever_was_sent_ahead(worker: Worker) -> None
         assert (server.attempt.seal.weight, server.attempt.seal.revs) == (0.0, ())
 
 
-def test_blocks_that_move_in_the_middle_of_a_turn_are_sent_again(worker: Worker) -> None:
+def test_blocks_that_move_in_the_middle_of_a_turn_are_sent_again(worker: PushingWorker) -> None:
     worker.begin()
     worker.backward()
     worker.talk()
@@ -333,7 +210,7 @@ def test_blocks_that_move_in_the_middle_of_a_turn_are_sent_again(worker: Worker)
     worker.check()
 
 
-def test_a_buffer_is_written_again_only_while_nothing_reads_it(worker: Worker) -> None:
+def test_a_buffer_is_written_again_only_while_nothing_reads_it(worker: PushingWorker) -> None:
     """Slots that servers hold keep their content; once they are dropped, idle buffers are given back."""
     worker.overlap.close()
     held = []
@@ -357,7 +234,7 @@ def test_a_buffer_is_written_again_only_while_nothing_reads_it(worker: Worker) -
     assert len(worker.reducer._buffers) == 1
 
 
-def test_what_is_not_acknowledged_is_not_written(worker: Worker) -> None:
+def test_what_is_not_acknowledged_is_not_written(worker: PushingWorker) -> None:
     worker.overlap.close()
     worker.begin()
     worker.backward()
@@ -374,7 +251,7 @@ def test_what_is_not_acknowledged_is_not_written(worker: Worker) -> None:
     worker.talk()
 
 
-def test_a_script_that_changes_its_gradients_is_left_alone_after_a_while(worker: Worker) -> None:
+def test_a_script_that_changes_its_gradients_is_left_alone_after_a_while(worker: PushingWorker) -> None:
     for _ in range(12):
         worker.begin()
         worker.backward()
