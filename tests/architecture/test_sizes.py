@@ -9,9 +9,7 @@ from tools.house import large_classes, long_files, long_functions
 
 FILES: dict[str, int] = {
     "core/coordinator/recovery.py": 407,
-    "core/server/dispatch.py": 423,
     "datasets.py": 497,
-    "server/dense_store.py": 427,
     "transport/zmq/listener.py": 421,
 }
 """Files over 400 lines. May only shrink: a number that is too high fails as well."""
@@ -23,7 +21,6 @@ CLASSES: dict[str, int] = {
     "core/coordinator/leases.py:LeaseBook": 36,
     "core/coordinator/placement.py:Placing": 26,
     "core/coordinator/recovery.py:Recovery": 26,
-    "server/dense_store.py:DenseStore": 36,
     "sim/checks.py:Checker": 30,
     "testing/chaos/strikes.py:Strikes": 26,
 }

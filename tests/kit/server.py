@@ -16,7 +16,7 @@ from paceline.checkpoint.storage import Storage
 from paceline.core.layout import cut
 from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.messages import JobArgs, Position
-from paceline.server.checkpoint_writer import Outcome, Saver
+from paceline.server.checkpoint_writer import CheckpointWriter, Outcome
 from paceline.server.dense_store import DenseStore
 from paceline.types import INIT_STEP, Commit, Fence, Hyper, Kind, ModelSpec, OptimizerSpec, SavedFile, TensorSpec
 
@@ -44,7 +44,7 @@ def commit(spec: ModelSpec, version: int, step: int) -> Commit:
 
 
 def push(spec: ModelSpec, stores: Iterable[tuple[DenseStore, Sequence[int]]], version: int) -> None:
-    """Make `version` from values that depend on nothing else. Frozen tensors are in version 0 only."""
+    """Make `version` from values that depend on nothing else. FrozenVersion tensors are in version 0 only."""
     step = INIT_STEP if version == 0 else version - 1
     for store, blocks in stores:
         payloads: dict[int, object] = {}
@@ -89,7 +89,7 @@ def bits_of(blocks: Mapping[int, BlockState]) -> dict[str, bytes]:
     return found
 
 
-def written(saver: Saver, timeout_s: float = 20.0) -> Outcome:
+def written(saver: CheckpointWriter, timeout_s: float = 20.0) -> Outcome:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         outcome = saver.poll()
@@ -104,15 +104,15 @@ def save(spec: ModelSpec, stores: Iterable[tuple[DenseStore, Sequence[int]]], st
     folder = folder_name(0, version)
     files: list[SavedFile] = []
     for number, (store, _) in enumerate(stores):
-        store.save(version)
-        assert store.frozen is not None
-        saver = Saver(storage, f"server-{number}/abc")
-        saver.begin(folder, store.frozen)
+        store.checkpoints.save(version)
+        assert store.checkpoints.frozen is not None
+        saver = CheckpointWriter(storage, f"server-{number}/abc")
+        saver.begin(folder, store.checkpoints.frozen)
         outcome = written(saver)
         assert not outcome.problem
         assert outcome.version == version
         files += outcome.files
-        store.thaw()
+        store.checkpoints.thaw()
     chains = tuple(f"{index:032x}" for index in range(len(BLOCKS)))
     write_manifest(storage, folder, Manifest(FORMAT, spec, position(version), tuple(files), chains))
     return folder

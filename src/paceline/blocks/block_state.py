@@ -16,5 +16,23 @@ class BlockState:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of the value and of the optimizer state."""
         return sum(t.nbytes for t in (self.value, *self.state.values()))
+
+
+class FrozenVersion:
+    """One version, to be written to a checkpoint: nothing in `blocks` changes until `release`.
+
+    It is a `Delivery`: its reader, in any thread, calls `release` when it has finished.
+    """
+
+    __slots__ = ("blocks", "done", "version")
+
+    def __init__(self, version: int, blocks: dict[int, BlockState]) -> None:
+        self.version = version
+        self.blocks = blocks
+        self.done = False
+
+    def release(self) -> None:
+        """The reader has finished: the memory may be written again."""
+        self.done = True

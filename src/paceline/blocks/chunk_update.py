@@ -1,4 +1,4 @@
-"""What a commit does to one chunk of parameters: mean gradient, optimizer, next weights, in one go over the cache."""
+"""The update of one chunk of parameters by a commit: mean gradient, optimizer, next weights, in one pass."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import torch
 
-from paceline.blocks.block_state import BlockState
 from paceline.blocks.chunks import Chunk
 from paceline.blocks.flat_optimizers import FlatOptimizer, fits, flat_optimizer
 from paceline.blocks.sums import Sum, mean
@@ -15,20 +14,6 @@ from paceline.blocks.threads import Scratch
 from paceline.blocks.torch_optimizers import PieceOptimizer, State
 from paceline.transport.base import Delivery
 from paceline.types import Commit, Hyper, ModelSpec
-
-
-class Frozen:
-    """One version as it was, to be written to a checkpoint: nothing in `blocks` changes until `done` is set.
-
-    It is a `Delivery`: whoever reads it, in any thread, sets `done` when he has finished.
-    """
-
-    __slots__ = ("blocks", "done", "version")
-
-    def __init__(self, version: int, blocks: dict[int, BlockState]) -> None:
-        self.version = version
-        self.blocks = blocks
-        self.done = False
 
 
 class ChunkOptimizer(Protocol):
@@ -43,31 +28,30 @@ class ChunkOptimizer(Protocol):
         present: Sequence[bool] | None,
         scratch: Scratch,
     ) -> None:
-        """Write to `new` what `grad` makes of `old`; pieces that are not `present` (None: all are) stay as they are."""
+        """Write to `new` the update of `old` by `grad`; pieces that are not `present` (None: all are) do not change."""
         ...
 
     def state(self, piece: int) -> dict[str, torch.Tensor]:
         """The state of one piece in use, by torch's own names; empty before its first update."""
         ...
 
-    def depart(self, room: Sequence[State]) -> list[State]:
-        """Go on with a copy of all state, made in `room` where that fits; what was used until now is returned."""
+    def replace_state(self, reuse: Sequence[State]) -> list[State]:
+        """Go on with a copy of all state, made in `reuse` where that fits; returns the tensors used until now."""
         ...
 
     def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Put back what `state` gave, or some of it, before the first update."""
+        """Restore what `state` gave, or some of it, before the first update."""
         ...
 
 
 class TorchOptimizer:
-    """A `ChunkOptimizer` by the real class: weights are copied, and it updates the copy."""
+    """A `ChunkOptimizer` of the real torch class: it updates a copy of the weights."""
 
     def __init__(self, spec: ModelSpec, chunk: Chunk, groups: Sequence[int]) -> None:
         """`groups[i]` is the param group of piece i."""
-        self._places = [(p.start, p.end) for p in chunk.places]
+        self._spans = [(p.start, p.end) for p in chunk.pieces]
         samples = torch.zeros(chunk.numel, dtype=chunk.dtype)
-        self._pieces = PieceOptimizer(spec.optimizer, groups, [samples[a:b] for a, b in self._places])
-        self.state, self.depart, self.load = self._pieces.state, self._pieces.depart, self._pieces.load
+        self._pieces = PieceOptimizer(spec.optimizer, groups, [samples[a:b] for a, b in self._spans])
 
     def step(
         self,
@@ -78,26 +62,38 @@ class TorchOptimizer:
         present: Sequence[bool] | None,
         scratch: Scratch,
     ) -> None:
-        """Piece by piece. Some of torch's classes write to the gradients, which may be a worker's: they get copies."""
+        """As `ChunkOptimizer.step`. Some of torch's classes write to the gradients: they get copies."""
         new.copy_(old)
-        weights = [new[a:b] for a, b in self._places]
+        weights = [new[a:b] for a, b in self._spans]
         here = present if present is not None else [True] * len(weights)
-        grads = [grad[a:b].clone() if there else None for (a, b), there in zip(self._places, here, strict=True)]
+        grads = [grad[a:b].clone() if there else None for (a, b), there in zip(self._spans, here, strict=True)]
         self._pieces.step(hyper, weights, grads)
+
+    def state(self, piece: int) -> dict[str, torch.Tensor]:
+        """As `ChunkOptimizer.state`."""
+        return self._pieces.state(piece)
+
+    def replace_state(self, reuse: Sequence[State]) -> list[State]:
+        """As `ChunkOptimizer.replace_state`."""
+        return self._pieces.replace_state(reuse)
+
+    def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
+        """As `ChunkOptimizer.load`."""
+        self._pieces.load(piece, state)
 
 
 class ChunkUpdate:
-    """The optimizer of one chunk, and who still reads its state.
+    """The optimizer of one chunk, and the readers of its state.
 
     `_shared` are the readers of the state as it is now (frozen versions, copies for other servers); the next update
-    goes on with a copy of it. That copy is made in `_spare`, which `_readers` read before. `run` touches nothing but
-    the chunk, so that chunks can be updated by several threads.
+    goes on with a copy of it. That copy is made in `_spare`, which `_readers` read before. `run` writes nothing but
+    the chunk, so that several threads can update chunks.
     """
 
     def __init__(self, spec: ModelSpec, chunk: Chunk) -> None:
         self.chunk = chunk
         self._spec = spec
-        self._groups = [spec.tensors[p.tensor].group for p in chunk.places]
+        self._groups = [spec.tensors[p.tensor].group for p in chunk.pieces]
         self._hyper = spec.optimizer.hyper
         self.optimizer: ChunkOptimizer
         if fits(spec.optimizer.name, self._hyper):
@@ -112,7 +108,7 @@ class ChunkUpdate:
         """Which pieces have a gradient; None when all have."""
         if total.full.issuperset(self.chunk.blocks):
             return None
-        return [total.has(p.block, p.tensor) for p in self.chunk.places]
+        return [total.has(p.block, p.tensor) for p in self.chunk.pieces]
 
     def run(
         self,
@@ -134,75 +130,73 @@ class ChunkUpdate:
 
     def is_complete(self, total: Sum, slots: int) -> bool:
         """Whether all blocks have a gradient of all `slots`, sealed or not."""
-        held = total.blocks
-        return all((mine := held.get(index)) is not None and mine.slots == slots for index in self.chunk.blocks)
+        blocks = total.blocks
+        return all((mine := blocks.get(index)) is not None and mine.slots == slots for index in self.chunk.blocks)
 
     def stamps(self, total: Sum) -> tuple[int, ...]:
-        """Of which gradients the sum of a complete chunk is."""
+        """Numbers that name the gradients in the sum of a complete chunk."""
         return tuple([total.blocks[index].stamp for index in self.chunk.blocks])
 
     def expected_weight(self, total: Sum) -> float:
-        """What a complete chunk will weigh once all of it is sealed."""
+        """The weight of a complete chunk once all its slots are sealed."""
         weight = total.weight
         for term in total.blocks[self.chunk.blocks[0]].terms:
             if not term.sealed:
                 weight += term.weight
         return weight
 
-    def ahead(
+    def run_early(
         self, total: Sum, weight: float, hyper: Hyper, old: torch.Tensor, new: torch.Tensor, scratch: Scratch
     ) -> bool:
-        """As `run` without clipping, but nothing changes until `accept`. False if this optimizer cannot do that."""
+        """As `run` without clipping, but the state changes by `accept_early`. False if the optimizer cannot do that."""
         if not isinstance(self.optimizer, FlatOptimizer) or hyper != self._hyper or not weight:
             return False
-        return self.optimizer.ahead(hyper, old, new, self._gradient(total, weight, 1.0, scratch), scratch)
+        return self.optimizer.step_early(hyper, old, new, self._gradient(total, weight, 1.0, scratch), scratch)
 
-    def accept(self, hyper: Hyper) -> None:
-        """What `ahead` made counts. State that a checkpoint reads is left to it."""
+    def accept_early(self, hyper: Hyper) -> None:
+        """The last `run_early` counts. Its update does not write to state that has readers."""
         assert isinstance(self.optimizer, FlatOptimizer)
-        self.optimizer.accept(hyper, reuse=all(f.done for f in self._shared))
+        self.optimizer.accept_early(hyper, reuse=all(r.done for r in self._shared))
         self._shared = []
 
-    # ------------------------------------------------------------ inside
-
     def _gradient(self, total: Sum, weight: float, scale: float, scratch: Scratch) -> torch.Tensor:
-        """The mean of the slots, in `scratch` or, untouched, where the only slot left it."""
+        """The mean of the slots: in `scratch`, or in the frame of the only slot, which is not written."""
         chunk, blocks = self.chunk, total.blocks
         out = scratch.take("grad", chunk.dtype, chunk.numel)
         if len(chunk.blocks) == 1:
             grad = blocks[chunk.blocks[0]].into(out)
         else:
             grad = out
-            for index, part in scratch.parts(out, chunk).items():
-                held = blocks.get(index)
-                if held is not None and held.slots:
-                    made = held.into(part)
-                    if made is not part:
-                        part.copy_(made)
+            for index, view in scratch.blocks(out, chunk).items():
+                block = blocks.get(index)
+                if block is not None and block.slots:
+                    made = block.into(view)
+                    if made is not view:
+                        view.copy_(made)
         grad = mean(grad, weight, out)
         return torch.mul(grad, scale, out=out) if scale < 1.0 else grad
 
     def _change(self, hyper: Hyper) -> None:
-        """Other numbers from now on; they may mean another kind of update."""
+        """Use other hyper-parameters; they may need the real torch class."""
         if isinstance(self.optimizer, FlatOptimizer) and not fits(self._spec.optimizer.name, hyper):
-            held = [self.optimizer.state(n) for n in range(len(self._groups))]
+            states = [self.optimizer.state(n) for n in range(len(self._groups))]
             self.optimizer = TorchOptimizer(self._spec, self.chunk, self._groups)
-            for number, state in enumerate(held):
+            for number, state in enumerate(states):
                 self.optimizer.load(number, {name: tensor.clone() for name, tensor in state.items()})
             self._shared, self._spare, self._readers = [], [], []
         self._hyper = hyper
 
-    # ------------------------------------------------------------ checkpoints
+    # ------------------------------------------------------------ readers of the state
 
     def freeze(self, reader: Delivery) -> None:
-        """The state as it is now is `reader`'s until that is done."""
+        """Do not write to the state as it is now until `reader` is done."""
         self._shared.append(reader)
 
     def _own(self) -> None:
-        """Make sure that nobody reads the state which the next update writes."""
+        """Go on with a copy of the state if it has readers."""
         if not self._shared:
             return
-        self._shared = [f for f in self._shared if not f.done]
+        self._shared = [r for r in self._shared if not r.done]
         if self._shared:
-            room: list[dict[str, Any]] = self._spare if all(f.done for f in self._readers) else []
-            self._spare, self._readers, self._shared = self.optimizer.depart(room), self._shared, []
+            reuse: list[dict[str, Any]] = self._spare if all(r.done for r in self._readers) else []
+            self._spare, self._readers, self._shared = self.optimizer.replace_state(reuse), self._shared, []

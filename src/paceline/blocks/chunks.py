@@ -1,4 +1,4 @@
-"""Runs of blocks that lie in one memory and are updated in one go, and the versions of them that readers see."""
+"""Runs of blocks that lie in one memory and are updated in one go, and the buffers of them that readers see."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CHUNK_NBYTES = 1 << 20
 of the cache while the optimizer goes over them several times."""
 
 
-class Place(NamedTuple):
-    """One piece: number `number` of block `block`, part of tensor `tensor`, at [start, end) of its chunk."""
+class PieceSpan(NamedTuple):
+    """One piece: number `number` of block `block`, of tensor `tensor`, at [start, end) of its chunk."""
 
     block: int
     number: int
@@ -27,9 +27,9 @@ class Place(NamedTuple):
 
 
 class Chunk:
-    """Blocks of one kind and dtype in a row; `spans` says where each lies, in elements."""
+    """Blocks of one kind and dtype in a row. `spans` has the range of each block, `pieces` that of each piece."""
 
-    __slots__ = ("blocks", "dtype", "kind", "nbytes", "numel", "places", "spans", "specs")
+    __slots__ = ("blocks", "dtype", "kind", "nbytes", "numel", "pieces", "spans", "specs")
 
     def __init__(self, blocks: Sequence[BlockSpec]) -> None:
         self.specs = tuple(blocks)
@@ -37,20 +37,20 @@ class Chunk:
         self.kind = blocks[0].kind
         self.dtype = DTYPES[blocks[0].dtype]
         self.spans: dict[int, tuple[int, int]] = {}
-        places: list[Place] = []
+        pieces: list[PieceSpan] = []
         end = 0
         for block in blocks:
             start, end = end, end + block.numel
             self.spans[block.index] = (start, end)
             for number, piece in enumerate(block.pieces):
                 first = start + piece.offset
-                places.append(Place(block.index, number, piece.tensor, first, first + piece.numel))
-        self.places = tuple(places)
+                pieces.append(PieceSpan(block.index, number, piece.tensor, first, first + piece.numel))
+        self.pieces = tuple(pieces)
         self.numel = end
         self.nbytes = end * ITEM_NBYTES[blocks[0].dtype]
 
     def of(self, flat: torch.Tensor, block: int) -> torch.Tensor:
-        """The part of `flat`, which is as long as the chunk, that is `block`'s."""
+        """The range of `block` in `flat`, which is as long as the chunk."""
         if len(self.blocks) == 1:
             return flat
         start, end = self.spans[block]
@@ -69,15 +69,15 @@ def in_chunks(blocks: Sequence[BlockSpec]) -> list[Chunk]:
 
 
 class Lender(Protocol):
-    """Whoever must know that something is read."""
+    """Memory that must not be written while it is read."""
 
     def lend(self, delivery: Delivery) -> None:
-        """Somebody reads it until `delivery` is done."""
+        """The memory is read until `delivery` is done."""
         ...
 
 
 class Lent:
-    """Memory that others may read. Readers are deliveries that may still look at it."""
+    """Memory with readers. A reader is a delivery that is not done."""
 
     __slots__ = ("_readers",)
 
@@ -85,14 +85,14 @@ class Lent:
         self._readers: list[Delivery] = []
 
     def lend(self, delivery: Delivery) -> None:
-        """Somebody reads the memory until `delivery` is done."""
+        """The memory is read until `delivery` is done."""
         self._readers = [d for d in self._readers if not d.done]
         if not delivery.done:
             self._readers.append(delivery)
 
     @property
     def idle(self) -> bool:
-        """Nobody reads it any more, so it may be written."""
+        """Whether the memory has no reader, and may be written."""
         self._readers = [d for d in self._readers if not d.done]
         return not self._readers
 
@@ -102,17 +102,17 @@ class Buffer(Lent):
 
     __slots__ = ("frames", "tensor")
 
-    def __init__(self, chunk: Chunk, room: Frame) -> None:
+    def __init__(self, chunk: Chunk, memory: Frame) -> None:
         super().__init__()
-        self.tensor = torch.frombuffer(room, dtype=chunk.dtype)
+        self.tensor = torch.frombuffer(memory, dtype=chunk.dtype)
         size = chunk.nbytes // chunk.numel
-        self.frames = {b: room[start * size : end * size] for b, (start, end) in chunk.spans.items()}
+        self.frames = {b: memory[start * size : end * size] for b, (start, end) in chunk.spans.items()}
 
 
-class Part(NamedTuple):
-    """What is sent as one frame, and the memory that it lies in, which does not know its parts.
+class LentFrame(NamedTuple):
+    """One frame to be sent, and the memory that it lies in.
 
-    It is freed with the last of them.
+    The memory does not know its frames: it is freed with the last of them.
     """
 
     frame: Frame

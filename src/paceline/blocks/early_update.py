@@ -1,8 +1,8 @@
-"""Updates that are made before their commit, beside the readable version: only time depends on them.
+"""Updates that are computed before their commit, beside the readable version: only time depends on them.
 
-In lock-step the next weights are determined as soon as a step's gradients are there, but for the numbers that the
-commit will name; these are taken to be those of the last one. What was made counts only if the commit turns out to be
-of the same gradients and the same numbers; otherwise it is made again.
+In lock-step the next weights follow from a step's gradients and from the hyper-parameters, which are assumed to be
+those of the last commit. An early update counts only if the commit has the same gradients and hyper-parameters;
+otherwise the update is computed again.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from paceline.blocks.threads import Scratch, Threads
 from paceline.blocks.versions import Versions
 from paceline.types import Commit, Hyper
 
-_MOST_SKIPPED = 255
+_MAX_PAUSE = 255  # commits
 
 
 class _Made(NamedTuple):
-    """The next version of a chunk, if it will be `total` with `weight`, as `stamps` say, on `old`, with `hyper`."""
+    """The next version of a chunk, `new`, and what it was computed of: `old`, and `total` as its `stamps` say."""
 
     total: Sum
     stamps: tuple[int, ...]
@@ -31,22 +31,26 @@ class _Made(NamedTuple):
     new: Buffer
 
 
-class Ahead:
-    """What was made ahead, by chunk. Wrong guesses make it try more and more seldom."""
+class EarlyUpdates:
+    """Early updates by chunk. Each wrong guess of the hyper-parameters doubles the pause before the next attempt."""
 
-    def __init__(self, versions: Versions, crew: Threads) -> None:
+    def __init__(self, versions: Versions, threads: Threads) -> None:
         self._versions = versions
-        self._crew = crew
+        self._threads = threads
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: other blocks are open."""
         self._made: dict[int, _Made] = {}
         self._hyper: Hyper | None = None
         self._missed = False
         self._misses = 0
-        self._skip = 0
+        self._pause = 0
 
     def make(self, total: Sum, slots: int, updates: Iterable[tuple[int, ChunkUpdate]]) -> None:
-        """Make the next version of those chunks of which all `slots` are in `total`, sealed or not."""
+        """Compute the next version of those chunks that have all `slots` in `total`, sealed or not."""
         hyper = self._hyper
-        if hyper is None or self._skip:
+        if hyper is None or self._pause:
             return
         jobs: list[tuple[int, ChunkUpdate, _Made]] = []
         nbytes = 0
@@ -65,23 +69,23 @@ class Ahead:
 
         def work(scratch: Scratch, job: tuple[int, ChunkUpdate, _Made]) -> None:
             number, update, made = job
-            if update.ahead(total, made.weight, hyper, made.old.tensor, made.new.tensor, scratch):
+            if update.run_early(total, made.weight, hyper, made.old.tensor, made.new.tensor, scratch):
                 self._made[number] = made
 
-        self._crew.run(work, jobs, nbytes)
+        self._threads.run(work, jobs, nbytes)
         for number, _, made in jobs:
             if number not in self._made:
                 self._versions.put_back(number, made.new)
 
     def take(self, number: int, update: ChunkUpdate, total: Sum, commit: Commit) -> Buffer | None:
-        """The next version of a chunk of which all pieces have a gradient, if that was made already."""
+        """The next version of a chunk of which all pieces have a gradient; None if it must be computed now."""
         made = self._made.pop(number, None)
         if made is None:
             return None
         same = made.total is total and made.stamps == update.stamps(total) and made.weight == total.weight
         same = same and made.old is self._versions.current[number] and commit.scale >= 1.0
         if same and made.hyper == commit.hyper:
-            update.accept(commit.hyper)
+            update.accept_early(commit.hyper)
             self._misses = 0
             return made.new
         self._missed |= same
@@ -89,16 +93,16 @@ class Ahead:
         return None
 
     def applied(self, hyper: Hyper) -> None:
-        """A commit with these numbers was applied, so what is left here is of no use."""
+        """A commit with these hyper-parameters is applied: the early updates that are left are of no use."""
         self._hyper = hyper
-        self._skip = max(0, self._skip - 1)
+        self._pause = max(0, self._pause - 1)
         if self._missed:
-            self._skip = self._misses = min(2 * self._misses + 1, _MOST_SKIPPED)
+            self._pause = self._misses = min(2 * self._misses + 1, _MAX_PAUSE)
             self._missed = False
         self.drop()
 
     def drop(self) -> None:
-        """Nothing of what was made will count."""
+        """Drop all early updates: none of them will count."""
         for number in list(self._made):
             self._drop(number)
 

@@ -1,8 +1,9 @@
 """SGD, Adam and AdamW over whole chunks: the operations of `torch.optim`, in its order, on fewer and longer tensors.
 
 `torch.optim` reads and writes each parameter in place, one call of torch for each operation and tensor. Here a run of
-pieces with equal numbers is one tensor, and new weights are written beside the old ones instead of copied first. The
-bits are the same, which `tests/unit/server/test_flat.py` shows. Whatever is not listed in `fits` is left to torch.
+pieces with equal hyper-parameters is one tensor, and new weights are written beside the old ones instead of copied
+first. The bits are the same, which `tests/unit/blocks/test_flat_optimizers.py` shows. Updates that `fits` does not
+list are left to torch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Numbers = Mapping[str, Any]
 
 
 class _Run(NamedTuple):
-    """Elements that are updated with the same numbers; `group` is -1 for those that stay as they are."""
+    """Elements that are updated with the same hyper-parameters; `group` is -1 for those that do not change."""
 
     start: int
     end: int
@@ -39,7 +40,7 @@ _NEEDED = {
 
 
 def fits(name: str, hyper: Hyper) -> bool:
-    """Whether these numbers mean one of the updates that are written here."""
+    """Whether these hyper-parameters need one of the updates that are written here."""
     needed = _NEEDED.get(name)
     if needed is None:
         return False
@@ -56,8 +57,8 @@ def fits(name: str, hyper: Hyper) -> bool:
 class FlatOptimizer(ABC):
     """The state and the update of one chunk of parameters.
 
-    State is flat and as long as the chunk; what it holds of a piece that was never updated is zero. `_ages` counts the
-    updates of each piece, as far as they matter.
+    State is flat and as long as the chunk; it is zero for a piece that was never updated. `_ages` counts the updates of
+    each piece, as far as they matter.
     """
 
     def __init__(self, chunk: Chunk, groups: Sequence[int]) -> None:
@@ -69,14 +70,14 @@ class FlatOptimizer(ABC):
         self._flats: dict[str, torch.Tensor] = {}
         self._beside: dict[str, torch.Tensor] = {}
         self._written: set[str] | None = None
-        self._aheads: set[str] = set()
+        self._early_names: set[str] = set()
         self._usual: list[_Run] | None = None
 
     @abstractmethod
     def _update(
         self, numbers: Numbers, old: torch.Tensor, new: torch.Tensor, grad: torch.Tensor, run: _Run, work: torch.Tensor
     ) -> None:
-        """Write `new`. `work` is as long as they are, to be used at will; `old` and `grad` are not to be written."""
+        """Write `new`. `work` is as long as they are, for temporary results; `old` and `grad` are not written."""
 
     @abstractmethod
     def _aged(self, age: int, numbers: Numbers) -> int:
@@ -91,15 +92,17 @@ class FlatOptimizer(ABC):
         present: Sequence[bool] | None,
         scratch: Scratch,
     ) -> None:
-        """Write to `new` what `grad` makes of `old`; pieces that are not `present` (None: all are) stay as they are."""
+        """Write to `new` the update of `old` by `grad`; pieces that are not `present` (None: all are) do not change."""
         runs = self._usual if present is None and self._usual is not None else self._runs(present)
         self._go_over(runs, hyper, old, new, grad, scratch)
         self._grow_older(hyper, runs, present)
 
-    def ahead(self, hyper: Hyper, old: torch.Tensor, new: torch.Tensor, grad: torch.Tensor, scratch: Scratch) -> bool:
-        """As `step` with all pieces, but the state is written beside the one in use; `accept` makes it count.
+    def step_early(
+        self, hyper: Hyper, old: torch.Tensor, new: torch.Tensor, grad: torch.Tensor, scratch: Scratch
+    ) -> bool:
+        """As `step` with all pieces, but the new state is written beside the one in use until `accept_early`.
 
-        False if that cannot be: only some of the pieces would have new state.
+        False if that is impossible: only some of the pieces would have new state.
         """
         if self._usual is None:
             self._usual = self._runs(None)
@@ -107,16 +110,16 @@ class FlatOptimizer(ABC):
             return False
         self._written = set()
         self._go_over(self._usual, hyper, old, new, grad, scratch)
-        self._aheads, self._written = self._written, None
+        self._early_names, self._written = self._written, None
         return True
 
-    def accept(self, hyper: Hyper, *, reuse: bool) -> None:
-        """What `ahead` has made counts. With `reuse`, nobody else reads the state that it replaces."""
+    def accept_early(self, hyper: Hyper, *, reuse: bool) -> None:
+        """Use the state of the last `step_early`. With `reuse`, the state that it replaces has no reader."""
         assert self._usual is not None
-        for name in self._aheads:
-            left, self._flats[name] = self._state_of(name), self._beside.pop(name)
+        for name in self._early_names:
+            replaced, self._flats[name] = self._state_of(name), self._beside.pop(name)
             if reuse:
-                self._beside[name] = left
+                self._beside[name] = replaced
         self._grow_older(hyper, self._usual, None)
 
     def _go_over(
@@ -138,21 +141,21 @@ class FlatOptimizer(ABC):
                 self._update(hyper[run.group], o, n, g, run, scratch.take("work", dtype, length))
 
     def _runs(self, present: Sequence[bool] | None) -> list[_Run]:
-        """Pieces in a row with the same numbers make one run; the padding behind a piece goes with it."""
+        """Adjacent pieces with the same hyper-parameters make one run; the padding behind a piece goes with it."""
         runs: list[_Run] = []
-        for number, place in enumerate(self._chunk.places):
+        for number, span in enumerate(self._chunk.pieces):
             here = present is None or present[number]
             group, age = (self._groups[number], self._ages[number]) if here else (-1, 0)
             if self._joint and runs and (runs[-1].group, runs[-1].age) == (group, age):
-                runs[-1] = runs[-1]._replace(end=place.end)
+                runs[-1] = runs[-1]._replace(end=span.end)
             else:
-                runs.append(_Run(place.start, place.end, group, age))
+                runs.append(_Run(span.start, span.end, group, age))
         if self._joint and len(runs) == 1:
             runs[0] = runs[0]._replace(start=0, end=self._chunk.numel)
         return runs
 
     def _grow_older(self, hyper: Hyper, runs: list[_Run], present: Sequence[bool] | None) -> None:
-        """Remember the runs of a step that had all pieces: the next one has the same if all have the same age."""
+        """Remember the runs of a step that had all pieces: the next step has the same runs if all ages agree."""
         ages = self._ages
         if runs is self._usual:
             aged = {run.age: self._aged(run.age, hyper[run.group]) for run in runs}
@@ -176,37 +179,37 @@ class FlatOptimizer(ABC):
         return flat
 
     def _state(self, name: str, run: _Run) -> torch.Tensor:
-        return self._part(self._state_of(name), run)
+        return self._slice(self._state_of(name), run)
 
     def _next(self, name: str, run: _Run) -> torch.Tensor:
-        """Where the next state is written: over the one in use, or beside it."""
+        """Memory for the next state: that of the state in use, or beside it."""
         if self._written is None:
             return self._state(name, run)
         self._written.add(name)
         flat = self._beside.get(name)
         if flat is None:
             flat = self._beside[name] = torch.zeros(self._chunk.numel, dtype=self._chunk.dtype)
-        return self._part(flat, run)
+        return self._slice(flat, run)
 
-    def _part(self, flat: torch.Tensor, run: _Run) -> torch.Tensor:
+    def _slice(self, flat: torch.Tensor, run: _Run) -> torch.Tensor:
         return flat if run.end - run.start == self._chunk.numel else flat[run.start : run.end]
 
     def state(self, piece: int) -> dict[str, torch.Tensor]:
         """The optimizer state of one piece, by torch's own names; empty before its first update."""
         if not self._ages[piece]:
             return {}
-        place = self._chunk.places[piece]
-        return {name: flat[place.start : place.end] for name, flat in self._flats.items()}
+        span = self._chunk.pieces[piece]
+        return {name: flat[span.start : span.end] for name, flat in self._flats.items()}
 
-    def depart(self, room: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Go on with a copy of all state, made in `room` if there is any; what was used until now is returned."""
-        left, there = self._flats, room[0] if room else {}
-        self._flats = {n: there[n].copy_(flat) if n in there else flat.clone() for n, flat in left.items()}
-        return [left]
+    def replace_state(self, reuse: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Go on with a copy of all state, made in `reuse` if there is any; returns the tensors used until now."""
+        used, spare = self._flats, reuse[0] if reuse else {}
+        self._flats = {n: spare[n].copy_(flat) if n in spare else flat.clone() for n, flat in used.items()}
+        return [used]
 
     def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Put back what `state` gave, or some of it."""
-        place = self._chunk.places[piece]
+        """Restore what `state` gave, or some of it."""
+        span = self._chunk.pieces[piece]
         self._usual, self._beside = None, {}
         if "step" in state:
             self._ages[piece] = int(state["step"])
@@ -214,7 +217,7 @@ class FlatOptimizer(ABC):
             self._ages[piece] = max(1, self._ages[piece])
         for name, tensor in state.items():
             if name != "step":
-                self._state(name, _Run(place.start, place.end, 0, 0)).copy_(tensor)
+                self._state(name, _Run(span.start, span.end, 0, 0)).copy_(tensor)
 
 
 class FlatSgd(FlatOptimizer):
@@ -232,9 +235,9 @@ class FlatSgd(FlatOptimizer):
         if numbers["weight_decay"] != 0:
             grad = torch.add(grad, old, alpha=numbers["weight_decay"], out=work)
         if momentum != 0:
-            buffer, held = self._next("momentum_buffer", run), self._state("momentum_buffer", run)
+            buffer, last = self._next("momentum_buffer", run), self._state("momentum_buffer", run)
             if run.age:
-                torch.mul(held, momentum, out=buffer).add_(grad, alpha=1 - numbers["dampening"])
+                torch.mul(last, momentum, out=buffer).add_(grad, alpha=1 - numbers["dampening"])
             else:
                 buffer.copy_(grad)
             grad = torch.add(grad, buffer, alpha=momentum, out=work) if numbers["nesterov"] else buffer
@@ -245,7 +248,7 @@ class FlatAdam(FlatOptimizer):
     """As `torch.optim.adam._single_tensor_adam` without `amsgrad`."""
 
     def __init__(self, chunk: Chunk, groups: Sequence[int], *, decoupled: bool) -> None:
-        """`decoupled` is what makes AdamW."""
+        """`decoupled` weight decay is AdamW's."""
         super().__init__(chunk, groups)
         self._decoupled = decoupled
 
@@ -271,9 +274,9 @@ class FlatAdam(FlatOptimizer):
         torch.addcdiv(old, first, work, value=-(rate / (1 - beta1**step)), out=new)
 
     def state(self, piece: int) -> dict[str, torch.Tensor]:
-        """As above, with the number of updates."""
-        held = super().state(piece)
-        return {"step": torch.tensor(float(self._ages[piece]), dtype=torch.float32), **held} if held else held
+        """As `FlatOptimizer.state`, with the number of updates."""
+        state = super().state(piece)
+        return {"step": torch.tensor(float(self._ages[piece]), dtype=torch.float32), **state} if state else state
 
 
 def flat_optimizer(name: str, chunk: Chunk, groups: Sequence[int]) -> FlatOptimizer:
@@ -285,8 +288,8 @@ def flat_optimizer(name: str, chunk: Chunk, groups: Sequence[int]) -> FlatOptimi
 def elements_agree(dtype: torch.dtype) -> bool:
     """Whether torch rounds an element the same way wherever it lies in a tensor, so that pieces may be joined.
 
-    The last elements of a tensor are not computed by vector instructions, and not for every dtype (and processor) do
-    these and the ordinary ones agree: bfloat16 is an example. So it is tried out.
+    The last elements of a tensor are not computed by vector instructions. For some dtypes (bfloat16) and processors the
+    two kinds of instructions do not agree, so a trial decides.
     """
     generator = torch.Generator().manual_seed(1)
     a, b, c = (torch.randn(256, generator=generator).to(dtype) for _ in range(3))

@@ -1,7 +1,7 @@
 """Weighted sums of gradients, block by block, in slot order: acc = w0*g0, then acc += wi*gi.
 
-Which bits come out never depends on when the additions are made. Some are made late: the last slot's is left to the
-update, which has everything in the cache anyway. Some are made early, on gradients that are not sealed yet.
+The bits never depend on when the additions are made. Some are made late: the last slot's is left to the update, which
+has everything in the cache anyway. Some are made early, on gradients that are not sealed yet.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from paceline.types import BlockSpec, Fence
 _SPARE = 2
 
 
-class Rooms:
-    """Memory for sums of one block, used again and again; what it holds is of no use."""
+class SumMemory:
+    """Memory for sums of one block, which is used again; its content is undefined when it is taken."""
 
-    __slots__ = ("_dtype", "_frugal", "_numel", "_spare")
+    __slots__ = ("_dtype", "_economise", "_numel", "_spare")
 
     def __init__(self, numel: int, dtype: torch.dtype) -> None:
         self._numel = numel
         self._dtype = dtype
         self._spare: list[torch.Tensor] = []
-        self._frugal = False
+        self._economise = False
 
     def take(self) -> torch.Tensor:
-        """Room for one sum."""
+        """Memory for one sum."""
         return self._spare.pop() if self._spare else torch.empty(self._numel, dtype=self._dtype)
 
-    def give(self, room: torch.Tensor | None) -> None:
-        """Nobody needs `room` any more."""
-        if room is not None and not self._frugal and len(self._spare) < _SPARE:
-            self._spare.append(room)
+    def give_back(self, memory: torch.Tensor | None) -> None:
+        """`memory` is not needed any more."""
+        if memory is not None and not self._economise and len(self._spare) < _SPARE:
+            self._spare.append(memory)
 
-    def frugal(self, yes: bool) -> None:
-        """Whether to keep nothing in reserve from now on."""
-        self._frugal = yes
+    def economise(self, yes: bool) -> None:
+        """Whether to free what is given back, instead of using it again."""
+        self._economise = yes
         if yes:
             self._spare.clear()
 
@@ -57,29 +57,28 @@ class Term:
         self.sealed = False
 
     def is_attempt(self, slot: int, fence: Fence | None, rev: int, weight: float) -> bool:
-        """Whether this is that push of that attempt, to be counted with that weight."""
+        """Whether this is that push of that attempt, with that weight."""
         return (self.slot, self.fence, self.rev, self.weight) == (slot, fence, rev, weight)
 
     @property
     def scaled(self) -> torch.Tensor:
-        """What is added."""
+        """The gradient times its weight."""
         return self.value if self.weight == 1.0 else self.value * self.weight
 
 
 class BlockSum:
-    """The sum of one block: `base`, which is of sealed slots only and ours, plus `terms` in slot order.
+    """The sum of one block: `base`, which has sealed slots only and is our memory, plus `terms` in slot order.
 
-    `_head` is base plus the first `_folded` of the terms, in memory of its own. Once these are all sealed it becomes
-    the base, and their frames are dropped; if one of them is not sealed as it was, it is made again. Terms that are
-    not sealed come after all that are. `_waiting` has those that may not be added yet: a slot before them is missing.
-    `stamp` is another number whenever the sum, counting what is not sealed, is of other gradients; `slots` is how many
-    it has.
+    `_head` is base plus the first `_folded` terms, in memory of its own. Once all of these are sealed it becomes the
+    base, and their frames are dropped; if one of them is not sealed as it was, the head is made again. Terms that are
+    not sealed come after all that are. `_waiting` has terms that may not be added yet: a slot before them is missing.
+    `stamp` is another number whenever the sum, unsealed terms included, has other gradients; `slots` counts them.
     """
 
-    __slots__ = ("_folded", "_head", "_rooms", "_waiting", "base", "slots", "stamp", "terms")
+    __slots__ = ("_folded", "_head", "_memory", "_waiting", "base", "slots", "stamp", "terms")
 
-    def __init__(self, rooms: Rooms) -> None:
-        self._rooms = rooms
+    def __init__(self, memory: SumMemory) -> None:
+        self._memory = memory
         self.base: torch.Tensor | None = None
         self.terms: list[Term] = []
         self._head: torch.Tensor | None = None
@@ -91,7 +90,7 @@ class BlockSum:
         """Count one slot's sealed gradient, which must be that of the next slot."""
         term.sealed = True
         self._waiting.pop(term.slot, None)
-        at = self._unsealed()
+        at = self._first_unsealed()
         if at < len(self.terms):
             if self.terms[at].is_attempt(term.slot, term.fence, term.rev, term.weight):
                 self.terms[at].sealed = True
@@ -108,43 +107,43 @@ class BlockSum:
     def skip(self, slot: int) -> None:
         """The next slot, `slot`, was sealed without this block."""
         self._waiting.pop(slot, None)
-        if self._unsealed() < len(self.terms):
+        if self._first_unsealed() < len(self.terms):
             self._retract(slot)
 
     def expect(self, term: Term, next_slot: int) -> None:
-        """Add what may be sealed later, as soon as all slots before it are there.
+        """Add a term that may be sealed later, as soon as all slots before it are there.
 
         `next_slot` is the first one that is not sealed.
         """
         if term.slot < next_slot:
             return
-        if any(t.slot == term.slot for t in self.terms[self._unsealed() :]):
+        if any(t.slot == term.slot for t in self.terms[self._first_unsealed() :]):
             self._retract(term.slot)
         self._waiting[term.slot] = term
-        while (following := self._waiting.pop(next_slot + len(self.terms) - self._unsealed(), None)) is not None:
-            self._append(following)
+        while (next_ := self._waiting.pop(next_slot + len(self.terms) - self._first_unsealed(), None)) is not None:
+            self._append(next_)
         self.fold(len(self.terms))
 
     def fold(self, count: int) -> None:
         """Add the first `count` terms now."""
         if count <= self._folded or (self.base is None and count == 1 and self.terms[0].weight == 1.0):
-            return  # a first gradient that counts in full is the sum as it is
+            return  # a first gradient of weight 1 is the sum as it is
         acc = self._head if self._folded else self.base
         ours = acc is not None and (self._folded > 0 or all(t.sealed for t in self.terms[:count]))
         for term in self.terms[self._folded : count]:
             if acc is None and term.weight == 1.0:
                 acc = term.value
             elif acc is None:
-                acc, ours = torch.mul(term.value, term.weight, out=self._rooms.take()), True
+                acc, ours = torch.mul(term.value, term.weight, out=self._memory.take()), True
             elif ours:
                 acc.add_(term.scaled)
             else:
-                acc, ours = torch.add(acc, term.scaled, out=self._rooms.take()), True
+                acc, ours = torch.add(acc, term.scaled, out=self._memory.take()), True
         self._head, self._folded = acc, count
         self._settle()
 
     def into(self, out: torch.Tensor) -> torch.Tensor:
-        """The whole sum, made in `out` unless it is there already: not to be written then."""
+        """The whole sum: in `out`, or where it is already. The caller writes to it only if it is `out`."""
         acc = self._head if self._folded else self.base
         for term in self.terms[self._folded :]:
             if acc is not None:
@@ -156,61 +155,62 @@ class BlockSum:
         assert acc is not None
         return acc
 
-    def gather(self, rooms: Rooms) -> torch.Tensor:
-        """The whole sum in one of `rooms`, where it stays until it is closed; no slot may be added any more.
+    def gather(self, memory: SumMemory) -> torch.Tensor:
+        """The whole sum in memory of `memory`, where it stays until `close`; no slot may be added any more.
 
         The bits are those of `into`. Frames of senders are not needed any longer.
         """
-        if self._unsealed() < len(self.terms):
+        if self._first_unsealed() < len(self.terms):
             self._retract(-1)
         self._waiting.clear()
-        if self._rooms is rooms:
+        if self._memory is memory:
             self.fold(len(self.terms))
-        if self.wants(rooms):
-            room = rooms.take()
-            made = self.into(room)
-            if made is not room:
-                room.copy_(made)
+        if self.wants(memory):
+            taken = memory.take()
+            made = self.into(taken)
+            if made is not taken:
+                taken.copy_(made)
             self.close()
-            self._rooms, self.base = rooms, room
+            self._memory, self.base = memory, taken
         assert self.base is not None
         return self.base
 
-    def wants(self, rooms: Rooms) -> bool:
-        """Whether `gather` takes one of `rooms`."""
-        return self._rooms is not rooms or self.base is None
+    def wants(self, memory: SumMemory) -> bool:
+        """Whether `gather` takes something of `memory`."""
+        return self._memory is not memory or self.base is None
 
     @property
     def empty(self) -> bool:
-        """Nothing is sealed."""
+        """Whether nothing is sealed."""
         return self.base is None and not (self.terms and self.terms[0].sealed)
 
     def close(self) -> None:
-        """Nobody needs the sum any more."""
-        self._rooms.give(self.base)
-        self._rooms.give(self._head if self._head is not self.base else None)
+        """Give back all memory: the sum is not needed any more."""
+        self._memory.give_back(self.base)
+        self._memory.give_back(self._head if self._head is not self.base else None)
         self.base = self._head = None
         self._folded = 0
         self.terms.clear()
 
-    def _unsealed(self) -> int:
-        """The place of the first term that is not sealed."""
+    def _first_unsealed(self) -> int:
+        """The position of the first term that is not sealed."""
         count = len(self.terms)
         while count and not self.terms[count - 1].sealed:
             count -= 1
         return count
 
     def _settle(self) -> None:
+        """Make the head the base if all its terms are sealed."""
         if self._folded and all(t.sealed for t in self.terms[: self._folded]):
             if self.base is not self._head:
-                self._rooms.give(self.base)
+                self._memory.give_back(self.base)
             self.base, self._head = self._head, None
             del self.terms[: self._folded]
             self._folded = 0
 
     def _retract(self, slot: int) -> None:
-        """What is not sealed is not in the sum any more, and that of `slot` is forgotten."""
-        at = self._unsealed()
+        """Take all unsealed terms out of the sum, and forget that of `slot`."""
+        at = self._first_unsealed()
         self.slots -= len(self.terms) - at
         self.stamp += 1
         for term in self.terms[at:]:
@@ -218,36 +218,77 @@ class BlockSum:
                 self._waiting[term.slot] = term
         del self.terms[at:]
         if self._folded > at:
-            self._rooms.give(self._head)
+            self._memory.give_back(self._head)
             self._head, self._folded = None, 0
 
 
 class Sum:
-    """All blocks of one step.
+    """All blocks of one step: gradients in `blocks`, other values (initial weights, buffers) in `values`.
 
-    `touched` are those that some slot had, `full` those of which it had every tensor; `present` are the tensors that
-    some slot had of the others. `shared` are copies of `buffers` that other servers read, with where they are from.
+    `touched` are the blocks that some slot had, `full` those of which it had every tensor; `present` are the tensors
+    that some slot had of the others. `hinted` says that unsealed gradients were offered.
     """
 
-    __slots__ = ("blocks", "buffers", "full", "hinted", "present", "shared", "slots", "touched", "weight")
+    __slots__ = ("_shared", "blocks", "full", "hinted", "present", "slots", "touched", "values", "weight")
 
     def __init__(self) -> None:
         self.weight = 0.0
         self.slots = 0
         self.blocks: dict[int, BlockSum] = {}
-        self.buffers: dict[int, torch.Tensor] = {}
-        self.shared: dict[int, tuple[Rooms, torch.Tensor]] = {}
+        self.values: dict[int, torch.Tensor] = {}
+        self._shared: dict[int, tuple[SumMemory, torch.Tensor]] = {}
         self.present: set[int] = set()
         self.touched: set[int] = set()
         self.full: set[int] = set()
         self.hinted = False
 
     def close(self) -> None:
-        """Nobody needs the sums any more."""
-        for held in self.blocks.values():
-            held.close()
-        for rooms, room in self.shared.values():
-            rooms.give(room)
+        """Give back all memory: the sums are not needed any more."""
+        for block in self.blocks.values():
+            block.close()
+        for memory, taken in self._shared.values():
+            memory.give_back(taken)
+
+    def begin_slot(self, weight: float) -> None:
+        """Count one sealed slot."""
+        self.weight += weight
+        self.slots += 1
+
+    def hint(self) -> None:
+        """Unsealed gradients were offered."""
+        self.hinted = True
+
+    def block(self, index: int, memory: SumMemory) -> BlockSum:
+        """The sum of one block."""
+        found = self.blocks.get(index)
+        if found is None:
+            found = self.blocks[index] = BlockSum(memory)
+        return found
+
+    def install(self, index: int, memory: SumMemory, value: torch.Tensor) -> None:
+        """The sum of one block is `value`, which another server has made."""
+        made = self.blocks[index] = BlockSum(memory)
+        made.seal(Term(0, None, -1, 1.0, value))
+
+    def set_value(self, index: int, value: torch.Tensor) -> None:
+        """The value of a block that is no gradient."""
+        self.values[index] = value
+
+    def accumulate(self, index: int, weight: float, value: torch.Tensor) -> None:
+        """Add to the weighted sum of a block of float buffers."""
+        acc = self.values.get(index)
+        if acc is None:
+            self.values[index] = value.clone() if weight == 1.0 else value * weight
+        else:
+            acc.add_(value if weight == 1.0 else value * weight)
+
+    def share(self, index: int, memory: SumMemory) -> torch.Tensor:
+        """A copy of a value in memory of `memory`, where it stays until `close`."""
+        if index not in self._shared:
+            self._shared[index] = memory, memory.take().copy_(self.values[index])
+        return self._shared[index][1]
+
+    # ------------------------------------------------------------ which tensors have a gradient
 
     def note(self, block: BlockSpec, absent: frozenset[int]) -> None:
         """A slot has `block`, without the `absent` tensors."""
@@ -270,7 +311,7 @@ class Sum:
         )
 
     def learn(self, meta: SumMeta) -> None:
-        """The opposite of `meta`."""
+        """Take over what `meta` told on another server."""
         self.weight, self.slots = meta.weight, meta.slots
         self.touched.update(meta.touched)
         self.full.update(meta.full)
@@ -282,7 +323,7 @@ class Sum:
 
 
 def mean(total: torch.Tensor, weight: float, out: torch.Tensor) -> torch.Tensor:
-    """`total` / `weight`, in `out` unless it is `total` itself. To multiply by 1/2 gives the same bits, and sooner."""
+    """`total` / `weight`, in `out` unless it is `total` itself. A factor of 1/2 gives the same bits, and is faster."""
     if weight == 1.0:
         return total
     inverse = _INVERSES.get(weight)

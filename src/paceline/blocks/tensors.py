@@ -1,4 +1,4 @@
-"""A model's tensors <-> flat blocks, without copying where memory allows: the only such place."""
+"""A model's tensors <-> flat blocks, without a copy where the alignment allows it. No other module does this."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.core.layout import digest_header
 from paceline.types import ITEM_NBYTES, BlockSpec, Piece
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_NBYTES}
-"""Every dtype that may travel."""
+"""Every dtype that messages may carry."""
 
 DTYPE_NAMES: Mapping[torch.dtype, str] = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -22,7 +22,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def tensor_of(frame: memoryview, dtype: str) -> torch.Tensor:
-    """A flat tensor over the bytes of `frame`, shared unless they lie off the element's alignment.
+    """A flat tensor over the bytes of `frame`, shared unless they are not aligned to the element's size.
 
     The caller must not write to it unless it owns the frame.
     """
@@ -37,7 +37,7 @@ def tensor_of(frame: memoryview, dtype: str) -> torch.Tensor:
 
 
 def new_block(block: BlockSpec) -> torch.Tensor:
-    """Room for one block; padding between pieces is zero."""
+    """Memory for one block; padding between pieces is zero."""
     return torch.zeros(block.numel, dtype=DTYPES[block.dtype])
 
 
@@ -47,7 +47,7 @@ def piece_of(flat: torch.Tensor, piece: Piece) -> torch.Tensor:
 
 
 def clean_name(name: str) -> str:
-    """A parameter's name without the prefix that `torch.compile` puts before it."""
+    """A parameter's name without the prefix of `torch.compile`."""
     return name.replace("_orig_mod.", "")
 
 
@@ -64,5 +64,5 @@ def digest(model: torch.nn.Module) -> str:
 
 
 def as_parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
-    """A leaf that a `torch.optim` class accepts, without asking autograd for anything."""
+    """A leaf that a `torch.optim` class accepts, without a gradient."""
     return torch.nn.Parameter(tensor, requires_grad=False)

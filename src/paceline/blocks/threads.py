@@ -18,15 +18,15 @@ WORTH_NBYTES = 4 << 20
 
 
 class Scratch:
-    """Memory of one thread for what an update needs only in passing: it stays in the cache."""
+    """Memory of one thread for the temporary results of an update: it stays in the cache."""
 
     def __init__(self) -> None:
         self._flats: dict[tuple[str, torch.dtype], torch.Tensor] = {}
         self._views: dict[tuple[str, torch.dtype, int], torch.Tensor] = {}
-        self._parts: dict[Chunk, tuple[torch.Tensor, dict[int, torch.Tensor]]] = {}
+        self._blocks: dict[Chunk, tuple[torch.Tensor, dict[int, torch.Tensor]]] = {}
 
     def take(self, purpose: str, dtype: torch.dtype, numel: int) -> torch.Tensor:
-        """Room for `numel` elements, the same for the same purpose."""
+        """Memory for `numel` elements, the same for the same purpose."""
         key = (purpose, dtype, numel)
         view = self._views.get(key)
         if view is None:
@@ -37,25 +37,26 @@ class Scratch:
             view = self._views[key] = flat[:numel]
         return view
 
-    def parts(self, flat: torch.Tensor, chunk: Chunk) -> dict[int, torch.Tensor]:
-        """The blocks of `chunk` in `flat`, which is from here."""
-        known = self._parts.get(chunk)
+    def blocks(self, flat: torch.Tensor, chunk: Chunk) -> dict[int, torch.Tensor]:
+        """The blocks of `chunk` in `flat`, which `take` gave."""
+        known = self._blocks.get(chunk)
         if known is None or known[0] is not flat:
-            known = self._parts[chunk] = flat, {index: chunk.of(flat, index) for index in chunk.blocks}
+            known = self._blocks[chunk] = flat, {index: chunk.of(flat, index) for index in chunk.blocks}
         return known[1]
 
 
 class _Round(Generic[T]):
-    """One call of `run`: whoever is free takes the next item."""
+    """One call of `run`: each free thread takes the next item."""
 
     def __init__(self, work: Callable[[Scratch, T], None], items: Iterator[T]) -> None:
         self._work = work
         self._items = items
         self._lock = threading.Lock()
-        self.error: BaseException | None = None
+        self._error: BaseException | None = None
 
     def go(self, scratch: Scratch) -> None:
-        while self.error is None:
+        """Work on items until there are none left, or one has failed."""
+        while self._error is None:
             with self._lock:
                 item = next(self._items, None)
             if item is None:
@@ -63,18 +64,23 @@ class _Round(Generic[T]):
             try:
                 self._work(scratch, item)
             except BaseException as error:
-                self.error = error
+                self._error = error
+
+    def check(self) -> None:
+        """Raise what an item raised, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
 
 class Threads:
-    """`threads` of them, the caller's among them; the others are started when they are first of use.
+    """`count` threads, of which one is the caller's; the others are started when they are first of use.
 
-    Each item is worked on by one thread, from its beginning to its end, so the result does not depend on how many
-    there are.
+    One thread works on an item from its beginning to its end, so the result does not depend on their number.
     """
 
-    def __init__(self, threads: int = 1) -> None:
-        self._threads = threads
+    def __init__(self, count: int = 1) -> None:
+        self._count = count
         self._scratch = Scratch()
         self._rounds: queue.SimpleQueue[_Round[object] | None] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -82,7 +88,7 @@ class Threads:
 
     def run(self, work: Callable[[Scratch, T], None], items: Sequence[T], nbytes: int) -> None:
         """Do all `items`, which are `nbytes` of work, and return. Raises what `work` raises."""
-        helpers = min(self._threads, len(items)) - 1 if nbytes >= WORTH_NBYTES else 0
+        helpers = min(self._count, len(items)) - 1 if nbytes >= WORTH_NBYTES else 0
         if helpers < 1:
             for item in items:
                 work(self._scratch, item)
@@ -97,9 +103,7 @@ class Threads:
         shared.go(self._scratch)
         for _ in range(helpers):
             self._finished.get()
-        error, shared.error = shared.error, None
-        if error is not None:
-            raise error
+        shared.check()
 
     def _help(self) -> None:
         scratch = Scratch()

@@ -14,14 +14,14 @@ from paceline.errors import UsageError
 from paceline.types import Hyper, OptimizerSpec
 
 State = dict[str, Any]
-"""What `torch.optim` keeps of one parameter, by its own names."""
+"""The state of one parameter in `torch.optim`, by its own names."""
 
 
 def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     """The class by name.
 
     Raises:
-        UsageError: it is not among those that servers can run.
+        UsageError: servers cannot run it.
     """
     if name not in OPTIMIZERS:
         raise UsageError(f"{name} does not run on servers; use one of {', '.join(OPTIMIZERS)}")
@@ -29,7 +29,7 @@ def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
 
 
 class PieceOptimizer:
-    """One `torch.optim` instance over some pieces. Weights are not its own: each step is told where they lie."""
+    """One `torch.optim` instance over some pieces. It has no weights of its own: each step gets them."""
 
     def __init__(self, spec: OptimizerSpec, groups: Sequence[int], samples: Sequence[torch.Tensor]) -> None:
         """`groups[i]` is the param group of piece i, `samples[i]` a tensor of its size and dtype."""
@@ -43,7 +43,7 @@ class PieceOptimizer:
             for number in self._group_numbers
         ]
         kind = optimizer_class(spec.name)
-        known = signature(kind).parameters  # AdamW's groups hold a number that its constructor does not take
+        known = signature(kind).parameters  # AdamW's groups have an entry that its constructor does not take
         first: dict[str, Any] = {k: v for k, v in by_group[0].items() if k != "params" and k in known}
         self._optimizer = kind(by_group, **first)
         marked: Any = self._optimizer
@@ -66,27 +66,27 @@ class PieceOptimizer:
     def state(self, piece: int) -> dict[str, torch.Tensor]:
         """The optimizer state of one piece, by torch's own names; empty before its first update.
 
-        These are the tensors in use: the next `step` writes to them, unless `depart` came before it.
+        These are the tensors in use: the next `step` writes to them, unless `replace_state` came before it.
         """
-        held = self._optimizer.state.get(self.params[piece], {})
-        return {name: _as_tensor(value) for name, value in held.items() if value is not None}
+        state = self._optimizer.state.get(self.params[piece], {})
+        return {name: _as_tensor(value) for name, value in state.items() if value is not None}
 
-    def depart(self, room: Sequence[State]) -> list[State]:
-        """Go on with a copy of all state; what `state` gave until now is returned, and never written again.
+    def replace_state(self, reuse: Sequence[State]) -> list[State]:
+        """Go on with a copy of all state; returns what `state` gave until now, which is never written again.
 
-        The copy is made in `room`, by piece and name, where that has a tensor of the same size and dtype.
+        The copy is made in `reuse`, by piece and name, where that has a tensor of the same size and dtype.
         """
-        left: list[State] = []
+        used: list[State] = []
         for number, param in enumerate(self.params):
             old: State = self._optimizer.state.get(param, {})
             if old:
-                there = room[number] if room else {}
-                self._optimizer.state[param] = {name: _copy(value, there.get(name)) for name, value in old.items()}
-            left.append(old)
-        return left
+                spare = reuse[number] if reuse else {}
+                self._optimizer.state[param] = {name: _copy(value, spare.get(name)) for name, value in old.items()}
+            used.append(old)
+        return used
 
     def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Put back what `state` gave, or some of it; the tensors belong to the optimizer from now on."""
+        """Restore what `state` gave, or some of it; the tensors belong to the optimizer from now on."""
         if state:
             self._optimizer.state[self.params[piece]].update(state)
 
@@ -95,11 +95,11 @@ def _as_tensor(value: Any) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.tensor(value)
 
 
-def _copy(value: Any, room: Any) -> Any:
+def _copy(value: Any, reuse: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    if isinstance(room, torch.Tensor) and (room.shape, room.dtype) == (value.shape, value.dtype):
-        return room.copy_(value)
+    if isinstance(reuse, torch.Tensor) and (reuse.shape, reuse.dtype) == (value.shape, value.dtype):
+        return reuse.copy_(value)
     return value.clone()
 
 

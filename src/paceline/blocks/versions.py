@@ -1,11 +1,11 @@
-"""The readable versions of all chunks. The next one is written beside them, into memory that nobody reads."""
+"""The readable versions of all chunks. The next version is written beside them, into memory without readers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from paceline.blocks.chunks import Buffer, Chunk, Part
+from paceline.blocks.chunks import Buffer, Chunk, LentFrame
 from paceline.messages import BlockFrame
 from paceline.transport.base import Memory
 from paceline.types import BlockSpec
@@ -18,8 +18,8 @@ class _Version(NamedTuple):
     changed: dict[int, int]
 
 
-class Shelf(NamedTuple):
-    """All versions of one chunk, on their way from one `Versions` to another.
+class ChunkVersions(NamedTuple):
+    """All versions of one chunk, to be moved from one `Versions` to another.
 
     `kept` are the versions that must stay readable; each comes with the version that last changed each block.
     """
@@ -32,24 +32,28 @@ class Shelf(NamedTuple):
 
 
 class Versions:
-    """Buffers of the current version and of those that are kept. A chunk is named by its number.
+    """Buffers of the current version, which is `number`, and of those that are kept. A chunk is named by a number.
 
-    A buffer that no version needs is written again as soon as its readers are done. So there are two of each chunk,
-    and one more for each version that is kept or still read.
+    A buffer that no version needs is written again once its readers are done. So there are two of each chunk, and one
+    more for each version that is kept or still read. `chunk_of` has the chunk of each block.
     """
 
-    def __init__(self, chunks: Sequence[Chunk], blocks: Sequence[BlockSpec], memory: Memory) -> None:
-        self.chunks: dict[int, Chunk] = {}
-        self.home: dict[int, int] = {}
-        self.number = -1
+    def __init__(self, memory: Memory) -> None:
         self._memory = memory
+        self.open((), ())
+
+    def open(self, chunks: Sequence[Chunk], blocks: Sequence[BlockSpec]) -> None:
+        """Allocate `chunks`, which have no values yet, and forget all others."""
+        self.chunks: dict[int, Chunk] = {}
+        self.chunk_of: dict[int, int] = {}
+        self.number = -1
         self._frames: dict[int, BlockFrame] = {}
         self._now = _Version({}, {})
         self._kept: dict[int, _Version] = {}
         self._spare: dict[int, list[Buffer]] = {}
         self._next = 0
         for chunk in chunks:
-            self.add(Shelf(chunk, self._new(chunk), dict.fromkeys(chunk.blocks, 0), {}, []))
+            self.add(ChunkVersions(chunk, self._new(chunk), dict.fromkeys(chunk.blocks, 0), {}, []))
         self.declare(blocks)
 
     def _new(self, chunk: Chunk) -> Buffer:
@@ -60,8 +64,12 @@ class Versions:
         """The current version, by chunk."""
         return self._now.buffers
 
+    def begin(self, version: int) -> None:
+        """The current version is `version` from now on; `switch` brings what changes with it."""
+        self.number = version
+
     def fresh(self, chunk: int) -> Buffer:
-        """Memory for the next version of a chunk; what it holds is of no use."""
+        """Memory for the next version of a chunk, with undefined content."""
         spare = self._spare[chunk]
         idle = [b for b in spare if b.idle]
         if not idle:
@@ -74,74 +82,77 @@ class Versions:
         self._spare[chunk].append(buffer)
 
     def switch(self, chunk: int, buffer: Buffer, changed: Iterable[int]) -> None:
-        """`buffer` is the current version from now on, and `changed` are the blocks in it that are not as before."""
+        """Make `buffer` the current version of a chunk; the blocks `changed` differ from the version before."""
         old = self._now.buffers[chunk]
         self._now.buffers[chunk] = buffer
         for index in changed:
             self._now.changed[index] = self.number
-        self._let_go(chunk, old)
+        self._reuse(chunk, old)
 
     def reset(self, version: int) -> None:
-        """Everything is of `version`."""
+        """All blocks are of `version`, and changed with it."""
         self.number = version
         for index in self._now.changed:
             self._now.changed[index] = version
 
+    # ------------------------------------------------------------ readers
+
     def keep(self, version: int) -> None:
-        """Keep the current version readable."""
-        assert version == self.number
-        self._kept[version] = _Version(dict(self._now.buffers), dict(self._now.changed))
+        """Keep the current version readable. Without blocks there is none."""
+        if self.chunks:
+            assert version == self.number
+            self._kept[version] = _Version(dict(self._now.buffers), dict(self._now.changed))
 
     def release(self, version: int) -> None:
-        """Give up a kept version, if it is one."""
+        """Give up a kept version. Unknown versions are ignored."""
         kept = self._kept.pop(version, None)
         for chunk, buffer in (kept.buffers if kept is not None else {}).items():
             if buffer is not self._now.buffers[chunk]:
-                self._let_go(chunk, buffer)
+                self._reuse(chunk, buffer)
 
-    def _let_go(self, chunk: int, buffer: Buffer) -> None:
+    def _reuse(self, chunk: int, buffer: Buffer) -> None:
         if not any(buffer is kept.buffers.get(chunk) for kept in self._kept.values()):
             self._spare[chunk].append(buffer)
 
     def read(
         self, version: int, have: int, blocks: Sequence[int] | None
     ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
-        """Frames and parts of the blocks that changed after `have`."""
+        """The blocks at `version` (current or kept) that changed after `have`, with a `LentFrame` each."""
         buffers, changed = self._now if version == self.number else self._kept[version]
         wanted = self._frames if blocks is None else blocks
         found = [index for index in wanted if changed[index] > have or have < 0]
-        home = self.home
-        held = [(i, buffers[home[i]]) for i in found]
-        return tuple([self._frames[i] for i in found]), [Part(buffer.frames[i], buffer) for i, buffer in held]
+        chunk_of = self.chunk_of
+        read = [(i, buffers[chunk_of[i]]) for i in found]
+        return tuple([self._frames[i] for i in found]), [LentFrame(buffer.frames[i], buffer) for i, buffer in read]
 
     # ------------------------------------------------------------ chunks that come and go
 
     def declare(self, blocks: Iterable[BlockSpec]) -> None:
-        """These are the blocks of all chunks: what a reader is told of them, in the order of the model."""
+        """These are the blocks of all chunks: readers get them in the order of the model."""
         self._frames = {b.index: BlockFrame(b.index, b.dtype, b.numel) for b in sorted(blocks, key=lambda b: b.index)}
 
-    def add(self, shelf: Shelf) -> int:
-        """One chunk more, with its versions; returns its number."""
+    def add(self, moved: ChunkVersions) -> int:
+        """Take over one chunk with its versions; returns its number."""
         number, self._next = self._next, self._next + 1
-        self.chunks[number] = shelf.chunk
-        self.home.update(dict.fromkeys(shelf.chunk.blocks, number))
-        self._now.buffers[number] = shelf.current
-        self._now.changed.update(shelf.changed)
-        self._spare[number] = shelf.spare
-        for version, (buffer, changed) in shelf.kept.items():
+        self.chunks[number] = moved.chunk
+        self.chunk_of.update(dict.fromkeys(moved.chunk.blocks, number))
+        self._now.buffers[number] = moved.current
+        self._now.changed.update(moved.changed)
+        self._spare[number] = moved.spare
+        for version, (buffer, changed) in moved.kept.items():
             kept = self._kept.setdefault(version, _Version({}, {}))
             kept.buffers[number] = buffer
             kept.changed.update(changed)
         return number
 
-    def remove(self, number: int) -> Shelf:
-        """One chunk less: everything that there is of it."""
+    def remove(self, number: int) -> ChunkVersions:
+        """Give up one chunk with its versions."""
         chunk = self.chunks.pop(number)
         kept = {}
         for version, (buffers, changed) in self._kept.items():
             if number in buffers:
                 kept[version] = buffers.pop(number), {i: changed.pop(i) for i in chunk.blocks}
         for index in chunk.blocks:
-            del self.home[index]
+            del self.chunk_of[index]
         current = {i: self._now.changed.pop(i) for i in chunk.blocks}
-        return Shelf(chunk, self._now.buffers.pop(number), current, kept, self._spare.pop(number))
+        return ChunkVersions(chunk, self._now.buffers.pop(number), current, kept, self._spare.pop(number))

@@ -1,4 +1,4 @@
-"""Writes a frozen version into a checkpoint's folder while the server goes on."""
+"""Writes a frozen version into a checkpoint's folder while training goes on."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import os
 import threading
 from dataclasses import dataclass
 
-from paceline.blocks.chunk_update import Frozen
+from paceline.blocks.block_state import FrozenVersion
 from paceline.checkpoint.shards import write_shards
 from paceline.checkpoint.storage import Storage
 from paceline.types import NodeId, SavedFile
 
 logger = logging.getLogger(__name__)
 
-_NICE = 15  # training goes first; hashing and writing, nearly all of the work, hold no lock of the interpreter
+_NICE = 15  # training goes first; hashing and writing, nearly all of the work, do not hold the interpreter's lock
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the writing of a version ended: with `files`, or with a `problem`."""
+    """The result of writing a version: its `files`, or a `problem`."""
 
     version: int
     files: tuple[SavedFile, ...]
@@ -28,21 +28,30 @@ class Outcome:
 
 
 class _GivenUpError(Exception):
-    """Nobody wants the version any longer."""
+    """The version is not needed any longer."""
 
 
-class _Writing(threading.Thread):
-    """One version on its way. `outcome` is set, and the version's memory free, before the thread ends."""
+class _WriterThread(threading.Thread):
+    """Writes one version. Before it ends, it sets `outcome` and releases the version's memory."""
 
-    def __init__(self, storage: Storage, folder: str, prefix: str, frozen: Frozen) -> None:
+    def __init__(self, storage: Storage, folder: str, prefix: str, frozen: FrozenVersion) -> None:
         super().__init__(name="paceline-save", daemon=True)
         self._storage, self._folder, self._prefix = storage, folder, prefix
         self.frozen = frozen
-        self.given_up = False
+        self._given_up = False
         self.outcome: Outcome | None = None
 
+    @property
+    def given_up(self) -> bool:
+        """Whether the outcome is of no interest."""
+        return self._given_up
+
+    def give_up(self) -> None:
+        """Stop writing as soon as possible."""
+        self._given_up = True
+
     def run(self) -> None:
-        """Write, whatever becomes of it."""
+        """Write the version; no exception leaves the thread."""
         with contextlib.suppress(AttributeError, OSError):  # Linux has a priority for each thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
         files: tuple[SavedFile, ...] = ()
@@ -53,72 +62,72 @@ class _Writing(threading.Thread):
             problem = "given up"
         except OSError as error:
             problem = self._describe(error.strerror or str(error))
-        except Exception as error:  # what object stores raise is not of one family, and training must go on
+        except Exception as error:  # object stores raise unrelated exceptions, and training must go on
             logger.exception("cannot write %s", self._folder)
             problem = self._describe(f"{type(error).__name__}: {error}")
         finally:
             self.outcome = Outcome(self.frozen.version, files, problem)
-            self.frozen.done = True
+            self.frozen.release()
 
     def _check(self) -> None:
-        if self.given_up:
+        if self._given_up:
             raise _GivenUpError
 
     def _describe(self, why: str) -> str:
         return f"cannot write {self._folder} in {self._storage.url}: {why}"
 
 
-class Saver:
-    """Writes at most one version at a time, in a thread of its own. The caller looks in with `poll`; nothing blocks."""
+class CheckpointWriter:
+    """Writes at most one version at a time, in a thread of its own. The caller asks with `poll`; nothing blocks."""
 
     def __init__(self, storage: Storage | None, node: NodeId) -> None:
         """Files are named after `node`, which is unique per start: two starts of a server never write the same one."""
         self._storage = storage
         self._prefix = node.replace("/", "-")
-        self._writing: _Writing | None = None
-        self._next: tuple[str, Frozen] | None = None
+        self._thread: _WriterThread | None = None
+        self._next: tuple[str, FrozenVersion] | None = None
         self._outcome: Outcome | None = None
 
-    def begin(self, folder: str, frozen: Frozen) -> None:
-        """Write `frozen` into `folder`. Whatever was to be written before is given up."""
+    def begin(self, folder: str, frozen: FrozenVersion) -> None:
+        """Write `frozen` into `folder`. A version that is not written yet is given up."""
         self.give_up()
         self._next = (folder, frozen)
         self._start()
 
     def give_up(self) -> None:
-        """Nobody wants what is being written any longer; it will have no outcome."""
+        """Give up the version that is being written; it will have no outcome."""
         self._outcome = None
         if self._next is not None:
-            self._next[1].done = True
+            self._next[1].release()
             self._next = None
-        if self._writing is not None:
-            self._writing.given_up = True
+        if self._thread is not None:
+            self._thread.give_up()
 
     def poll(self) -> Outcome | None:
-        """How the writing ended, once."""
-        writing = self._writing
-        if writing is not None and not writing.is_alive():
-            if not writing.given_up:
-                self._outcome = writing.outcome
-            self._writing = None
+        """The outcome, once."""
+        thread = self._thread
+        if thread is not None and not thread.is_alive():
+            if not thread.given_up:
+                self._outcome = thread.outcome
+            self._thread = None
             self._start()
         outcome, self._outcome = self._outcome, None
         return outcome
 
     def _start(self) -> None:
-        if self._next is None or self._writing is not None:
+        if self._next is None or self._thread is not None:
             return
         folder, frozen = self._next
         self._next = None
         if self._storage is None:
-            frozen.done = True
+            frozen.release()
             self._outcome = Outcome(frozen.version, (), "this server was started without a place for checkpoints")
             return
-        self._writing = _Writing(self._storage, folder, self._prefix, frozen)
-        self._writing.start()
+        self._thread = _WriterThread(self._storage, folder, self._prefix, frozen)
+        self._thread.start()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Give up what is under way; a medium that hangs is waited for at most `timeout_s`."""
+        """Give up the version that is being written; wait at most `timeout_s` for a medium that hangs."""
         self.give_up()
-        if self._writing is not None:
-            self._writing.join(timeout_s)
+        if self._thread is not None:
+            self._thread.join(timeout_s)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from paceline.blocks.chunk_update import Frozen
-from paceline.blocks.chunks import Part
+from paceline.blocks.block_state import FrozenVersion
+from paceline.blocks.chunks import LentFrame
 from paceline.blocks.threads import Threads
 from paceline.checkpoint.manifest import folder_name
 from paceline.checkpoint.storage import Storage
@@ -17,7 +17,7 @@ from paceline.core.message_parts import PART_NBYTES
 from paceline.core.server.dispatch import ServerCore
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import BeatAck, Message, Probe, Register, Shutdown, Welcome
-from paceline.server.checkpoint_writer import Saver
+from paceline.server.checkpoint_writer import CheckpointWriter
 from paceline.server.dense_store import DenseStore
 from paceline.telemetry import tracing
 from paceline.transport.base import Event, PeerDown, PeerUp, Port, Received
@@ -27,9 +27,8 @@ from paceline.types import COORDINATOR, NodeId
 class ServerService:
     """Feeds events to the core and sends what it returns. One per port; driven by `on_event` and `on_tick`.
 
-    Coordinators come and go: a new one is told what this server has, and without one it keeps what it has. A version
-    that is to be saved is written in the background. `close` ends that. Other servers that have copies of its blocks
-    are kept in reach.
+    A new coordinator is told what this server has; without a coordinator the server keeps its blocks. Versions are
+    saved in the background until `close`. The service keeps sessions with the servers that have copies of its blocks.
     """
 
     def __init__(
@@ -41,26 +40,26 @@ class ServerService:
         threads: int = 1,
         part_nbytes: int = PART_NBYTES,
     ) -> None:
-        """Large updates are shared out to `threads`, of which one is the caller's; see `Holding` for `part_nbytes`."""
+        """`threads` share large updates, and one of them is the caller's; see `ServerCore` for `part_nbytes`."""
         self.port = port
         self.introduction = introduction
-        self._crew = Threads(threads)
+        self._threads = Threads(threads)
         self.core = ServerCore(
             port.node,
-            lambda: DenseStore(storage, memory=port.memory, crew=self._crew),
+            lambda: DenseStore(storage, memory=port.memory, threads=self._threads),
             part_nbytes=part_nbytes,
         )
         self.store = cast(DenseStore, self.core.own.store)
         self.coordinator: NodeId | None = None
         self.ended: str | None = None
-        self._saver = Saver(storage, port.node)
-        self._frozen: Frozen | None = None
+        self._writer = CheckpointWriter(storage, port.node)
+        self._frozen: FrozenVersion | None = None
         self._links = Links(port)
         self._epoch = (0, 0)
         self._now = 0.0
 
     def on_event(self, event: Event, now: float) -> None:
-        """One event of the port."""
+        """Handle one event of the port."""
         self._now = now
         match event:
             case PeerUp(peer=peer, address=address):
@@ -90,48 +89,50 @@ class ServerService:
                     self._epoch = at
                     self._links.need(self.core.peers, now)
                 self._send(sends)
-                self.store.work_ahead()
-                self._look_after_saving()
+                self.store.sums.update_early()
+                self._follow_saving()
                 if self.core.failed is not None:
                     self.ended = self.core.failed.reason
 
     def on_tick(self, now: float) -> None:
-        """Time passes."""
+        """Report a written checkpoint, and let the core send what is due."""
         self._now = now
-        outcome = self._saver.poll()
+        outcome = self._writer.poll()
         if outcome is not None:
-            self.store.thaw()
+            self.store.checkpoints.thaw()
             self._frozen = None
             self._send(self.core.saved(outcome.version, outcome.files, outcome.problem))
-        self._look_after_saving()
+        self._follow_saving()
         self._links.tick(now)
         self._send(self.core.tick(now))
 
     def close(self) -> None:
-        """End what runs in the background."""
-        self._saver.close()
-        self._crew.close()
+        """End the background threads."""
+        self._writer.close()
+        self._threads.close()
 
     def _introduce(self) -> None:
         self._send([Send(COORDINATOR, self.core.introduce(self.introduction))])
 
-    def _look_after_saving(self) -> None:
-        """Begin to write what the core has frozen, and give up what it does not want any longer."""
-        if self.store.frozen is not None and self.core.saving.version != self.store.frozen.version:
-            self.store.thaw()
-        if self.store.frozen is not self._frozen:
-            self._saver.give_up()
-            self._frozen = self.store.frozen
+    def _follow_saving(self) -> None:
+        """Begin to write the version that the core has frozen, and give up one that it does not need any longer."""
+        checkpoints, saving = self.store.checkpoints, self.core.saving
+        if checkpoints.frozen is not None and saving.version != checkpoints.frozen.version:
+            checkpoints.thaw()
+        if checkpoints.frozen is not self._frozen:
+            self._writer.give_up()
+            self._frozen = checkpoints.frozen
             if self._frozen is not None:
-                self._saver.begin(folder_name(self.core.assignment.incarnation, self._frozen.version), self._frozen)
+                folder = folder_name(self.core.assignment.incarnation, self._frozen.version)
+                self._writer.begin(folder, self._frozen)
 
     def _send(self, sends: Sequence[Send]) -> None:
         for send in sends:
             to = self.coordinator if send.to == COORDINATOR else send.to
             if to is None:
-                continue  # said again with the next beat
+                continue  # repeated with the next beat
             if send.payload:
-                self._reply(to, send.message, cast(Sequence[Part], send.payload))
+                self._reply(to, send.message, cast(Sequence[LentFrame], send.payload))
                 continue
             try:
                 self.port.send(to, send.message)
@@ -139,17 +140,17 @@ class ServerService:
                 self._miss(to)
 
     def _miss(self, peer: NodeId) -> None:
-        """There is no session with `peer`: whatever it is to be told is said again when there is one."""
+        """There is no session with `peer`: messages to it are repeated when there is one."""
         self.core.forget(peer)
         self._links.lost(peer, self._now)
 
-    def _reply(self, to: NodeId, message: Message, parts: Sequence[Part]) -> None:
-        """Send blocks; they are not written to until the reader has let go of them."""
-        with tracing.span("reply", to=to, blocks=len(parts)):
+    def _reply(self, to: NodeId, message: Message, frames: Sequence[LentFrame]) -> None:
+        """Send blocks; their memory is not written until the reader is done."""
+        with tracing.span("reply", to=to, blocks=len(frames)):
             try:
-                delivery = self.port.send(to, message, [part.frame for part in parts])
+                delivery = self.port.send(to, message, [lent.frame for lent in frames])
             except (PeerUnknownError, PeerLostError):
                 self._miss(to)
                 return
-            for buffer in {id(part.buffer): part.buffer for part in parts}.values():
+            for buffer in {id(lent.buffer): lent.buffer for lent in frames}.values():
                 buffer.lend(delivery)

@@ -1,20 +1,18 @@
-"""What one server lends to another: sums of a step, and blocks with their optimizer state as they were."""
+"""Memory for sums that one server sends to another: peers of this host read it in place."""
 
 from __future__ import annotations
-
-import weakref
 
 import torch
 
 from paceline.blocks.chunks import Lent
-from paceline.blocks.sums import Rooms
-from paceline.transport.base import Delivery, Frame, Memory
+from paceline.blocks.sums import SumMemory
+from paceline.transport.base import Frame, Memory
 
 _SPARE = 2
 
 
-class Room(Lent):
-    """Memory for one block of a sum, in a place that peers of this host can read."""
+class SharedSum(Lent):
+    """Memory for one block of a sum, which peers of this host can read."""
 
     __slots__ = ("frame", "tensor")
 
@@ -24,84 +22,53 @@ class Room(Lent):
         self.tensor = torch.frombuffer(frame, dtype=dtype)
 
 
-class SharedRooms(Rooms):
-    """`Rooms` whose content is sent: a room that was given back is taken again only when nobody reads it.
+class SharedSumMemory(SumMemory):
+    """`SumMemory` whose content is sent: what was given back is taken again only when it has no reader.
 
-    A backup reads a sum until it has applied it, so that two rooms take turns. Whether it still does, and where there
-    is more memory, only the port's own thread may ask: it calls `reserve` before another thread calls `take`.
+    A backup reads a sum until it has applied it, so that two of them take turns. Only the port's own thread may ask
+    whether there are readers, and allocate: it calls `reserve` before another thread calls `take`.
     """
 
-    __slots__ = ("_all", "_idle", "_memory", "_nbytes", "_reserved")
+    __slots__ = ("_idle", "_memory", "_nbytes", "_reserved", "_taken")
 
     def __init__(self, numel: int, dtype: torch.dtype, memory: Memory) -> None:
         super().__init__(numel, dtype)
         self._memory = memory
         self._nbytes = numel * dtype.itemsize
-        self._all: dict[int, Room] = {}
-        self._idle: list[Room] = []
-        self._reserved: Room | None = None
+        self._taken: dict[int, SharedSum] = {}
+        self._idle: list[SharedSum] = []
+        self._reserved: SharedSum | None = None
 
     def reserve(self) -> None:
         """Choose what the next `take` gives."""
         if self._reserved is None:
-            self._reserved = next((r for r in self._idle if r.idle), None)
+            self._reserved = next((s for s in self._idle if s.idle), None)
             if self._reserved is None:
-                self._reserved = Room(self._memory.allocate(self._nbytes), self._dtype)
+                self._reserved = SharedSum(self._memory.allocate(self._nbytes), self._dtype)
             else:
                 self._idle.remove(self._reserved)
 
     def take(self) -> torch.Tensor:
-        """Room for one sum."""
+        """Memory for one sum."""
         self.reserve()
-        room, self._reserved = self._reserved, None
-        assert room is not None
-        self._all[room.tensor.data_ptr()] = room
-        return room.tensor
+        shared, self._reserved = self._reserved, None
+        assert shared is not None
+        self._taken[shared.tensor.data_ptr()] = shared
+        return shared.tensor
 
-    def give(self, room: torch.Tensor | None) -> None:
-        """Nobody here needs `room` any more; peers may still read it."""
-        found = None if room is None else self._all.pop(room.data_ptr(), None)
-        if found is not None and not self._frugal:
+    def give_back(self, memory: torch.Tensor | None) -> None:
+        """`memory` is not needed here any more; peers may still read it."""
+        found = None if memory is None else self._taken.pop(memory.data_ptr(), None)
+        if found is not None and not self._economise:
             self._idle.append(found)
-            del self._idle[:-_SPARE]  # a peer that is stuck must not keep those from being used that are not
+            del self._idle[:-_SPARE]  # a peer that hangs must not hold up the use of memory without readers
 
-    def frugal(self, yes: bool) -> None:
-        """As `Rooms.frugal`."""
-        super().frugal(yes)
+    def economise(self, yes: bool) -> None:
+        """As `SumMemory.economise`."""
+        super().economise(yes)
         if yes:
             self._idle.clear()
 
-    def find(self, room: torch.Tensor) -> Room:
-        """What was taken as `room`."""
-        return self._all[room.data_ptr()]
-
-
-class Held:
-    """Blocks as they were at one version, lent to one who is given them in parts.
-
-    It lasts as long as any of these parts does; `reader` is done when it is gone and all that was sent is read.
-    """
-
-    __slots__ = ("__weakref__", "reader")
-
-    def __init__(self) -> None:
-        self.reader = HeldReader(weakref.ref(self))
-
-    def lend(self, delivery: Delivery) -> None:
-        """A part of it is on its way until `delivery` is done."""
-        self.reader.lend(delivery)
-
-
-class HeldReader(Lent):
-    """The `Delivery` that updates look at before they write. It does not keep what is held alive."""
-
-    __slots__ = ("_held",)
-
-    def __init__(self, held: weakref.ref[Held]) -> None:
-        super().__init__()
-        self._held = held
-
-    @property
-    def done(self) -> bool:
-        """Whether all of it may be written again."""
-        return self._held() is None and self.idle
+    def find(self, memory: torch.Tensor) -> SharedSum:
+        """The shared memory that `take` gave as `memory`."""
+        return self._taken[memory.data_ptr()]

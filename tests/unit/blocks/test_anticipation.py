@@ -69,12 +69,12 @@ def test_the_bits_do_not_depend_on_what_was_anticipated(seed: int) -> None:
             some = {b: pushed for b, pushed in attempt.pushed.items() if dice.random() < 0.7}
             if dice.random() < 0.1:  # a block that the seal will not name
                 some[0] = (9, content(dice, 0))
-            told.anticipate(key, attempt.slot, attempt.fence, attempt.weight, some)
+            told.sums.anticipate(key, attempt.slot, attempt.fence, attempt.weight, some)
             if dice.random() < 0.1:
-                told.save(step)
-            elif dice.random() < 0.2 and told.frozen is not None:
-                told.frozen.done = True
-                told.thaw()
+                told.checkpoints.save(step)
+            elif dice.random() < 0.2 and told.checkpoints.frozen is not None:
+                told.checkpoints.frozen.done = True
+                told.checkpoints.thaw()
             if dice.random() < 0.4:
                 sealed = winners[done]
                 frames = {b: frame for b, (_, frame) in sealed.pushed.items()}
@@ -87,7 +87,7 @@ def test_the_bits_do_not_depend_on_what_was_anticipated(seed: int) -> None:
                 done += 1
         if dice.random() < 0.5:
             told.sums.expect_commit(key)
-            told.work_ahead()
+            told.sums.update_early()
         for store in (told, plain):
             store.apply(key, commit(spec, step + 1, step))
         assert contents([(told, [])]) == contents([(plain, [])]), f"step {step}"
@@ -98,13 +98,13 @@ def test_a_sum_that_was_only_anticipated_is_dropped_or_goes_with_the_step() -> N
     spec = model()
     told, plain = open_both(dice)
     early = Attempt(dice, 0, Fence(1, 7))
-    told.anticipate(SumKey(0, None), 0, early.fence, 1.0, early.pushed)
-    told.anticipate(SumKey(1, None), 0, early.fence, 1.0, early.pushed)
+    told.sums.anticipate(SumKey(0, None), 0, early.fence, 1.0, early.pushed)
+    told.sums.anticipate(SumKey(1, None), 0, early.fence, 1.0, early.pushed)
     frames = {b: frame for b, (_, frame) in Attempt(dice, 0, Fence(1, 8)).pushed.items()}
     for store in (told, plain):
         store.sums.add(SumKey(0, Fence(1, 8)), SealedAttempt(1.0, frozenset(), frames))
         store.apply(SumKey(0, Fence(1, 8)), commit(spec, 1, 0))
-    told.drop(SumKey(1, None))
+    told.sums.drop(SumKey(1, None))
     assert contents([(told, [])]) == contents([(plain, [])])
     for store in (told, plain):
         for slot in range(2):
@@ -120,7 +120,7 @@ def test_a_frame_is_only_read() -> None:
     before = [bytes(frame) for a in attempts for _, frame in a.pushed.values() if isinstance(frame, memoryview)]
     key = SumKey(0, None)
     for attempt in attempts:
-        told.anticipate(key, attempt.slot, attempt.fence, 1.0, attempt.pushed)
+        told.sums.anticipate(key, attempt.slot, attempt.fence, 1.0, attempt.pushed)
     for attempt in attempts:
         frames = {b: frame for b, (_, frame) in attempt.pushed.items()}
         revs = dict.fromkeys(frames, 0)

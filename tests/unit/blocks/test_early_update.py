@@ -64,12 +64,12 @@ def add(store: DenseStore, step: int, payloads: Mapping[int, object], fence: int
 
 
 def expect(store: DenseStore, step: int, payloads: Mapping[int, object], fence: int = 1) -> None:
-    store.anticipate(SumKey(step, None), 0, Fence(1, fence), 1.0, {i: (0, p) for i, p in payloads.items()})
+    store.sums.anticipate(SumKey(step, None), 0, Fence(1, fence), 1.0, {i: (0, p) for i, p in payloads.items()})
 
 
 def ready(store: DenseStore, step: int) -> None:
     store.sums.expect_commit(SumKey(step, None))
-    store.work_ahead()
+    store.sums.update_early()
 
 
 def slower(version: int, step: int) -> Commit:
@@ -115,23 +115,22 @@ def test_another_attempt_is_not_taken_for_the_one_that_was_expected(
 
 def test_other_numbers_are_noticed_and_cost_less_and_less(store: DenseStore, updates: list[ChunkUpdate]) -> None:
     tried = []
-    ahead = store._ahead
-    assert ahead is not None
+    early = store._early
     for step in range(2, 12):
         add(store, step, gradients(step))
         ready(store, step)
-        tried.append(len(ahead._made) > 0)
+        tried.append(len(early._made) > 0)
         store.apply(SumKey(step, None), slower(step + 1, step) if step % 2 else commit(SPEC, step + 1, step))
     assert tried[:2] == [True, True]  # the first guess was right, the second was not
     assert sum(tried) < 6
 
 
 def test_a_frozen_version_does_not_change_when_what_was_made_ahead_counts(store: DenseStore) -> None:
-    store.save(2)
-    frozen = store.frozen
+    store.checkpoints.save(2)
+    frozen = store.checkpoints.frozen
     assert frozen is not None
     before = {i: (s.value.clone(), {k: t.clone() for k, t in s.state.items()}) for i, s in frozen.blocks.items()}
-    store.thaw()  # given up, but whoever writes it has not noticed yet
+    store.checkpoints.thaw()  # given up, but whoever writes it has not noticed yet
     for step in range(2, 6):
         add(store, step, gradients(step))
         ready(store, step)
@@ -144,7 +143,7 @@ def test_a_frozen_version_does_not_change_when_what_was_made_ahead_counts(store:
 def test_a_step_that_will_never_be_leaves_nothing(store: DenseStore, updates: list[ChunkUpdate]) -> None:
     add(store, 2, gradients(2))
     ready(store, 2)
-    store.drop(SumKey(2, None))
+    store.sums.drop(SumKey(2, None))
     add(store, 3, gradients(3))
     store.apply(SumKey(3, None), commit(SPEC, 3, 3))
     assert len(updates) == len({u.chunk for u in updates}) > 0

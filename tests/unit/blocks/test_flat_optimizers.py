@@ -12,6 +12,7 @@ from paceline.blocks import flat_optimizers
 from paceline.blocks.block_state import BlockState
 from paceline.blocks.flat_optimizers import fits
 from paceline.blocks.tensors import bytes_of, piece_of
+from paceline.blocks.threads import Threads
 from paceline.blocks.torch_optimizers import optimizer_class
 from paceline.core.layout import cut
 from paceline.core.server.block_store import SealedAttempt, SumKey
@@ -93,7 +94,7 @@ def test_the_bits_are_those_of_torch(name: str, seed: int) -> None:
         for i, (n, g) in enumerate(zip(shapes, plain.groups, strict=True))
     )
     blocks = cut(specs, dice.choice([256, 1024, 1 << 20]))
-    store = DenseStore(threads=dice.choice([1, 3]))
+    store = DenseStore(threads=Threads(dice.choice([1, 3])))
     store.open(ModelSpec(specs, OptimizerSpec(name, hyper_of(plain.optimizer))), blocks)
     assert fits(name, hyper_of(plain.optimizer))
     key = SumKey(INIT_STEP, None)
@@ -119,7 +120,7 @@ def test_the_bits_are_those_of_torch(name: str, seed: int) -> None:
         plain.optimizer.step()
         if dice.random() < 0.7:  # the update may be made before it is known what the commit says
             store.sums.expect_commit(key)
-            store.work_ahead()
+            store.sums.update_early()
         store.apply(key, Commit(0, step + 1, step, (), hyper_of(plain.optimizer), 1.0, False, 0, 0))
         for number, found in enumerate(tensors(blocks, store.snapshot(), shapes)):
             expected = plain.params[number].detach()

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from paceline.blocks.sums import BlockSum, Rooms, Sum, Term, mean
+from paceline.blocks.sums import BlockSum, Sum, SumMemory, Term, mean
 from paceline.types import BlockSpec, Fence, Kind, Piece
 
 N = 70
@@ -17,7 +17,7 @@ def draw(dice: random.Random) -> torch.Tensor:
     return torch.randn(N, generator=torch.Generator().manual_seed(dice.randrange(1 << 30))) * 3
 
 
-class Counted(Rooms):
+class Counted(SumMemory):
     """Counts what is out, and spoils what comes back."""
 
     __slots__ = ("most", "out")
@@ -32,10 +32,10 @@ class Counted(Rooms):
         self.most = max(self.most, self.out)
         return super().take().fill_(float("nan"))
 
-    def give(self, room: torch.Tensor | None) -> None:
+    def give_back(self, room: torch.Tensor | None) -> None:
         if room is not None:
             self.out -= 1
-            super().give(room.fill_(float("nan")))
+            super().give_back(room.fill_(float("nan")))
 
 
 @pytest.mark.parametrize("seed", range(300))

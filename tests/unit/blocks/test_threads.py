@@ -20,27 +20,27 @@ def names() -> set[str]:
     return {t.name for t in threading.enumerate() if t.name.startswith("paceline-apply")}
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_every_item_is_done_once_by_one_thread(threads: int) -> None:
-    crew = Threads(threads)
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_item_is_done_once_by_one_thread(count: int) -> None:
+    threads = Threads(count)
     for size in (0, 1, 3, 200):
         done: list[int] = []
-        crew.run(lambda scratch, item, done=done: done.append(item), list(range(size)), WORTH_NBYTES)  # type: ignore[misc]
+        threads.run(lambda scratch, item, done=done: done.append(item), list(range(size)), WORTH_NBYTES)  # type: ignore[misc]
         assert sorted(done) == list(range(size))
-    crew.close()
+    threads.close()
     assert names() == set()
 
 
 def test_small_work_stays_in_the_callers_thread() -> None:
-    crew = Threads(4)
+    threads = Threads(4)
     seen: set[str] = set()
-    crew.run(lambda scratch, item: seen.add(threading.current_thread().name), [1, 2, 3], WORTH_NBYTES - 1)
+    threads.run(lambda scratch, item: seen.add(threading.current_thread().name), [1, 2, 3], WORTH_NBYTES - 1)
     assert seen == {threading.current_thread().name}
     assert names() == set(), "no thread is started for it"
 
 
-def test_an_error_is_the_callers_and_the_crew_goes_on() -> None:
-    crew = Threads(3)
+def test_an_error_is_the_callers_and_the_threads_go_on() -> None:
+    threads = Threads(3)
     started = threading.Barrier(3)
 
     def work(scratch: Scratch, item: int) -> None:
@@ -51,11 +51,11 @@ def test_an_error_is_the_callers_and_the_crew_goes_on() -> None:
 
     for _ in range(2):
         with pytest.raises(KeyError, match="item 1"):
-            crew.run(work, list(range(50)), WORTH_NBYTES)
+            threads.run(work, list(range(50)), WORTH_NBYTES)
     done: list[int] = []
-    crew.run(lambda scratch, item: done.append(item), [1, 2, 3], WORTH_NBYTES)
+    threads.run(lambda scratch, item: done.append(item), [1, 2, 3], WORTH_NBYTES)
     assert sorted(done) == [1, 2, 3]
-    crew.close()
+    threads.close()
     assert names() == set()
 
 
@@ -64,7 +64,7 @@ class Item:
 
 
 def test_nothing_is_held_between_two_rounds() -> None:
-    crew = Threads(2)
+    threads = Threads(2)
     items = [Item() for _ in range(20)]
     meeting = threading.Barrier(2)
     seen: set[int] = set()
@@ -74,16 +74,16 @@ def test_nothing_is_held_between_two_rounds() -> None:
             seen.add(threading.get_ident())
             meeting.wait(20)
 
-    crew.run(work, items, WORTH_NBYTES)
+    threads.run(work, items, WORTH_NBYTES)
     held: list[object] = [work, *items]
     refs = [weakref.ref(thing) for thing in held]
     del held, items, work
     assert [ref() for ref in refs if ref() is not None] == []
-    crew.close()
+    threads.close()
 
 
 def test_threads_do_not_share_what_they_scribble_on() -> None:
-    crew = Threads(2)
+    threads = Threads(2)
     meeting = threading.Barrier(2)
     places: list[int] = []
 
@@ -91,8 +91,8 @@ def test_threads_do_not_share_what_they_scribble_on() -> None:
         places.append(scratch.take("grad", torch.float32, 10 + item).data_ptr())
         meeting.wait(20)
 
-    crew.run(work, [0, 1], WORTH_NBYTES)
-    crew.close()
+    threads.run(work, [0, 1], WORTH_NBYTES)
+    threads.close()
     assert len(set(places)) == 2
 
 
@@ -104,7 +104,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
     hyper = hyper_of(optimizer)
     results = []
     for threads in (1, 3):
-        store = DenseStore(threads=threads)
+        store = DenseStore(threads=Threads(threads))
         store.open(ModelSpec(specs, OptimizerSpec("SGD", hyper)), blocks)
         generator = torch.Generator().manual_seed(3)
         for step in range(INIT_STEP, 3):

@@ -87,7 +87,7 @@ def test_training_goes_on_with_the_same_bits_after_loading(storage: Storage) -> 
     folder = _save(storage, 3, _trained(3))
     resumed = DenseStore(storage)
     resumed.open(MODEL, BLOCKS)
-    resumed.load(folder, 3)
+    resumed.checkpoints.load(folder, 3)
     for step in (3, 4):
         _push(resumed, step + 1, step, step + 1)
     assert all(torch.equal(a, b) for a, b in zip(_values(straight), _values(resumed), strict=True))

@@ -16,13 +16,12 @@ from safetensors.torch import load_file
 from tests.kit.server import BLOCKS, TENSORS, bits_of, contents, model, opened, push, save, split, written
 from tests.unit.blocks.test_torch_optimizers import NUMBERS
 
-from paceline.blocks.block_state import BlockState
-from paceline.blocks.chunk_update import Frozen
+from paceline.blocks.block_state import BlockState, FrozenVersion
 from paceline.checkpoint.manifest import folder_name, newest
 from paceline.checkpoint.shards import write_shards
 from paceline.checkpoint.storage import LocalStorage, Storage, open_storage
 from paceline.errors import CheckpointError
-from paceline.server.checkpoint_writer import Saver
+from paceline.server.checkpoint_writer import CheckpointWriter
 from paceline.server.dense_store import DenseStore
 from paceline.types import ModelSpec
 
@@ -37,7 +36,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     return open_storage(tmp_path / "ckpt" if request.param == "local" else f"memory://{tmp_path.name}/{id(request)}")
 
 
-def bits(frozen: Frozen) -> dict[str, bytes]:
+def bits(frozen: FrozenVersion) -> dict[str, bytes]:
     return bits_of(frozen.blocks)
 
 
@@ -56,10 +55,10 @@ def test_training_goes_on_with_the_same_bits_on_other_servers(
     for servers in (1, 3):
         resumed = opened(spec, servers, storage)
         for store, mine in resumed:
-            chains = store.load(folder, 3)
+            chains = store.checkpoints.load(folder, 3)
             assert chains == {index: bytes.fromhex(f"{index:032x}") for index in mine}
-            assert [f.block for f in store.read(3, 2, None)[0]] == mine, "all of it is new to a reader of version 2"
-            assert store.read(3, 3, None)[0] == ()
+            assert [f.block for f in store.versions.read(3, 2, None)[0]] == mine, "all is new to a reader of version 2"
+            assert store.versions.read(3, 3, None)[0] == ()
         for version in (4, 5, 6):
             push(spec, resumed, version)
         assert contents(resumed) == contents(straight), f"{servers} servers"
@@ -72,7 +71,7 @@ def test_a_checkpoint_of_version_0_has_no_optimizer_state(storage: Storage) -> N
     folder = save(spec, one, storage, 0)
     other = opened(spec, 2, storage)
     for store, _ in other:
-        store.load(folder, 0)
+        store.checkpoints.load(folder, 0)
     assert contents(other) == contents(one)
     push(spec, other, 1)
     push(spec, one, 1)
@@ -86,8 +85,8 @@ def test_a_frozen_version_does_not_change_and_its_memory_is_used_again() -> None
         push(spec, [(store, mine)], version)
     places: list[set[int]] = []
     for start in (2, 7, 12, 17):
-        store.save(start)
-        frozen = store.frozen
+        store.checkpoints.save(start)
+        frozen = store.checkpoints.frozen
         assert frozen is not None
         before = bits(frozen)
         assert before == contents([(store, mine)])
@@ -95,7 +94,7 @@ def test_a_frozen_version_does_not_change_and_its_memory_is_used_again() -> None
             push(spec, [(store, mine)], version)
             assert bits(frozen) == before, f"version {version} wrote into version {start}"
         assert contents([(store, mine)]) != before
-        store.thaw()
+        store.checkpoints.thaw()
         assert bits(frozen) == before, "it is read until its reader is done"
         frozen.done = True
         for version in range(start + 4, start + 6):
@@ -111,14 +110,14 @@ def test_a_newer_version_replaces_one_that_was_never_written() -> None:
     ((store, mine),) = opened(spec, 1)
     push(spec, [(store, mine)], 0)
     push(spec, [(store, mine)], 1)
-    store.save(1)
-    old = store.frozen
+    store.checkpoints.save(1)
+    old = store.checkpoints.frozen
     assert old is not None
     first = bits(old)
-    store.save(1)  # the same again: both share what they hold
+    store.checkpoints.save(1)  # the same again: both share what they hold
     push(spec, [(store, mine)], 2)
-    store.save(2)
-    new = store.frozen
+    store.checkpoints.save(2)
+    new = store.checkpoints.frozen
     assert new is not None
     second = bits(new)
     push(spec, [(store, mine)], 3)
@@ -130,12 +129,12 @@ def test_opening_forgets_everything(tmp_path: Path) -> None:
     ((store, mine),) = opened(spec, 1)
     for version in range(3):
         push(spec, [(store, mine)], version)
-    store.keep(2)
-    store.save(2)
+    store.versions.keep(2)
+    store.checkpoints.save(2)
     few = split(3)[0]
     store.open(spec, [BLOCKS[i] for i in few])
-    assert store.version == -1
-    assert store.frozen is None
+    assert store.versions.number == -1
+    assert store.checkpoints.frozen is None
     fresh = DenseStore()
     fresh.open(spec, [BLOCKS[i] for i in few])
     for version in range(3):
@@ -168,7 +167,7 @@ def test_what_cannot_be_loaded_is_named(what: str, tmp_path: Path) -> None:
         path.unlink()
         path.mkdir()
     with pytest.raises(CheckpointError, match=expected[what]) as caught:
-        store.load("i0009-v0000000009" if what == "missing" else folder, 5 if what == "version" else 0)
+        store.checkpoints.load("i0009-v0000000009" if what == "missing" else folder, 5 if what == "version" else 0)
     assert caught.value.folder in ("i0009-v0000000009", folder)
 
 
@@ -201,17 +200,17 @@ def test_large_blocks_cross_the_runs_in_which_files_are_written(
     folder = save(spec, one, storage, 2)
     assert len(storage.files(folder)) > 3
     other = opened(spec, 1, storage)
-    other[0][0].load(folder, 2)
+    other[0][0].checkpoints.load(folder, 2)
     assert contents(other) == contents(one)
 
 
 # ---------------------------------------------------------------- trouble
 
 
-def _frozen(nbytes: int) -> Frozen:
+def _frozen(nbytes: int) -> FrozenVersion:
     blocks = 4
     values = torch.arange(nbytes // blocks, dtype=torch.uint8)
-    return Frozen(2, {n: BlockState(values + n) for n in range(blocks)})
+    return FrozenVersion(2, {n: BlockState(values + n) for n in range(blocks)})
 
 
 def _old_checkpoint(storage: Storage) -> str:
@@ -242,7 +241,7 @@ def test_a_write_that_fails_is_a_problem_and_the_old_checkpoint_is_whole(
     old = _old_checkpoint(storage)
     frozen = _frozen(4 << 20)
     frozen.blocks[3] = BlockState(torch.zeros(3 << 20, dtype=torch.uint8))  # the last of four files is too large
-    saver = Saver(storage, "server-0/1")
+    saver = CheckpointWriter(storage, "server-0/1")
     with _file_size_limit(2 << 20):
         saver.begin(folder_name(0, 2), frozen)
         outcome = written(saver)
@@ -262,7 +261,7 @@ def test_a_write_that_fails_is_a_problem_and_the_old_checkpoint_is_whole(
 def test_a_full_disk_is_a_problem_and_the_old_checkpoint_is_whole(small_disk: Path) -> None:
     storage = LocalStorage(small_disk)
     old = _old_checkpoint(storage)
-    saver = Saver(storage, "server-0/1")
+    saver = CheckpointWriter(storage, "server-0/1")
     for version in (2, 3):
         saver.begin(folder_name(0, version), _frozen(2 << 20))
         outcome = written(saver)
@@ -291,7 +290,7 @@ class Gate(LocalStorage):
 
 def test_what_nobody_wants_any_longer_has_no_outcome(tmp_path: Path) -> None:
     storage = Gate(tmp_path)
-    saver = Saver(storage, "server-0/1")
+    saver = CheckpointWriter(storage, "server-0/1")
     first, second, third = _frozen(1000), _frozen(1000), _frozen(1000)
     saver.begin(folder_name(0, 1), first)
     assert storage.reached.wait(20)
@@ -311,7 +310,7 @@ def test_what_nobody_wants_any_longer_has_no_outcome(tmp_path: Path) -> None:
 
 def test_closing_does_not_wait_for_a_medium_that_hangs(tmp_path: Path) -> None:
     storage = Gate(tmp_path)
-    saver = Saver(storage, "server-0/1")
+    saver = CheckpointWriter(storage, "server-0/1")
     saver.begin(folder_name(0, 1), _frozen(1000))
     assert storage.reached.wait(20)
     saver.close(timeout_s=0.05)
@@ -321,7 +320,7 @@ def test_closing_does_not_wait_for_a_medium_that_hangs(tmp_path: Path) -> None:
 
 
 def test_without_a_place_saving_is_a_problem() -> None:
-    saver = Saver(None, "server-0/1")
+    saver = CheckpointWriter(None, "server-0/1")
     frozen = _frozen(1000)
     saver.begin(folder_name(0, 1), frozen)
     assert "without a place" in written(saver).problem
@@ -331,7 +330,7 @@ def test_without_a_place_saving_is_a_problem() -> None:
 def test_two_starts_of_a_server_never_write_the_same_file(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     for node in ("server-0/1", "server-0/2"):
-        saver = Saver(storage, node)
+        saver = CheckpointWriter(storage, node)
         saver.begin(folder_name(0, 1), _frozen(1000))
         written(saver)
     assert len(storage.files(folder_name(0, 1))) == 2
@@ -344,7 +343,7 @@ def test_what_an_object_store_raises_is_a_problem_too(tmp_path: Path) -> None:
             raise RuntimeError("SlowDown")
             yield
 
-    saver = Saver(Store(tmp_path), "server-0/1")
+    saver = CheckpointWriter(Store(tmp_path), "server-0/1")
     saver.begin(folder_name(0, 1), _frozen(1000))
     assert "RuntimeError: SlowDown" in written(saver).problem
 

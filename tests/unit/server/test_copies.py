@@ -14,16 +14,17 @@ import torch
 from tests.kit.server import BLOCKS, TENSORS, commit, contents, model
 from tests.unit.server.test_checkpoint_writer import EXACT, bits
 
-from paceline.blocks.chunk_update import Frozen
-from paceline.blocks.chunks import Part
-from paceline.blocks.sums import BlockSum, Rooms
+from paceline.blocks.block_state import FrozenVersion
+from paceline.blocks.chunks import LentFrame
+from paceline.blocks.sums import BlockSum, SumMemory
 from paceline.blocks.tensors import bytes_of, piece_of, tensor_of
+from paceline.blocks.threads import Threads
 from paceline.core.layout import cut
 from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.core.server.replication import CopyTarget, Replication
 from paceline.messages import BlockFrame, CopyFrame, CopyPart, CopyPartAck, SumMeta
 from paceline.server.dense_store import DenseStore
-from paceline.server.shared_sums import Room
+from paceline.server.shared_sums import SharedSum
 from paceline.transport.base import Frame
 from paceline.transport.inproc import _lend
 from paceline.transport.memory.arena import Arena
@@ -38,8 +39,8 @@ Sent = tuple[SumMeta, tuple[BlockFrame, ...], tuple[Frame, ...]]
 
 def lent(parts: Sequence[object]) -> tuple[Frame, ...]:
     """What the other side sees, for as long as it wants to."""
-    assert all(isinstance(part, Part) for part in parts)
-    mine = [part for part in parts if isinstance(part, Part)]
+    assert all(isinstance(part, LentFrame) for part in parts)
+    mine = [part for part in parts if isinstance(part, LentFrame)]
     views, delivery = _lend([part.frame for part in mine])
     for part in mine:
         part.buffer.lend(delivery)
@@ -74,7 +75,7 @@ class Primary:
     def __init__(self, dice: random.Random, spec: ModelSpec) -> None:
         self.dice, self.spec = dice, spec
         self.memory = Arena(share=False)
-        self.store = DenseStore(memory=self.memory, threads=dice.choice([1, 2]))
+        self.store = DenseStore(memory=self.memory, threads=Threads(dice.choice([1, 2])))
         self.store.open(spec, BLOCKS)
         self.version = -1
 
@@ -92,13 +93,13 @@ class Primary:
             fence, revs = Fence(1, number), dict.fromkeys(slot.frames, 0)
             if key.fence is None and dice.random() < 0.4:
                 early = {i: (0, frame) for i, frame in slot.frames.items() if dice.random() < 0.7}
-                self.store.anticipate(key, number, fence, slot.weight, early)
+                self.store.sums.anticipate(key, number, fence, slot.weight, early)
             self.store.sums.add(key, SealedAttempt(slot.weight, slot.absent, slot.frames, number, fence, revs))
         self.store.sums.expect_commit(key)
         return key
 
     def send(self, key: SumKey, blocks: Sequence[int]) -> Sent:
-        meta, frames, parts = self.store.export(key, blocks)
+        meta, frames, parts = self.store.sums.export(key, blocks)
         coded = msgspec.msgpack.decode(msgspec.msgpack.encode(meta), type=SumMeta)
         return coded, frames, lent(parts)
 
@@ -139,12 +140,12 @@ def test_a_backup_and_a_joiner_stay_where_their_primary_is(
     behind: list[tuple[SumKey, Sent, int]] = []
     copying: tuple[list[CopyFrame], list[object], int] | None = None
     pending: list[tuple[SumKey, Sent, int]] = []
-    frozen: Frozen | None = None
+    frozen: FrozenVersion | None = None
     for step in range(10):
         key = primary.sum()
         if dice.random() < 0.2 and primary.version >= 0:
-            primary.store.save(primary.version)
-            frozen = primary.store.frozen
+            primary.store.checkpoints.save(primary.version)
+            frozen = primary.store.checkpoints.frozen
         sent = primary.send(key, backed)
         if copying is not None:
             pending.append((key, primary.send(key, joined), primary.version + 1))
@@ -156,9 +157,9 @@ def test_a_backup_and_a_joiner_stay_where_their_primary_is(
             assert bits(frozen) == before, "a checkpoint that is being written does not change"
             if dice.random() < 0.3:
                 frozen.done, frozen = True, None
-                primary.store.thaw()
+                primary.store.checkpoints.thaw()
         if step == join_at:
-            frames, parts = primary.store.copy_out(joined)
+            frames, parts = primary.store.copies.copy_out(joined)
             assert [f.block for f in frames] == sorted(f.block for f in frames)
             joiner.open(spec, [BLOCKS[i] for i in joined])
             copying = list(frames), list(parts), primary.version
@@ -170,7 +171,7 @@ def test_a_backup_and_a_joiner_stay_where_their_primary_is(
             assert frames_of(backup, primary.version) == frames_of(primary.store, primary.version, backed)
         if copying is not None and copying[0] and (step == 9 or dice.random() < 0.5):
             pieces = dice.randrange(1, len(copying[0]) + 1) if step < 9 else len(copying[0])
-            joiner.copy_in(copying[2], copying[0][:pieces], lent(copying[1][:pieces]))
+            joiner.copies.copy_in(copying[2], copying[0][:pieces], lent(copying[1][:pieces]))
             del copying[0][:pieces], copying[1][:pieces]
         if copying is not None and not copying[0]:
             while pending:
@@ -181,12 +182,12 @@ def test_a_backup_and_a_joiner_stay_where_their_primary_is(
 
 def catch_up(primary: Primary, copy: DenseStore, one: tuple[SumKey, Sent, int]) -> None:
     key, (meta, frames, views), version = one
-    copy.install(key, meta, frames, views)
+    copy.sums.install(key, meta, frames, views)
     copy.apply(key, primary.row(key, version))
 
 
 def frames_of(store: DenseStore, version: int, blocks: Sequence[int] | None = None) -> list[list[int]]:
-    return [[f.block for f in store.read(version, have, blocks)[0]] for have in range(-1, version + 1)]
+    return [[f.block for f in store.versions.read(version, have, blocks)[0]] for have in range(-1, version + 1)]
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
@@ -196,7 +197,7 @@ def test_what_is_lent_does_not_change_and_its_memory_is_used_again(name: str) ->
     primary = Primary(dice, model(name, {"lr": 0.1}))
     seen: list[tuple[tuple[Frame, ...], list[bytes]]] = []
     in_use: list[int] = []
-    parts: Sequence[Part] = ()
+    parts: Sequence[LentFrame] = ()
     state: list[bytes] = []
     for step in range(40):
         key = primary.sum()
@@ -207,7 +208,7 @@ def test_what_is_lent_does_not_change_and_its_memory_is_used_again(name: str) ->
             seen.pop(0)
         primary.apply(key, [primary.store])
         if step == 10:
-            _, parts = primary.store.copy_out(EVERYTHING)
+            _, parts = primary.store.copies.copy_out(EVERYTHING)
             state = [bytes(part.frame) for part in parts]
         if step == 20:
             parts = ()
@@ -227,20 +228,20 @@ def test_a_backup_lets_go_of_a_sum_with_the_update() -> None:
     backup.open(primary.spec, BLOCKS)
     for _ in range(4):
         key = primary.sum()
-        meta, frames, parts = primary.store.export(key, EVERYTHING)
-        rooms = [part.buffer for part in parts if isinstance(part.buffer, Room)]
+        meta, frames, parts = primary.store.sums.export(key, EVERYTHING)
+        rooms = [part.buffer for part in parts if isinstance(part.buffer, SharedSum)]
         views = lent(parts)
-        backup.install(key, meta, frames, views)
+        backup.sums.install(key, meta, frames, views)
         del views, parts
         assert rooms
         assert not any(room.idle for room in rooms), "it is used where it lies"
         primary.apply(key, [primary.store, backup])
         assert all(room.idle for room in rooms)
     key = primary.sum()
-    meta, frames, parts = primary.store.export(key, EVERYTHING)
-    rooms = [part.buffer for part in parts if isinstance(part.buffer, Room)]
-    backup.install(key, meta, frames, lent(parts))
-    backup.drop(key)
+    meta, frames, parts = primary.store.sums.export(key, EVERYTHING)
+    rooms = [part.buffer for part in parts if isinstance(part.buffer, SharedSum)]
+    backup.sums.install(key, meta, frames, lent(parts))
+    backup.sums.drop(key)
     assert all(room.idle for room in rooms)
 
 
@@ -252,10 +253,10 @@ def test_a_sum_can_be_sent_to_several_and_again() -> None:
         copy.open(primary.spec, BLOCKS)
     for _ in range(4):
         key = primary.sum()
-        exported = [primary.store.export(key, EVERYTHING) for _ in copies]
+        exported = [primary.store.sums.export(key, EVERYTHING) for _ in copies]
         for copy, (meta, frames, parts) in zip(copies, exported, strict=True):
-            copy.install(key, meta, frames, lent(parts))
-            copy.install(key, meta, frames, lent(parts))
+            copy.sums.install(key, meta, frames, lent(parts))
+            copy.sums.install(key, meta, frames, lent(parts))
         primary.apply(key, [primary.store, *copies])
         assert all(same(copy, EVERYTHING, primary.store) for copy in copies)
 
@@ -273,42 +274,42 @@ def test_blocks_that_change_stores_stay_what_they_were(name: str, numbers: dict[
     for number, store in enumerate(stores):
         store.open(spec, [BLOCKS[i] for i in EVERYTHING if homes[i] == number])
     kept: dict[int, dict[int, list[bytes]]] = {}
-    frozen: list[tuple[Frozen, dict[str, bytes]]] = []
+    frozen: list[tuple[FrozenVersion, dict[str, bytes]]] = []
     for _ in range(10):
         key = primary.sum()
         for number, store in enumerate(stores):
-            meta, frames, parts = primary.store.export(key, [i for i in EVERYTHING if homes[i] == number])
-            store.install(key, meta, frames, lent(parts))
+            meta, frames, parts = primary.store.sums.export(key, [i for i in EVERYTHING if homes[i] == number])
+            store.sums.install(key, meta, frames, lent(parts))
             del parts
         primary.apply(key, [primary.store, *stores])
         version = primary.version
         if dice.random() < 0.3:
             for store in (primary.store, *stores):
-                store.keep(version)
+                store.versions.keep(version)
             kept[version] = read(primary.store, version)
         if kept and dice.random() < 0.3:
             released = dice.choice(sorted(kept))
             for store in (primary.store, *stores):
-                store.release(released)
+                store.versions.release(released)
             del kept[released]
         if dice.random() < 0.2:
             saved = dice.choice(stores)
-            saved.save(version)
-            assert saved.frozen is not None
-            frozen.append((saved.frozen, bits(saved.frozen)))
+            saved.checkpoints.save(version)
+            assert saved.checkpoints.frozen is not None
+            frozen.append((saved.checkpoints.frozen, bits(saved.checkpoints.frozen)))
         for _ in range(dice.randrange(3)):
             source, target = dice.sample(range(3), 2)
             leaving = [i for i in EVERYTHING if homes[i] == source and dice.random() < 0.6]
             if dice.random() < 0.3:  # a store that was opened for the blocks before they come
-                there = stores[target].take([i for i in EVERYTHING if homes[i] == target])
+                there = stores[target].copies.take([i for i in EVERYTHING if homes[i] == target])
                 stores[target] = DenseStore(memory=memory)
                 stores[target].open(spec, [BLOCKS[i] for i in EVERYTHING if homes[i] == target])
-                stores[target].put(version, there)
-            stores[target].put(version, stores[source].take(leaving))
+                stores[target].copies.put(version, there)
+            stores[target].copies.put(version, stores[source].copies.take(leaving))
             homes.update(dict.fromkeys(leaving, target))
         for store, held in ((s, [i for i in EVERYTHING if homes[i] == n]) for n, s in enumerate(stores)):
             assert same(store, held, primary.store)
-            assert store.version == version or not held
+            assert store.versions.number == version or not held
             for old, expected in kept.items() if held else ():
                 assert read(store, old) == {i: expected[i] for i in held}
         assert all(bits(one) == before for one, before in frozen)
@@ -316,11 +317,11 @@ def test_blocks_that_change_stores_stay_what_they_were(name: str, numbers: dict[
 
 def read(store: DenseStore, version: int) -> dict[int, list[bytes]]:
     """What a reader is given of each block, but for the padding."""
-    frames, parts = store.read(version, -1, None)
+    frames, parts = store.versions.read(version, -1, None)
     assert [f.block for f in frames] == sorted(f.block for f in frames)
     found = {}
     for frame, part in zip(frames, parts, strict=True):
-        assert isinstance(part, Part)
+        assert isinstance(part, LentFrame)
         flat = tensor_of(part.frame, frame.dtype)
         found[frame.block] = [bytes(bytes_of(piece_of(flat, p))) for p in BLOCKS[frame.block].pieces]
     return found
@@ -334,7 +335,7 @@ def test_whole_chunks_change_stores_without_a_copy() -> None:
     other = DenseStore()
     other.open(spec, ())
     before = {i: s.value.data_ptr() for i, s in primary.store.snapshot().items()}
-    other.put(primary.version, primary.store.take(EVERYTHING))
+    other.copies.put(primary.version, primary.store.copies.take(EVERYTHING))
     assert {i: s.value.data_ptr() for i, s in other.snapshot().items()} == before
     assert primary.store.snapshot() == {}
 
@@ -360,7 +361,7 @@ def test_a_copy_of_many_small_tensors_is_sent_in_messages_that_are_not_refused()
     while waiting:
         sent = waiting.pop()
         assert isinstance(sent.message, CopyPart)
-        check_message(sent.message, [part.frame for part in sent.payload if isinstance(part, Part)])
+        check_message(sent.message, [part.frame for part in sent.payload if isinstance(part, LentFrame)])
         frames += len(sent.payload)
         ack = CopyPartAck(sent.message.req, 0, 1, sent.message.part)
         waiting += primary.answered("server-1/1", ack, 0.0)[0]
@@ -388,7 +389,7 @@ def test_threads_that_finish_sums_do_not_ask_the_port_for_anything(monkeypatch: 
 
     plain_gather = BlockSum.gather
 
-    def gather(self: BlockSum, rooms: Rooms) -> torch.Tensor:
+    def gather(self: BlockSum, rooms: SumMemory) -> torch.Tensor:
         others.add(threading.get_ident())
         time.sleep(0.005)  # the others get their turn
         return plain_gather(self, rooms)
@@ -396,16 +397,16 @@ def test_threads_that_finish_sums_do_not_ask_the_port_for_anything(monkeypatch: 
     monkeypatch.setattr(BlockSum, "gather", gather)
     dice = random.Random(4)
     primary, copy = Primary(dice, model()), DenseStore()
-    primary.store = DenseStore(memory=Guarded(share=False), threads=2)
+    primary.store = DenseStore(memory=Guarded(share=False), threads=Threads(2))
     for store in (primary.store, copy):
         store.open(primary.spec, BLOCKS)
     for _ in range(12):
         key = primary.sum()
-        meta, frames, parts = primary.store.export(key, EVERYTHING)
+        meta, frames, parts = primary.store.sums.export(key, EVERYTHING)
         reader = Reader()
         for part in parts:
             part.buffer.lend(reader)
-        copy.install(key, meta, frames, [part.frame for part in parts])
+        copy.sums.install(key, meta, frames, [part.frame for part in parts])
         primary.apply(key, [primary.store, copy])
         reader.gone = True
         assert same(copy, EVERYTHING, primary.store)

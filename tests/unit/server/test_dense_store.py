@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from paceline.blocks.chunks import Part
+from paceline.blocks.chunks import LentFrame
 from paceline.blocks.tensors import bytes_of, piece_of, tensor_of
 from paceline.core.layout import cut
 from paceline.core.server.block_store import SealedAttempt, SumKey
@@ -62,10 +62,10 @@ def commit(store: DenseStore, version: int, step: int, scale: float = 1.0) -> No
 
 
 def values(store: DenseStore, blocks: Sequence[BlockSpec], version: int) -> dict[int, list[float]]:
-    frames, parts = store.read(version, -1, None)
+    frames, parts = store.versions.read(version, -1, None)
     found: dict[int, list[float]] = {}
     for frame, part in zip(frames, parts, strict=True):
-        assert isinstance(part, Part)
+        assert isinstance(part, LentFrame)
         flat = tensor_of(part.frame, frame.dtype)
         for piece in blocks[frame.block].pieces:
             found[piece.tensor] = piece_of(flat, piece).tolist()
@@ -112,8 +112,8 @@ def test_a_step_of_empty_slots_changes_nothing() -> None:
 
 def test_a_buffer_is_not_written_while_somebody_reads_it() -> None:
     store, blocks = opened()
-    _, (part, *_) = store.read(0, -1, [0])
-    assert isinstance(part, Part)
+    _, (part, *_) = store.versions.read(0, -1, [0])
+    assert isinstance(part, LentFrame)
     reader = Reader()
     part.buffer.lend(reader)
     seen = bytes(part.frame)
@@ -134,15 +134,15 @@ def test_a_buffer_is_not_written_while_somebody_reads_it() -> None:
 
 def test_a_kept_version_stays_readable_until_it_is_released() -> None:
     store, blocks = opened()
-    store.keep(0)
+    store.versions.keep(0)
     before = values(store, blocks, 0)
     for step in range(4):
         store.sums.add(SumKey(step, None), SealedAttempt(1.0, frozenset({B}), payloads(blocks, {A: [1.0] * 3})))
         commit(store, step + 1, step)
     assert values(store, blocks, 0) == before
     assert values(store, blocks, 4)[A] == [-3.0, -2.0, -1.0]
-    store.release(0)
-    store.release(17)
+    store.versions.release(0)
+    store.versions.release(17)
 
 
 def test_only_what_changed_is_read() -> None:
@@ -151,11 +151,11 @@ def test_only_what_changed_is_read() -> None:
     commit(store, 1, 0)
     store.sums.add(SumKey(1, None), SealedAttempt(1.0, frozenset(), payloads(blocks, {A: [1.0] * 3, B: [1.0] * 2})))
     commit(store, 2, 1)
-    assert [f.block for f in store.read(2, -1, None)[0]] == [0, 1, 2]
-    assert [f.block for f in store.read(2, 0, None)[0]] == [0, 2]
-    assert [f.block for f in store.read(2, 1, None)[0]] == [0]
-    assert [f.block for f in store.read(2, 2, None)[0]] == []
-    assert [f.block for f in store.read(2, -1, [2])[0]] == [2]
+    assert [f.block for f in store.versions.read(2, -1, None)[0]] == [0, 1, 2]
+    assert [f.block for f in store.versions.read(2, 0, None)[0]] == [0, 2]
+    assert [f.block for f in store.versions.read(2, 1, None)[0]] == [0]
+    assert [f.block for f in store.versions.read(2, 2, None)[0]] == []
+    assert [f.block for f in store.versions.read(2, -1, [2])[0]] == [2]
 
 
 def test_partial_norms_are_those_of_the_mean() -> None:
@@ -175,5 +175,5 @@ def test_attempts_that_are_summed_apart_do_not_mix() -> None:
     for n, amount in enumerate((1.0, 100.0)):
         store.sums.add(SumKey(0, Fence(1, n)), SealedAttempt(1.0, frozenset({B}), payloads(blocks, {A: [amount] * 3})))
     store.apply(SumKey(0, Fence(1, 0)), Commit(0, 1, 0, (Fence(1, 0),), HYPER, 1.0, False, 0, 0))
-    store.drop(SumKey(0, Fence(1, 1)))
+    store.sums.drop(SumKey(0, Fence(1, 1)))
     assert values(store, blocks, 1)[A] == [0.0, 1.0, 2.0]

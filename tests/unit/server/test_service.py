@@ -131,7 +131,7 @@ def test_a_saved_version_is_reported_until_the_coordinator_has_heard_it(stage: S
     stage.until(Beat)
     stage.until(Beat)
     assert not [m for m in stage.heard if isinstance(m, Saved)]
-    assert stage.service.store.frozen is None
+    assert stage.service.store.checkpoints.frozen is None
 
     before = bits_of(stage.service.store.snapshot())
     folder = stage.complete(LocalStorage(tmp_path), saved)
@@ -168,7 +168,7 @@ def test_what_was_being_saved_when_the_job_was_rewound_is_dropped(tmp_path: Path
     stage.initialise(save=True)
     assert storage.reached.wait(20)
     stage.assign(1)
-    assert stage.service.store.frozen is None
+    assert stage.service.store.checkpoints.frozen is None
     storage.let_go.set()
     stage.initialise(save=True, incarnation=1)
     saved = stage.until(Saved)
@@ -186,7 +186,7 @@ def test_a_checkpoint_that_was_given_up_is_not_written_further(tmp_path: Path) -
     stage.initialise(save=True)
     assert storage.reached.wait(20)
     stage.say(SaveOver(1, 0, 0))
-    assert stage.service.store.frozen is None
+    assert stage.service.store.checkpoints.frozen is None
     storage.let_go.set()
     stage.service.close()
     stage.turn()

@@ -11,8 +11,8 @@ import pytest
 import torch
 from tests.unit.blocks.test_flat_optimizers import hyper_of
 
-from paceline.blocks.chunks import Part
-from paceline.blocks.sums import Rooms
+from paceline.blocks.chunks import LentFrame
+from paceline.blocks.sums import SumMemory
 from paceline.blocks.tensors import bytes_of
 from paceline.blocks.torch_optimizers import optimizer_class
 from paceline.core.layout import cut
@@ -82,7 +82,7 @@ def test_gradients_are_held_until_they_are_summed_and_never_after_the_update(nam
             assert len(sender.held()) <= 2, "the first one and the last one"
         apply(store, hyper, step)
         assert sender.held() == set()
-    assert store.version == 4
+    assert store.versions.number == 4
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
@@ -103,13 +103,13 @@ def test_an_only_gradient_is_used_where_it_lies_and_let_go(name: str) -> None:
 def test_sums_are_made_in_the_same_memory_step_after_step(monkeypatch: pytest.MonkeyPatch) -> None:
     places: list[set[int]] = [set()]
 
-    class Watched(Rooms):
+    class Watched(SumMemory):
         def take(self) -> torch.Tensor:
             room = super().take()
             places[-1].add(room.data_ptr())
             return room
 
-    monkeypatch.setattr("paceline.server.dense_store.Rooms", Watched)
+    monkeypatch.setattr("paceline.server.dense_sums.SumMemory", Watched)
     store, sender, hyper = opened("SGD")
     for step in range(4):
         for slot in range(4):
@@ -139,11 +139,11 @@ def test_what_was_added_early_is_held_until_it_is_sealed_or_dropped() -> None:
         key = SumKey(step, None)
         for slot in range(2):
             early = {index: (0, frame) for index, frame in sender.frames(f"{step}/{slot}").items()}
-            store.anticipate(key, slot, Fence(1, slot), 1.0, early)
+            store.sums.anticipate(key, slot, Fence(1, slot), 1.0, early)
             del early
         assert sender.held() == {f"{step}/0", f"{step}/1"}
         if step == 1:
-            store.drop(key)
+            store.sums.drop(key)
             assert sender.held() == set()
         for slot in range(2):  # other pushes of the same attempts than were expected
             revs = dict.fromkeys((b.index for b in BLOCKS), 1)
@@ -173,17 +173,17 @@ def test_memory_does_not_grow() -> None:
         if step == 5:  # two readers are late, and three versions are kept
             slow = [Reader() for _ in range(2)]
         if 5 <= step < 7:
-            for part in store.read(step + 1, -1, None)[1]:
-                assert isinstance(part, Part)
+            for part in store.versions.read(step + 1, -1, None)[1]:
+                assert isinstance(part, LentFrame)
                 part.buffer.lend(slow[step - 5])
             del part
         if 8 <= step < 11:
-            store.keep(step + 1)
+            store.versions.keep(step + 1)
         if step == 12:
             assert memory.stats.in_use > 4 * NBYTES
             slow[0].done = slow[1].done = True
             for version in (9, 10, 11):
-                store.release(version)
+                store.versions.release(version)
         if step in (4, 29):
             assert memory.stats.in_use <= 2.1 * NBYTES, "the current version and the next"
             before = before or memory.stats.in_use

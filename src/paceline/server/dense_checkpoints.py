@@ -1,0 +1,53 @@
+"""Dense blocks from a checkpoint, and a frozen version for the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paceline.blocks.block_state import FrozenVersion
+from paceline.checkpoint.manifest import read_manifest
+from paceline.checkpoint.shards import read_shards
+from paceline.checkpoint.storage import Storage
+from paceline.errors import CheckpointError
+from paceline.server.dense_sums import DenseSums
+from paceline.server.held_blocks import HeldBlocks
+
+
+class DenseCheckpoints:
+    """`Checkpoints` of the core over torch tensors. `frozen` is the version that waits to be written, or is written."""
+
+    def __init__(self, held: HeldBlocks, sums: DenseSums, storage: Storage | None) -> None:
+        self.frozen: FrozenVersion | None = None
+        self._held = held
+        self._sums = sums
+        self._storage = storage
+
+    def reset(self) -> None:
+        """Forget the frozen version: other blocks are open."""
+        self.frozen = None
+
+    def save(self, version: int) -> None:
+        """Freeze the current version. Nothing is copied: its memory is lent until the frozen version is released."""
+        assert version == self._held.versions.number
+        self.frozen = FrozenVersion(version, self._held.snapshot())
+        self._sums.economise(True)
+        self._held.freeze(self.frozen)
+
+    def thaw(self) -> None:
+        """The frozen version is written, or will never be. Its memory is used again once its reader is done."""
+        self.frozen = None
+        self._sums.economise(False)
+
+    def load(self, folder: str, version: int) -> Mapping[int, bytes]:
+        """Fill the blocks that were just opened, one file of the checkpoint after the other."""
+        held = self._held
+        if self._storage is None:
+            raise CheckpointError(folder, "this server was started without a place for checkpoints")
+        manifest = read_manifest(self._storage, folder)
+        if manifest.position.version != version:
+            raise CheckpointError(folder, f"it holds version {manifest.position.version}, not {version}")
+        theirs, mine = manifest.model, held.spec
+        if (theirs.tensors, theirs.optimizer.name) != (mine.tensors, mine.optimizer.name):
+            raise CheckpointError(folder, "it is of another model or another optimizer")
+        held.fill(version, read_shards(self._storage, folder, manifest, held.blocks))
+        return {index: bytes.fromhex(manifest.chains[index]) for index in held.blocks}
