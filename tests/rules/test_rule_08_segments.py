@@ -91,6 +91,12 @@ def test_the_last_segment_from_a_step_on_decides() -> None:
     assert [schedule.covers(t) for t in (INIT_STEP, 0, 8, 9)] == [True, True, True, False]
 
 
+def test_a_segment_decides_until_the_next_one_begins() -> None:
+    segments = [segment(step=step, slots=slots, end_step=step + 4) for step, slots in ((0, 2), (4, 3), (8, 1))]
+    schedule = Schedule(segments)
+    assert [schedule.segment(step) for step in (0, 3, 4, 7, 8, 11)] == [s for s in segments for _ in range(2)]
+
+
 def test_a_segment_that_closes_the_job_takes_effect_at_once() -> None:
     schedule = Schedule([segment(end_step=5)])
     assert schedule.num_slots(3) == 2
