@@ -11,8 +11,13 @@ files of these functions, in the order of first entry, over one whole episode:
 - changes: how often two consecutive functions are in different files,
 - returns: how many changes lead to a file that was visited before. So returns = changes - (files - 1).
 
-Code inside a function (a comprehension, a lambda, a local function) is an entry of its own. A second line counts it
-with the function around it, which was read before; a third line counts every call, not only first entries.
+Four lines count the same walk in four ways:
+
+- first entries: as above; code inside a function (a comprehension, a lambda, a local function) is an entry of its own,
+- whole functions: such code counts with the function around it, which was read before,
+- without queries: whole functions, without those whose body is one return statement, which a reader need not open, and
+  without those that only timers call (`tick`, `on_tick`, `_tick`),
+- every call: not only the first entry of each function.
 
 The episodes:
 
@@ -31,6 +36,7 @@ Files of the simulator are left out: they stand for the network and the clock. T
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import io
 import json
@@ -39,6 +45,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any
@@ -52,6 +59,7 @@ _LEFT_OUT = ("sim" + os.sep,)
 _WARM_UP = 20  # turns before the first traced one
 _TURNS = 41  # traced turns
 _SEEDS = range(200)
+_TIMERS = ("tick", "on_tick", "_tick")
 
 Entry = tuple[str, str]
 """A function: its file inside the package, and its qualified name."""
@@ -68,19 +76,49 @@ class Figures:
 
 @dataclass(frozen=True)
 class Walk:
-    """One episode: each function at its first entry, and every call."""
+    """One episode: each function at its first entry, every call, and the functions that a person does not open."""
 
     functions: tuple[Entry, ...]
     calls: tuple[Entry, ...]
+    by_timers: frozenset[Entry] = frozenset()
 
     @property
     def whole_functions(self) -> tuple[Entry, ...]:
         """The first entries, with nested code counted as a part of the function around it."""
         return tuple(dict.fromkeys((file, name.split(".<locals>", 1)[0]) for file, name in self.functions))
 
+    @property
+    def without_queries(self) -> tuple[Entry, ...]:
+        """The whole functions, without one-line queries and without timers."""
+        return tuple(e for e in self.whole_functions if e not in self.by_timers and e[1] not in _queries(e[0]))
+
     def counted(self) -> dict[str, tuple[Entry, ...]]:
-        """The three ways to count, by their names in the output."""
-        return {"first entries": self.functions, "whole functions": self.whole_functions, "every call": self.calls}
+        """The ways to count, by their names in the output."""
+        return {
+            "first entries": self.functions,
+            "whole functions": self.whole_functions,
+            "without queries": self.without_queries,
+            "every call": self.calls,
+        }
+
+
+@cache
+def _queries(file: str) -> frozenset[str]:
+    """The qualified names of functions in a file whose body is one return statement, or nothing."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                visit(child, f"{prefix}{child.name}.")
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = [s for s in child.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+                if not body or (len(body) == 1 and isinstance(body[0], ast.Return | ast.Pass)):
+                    found.add(prefix + child.name)
+
+    with open(_PACKAGE + file) as source:
+        visit(ast.parse(source.read()), "")
+    return frozenset(found)
 
 
 class Tracer:
@@ -88,18 +126,21 @@ class Tracer:
 
     def __init__(self) -> None:
         self._calls: list[CodeType] = []
+        self._called: set[CodeType] = set()  # not only by timers
+        self._timer: FrameType | None = None  # the outermost timer that runs now
         self._inside: dict[CodeType, bool] = {}
 
     def start(self) -> None:
         """Forget earlier calls and begin."""
-        self._calls = []
+        self._calls, self._called, self._timer = [], set(), None
         sys.setprofile(self._see)
 
     def stop(self) -> Walk:
         """End, and return what was recorded."""
         sys.setprofile(None)
         calls = self._calls
-        return Walk(tuple(map(_entry, dict.fromkeys(calls))), tuple(map(_entry, calls)))
+        by_timers = frozenset(map(_entry, set(calls) - self._called)) - set(map(_entry, self._called))
+        return Walk(tuple(map(_entry, dict.fromkeys(calls))), tuple(map(_entry, calls)), by_timers)
 
     def _see(self, frame: FrameType, event: str, arg: object) -> None:
         if event == "call":
@@ -111,6 +152,12 @@ class Tracer:
                 self._inside[code] = inside
             if inside:
                 self._calls.append(code)
+                if self._timer is None and code.co_name in _TIMERS:
+                    self._timer = frame
+                if self._timer is None:
+                    self._called.add(code)
+        elif event == "return" and frame is self._timer:
+            self._timer = None
 
 
 def _entry(code: CodeType) -> Entry:
@@ -278,17 +325,21 @@ def main() -> None:
     if given.json:
         print(json.dumps({name: _as_dict(walk, listed=given.list) for name, walk in walks.items()}, indent=2))
         return
-    print(f"{'walk':<10}{'':<16}{'files':>8}{'changes':>9}{'returns':>9}{'entries':>9}")
+    print(f"{'walk':<10}{'':<17}{'files':>8}{'changes':>9}{'returns':>9}{'entries':>9}")
     for name, walk in walks.items():
         for number, (label, entries) in enumerate(walk.counted().items()):
             found = figures(entries)
             head = "" if number else name
-            print(f"{head:<10}{label:<16}{found.files:>8}{found.changes:>9}{found.returns:>9}{len(entries):>9}")
+            print(f"{head:<10}{label:<17}{found.files:>8}{found.changes:>9}{found.returns:>9}{len(entries):>9}")
     if given.list:
         for name, walk in walks.items():
             print(f"\n{name} (< marks a return to a file visited before)")
-            for number, (file, again, functions) in enumerate(steps(walk.functions), 1):
+            visits = list(steps(walk.functions))
+            for number, (file, again, functions) in enumerate(visits, 1):
                 print(f"{number:4} {'<' if again else ' '} {file:<38} {', '.join(functions)}")
+            print(f"\nreturns of the {name} by file")
+            for file, times in Counter(file for file, again, _ in visits if again).most_common():
+                print(f"{times:4}   {file}")
 
 
 def _as_dict(walk: Walk, *, listed: bool) -> dict[str, object]:

@@ -11,9 +11,6 @@ from tools.ownership import violations
 
 VIOLATIONS: dict[str, int] = {
     "coordinator/service.py": 2,
-    "core/audit/audit.py": 10,
-    "core/audit/checkpoints.py": 1,
-    "core/audit/steps.py": 8,
     "core/coordinator/checkpoints.py": 7,
     "core/coordinator/commits.py": 17,
     "core/coordinator/dispatch.py": 13,

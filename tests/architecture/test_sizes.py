@@ -10,7 +10,6 @@ from tools.house import large_classes, long_files, long_functions
 FILES: dict[str, int] = {
     "core/coordinator/recovery.py": 407,
     "datasets.py": 497,
-    "transport/zmq/listener.py": 421,
 }
 """Files over 400 lines. May only shrink: a number that is too high fails as well."""
 
@@ -21,8 +20,6 @@ CLASSES: dict[str, int] = {
     "core/coordinator/leases.py:LeaseBook": 36,
     "core/coordinator/placement.py:Placing": 26,
     "core/coordinator/recovery.py:Recovery": 26,
-    "sim/checks.py:Checker": 30,
-    "testing/chaos/strikes.py:Strikes": 26,
 }
 """Classes over 25 methods; properties count."""
 
