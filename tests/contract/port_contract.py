@@ -1,4 +1,4 @@
-"""What every lane must do: inherited by the test class of each `Port`."""
+"""The contract of `Port`: the test class of each implementation inherits it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = (0, 1, 4097, (64 << 10) - 1, 64 << 10, 1 << 20)
 
 
 def push(req: int, frames: Sequence[memoryview], *, declared: Sequence[int] | None = None) -> Push:
-    """A push of bytes; `declared` lies about their sizes."""
+    """A push of bytes; with `declared`, it declares other sizes than the frames have."""
     numels = [frame.nbytes for frame in frames] if declared is None else declared
     blocks = tuple(BlockFrame(block, "uint8", numel) for block, numel in enumerate(numels))
     return Push(req, 0, 0, 0, 0, Fence(1, req), 0, blocks)
@@ -33,7 +33,7 @@ def block_bytes(nbytes: int, seed: int = 1) -> memoryview:
 
 
 class Events:
-    """Runs some ports together and keeps what each has seen."""
+    """Calls `recv` of some ports in turn and keeps their events."""
 
     def __init__(self, *ports: Port) -> None:
         self.ports = list(ports)
@@ -44,7 +44,7 @@ class Events:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             if time.monotonic() > deadline:
-                pytest.fail(f"nothing more happened; seen so far: {self.seen}")
+                pytest.fail(f"the condition does not hold after {PATIENCE_S:.0f} s; events so far: {self.seen}")
             for port in self.ports:
                 event = port.recv(0.002)
                 if event is not None:
@@ -68,7 +68,7 @@ class Events:
             events.clear()
 
 
-class Lane(ABC):
+class PortFactory(ABC):
     """Makes ports of one kind that can reach each other."""
 
     limits = LinkLimits(queue_messages=32, retry_max_s=0.1)
@@ -91,29 +91,29 @@ class Lane(ABC):
 
     @abstractmethod
     def free_address(self) -> str:
-        """An address at which nobody listens yet."""
+        """An address at which no port listens yet."""
 
 
 class PortContract(ABC):
-    """The rules of `Port`, lane by lane."""
+    """The rules of `Port`."""
 
     @abstractmethod
-    def make_lane(self) -> Lane: ...
+    def make_factory(self) -> PortFactory: ...
 
     @pytest.fixture
-    def lane(self) -> Iterator[Lane]:
-        lane = self.make_lane()
-        yield lane
-        lane.close()
+    def ports(self) -> Iterator[PortFactory]:
+        ports = self.make_factory()
+        yield ports
+        ports.close()
 
     @pytest.fixture
-    def pair(self, lane: Lane) -> tuple[Port, Port, Events]:
+    def pair(self, ports: PortFactory) -> tuple[Port, Port, Events]:
         """A listener `server/1` and a client `worker/1` with a session, and their events (none left over)."""
-        return self.join(lane)
+        return self.join(ports)
 
-    def join(self, lane: Lane) -> tuple[Port, Port, Events]:
-        server = lane.port("server/1", at=lane.free_address())
-        client = lane.port("worker/1")
+    def join(self, ports: PortFactory) -> tuple[Port, Port, Events]:
+        server = ports.port("server/1", at=ports.free_address())
+        client = ports.port("worker/1")
         assert server.address is not None
         client.connect(server.address)
         events = Events(server, client)
@@ -123,9 +123,9 @@ class PortContract(ABC):
 
     # ------------------------------------------------------------ sessions
 
-    def test_both_sides_see_the_peer_come_up_once(self, lane: Lane) -> None:
-        server = lane.port("server/1", at=lane.free_address())
-        client = lane.port("worker/1")
+    def test_each_side_gets_peer_up_once(self, ports: PortFactory) -> None:
+        server = ports.port("server/1", at=ports.free_address())
+        client = ports.port("worker/1")
         assert server.address is not None
         assert client.address is None
         client.connect(server.address)
@@ -138,16 +138,16 @@ class PortContract(ABC):
             "worker/1": [PeerUp("server/1", server.address)],
         }
 
-    def test_a_port_may_connect_before_anybody_listens(self, lane: Lane) -> None:
-        address = lane.free_address()
-        client = lane.port("worker/1")
+    def test_a_port_may_connect_before_its_peer_listens(self, ports: PortFactory) -> None:
+        address = ports.free_address()
+        client = ports.port("worker/1")
         client.connect(address)
         assert client.recv(0.05) is None
-        server = lane.port("server/1", at=address)
+        server = ports.port("server/1", at=address)
         events = Events(server, client)
         events.until_up((server, "worker/1"), (client, "server/1"))
 
-    def test_a_closed_peer_goes_down_after_its_last_message(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_peer_down_comes_after_the_last_message_of_the_peer(self, pair: tuple[Port, Port, Events]) -> None:
         server, client, events = pair
         for req in range(5):
             client.send("server/1", Ok(req))
@@ -163,7 +163,7 @@ class PortContract(ABC):
             server.send("worker/1", Ok(9))
 
     @pytest.mark.parametrize("listener_closes", [True, False])
-    def test_a_peer_that_was_not_read_in_time_goes_down_all_the_same(
+    def test_peer_down_comes_if_the_peer_closes_before_its_messages_are_read(
         self, pair: tuple[Port, Port, Events], listener_closes: bool
     ) -> None:
         server, client, _ = pair
@@ -171,28 +171,28 @@ class PortContract(ABC):
         for req in range(5):
             closing.send(staying.node, Ok(req))
         closing.close()
-        time.sleep(0.1)  # the messages and the end of the connection lie there together
+        time.sleep(0.1)  # the messages and the end of the connection wait together
         events = Events(staying)
         events.until(lambda: bool(events.downs(staying)))
         assert [e.message for e in events.received(staying)] == [Ok(req) for req in range(5)]
 
-    def test_a_restarted_listener_is_found_again(self, lane: Lane) -> None:
-        server, client, events = self.join(lane)
+    def test_a_restarted_listener_is_found_again(self, ports: PortFactory) -> None:
+        server, client, events = self.join(ports)
         address = server.address
         server.close()
         events.ports.remove(server)
         events.until(lambda: bool(events.downs(client)))
         with pytest.raises(PeerUnknownError):
             client.send("server/1", Ok(1))
-        again = lane.port("server/2", at=address)
+        again = ports.port("server/2", at=address)
         later = Events(again, client)
         later.until_up((again, "worker/1"), (client, "server/2"))
         client.send("server/2", Ok(2))
         later.until(lambda: [e.message for e in later.received(again)] == [Ok(2)])
 
-    def test_a_newer_connection_of_the_same_node_replaces_the_older(self, lane: Lane) -> None:
-        server, older, events = self.join(lane)
-        newer = lane.port("worker/1")
+    def test_a_newer_connection_of_the_same_node_replaces_the_older(self, ports: PortFactory) -> None:
+        server, older, events = self.join(ports)
+        newer = ports.port("worker/1")
         assert server.address is not None
         newer.connect(server.address)
         events.ports = [server, newer]
@@ -203,7 +203,7 @@ class PortContract(ABC):
         old_events = Events(older)
         old_events.until(lambda: bool(old_events.downs(older)))
 
-    def test_disconnect_is_silent_here_and_seen_there(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_disconnect_makes_an_event_at_the_peer_only(self, pair: tuple[Port, Port, Events]) -> None:
         server, client, events = pair
         client.disconnect("server/1")
         client.disconnect("nobody")
@@ -213,17 +213,17 @@ class PortContract(ABC):
         assert client.recv(0.05) is None
         assert events.seen["worker/1"] == []
 
-    def test_an_address_that_nobody_answered_can_be_given_up(self, lane: Lane) -> None:
-        address = lane.free_address()
-        client = lane.port("worker/1")
+    def test_attempts_to_connect_to_an_address_can_be_ended(self, ports: PortFactory) -> None:
+        address = ports.free_address()
+        client = ports.port("worker/1")
         client.connect(address)
         assert client.recv(0.01) is None
         client.disconnect(address)
-        server = lane.port("server/1", at=address)
+        server = ports.port("server/1", at=address)
         assert client.recv(0.15) is None
         assert server.recv(0) is None
 
-    def test_the_listener_can_disconnect_too(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_the_listener_can_disconnect(self, pair: tuple[Port, Port, Events]) -> None:
         server, client, events = pair
         server.disconnect("worker/1")
         with pytest.raises(PeerUnknownError):
@@ -231,10 +231,10 @@ class PortContract(ABC):
         events.until(lambda: bool(events.downs(client)))
         assert not events.downs(server)
 
-    def test_many_peers_are_told_apart(self, lane: Lane) -> None:
-        server = lane.port("server/1", at=lane.free_address())
+    def test_many_peers_are_told_apart(self, ports: PortFactory) -> None:
+        server = ports.port("server/1", at=ports.free_address())
         assert server.address is not None
-        clients = [lane.port(f"worker-{i}/1") for i in range(6)]
+        clients = [ports.port(f"worker-{i}/1") for i in range(6)]
         for client in clients:
             client.connect(server.address)
         events = Events(server, *clients)
@@ -265,7 +265,7 @@ class PortContract(ABC):
         server.send("worker/1", PushAck(9, "held"))
         events.until(lambda: [e.message for e in events.received(client)] == [PushAck(9, "held")])
 
-    def test_frames_arrive_as_they_were(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_frames_arrive_unchanged(self, pair: tuple[Port, Port, Events]) -> None:
         server, client, events = pair
         frames = [block_bytes(nbytes, seed) for seed, nbytes in enumerate(SIZES)]
         sent = push(1, frames)
@@ -299,7 +299,7 @@ class PortContract(ABC):
         events.until(lambda: len(events.received(server)) == 3)
         assert [bytes(view) for view in kept] == [bytes(frame[10:4000]) for frame in frames]
 
-    def test_delivery_is_done_when_the_receiver_let_go(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_a_delivery_is_done_when_the_receiver_drops_the_frames(self, pair: tuple[Port, Port, Events]) -> None:
         server, client, events = pair
         assert client.send("server/1", Ok(1)).done
         frames = [block_bytes(1 << 20, seed) for seed in range(4)]
@@ -309,28 +309,28 @@ class PortContract(ABC):
         events.until(lambda: delivery.done)
         assert delivery.done
 
-    # ------------------------------------------------------------ rooms
+    # ------------------------------------------------------------ memory
 
-    def test_a_room_is_aligned_zeroed_and_writable(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_allocated_memory_is_aligned_zeroed_and_writable(self, pair: tuple[Port, Port, Events]) -> None:
         memory = pair[0].memory
         for nbytes in (1, 63, 64, 65, 4097, 1 << 20):
-            for _ in range(3):  # the second is likely to be the first one, used again
-                room = memory.allocate(nbytes)
-                assert (room.nbytes, room.format, room.readonly, room.ndim) == (nbytes, "B", False, 1)
-                assert ctypes.addressof(ctypes.c_char.from_buffer(room)) % 64 == 0
-                assert not any(room)
-                room[:] = b"\xff" * nbytes
-                del room
+            for _ in range(3):  # the second is likely to reuse the first
+                view = memory.allocate(nbytes)
+                assert (view.nbytes, view.format, view.readonly, view.ndim) == (nbytes, "B", False, 1)
+                assert ctypes.addressof(ctypes.c_char.from_buffer(view)) % 64 == 0
+                assert not any(view)
+                view[:] = b"\xff" * nbytes
+                del view
         assert memory.allocate(0).nbytes == 0
         with pytest.raises(ValueError, match="-1"):
             memory.allocate(-1)
 
-    def test_frames_in_rooms_arrive_as_they_were(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_frames_in_allocated_memory_arrive_unchanged(self, pair: tuple[Port, Port, Events]) -> None:
         server, client, events = pair
-        rooms = [client.memory.allocate(nbytes) for nbytes in SIZES]
-        for seed, room in enumerate(rooms):
-            room[:] = block_bytes(room.nbytes, seed)
-        frames = [*rooms, rooms[-1][100:5000], block_bytes(3000, 9), block_bytes(1 << 20, 10)]
+        taken = [client.memory.allocate(nbytes) for nbytes in SIZES]
+        for seed, view in enumerate(taken):
+            view[:] = block_bytes(view.nbytes, seed)
+        frames = [*taken, taken[-1][100:5000], block_bytes(3000, 9), block_bytes(1 << 20, 10)]
         for peer, port, other in (("server/1", client, server), ("worker/1", server, client)):
             port.send(peer, push(1, frames), frames)
             events.until(lambda other=other: bool(events.received(other)))  # type: ignore[misc]
@@ -339,21 +339,23 @@ class PortContract(ABC):
             assert [bytes(frame) for frame in got] == [bytes(frame) for frame in frames]
             assert all(not frame.readonly for frame in got if frame.nbytes)
 
-    def test_a_room_in_flight_is_not_used_again(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_the_memory_of_a_sent_frame_is_not_reused_before_its_delivery_is_done(
+        self, pair: tuple[Port, Port, Events]
+    ) -> None:
         server, client, events = pair
         sent = []
         for seed in range(6):
-            room = client.memory.allocate(1 << 20)
-            room[:] = block_bytes(1 << 20, seed)
-            sent.append(bytes(room))
-            client.send("server/1", push(seed, [room]), [room])
-            del room  # and the delivery is not asked either
+            view = client.memory.allocate(1 << 20)
+            view[:] = block_bytes(1 << 20, seed)
+            sent.append(bytes(view))
+            client.send("server/1", push(seed, [view]), [view])
+            del view  # and the delivery is not asked either
         events.until(lambda: len(events.received(server)) == 6)
         for _ in range(6):
             client.memory.allocate(1 << 20)[:] = bytes(1 << 20)
         assert [bytes(e.frames[0]) for e in events.received(server)] == sent
 
-    def test_counters_tell_what_moved(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_counters_count_messages_and_bytes(self, pair: tuple[Port, Port, Events]) -> None:
         server, client, events = pair
         frames = [block_bytes(1000)]
         client.send("server/1", push(1, frames), frames)
@@ -374,7 +376,7 @@ class PortContract(ABC):
             ([50, -50], "numel"),
         ],
     )
-    def test_header_check_refuses_frames_that_are_not_as_declared(
+    def test_header_check_refuses_frames_that_differ_from_their_declaration(
         self, pair: tuple[Port, Port, Events], declared: list[int], rule: str
     ) -> None:
         server, client, events = pair
@@ -388,7 +390,7 @@ class PortContract(ABC):
         assert (answer.req, answer.rule) == (3, rule)
         assert server.counters.refused == {rule: 1}
 
-    def test_header_check_refuses_frames_that_nothing_declares(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_header_check_refuses_undeclared_frames(self, pair: tuple[Port, Port, Events]) -> None:
         server, client, events = pair
         client.send("server/1", Ok(1), [block_bytes(10)])
         client.send("server/1", Ok(2))
@@ -396,7 +398,9 @@ class PortContract(ABC):
         assert [e.message for e in events.received(server)] == [Ok(2)]
         assert server.counters.refused == {"frame-count": 1}
 
-    def test_header_check_tells_the_asker_of_a_refused_reply(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_header_check_gives_the_role_refused_in_place_of_a_refused_reply(
+        self, pair: tuple[Port, Port, Events]
+    ) -> None:
         server, client, events = pair
         server.send("worker/1", PullReply(8, 0, 1, 1, (BlockFrame(0, "complex64", 1),)), [block_bytes(8)])
         events.until(lambda: bool(events.received(client)))
@@ -406,7 +410,7 @@ class PortContract(ABC):
         assert (told.message.req, told.message.rule) == (8, "dtype")
         assert told.frames == ()
 
-    def test_what_no_lane_carries_is_refused_where_it_is_sent(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_a_message_beyond_the_limits_is_refused_by_send(self, pair: tuple[Port, Port, Events]) -> None:
         server, client, events = pair
         small = block_bytes(100)
         for frames, rule in (
@@ -417,7 +421,7 @@ class PortContract(ABC):
             with pytest.raises(RefusedFrameError) as refused:
                 client.send("server/1", push(1, frames), frames)
             assert refused.value.rule == rule
-        client.send("server/1", push(2, [small]), [small])  # and nothing of it is left on the way
+        client.send("server/1", push(2, [small]), [small])  # nothing of the refused messages was sent
         events.until(lambda: bool(events.received(server)))
         assert events.received(server)[0].message == push(2, [small])
 
@@ -427,22 +431,20 @@ class PortContract(ABC):
             client.send("server/9", Ok(1))
 
     @pytest.mark.parametrize("address", ["", "nowhere", "http://127.0.0.1:80", "tcp://127.0.0.1", "inproc://"])
-    def test_foreign_addresses_are_refused(self, lane: Lane, address: str) -> None:
-        client = lane.port("worker/1")
+    def test_foreign_addresses_are_refused(self, ports: PortFactory, address: str) -> None:
+        client = ports.port("worker/1")
         with pytest.raises(ValueError, match="is not of the form"):
             client.connect(address)
 
     @pytest.mark.parametrize("node", ["", "a b", "x" * 129, "worker\n", "ö"])
-    def test_names_that_may_not_travel_are_refused(self, lane: Lane, node: str) -> None:
+    def test_an_invalid_node_id_is_refused(self, ports: PortFactory, node: str) -> None:
         with pytest.raises(TransportError, match="node"):
-            lane.port(node)
+            ports.port(node)
 
-    # ------------------------------------------------------------ never blocking, always ending
+    # ------------------------------------------------------------ full queues, waits and ends
 
     @pytest.mark.parametrize("from_listener", [True, False])
-    def test_a_peer_whose_queue_is_full_is_dropped_by_name(
-        self, pair: tuple[Port, Port, Events], from_listener: bool
-    ) -> None:
+    def test_a_full_queue_ends_the_session_by_name(self, pair: tuple[Port, Port, Events], from_listener: bool) -> None:
         server, client, _ = pair
         sender, peer = (server, "worker/1") if from_listener else (client, "server/1")
         frames = [block_bytes(1 << 20)]
@@ -463,7 +465,7 @@ class PortContract(ABC):
         events.until(lambda: bool(events.downs(sender)))
         assert events.downs(sender)[0].peer == peer
 
-    def test_recv_waits_as_long_as_it_was_told(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_recv_waits_for_its_timeout(self, pair: tuple[Port, Port, Events]) -> None:
         _, client, _ = pair
         before = time.monotonic()
         assert client.recv(0) is None

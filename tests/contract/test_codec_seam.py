@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.contract.port_contract import Events, Lane
-from tests.contract.test_ports import InprocLane, ZmqLane
+from tests.contract.port_contract import Events, PortFactory
+from tests.contract.test_ports import InprocPorts, ZmqPorts
 
 from paceline.errors import RefusedFrameError
 from paceline.messages import BlockFrame, Push, Refused
@@ -51,17 +51,17 @@ def push(req: int, *blocks: BlockFrame) -> Push:
     return Push(req, 0, 0, 0, 0, Fence(1, 1), 0, blocks)
 
 
-@pytest.fixture(params=[InprocLane, lambda: InprocLane(strict=True), ZmqLane, lambda: ZmqLane(local=True)])
-def lane(request: pytest.FixtureRequest) -> Iterator[Lane]:
-    make: Callable[[], Lane] = request.param
-    lane = make()
-    yield lane
-    lane.close()
+@pytest.fixture(params=[InprocPorts, lambda: InprocPorts(strict=True), ZmqPorts, lambda: ZmqPorts(local=True)])
+def ports(request: pytest.FixtureRequest) -> Iterator[PortFactory]:
+    make: Callable[[], PortFactory] = request.param
+    ports = make()
+    yield ports
+    ports.close()
 
 
 @pytest.fixture
-def pair(lane: Lane) -> tuple[Port, Port, Events]:
-    server, client = lane.port("server/1", at=lane.free_address()), lane.port("worker/1")
+def pair(ports: PortFactory) -> tuple[Port, Port, Events]:
+    server, client = ports.port("server/1", at=ports.free_address()), ports.port("worker/1")
     assert server.address is not None
     client.connect(server.address)
     events = Events(server, client)

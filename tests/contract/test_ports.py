@@ -1,11 +1,11 @@
-"""The contract of `Port`, for every lane."""
+"""The contract of `Port`, for every implementation and every lane."""
 
 from __future__ import annotations
 
 import itertools
 import socket
 
-from tests.contract.port_contract import Lane, PortContract
+from tests.contract.port_contract import PortContract, PortFactory
 
 from paceline.testing.faulty import FaultPlan, FaultyPort
 from paceline.transport.base import Port
@@ -14,7 +14,7 @@ from paceline.transport.zmq.port import ZmqPort
 from paceline.wire.handshake import new_token
 
 
-class ZmqLane(Lane):
+class ZmqPorts(PortFactory):
     def __init__(self, *, encrypt: bool | None = None, local: bool = False) -> None:
         super().__init__()
         self._local = local
@@ -40,7 +40,7 @@ class ZmqLane(Lane):
             return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
 
-class InprocLane(Lane):
+class InprocPorts(PortFactory):
     def __init__(self, *, strict: bool = False) -> None:
         super().__init__()
         self._hub = InprocHub(strict=strict, limits=self.limits)
@@ -53,53 +53,53 @@ class InprocLane(Lane):
         return f"inproc://address-{next(self._names)}"
 
 
-class FaultyLane(InprocLane):
+class FaultyPorts(InprocPorts):
     def make(self, node: str, at: str | None) -> Port:
         return FaultyPort(super().make(node, at), FaultPlan())
 
 
 class TestZmqPort(PortContract):
-    def make_lane(self) -> Lane:
-        return ZmqLane()
+    def make_factory(self) -> PortFactory:
+        return ZmqPorts()
 
 
 class TestEncryptedZmqPort(PortContract):
-    def make_lane(self) -> Lane:
-        return ZmqLane(encrypt=True)
+    def make_factory(self) -> PortFactory:
+        return ZmqPorts(encrypt=True)
 
 
 class TestLocalPort(PortContract):
-    def make_lane(self) -> Lane:
-        return ZmqLane(local=True)
+    def make_factory(self) -> PortFactory:
+        return ZmqPorts(local=True)
 
 
 class TestEncryptedLocalPort(PortContract):
     """The connection that proves the peer is encrypted; the local link need not be."""
 
-    def make_lane(self) -> Lane:
-        return ZmqLane(encrypt=True, local=True)
+    def make_factory(self) -> PortFactory:
+        return ZmqPorts(encrypt=True, local=True)
 
 
-class FaultyLocalLane(ZmqLane):
+class FaultyLocalPorts(ZmqPorts):
     def make(self, node: str, at: str | None) -> Port:
         return FaultyPort(super().make(node, at), FaultPlan())
 
 
 class TestFaultyLocalPort(PortContract):
-    def make_lane(self) -> Lane:
-        return FaultyLocalLane(local=True)
+    def make_factory(self) -> PortFactory:
+        return FaultyLocalPorts(local=True)
 
 
 class TestInprocPort(PortContract):
-    def make_lane(self) -> Lane:
-        return InprocLane()
+    def make_factory(self) -> PortFactory:
+        return InprocPorts()
 
 
 class TestStrictInprocPort(PortContract):
-    def make_lane(self) -> Lane:
-        return InprocLane(strict=True)
+    def make_factory(self) -> PortFactory:
+        return InprocPorts(strict=True)
 
 
 class TestFaultyPortWithoutFaults(PortContract):
-    def make_lane(self) -> Lane:
-        return FaultyLane()
+    def make_factory(self) -> PortFactory:
+        return FaultyPorts()

@@ -1,4 +1,4 @@
-"""A coordinator for tests: a real port in a thread, which answers as it is told to."""
+"""A coordinator for tests: a real port in a thread, which answers with a given function."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TOKEN = bytes(range(32))
 Answer = Callable[[Message], Message | None]
 
 
-class Desk:
-    """Listens on `port` (0: any) until it is closed. `heard` are the messages that came."""
+class FakeCoordinator:
+    """Listens on `port` (0: any) until it is closed. `heard` has the messages that came."""
 
     def __init__(self, answer: Answer, port: int = 0, node: str | None = None) -> None:
         self.node = node or f"coordinator/{secrets.token_hex(4)}"
@@ -46,16 +46,16 @@ class Desk:
 
 
 @contextmanager
-def desk(answer: Answer, port: int = 0, node: str | None = None) -> Iterator[Desk]:
-    opened = Desk(answer, port, node)
+def fake_coordinator(answer: Answer, port: int = 0, node: str | None = None) -> Iterator[FakeCoordinator]:
+    opened = FakeCoordinator(answer, port, node)
     try:
         yield opened
     finally:
         opened.close()
 
 
-def polite(status: Mapping[str, object]) -> Answer:
-    """Answers everything that an observer may ask."""
+def answer_all(status: Mapping[str, object]) -> Answer:
+    """Answers every request of an observer; `status` is the status and the summary."""
 
     def answer(message: Message) -> Message | None:
         document = json.dumps(status).encode()
@@ -71,6 +71,6 @@ def polite(status: Mapping[str, object]) -> Answer:
     return answer
 
 
-def deaf(_: Message) -> Message | None:
+def answer_nothing(_: Message) -> Message | None:
     """Answers nothing."""
     return None

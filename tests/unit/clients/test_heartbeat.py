@@ -1,4 +1,4 @@
-"""The heartbeat finds the coordinator, and finds it again."""
+"""The heartbeat finds the coordinator, and finds it again after a restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOKEN = bytes(32)
 
 
 def beats(port: ZmqPort, number: int) -> list[Beat]:
-    """Answer until so many have come."""
+    """Answer beats until `number` have come."""
     heard: list[Beat] = []
     deadline = time.monotonic() + 20
     while len(heard) < number:
@@ -26,7 +26,7 @@ def beats(port: ZmqPort, number: int) -> list[Beat]:
     return heard
 
 
-def test_a_coordinator_that_comes_back_elsewhere_is_found() -> None:
+def test_a_coordinator_that_restarts_at_another_address_is_found() -> None:
     where: list[str] = []
     beat = Heartbeat(
         lambda: ZmqPort("worker-0/1#beat", TOKEN), lambda: where[-1] if where else None, "worker-0/1", 0.05
@@ -35,7 +35,7 @@ def test_a_coordinator_that_comes_back_elsewhere_is_found() -> None:
     try:
         first = ZmqPort("coordinator/1", TOKEN, listen="127.0.0.1")
         assert first.address is not None
-        time.sleep(0.1)  # nothing is announced yet
+        time.sleep(0.1)  # no address is announced yet
         where.append(first.address)
         assert {b.node for b in beats(first, 3)} == {"worker-0/1"}
         second = ZmqPort("coordinator/2", TOKEN, listen="127.0.0.1")

@@ -1,4 +1,4 @@
-"""Servers that need each other end with one session, whoever comes first, and have it again after it was lost."""
+"""Servers that need each other have one session, whichever connects first, and have it again after a loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.transport.zmq.port import ZmqPort
 
 
 class Server:
-    """A port with its links, and what came."""
+    """A port with its links; `heard` has the numbers that came."""
 
     def __init__(self, node: str) -> None:
         self.port = ZmqPort(node, TOKEN, listen="127.0.0.1")
@@ -60,7 +60,7 @@ def servers() -> Iterator[list[Server]]:
 
 
 def until_heard(speaker: Server, listener: Server, number: int, timeout_s: float = 5.0) -> float:
-    """Say it until it is heard; how long that took."""
+    """Send `number` until it arrives; returns the seconds."""
     began = time.monotonic()
     while number not in listener.heard:
         assert time.monotonic() - began < timeout_s, "they cannot reach each other"
@@ -79,7 +79,7 @@ def rest(servers: list[Server], seconds: float) -> None:
         time.sleep(0.005)
 
 
-def test_two_that_need_each_other_have_one_session(servers: list[Server]) -> None:
+def test_two_servers_that_need_each_other_have_one_session(servers: list[Server]) -> None:
     a, b, _ = servers
     a.need(b)
     b.need(a)
@@ -90,14 +90,14 @@ def test_two_that_need_each_other_have_one_session(servers: list[Server]) -> Non
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_one_need_is_enough_whoever_has_it(servers: list[Server], first: int) -> None:
+def test_one_side_that_needs_the_other_is_enough(servers: list[Server], first: int) -> None:
     a, b = (servers[0], servers[1]) if first == 0 else (servers[1], servers[0])
     a.need(b)
     assert until_heard(a, b, 1) < 2.0
     until_heard(b, a, 2)
 
 
-def test_who_begins_to_need_a_peer_that_came_by_itself_uses_that_session(servers: list[Server]) -> None:
+def test_a_server_uses_the_session_that_its_peer_has_made(servers: list[Server]) -> None:
     a, b, _ = servers
     b.need(a)
     until_heard(b, a, 1)
@@ -108,14 +108,14 @@ def test_who_begins_to_need_a_peer_that_came_by_itself_uses_that_session(servers
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_session_that_is_lost_comes_back(servers: list[Server], seed: int) -> None:
+def test_a_lost_session_is_made_again(servers: list[Server], seed: int) -> None:
     dice = random.Random(seed)
     for server in servers:
         server.need(*(other for other in servers if other is not server))
     for number in range(12):
         a, b = dice.sample(servers, 2)
         until_heard(a, b, number)
-        if dice.random() < 0.5:  # as if either side had met an error
+        if dice.random() < 0.5:  # as after an error on one side
             a.port._sessions._links[b.port.node].end("unreachable", "a test")
             a.port._sessions._links.pop(b.port.node, None)
             a.links.lost(b.port.node, time.monotonic())
@@ -126,12 +126,12 @@ def test_a_session_that_is_lost_comes_back(servers: list[Server], seed: int) -> 
     assert [server.sessions for server in servers] == before, "they replace each other's sessions"
 
 
-def test_a_peer_that_is_not_needed_is_not_tried_for_ever(servers: list[Server]) -> None:
+def test_attempts_to_reach_a_peer_that_is_not_needed_end(servers: list[Server]) -> None:
     a, b, c = servers
     a.need(b)
     until_heard(a, b, 1)
     a.need(c)
-    until_heard(a, b, 2)  # a session that is there may stay
+    until_heard(a, b, 2)  # the present session may stay
     b.port.close()
     deadline = time.monotonic() + 5
     while str(b.port._sessions.node) in a.links._links and time.monotonic() < deadline:

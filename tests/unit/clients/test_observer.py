@@ -1,4 +1,4 @@
-"""Looking at a run whose coordinator comes and goes."""
+"""An observer and its requests, while the coordinator stops, restarts and moves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
-from tests.kit.fake_coordinator import TOKEN, Desk, deaf, desk, polite
+from tests.kit.fake_coordinator import TOKEN, FakeCoordinator, answer_all, answer_nothing, fake_coordinator
 
 from paceline.clients.observer import Observer
 from paceline.errors import DeadlineError, UsageError
@@ -18,8 +18,8 @@ def port_of(address: str) -> int:
     return urlsplit(address).port or 0
 
 
-def test_questions() -> None:
-    with desk(polite({"state": "running"})) as coordinator:
+def test_every_request_gets_its_reply() -> None:
+    with fake_coordinator(answer_all({"state": "running"})) as coordinator:
         observer = Observer(coordinator.address, TOKEN)
         assert observer.status() == Status(state="running")
         observer.exited("worker-1", 7, -9)
@@ -31,7 +31,7 @@ def test_questions() -> None:
     assert heard == [Exited(2, "worker-1", 7, -9), Scale(3, 3), Stop(4, "enough", 12, False)]
 
 
-def test_nobody_there() -> None:
+def test_a_request_without_a_coordinator_ends_at_its_deadline() -> None:
     observer = Observer(lambda: None, TOKEN)
     began = time.monotonic()
     with pytest.raises(DeadlineError, match="the coordinator did not send StatusReply"):
@@ -40,19 +40,19 @@ def test_nobody_there() -> None:
     observer.close()
 
 
-def test_a_refusal_is_an_error() -> None:
+def test_a_refused_request_raises() -> None:
     def refuse(message: Message) -> Message | None:
         return Refused(message.req, "usage", "no more workers here") if isinstance(message, Scale) else None
 
-    with desk(refuse) as coordinator:
+    with fake_coordinator(refuse) as coordinator:
         observer = Observer(coordinator.address, TOKEN)
         with pytest.raises(UsageError, match="no more workers here"):
             observer.scale(3)
         observer.close()
 
 
-def test_a_coordinator_that_is_back_at_its_address_is_asked_again() -> None:
-    first = Desk(deaf)
+def test_a_request_is_sent_again_to_a_coordinator_that_restarts_at_its_address() -> None:
+    first = FakeCoordinator(answer_nothing)
     observer = Observer(first.address, TOKEN)
     try:
         with pytest.raises(DeadlineError):
@@ -61,7 +61,7 @@ def test_a_coordinator_that_is_back_at_its_address_is_asked_again() -> None:
         assert observer.poll(0.3) is None
         first.close()
         assert observer.poll(0.3) is None
-        with desk(polite({}), port_of(first.address)) as second:
+        with fake_coordinator(answer_all({}), port_of(first.address)) as second:
             began = time.monotonic()
             while observer.poll(0.05) is None:
                 assert time.monotonic() - began < 5.0
@@ -72,14 +72,14 @@ def test_a_coordinator_that_is_back_at_its_address_is_asked_again() -> None:
         observer.close()
 
 
-def test_a_coordinator_at_another_address_is_found() -> None:
-    first = Desk(polite({"step": 1}))
+def test_a_coordinator_that_restarts_at_another_address_is_found() -> None:
+    first = FakeCoordinator(answer_all({"step": 1}))
     announced = [first.address]
     observer = Observer(lambda: announced[0], TOKEN)
     try:
         assert observer.status() == Status(step=1)
         first.close()
-        with desk(polite({"step": 2})) as second:
+        with fake_coordinator(answer_all({"step": 2})) as second:
             announced[0] = second.address
             began = time.monotonic()
             assert observer.status() == Status(step=2)
@@ -90,15 +90,15 @@ def test_a_coordinator_at_another_address_is_found() -> None:
 
 
 def test_another_role_at_the_old_address_is_not_taken_for_the_coordinator() -> None:
-    first = Desk(polite({"step": 1}))
+    first = FakeCoordinator(answer_all({"step": 1}))
     announced = [first.address]
     observer = Observer(lambda: announced[0], TOKEN)
     try:
         observer.status()
         first.close()
         with (
-            desk(polite({"step": 9}), port_of(first.address), node="server-0/1") as server,
-            desk(polite({"step": 2})) as second,
+            fake_coordinator(answer_all({"step": 9}), port_of(first.address), node="server-0/1") as server,
+            fake_coordinator(answer_all({"step": 2})) as second,
         ):
             observer.post(lambda req: Exited(req, "worker-0", 1, -9))
             assert observer.poll(0.5) is None

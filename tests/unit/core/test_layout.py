@@ -13,7 +13,7 @@ def tensor(name: str, numel: int, dtype: str = "float32", kind: Kind = Kind.PARA
 
 
 def check(tensors: list[TensorSpec], blocks: tuple[BlockSpec, ...]) -> None:
-    """Every element of every tensor lies in exactly one place, and nothing overlaps."""
+    """Every element of every tensor is in exactly one block, and pieces do not overlap."""
     at = [0] * len(tensors)
     for number, block in enumerate(blocks):
         assert block.index == number
@@ -48,7 +48,7 @@ def test_small_tensors_share_a_block_and_keep_their_order() -> None:
     assert block.numel == 256
 
 
-def test_kinds_and_types_never_share_a_block() -> None:
+def test_tensors_of_different_kind_or_dtype_never_share_a_block() -> None:
     tensors = [
         tensor("a", 10),
         tensor("b", 10, "bfloat16"),
@@ -63,7 +63,7 @@ def test_kinds_and_types_never_share_a_block() -> None:
 
 
 @pytest.mark.parametrize("dtype", sorted(ITEM_NBYTES))
-def test_blocks_have_about_the_size_asked_for(dtype: str) -> None:
+def test_blocks_have_the_given_size(dtype: str) -> None:
     tensors = [tensor("a", 300_000, dtype), tensor("b", 7, dtype), tensor("c", 50_000, dtype)]
     blocks = cut(tensors, 1 << 17)
     check(tensors, blocks)
@@ -83,7 +83,7 @@ def test_scalars_and_empty_tensors() -> None:
     assert cut([]) == ()
 
 
-def test_small_models_are_cut_finer_so_that_servers_can_share_them() -> None:
+def test_small_models_have_smaller_blocks_so_that_servers_can_share_them() -> None:
     assert target_nbytes([tensor("a", 1000)]) == 1 << 16
     assert target_nbytes([tensor("a", 1 << 20)]) == 1 << 19
     assert target_nbytes([tensor("a", 1 << 26)]) == 1 << 20

@@ -27,7 +27,7 @@ def test_a_job_that_was_never_rewound_has_one_open_span() -> None:
     assert lineage([], until=7) == (Span(0, 0, 7),)
 
 
-def test_each_ancestor_is_cut_where_its_child_left_it() -> None:
+def test_each_ancestor_ends_where_its_child_began() -> None:
     facts = [begun(1, 0, 500), begun(2, 1, 800), begun(3, 1, 700)]
     assert lineage(facts) == (Span(0, 0, 500), Span(1, 501, 700), Span(3, 701, None))
     assert lineage(facts, of=2) == (Span(0, 0, 500), Span(1, 501, 800), Span(2, 801, None))
@@ -35,13 +35,13 @@ def test_each_ancestor_is_cut_where_its_child_left_it() -> None:
     assert lineage(facts, of=3, until=500) == (Span(0, 0, 500),)
 
 
-def test_an_incarnation_that_made_no_checkpoint_is_passed_over() -> None:
+def test_an_incarnation_without_a_checkpoint_is_left_out() -> None:
     assert lineage([begun(1, 0, 500), begun(2, 0, 500)]) == (Span(0, 0, 500), Span(2, 501, None))
     assert lineage([begun(1, 0, 500), begun(2, 1, 500)]) == (Span(0, 0, 500), Span(2, 501, None))
     assert lineage([begun(1, 0, 500), begun(2, 1, 400)]) == (Span(0, 0, 400), Span(2, 401, None))
 
 
-def test_an_incarnation_may_begin_from_nothing() -> None:
+def test_an_incarnation_may_begin_without_a_checkpoint() -> None:
     assert lineage([begun(1, 0, 500), begun(2)]) == (Span(2, 0, None),)
 
 
@@ -53,14 +53,14 @@ def test_an_incarnation_may_begin_from_nothing() -> None:
         ([begun(1, 2, 5), begun(2, 1, 5)], "incarnation 1 cannot begin from incarnation 2"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(facts: list[IncarnationFact], named: str) -> None:
+def test_an_impossible_lineage_is_refused_by_name(facts: list[IncarnationFact], named: str) -> None:
     with pytest.raises(StateError, match=named):
         lineage(facts)
 
 
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 60)), st.integers(0, 30), st.sets(st.integers(0, 60)))
-def test_the_watermark_from_the_top_is_the_one_from_the_bottom(new: set[int], low: int, above: set[int]) -> None:
+def test_the_watermark_read_from_the_newest_steps_is_the_true_one(new: set[int], low: int, above: set[int]) -> None:
     base = Watermark()
     for step in [*range(low), *(s for s in above if s >= low)]:
         base.add(step)
@@ -72,7 +72,7 @@ def test_the_watermark_from_the_top_is_the_one_from_the_bottom(new: set[int], lo
     assert found == (base.low, tuple(s for s in range(base.low, 61) if base.has(s)))
 
 
-def test_no_more_is_read_than_is_needed() -> None:
+def test_only_the_steps_above_the_lowest_gap_are_read() -> None:
     taken = []
 
     def steps() -> Iterator[int]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.kit.fake_coordinator import TOKEN, Answer, Desk, deaf, desk, polite
+from tests.kit.fake_coordinator import TOKEN, Answer, FakeCoordinator, answer_all, answer_nothing, fake_coordinator
 
 from paceline.engines.coordinator_client import CoordinatorClient
 from paceline.messages import Exited, Finish, Message, Ok, Refused, Scale, StatusReply, Summary
@@ -39,7 +39,7 @@ def test_nothing_waits_while_nobody_is_there(client: CoordinatorClient) -> None:
     assert time.monotonic() - began < 0.5
     assert not client.heard
     assert not client.settled
-    with desk(polite({"step": 3})) as coordinator:
+    with fake_coordinator(answer_all({"step": 3})) as coordinator:
         announced[0] = coordinator.address
         until(lambda: client.heard, client)
         assert client.settled
@@ -47,14 +47,14 @@ def test_nothing_waits_while_nobody_is_there(client: CoordinatorClient) -> None:
 
 
 def test_a_report_survives_a_coordinator_that_never_answered_it(client: CoordinatorClient) -> None:
-    first = Desk(deaf)
+    first = FakeCoordinator(answer_nothing)
     announced[0] = first.address
     client.report("worker-0", 7, -9)
     client.report("worker-1", 8, -9)
     until(lambda: bool(first.heard), client)
     first.close()
     assert not client.settled
-    with desk(polite({})) as second:
+    with fake_coordinator(answer_all({})) as second:
         announced[0] = second.address
         until(lambda: client.settled, client)
         assert [m.name for m in second.heard if isinstance(m, Exited)] == ["worker-0", "worker-1"]
@@ -62,7 +62,7 @@ def test_a_report_survives_a_coordinator_that_never_answered_it(client: Coordina
 
 def test_the_status_is_of_now(client: CoordinatorClient) -> None:
     status = {"step": 1}
-    with desk(polite(status)) as coordinator:
+    with fake_coordinator(answer_all(status)) as coordinator:
         announced[0] = coordinator.address
         assert client.look(5.0)
         status["step"] = 2
@@ -76,9 +76,9 @@ def test_a_summary_that_takes_its_time_keeps_nothing_waiting(client: Coordinator
     def slow(message: Message) -> Message | None:
         if isinstance(message, Finish):
             return Summary(message.req, ready[0]) if ready else None
-        return polite({"step": 1})(message)
+        return answer_all({"step": 1})(message)
 
-    with desk(slow) as coordinator:
+    with fake_coordinator(slow) as coordinator:
         announced[0] = coordinator.address
         assert client.finish() is None
         until(lambda: any(isinstance(m, Finish) for m in coordinator.heard), client)
@@ -106,7 +106,7 @@ def test_a_report_that_is_refused_is_not_repeated(client: CoordinatorClient) -> 
         return Ok(message.req) if isinstance(message, Exited) else StatusReply(getattr(message, "req", 0), b"{}")
 
     answer: Answer = picky
-    with desk(answer) as coordinator:
+    with fake_coordinator(answer) as coordinator:
         announced[0] = coordinator.address
         client.scale(3)
         client.report("worker-0", 7, -9)

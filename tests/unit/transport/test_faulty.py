@@ -33,7 +33,7 @@ def messages_at(port: InprocPort | FaultyPort) -> list[Message]:
     return found
 
 
-def test_duplicates_are_second_identical_sends() -> None:
+def test_a_duplicate_is_a_second_identical_send() -> None:
     server, client = join(FaultPlan(duplicate={"Push": 1.0}))
     frames = [block_bytes(100)]
     delivery = client.send("server/1", push(1, frames), frames)
@@ -50,7 +50,7 @@ def test_duplicates_are_second_identical_sends() -> None:
     assert delivery.done
 
 
-def test_drops_are_never_sent() -> None:
+def test_a_dropped_message_is_never_sent() -> None:
     server, client = join(FaultPlan(drop={"Ok": 1.0}, duplicate={"Ok": 1.0}))
     assert client.send("server/1", Ok(1)).done
     client.send("server/1", PushAck(2, "held"))
@@ -58,7 +58,7 @@ def test_drops_are_never_sent() -> None:
     assert client.fired == {"drop:Ok": 1}
 
 
-def test_late_messages_come_after_later_ones() -> None:
+def test_a_late_message_comes_after_later_ones() -> None:
     server, client = join(FaultPlan(delay={"Push": (1.0, 0.05)}, duplicate={"Push": 1.0}))
     frames = [block_bytes(100)]
     delivery = client.send("server/1", push(1, frames), frames)
@@ -73,7 +73,7 @@ def test_late_messages_come_after_later_ones() -> None:
     assert client.fired == {"duplicate:Push": 1, "delay:Push": 1}
 
 
-def test_a_late_message_to_a_lost_peer_is_lost() -> None:
+def test_a_late_message_is_lost_if_its_session_has_ended() -> None:
     server, client = join(FaultPlan(delay={"Ok": (1.0, 0.02)}))
     delivery = client.send("server/1", Ok(1))
     server.close()
@@ -85,7 +85,7 @@ def test_a_late_message_to_a_lost_peer_is_lost() -> None:
         client.send("server/1", PushAck(1, "held"))
 
 
-def test_what_arrives_can_be_lost_doubled_or_late() -> None:
+def test_received_messages_can_be_lost_doubled_or_late() -> None:
     plan = FaultPlan(recv_drop={"Ok": 1.0}, recv_duplicate={"PushAck": 1.0}, recv_delay={"Shutdown": (1.0, 0.05)})
     server, client = join(plan)
 
@@ -97,7 +97,7 @@ def test_what_arrives_can_be_lost_doubled_or_late() -> None:
     assert client.fired == {"recv_drop:Ok": 1, "recv_duplicate:PushAck": 1, "recv_delay:Shutdown": 1}
 
 
-def test_news_that_a_peer_is_down_comes_after_its_late_messages() -> None:
+def test_peer_down_comes_after_the_late_messages_of_the_peer() -> None:
     server, client = join(FaultPlan(recv_delay={"Ok": (1.0, 60.0)}))
     server.send("worker/1", Ok(1))
     server.close()
@@ -122,7 +122,7 @@ def test_the_same_seed_gives_the_same_faults_at_the_planned_rate() -> None:
     assert 100 < fired["duplicate:Ok"] < 220
 
 
-def test_a_plan_survives_json() -> None:
+def test_a_plan_can_be_written_as_json() -> None:
     plan = FaultPlan(seed=3, duplicate={"Push": 0.1}, drop={"PushAck": 0.1}, delay={"Push": (0.05, 0.02)})
     assert FaultPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
     assert FaultPlan.from_dict({}) == FaultPlan()
@@ -132,6 +132,6 @@ def test_a_plan_survives_json() -> None:
     "plan",
     [{"drop": {"Ok": 2}}, {"delay": {"Ok": [0.5, -1]}}, {"lose": {"Ok": 1}}, {"drop": {"Ok": "often"}}],
 )
-def test_a_plan_that_says_nothing_sensible_is_refused(plan: dict[str, object]) -> None:
+def test_an_invalid_plan_is_refused(plan: dict[str, object]) -> None:
     with pytest.raises((ValueError, msgspec.ValidationError)):
         FaultPlan.from_dict(plan)

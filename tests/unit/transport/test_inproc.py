@@ -1,4 +1,4 @@
-"""What is particular to the lane within one process: nothing is copied, and a waiting port runs the pumps."""
+"""The port within one process: it copies nothing, and it runs the pumps while it waits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_tensor_on_a_frame_keeps_a_delivery_open() -> None:
     assert delivery.done
 
 
-def test_messages_never_asked_for_are_let_go_when_the_receiver_closes() -> None:
+def test_the_frames_of_unread_messages_are_dropped_when_the_receiver_closes() -> None:
     server, client = join(InprocHub())
     buffer = block_bytes(1000)
     delivery = client.send("server/1", push(1, [buffer]), [buffer])
@@ -92,7 +92,7 @@ def test_a_waiting_port_runs_the_other_roles() -> None:
     def serve() -> bool:
         nonlocal calls
         calls += 1
-        event = server.recv(0.5)  # a pump that waits gets nothing rather than a deadlock
+        event = server.recv(0.5)  # a pump that waits gets nothing, instead of a deadlock
         if not isinstance(event, Received):
             return False
         assert isinstance(event.message, Ok)
@@ -113,7 +113,7 @@ def test_a_waiting_port_runs_the_other_roles() -> None:
     assert calls == seen
 
 
-def test_pumps_run_until_nobody_makes_progress() -> None:
+def test_pumps_run_until_none_makes_progress() -> None:
     """A message that takes many hops between roles arrives within one `recv`."""
     hub = InprocHub()
     nodes = [hub.port(f"node/{i}", listen=str(i)) for i in range(4)]

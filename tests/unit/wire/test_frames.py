@@ -1,4 +1,4 @@
-"""The checks that run before anything is allocated or reaches torch."""
+"""The checks of a received message, before anything is allocated or reaches torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rule_of(blocks: list[BlockFrame], frames: list[memoryview], limits: WireLimi
 
 
 @pytest.mark.parametrize(("dtype", "itemsize"), ITEM_NBYTES.items())
-def test_every_dtype_of_the_table_passes_with_its_own_size(dtype: str, itemsize: int) -> None:
+def test_a_frame_of_every_dtype_passes_with_its_exact_size(dtype: str, itemsize: int) -> None:
     check_frames([BlockFrame(0, dtype, 10)], [frame(10 * itemsize)])
     assert rule_of([BlockFrame(0, dtype, 10)], [frame(10 * itemsize + 1)]) == "frame-size"
 
@@ -41,7 +41,7 @@ def test_item_sizes_are_those_of_torch() -> None:
     assert {name: getattr(torch, name).itemsize for name in ITEM_NBYTES} == ITEM_NBYTES
 
 
-def test_nothing_declared_and_nothing_sent_is_fine() -> None:
+def test_messages_without_frames_and_empty_frames_pass() -> None:
     check_frames([], [])
     check_frames([BlockFrame(0, "float32", 0)], [frame(0)])
 
@@ -95,14 +95,14 @@ def test_limits_that_let_nothing_through_are_refused(field: str) -> None:
 @pytest.mark.parametrize(
     ("shape", "numel"), [((), 1), ((0,), 0), ((3, 4), 12), ((1,) * 8, 1), ((1 << 24, 1 << 24), 1 << 48)]
 )
-def test_shapes_have_a_product(shape: tuple[int, ...], numel: int) -> None:
+def test_the_elements_of_a_shape_are_counted(shape: tuple[int, ...], numel: int) -> None:
     assert shape_numel(shape) == numel
 
 
 @pytest.mark.parametrize(
     "shape",
     [
-        (4194305, 4194305, 211106198978564),  # "is" 16 bytes of float32 in 64-bit arithmetic
+        (4194305, 4194305, 211106198978564),  # 16 bytes of float32 in arithmetic that wraps at 64 bits
         (1 << 49,),
         (0, 1 << 60),
         (-1,),
@@ -129,12 +129,12 @@ def make_push(*, incarnation: int = 0, epoch: int = 0, step: int = 0, slot: int 
     return Push(1, incarnation, epoch, step, slot, Fence(1, 1), 0, ())
 
 
-def test_the_initial_step_is_a_step() -> None:
+def test_the_initial_step_passes() -> None:
     check_message(make_push(step=-1), [])
 
 
 @pytest.mark.parametrize("change", [{"step": -2}, {"slot": -1}, {"epoch": -1}, {"incarnation": -1}, {"step": 1 << 63}])
-def test_header_check_refuses_a_step_that_cannot_be(change: dict[str, int]) -> None:
+def test_header_check_refuses_an_impossible_step(change: dict[str, int]) -> None:
     with pytest.raises(RefusedFrameError) as refused:
         check_message(make_push(**change), [])
     assert refused.value.rule == "range"
@@ -145,7 +145,7 @@ def test_header_check_refuses_a_pull_of_an_impossible_incarnation() -> None:
         check_message(Pull(1, -1, 0, 0), [])
 
 
-def test_only_two_messages_declare_frames() -> None:
+def test_frames_without_a_declaration_are_refused() -> None:
     blocks = (BlockFrame(0, "uint8", 1),)
     assert message_blocks(Push(1, 0, 0, 0, 0, Fence(1, 1), 0, blocks)) == blocks
     assert message_blocks(PullReply(1, 0, 0, 0, blocks)) == blocks
@@ -160,7 +160,7 @@ def test_only_two_messages_declare_frames() -> None:
     numel=st.integers(-4, 1 << 70),
     nbytes=st.integers(0, 64),
 )
-def test_what_passes_is_exactly_what_was_declared(block: int, dtype: str, numel: int, nbytes: int) -> None:
+def test_a_frame_that_passes_has_exactly_its_declared_size(block: int, dtype: str, numel: int, nbytes: int) -> None:
     try:
         check_frames([BlockFrame(block, dtype, numel)], [frame(nbytes)])
     except RefusedFrameError:

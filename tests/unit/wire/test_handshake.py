@@ -1,4 +1,4 @@
-"""Proving the token without sending it."""
+"""The handshake: two processes prove that they know the token, and do not send it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_both_sides_learn_who_the_other_is() -> None:
     assert server.peer == "worker-0/a1"
 
 
-def test_nobody_is_proven_before_the_end() -> None:
+def test_no_peer_is_proven_before_the_end() -> None:
     client, server = ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN)
     challenge = answer_of(server, client.hello())
     assert server.peer is None
@@ -183,7 +183,7 @@ def test_the_token_is_in_no_frame() -> None:
     assert TOKEN.hex().encode() not in everything
 
 
-def test_another_version_is_refused_by_its_own_name() -> None:
+def test_another_version_is_refused_and_named() -> None:
     hello = encode_control(Hello("w", bytes(32)), version=wire.VERSION + 1)
     with pytest.raises(RefusedFrameError) as refused:
         ServerHandshake("s", TOKEN).receive(hello)
@@ -195,7 +195,7 @@ def test_another_version_is_refused_by_its_own_name() -> None:
     assert refused.value.rule == "version"
 
 
-def test_a_refusal_by_the_server_reaches_the_client_by_name() -> None:
+def test_the_client_gets_the_rule_of_a_refusal() -> None:
     with pytest.raises(AuthenticationError, match="no such job"):
         ClientHandshake("w", TOKEN).receive(encode_control(Farewell("token", "no such job")))
     with pytest.raises(RefusedFrameError) as refused:
@@ -203,7 +203,7 @@ def test_a_refusal_by_the_server_reaches_the_client_by_name() -> None:
     assert refused.value.rule == "node"
 
 
-def test_frames_out_of_turn_end_the_handshake() -> None:
+def test_frames_out_of_order_end_the_handshake() -> None:
     client, server = ClientHandshake("w", TOKEN), ServerHandshake("s", TOKEN)
     for frame in (encode_control(Proof(bytes(32))), encode_control(wire.Accepted()), encode_control(wire.Lane("tcp"))):
         with pytest.raises(RefusedFrameError, match="out of order"):
@@ -247,7 +247,7 @@ def test_no_message_is_taken_for_a_control_frame() -> None:
     assert not is_control(b"")
 
 
-def test_twenty_thousand_mutated_control_frames_prove_nobody() -> None:
+def test_twenty_thousand_mutated_control_frames_prove_no_peer() -> None:
     rng = random.Random(7)
     client = ClientHandshake("w", OTHER)
     frames = [client.hello(), encode_control(Proof(bytes(32))), encode_control(Farewell("x", "y"))]

@@ -1,4 +1,4 @@
-"""Messages as bytes: what is not exactly one known message is refused by name, whatever the bytes are."""
+"""Headers: bytes that are not exactly one known message are refused by name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SAMPLES: list[Message] = [
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda m: type(m).__name__)
-def test_every_message_survives_the_trip(message: Message) -> None:
+def test_a_decoded_message_equals_the_encoded_one(message: Message) -> None:
     assert decode_header(encode_header(message)) == message
 
 
@@ -73,13 +73,13 @@ def test_every_message_type_has_its_own_tag() -> None:
     ],
     ids=lambda header: header[:12].hex() or "empty",
 )
-def test_header_check_refuses_anything_else(header: bytes) -> None:
+def test_header_check_refuses_bytes_that_are_no_message(header: bytes) -> None:
     with pytest.raises(RefusedFrameError) as refused:
         decode_header(header)
     assert refused.value.rule == "header"
 
 
-def test_header_check_has_a_cap() -> None:
+def test_header_check_refuses_a_header_above_its_limit() -> None:
     status = messages.StatusReply(1, bytes(1000))
     message = encode_header(status)
     assert decode_header(message, max_nbytes=len(message)) == status
@@ -136,5 +136,5 @@ def test_forty_thousand_mutated_headers_are_decoded_or_refused() -> None:
             outcome = error.rule
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
     assert sum(outcomes.values()) == 40_000
-    # Not only nonsense: mutations also reach the checks behind the decoder, and some are harmless.
+    # The mutations reach the checks behind the decoder, too, and some are harmless.
     assert {"accepted", "header", "frame-count", "frame-size"} <= outcomes.keys()
