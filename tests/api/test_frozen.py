@@ -98,11 +98,13 @@ def test_the_errors() -> None:
 
 FLAGS = {
     "run": "-w/--workers -s/--servers --replicas --mode --slots --seed --threads --checkpoint-every --keep "
-    "--checkpoints --max-restarts --max-steps --resume --dir --summary --trace script arguments",
-    "join": "run script arguments",
+    "--checkpoints --max-restarts --max-steps --resume --dir --summary --trace --log-level --log-format "
+    "script arguments",
+    "join": "--log-level --log-format run script arguments",
     "scale": "run -w/--workers -s/--servers",
-    "demo": "--epochs --dir",
+    "demo": "--epochs --dir --log-level --log-format",
     "status": "run --json",
+    "runs": "names --prune --older-than --state --dir --json",
     "checkpoints": "run --verify --json",
     "audit": "run --json",
 }
@@ -114,7 +116,17 @@ def test_the_command_line(name: str) -> None:
     command = cli.get_command(context, name)
     assert command is not None
     assert " ".join("/".join(p.opts) for p in command.params) == FLAGS[name]
-    assert cli.list_commands(context) == ["run", "demo", "join", "scale", "status", "checkpoints", "audit", "dev"]
+    assert cli.list_commands(context) == [
+        "run",
+        "demo",
+        "join",
+        "scale",
+        "status",
+        "runs",
+        "checkpoints",
+        "audit",
+        "dev",
+    ]
 
 
 def test_the_environment() -> None:

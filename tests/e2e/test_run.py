@@ -119,12 +119,17 @@ def test_ctrl_c_while_roles_start(tmp_path: Path) -> None:
 
 
 def test_status_of_a_run_whose_launcher_was_killed(tmp_path: Path) -> None:
+    prune = [*PACELINE, "runs", "--prune", "run", "--dir", "."]
     with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
         running.until_version(1)
+        assert "run is running: end it first" in run(prune, tmp_path, timeout_s=20).check(1).out
+        assert "running" in run([*PACELINE, "runs", "."], tmp_path, timeout_s=20).check().out
         running.process.kill()
         running.process.wait()
     gone = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check()
     assert "no coordinator is running" in gone.out
+    assert "run (unfinished, " in run(prune, tmp_path, timeout_s=20).check().out
+    assert not (tmp_path / "run").exists()
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:

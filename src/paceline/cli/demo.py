@@ -5,14 +5,18 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
+
+from paceline.cli.log_options import log_options
 
 
 @click.command("demo")
 @click.option("--epochs", type=int, default=4, show_default=True, help="Passes over the data.")
 @click.option("--dir", "run_dir", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True)
-def command(epochs: int, run_dir: Path) -> None:
+@log_options
+def command(epochs: int, run_dir: Path, **options: str | None) -> None:
     """Train LeNet on Fashion-MNIST with 2 workers and 2 parameter servers, in lock-step.
 
     Each server has a copy of the other's blocks. Replaces the run directory of an earlier demo.
@@ -22,6 +26,7 @@ def command(epochs: int, run_dir: Path) -> None:
     from paceline.engines.supervisor import RunPlan, Supervisor
     from paceline.errors import DatasetUnavailableError, UsageError
     from paceline.runtime.rundir import RunDir, point_latest
+    from paceline.telemetry import logs
 
     if RunDir(run_dir).launched:
         raise UsageError(f"{run_dir} is running: end it first, or choose another --dir")
@@ -36,9 +41,10 @@ def command(epochs: int, run_dir: Path) -> None:
             screen.note(f"{error}", warning=True)
             screen.note("going on with ten generated classes of the same shape", warning=True)
             arguments += ["--data", GENERATED]
-        plan = RunPlan(
-            script=script, arguments=arguments, workers=2, servers=2, replicas=1, slots=2, seed=7, run=run_dir
-        )
+        shape: dict[str, Any] = {"workers": 2, "servers": 2, "replicas": 1, "slots": 2, "seed": 7}
+        shape |= {name: value for name, value in options.items() if value is not None}
+        plan = RunPlan(script=script, arguments=arguments, run=run_dir, **shape)
+        logs.set_up(plan.log_level, plan.log_format, process="launcher")
         local = Supervisor(plan, screen)
         point_latest(run_dir)
         code = local.run()

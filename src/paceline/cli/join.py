@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
+from paceline.cli.log_options import log_options
+
 
 @click.command("join", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@log_options
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(run: Path, script: Path | None, arguments: tuple[str, ...]) -> None:
+def command(run: Path, script: Path | None, arguments: tuple[str, ...], **options: str | None) -> None:
     """Add a worker to RUN, which is running: SCRIPT with ARGUMENTS, by default as the run was started.
 
     The worker stays in the foreground. Ctrl-C and SIGTERM let it hand back its lease and leave; the run goes on.
@@ -21,8 +25,12 @@ def command(run: Path, script: Path | None, arguments: tuple[str, ...]) -> None:
     from paceline.engines.join import JoinedWorker
     from paceline.engines.plan import RunPlan
     from paceline.runtime.rundir import RunDir
+    from paceline.telemetry import logs
 
     RunDir.named(run).token()
-    changes = {} if script is None else {"script": script, "arguments": arguments, "cwd": Path.cwd()}
+    changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if script is not None:
+        changes |= {"script": script, "arguments": arguments, "cwd": Path.cwd()}
     plan = RunPlan.of(run, **changes)
+    logs.set_up(plan.log_level, plan.log_format, process="join")
     sys.exit(JoinedWorker(plan, click.echo, lambda text: click.echo(f"paceline: {text}", err=True)).run())

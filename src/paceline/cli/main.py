@@ -18,6 +18,7 @@ class _Group(click.Group):
         "join": ("paceline.cli.join", "Add a worker to a run, from any terminal."),
         "scale": ("paceline.cli.scale", "Change the number of workers or servers of a run."),
         "status": ("paceline.cli.status", "Show what a run is doing."),
+        "runs": ("paceline.cli.runs", "List runs, and remove those that are named."),
         "checkpoints": ("paceline.cli.checkpoints", "List the checkpoints of a run, and check them."),
         "audit": ("paceline.cli.audit", "Prove that a run applied every sample exactly once."),
         "dev": ("paceline.cli.dev", "Tools for developers: the simulator, and campaigns of faults."),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli.log_options import log_options
+
 if TYPE_CHECKING:
     from paceline.engines.plan import RunPlan
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 @click.option("--dir", "run_dir", type=click.Path(path_type=Path), help="Run directory (new; else runs/NAME-0001 …).")
 @click.option("--summary", type=click.Path(path_type=Path), help="Also write the summary (JSON) here.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write what every role did when, for Perfetto.")
+@log_options
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(resume: Path | None, run_dir: Path | None, script: Path | None, **options: Any) -> None:
@@ -55,9 +58,11 @@ def command(resume: Path | None, run_dir: Path | None, script: Path | None, **op
     from paceline.engines.resume import choose_checkpoint
     from paceline.engines.supervisor import Supervisor
     from paceline.runtime.rundir import point_latest
+    from paceline.telemetry import logs
 
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     plan = _new(run_dir, script, given) if resume is None else _resumed(resume, run_dir, script, given)
+    logs.set_up(plan.log_level, plan.log_format, process="launcher")
     with make_screen() as screen:
         if resume is not None:
             plan = choose_checkpoint(plan, screen)

@@ -14,7 +14,7 @@ import msgspec
 from paceline.checkpoint.storage import open_storage
 from paceline.config import load
 from paceline.config.dials import ClusterSpec, check_replicas, parse_mode
-from paceline.config.role_spec import RoleSpec, ServerSpec
+from paceline.config.role_spec import LogSpec, RoleSpec, ServerSpec
 from paceline.errors import UsageError
 from paceline.runtime.roles import Launch, role_of
 from paceline.runtime.rundir import RunDir
@@ -63,6 +63,8 @@ class RunPlan:
     checkpoints: str | None = None
     max_restarts: int = 5
     max_steps: int = 0
+    log_level: str = "warning"
+    log_format: str = "text"
     run: Path
     summary: Path | None = None
     trace: Path | None = None
@@ -84,6 +86,7 @@ class RunPlan:
         if self.slots is not None and self.slots < 1:
             raise UsageError(f"--slots must be at least 1, not {self.slots}")
         parse_every(self.checkpoint_every)
+        LogSpec(self.log_level, self.log_format)
         if self.checkpoints is not None:
             open_storage(self.checkpoints)
         for option in ("summary", "trace"):
@@ -125,6 +128,7 @@ class RunPlan:
         shared = msgspec.structs.replace(
             load.shared_spec(run.path),
             label=str(self.run),
+            log=LogSpec(self.log_level, self.log_format),
             checkpoints=absolute_url(self.checkpoints or str(run.path / "checkpoints")),
             **({} if self.trace is None else {"trace": str(run.trace)}),
         )

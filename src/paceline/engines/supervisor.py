@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import signal
@@ -33,6 +34,8 @@ from paceline.runtime.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_LOST, 
 from paceline.runtime.roles import COORDINATOR, WORKER, role_of
 from paceline.runtime.rundir import RunDir
 from paceline.runtime.starts import next_start
+
+logger = logging.getLogger(__name__)
 
 _WAIT_S = 0.1
 _BUSY_WAIT_S = 0.02
@@ -112,6 +115,7 @@ class Supervisor:
             self.children.start(spec, cwd=plan.cwd, defaults=plan.env)
         else:
             self.children.start(spec)
+        logger.info("started %s: start %d, process %d", name, start, self.children.children[name].pid)
         self._decisions.started(name, start, time.monotonic())
 
     def _end(self, outcome: Outcome) -> None:
@@ -231,6 +235,7 @@ class Supervisor:
 
     def _exited(self, event: Exit) -> Outcome | None:
         name, code, role = event.name, event.code, role_of(event.name)
+        logger.info("%s has ended: start %d, code %d", name, event.start, code)
         if role.reported:
             self._client.report(name, event.start, code)
             self._news |= self._client.pump()

@@ -7,6 +7,7 @@ import secrets
 import socket
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,9 @@ class EmbeddedCluster:
     def __init__(self, path: Path | None, spec: ClusterSpec) -> None:
         self.hub = InprocHub()
         self.run = RunDir.create(path) if path is not None else None
+        self._held = ExitStack()
+        if self.run is not None:
+            self._held.enter_context(self.run.launching())  # `paceline runs --prune` leaves it alone
         log = LogStore(self.run.log_file if self.run is not None else Path(":memory:"))
         self._log = log
         front = self.hub.port(node_id("coordinator", 1), listen="coordinator")
@@ -82,3 +86,4 @@ class EmbeddedCluster:
         for opened in self._ports:
             opened.close()
         self._log.close()
+        self._held.close()

@@ -6,13 +6,17 @@ is for people and tools that read lists of processes.
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from pathlib import Path
 
 from paceline.config.role_spec import decode_role_spec
 from paceline.orphans import die_with_parent
 from paceline.runtime.roles import role_named
-from paceline.telemetry import tracing
+from paceline.telemetry import logs, tracing
+
+logger = logging.getLogger("paceline.runtime.role_process")  # its own name is __main__
 
 
 def main(argv: list[str]) -> int:
@@ -20,9 +24,14 @@ def main(argv: list[str]) -> int:
     parent, _, file = argv
     die_with_parent(int(parent))
     spec = decode_role_spec(Path(file).read_bytes())
+    log = spec.shared.log
+    logs.set_up(log.level, log.format, process=spec.name, start=spec.start)
     if spec.shared.trace is not None:
         tracing.start(spec.name, Path(spec.shared.trace))
-    return role_named(spec.role).run(spec)
+    logger.info("%s begins: start %d, process %d", spec.name, spec.start, os.getpid())
+    code = role_named(spec.role).run(spec)
+    logger.info("%s ends with exit code %d", spec.name, code)
+    return code
 
 
 if __name__ == "__main__":

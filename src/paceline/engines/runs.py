@@ -1,0 +1,157 @@
+"""The runs below a directory: what they are, how large and how old; and the removal of those that do not run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from paceline.clients.observer import Observer
+from paceline.engines.resume import is_running
+from paceline.errors import TransportError, UsageError
+from paceline.messages.status import RunSummary
+from paceline.runtime.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
+from paceline.runtime.rundir import RunDir
+
+DONE, RUNNING, FAILED, INTERRUPTED, UNFINISHED = "done", "running", "failed", "interrupted", "unfinished"
+STATES = (DONE, RUNNING, FAILED, INTERRUPTED, UNFINISHED)
+"""How a run is. An unfinished run has no launcher and left no word of its end: its launcher was killed."""
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LOOK_S = 1.0
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    """One run. `step` is None where it is not known; `age_s` counts from the last change of its files."""
+
+    name: str
+    path: str
+    state: str
+    step: int | None
+    nbytes: int
+    age_s: float
+
+
+def parse_age(text: str) -> float:
+    """Read an age such as ``90s``, ``30m``, ``12h``, ``7d`` or ``2w``; returns seconds.
+
+    Raises:
+        UsageError: anything else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
+    if found is None:
+        raise UsageError(f"--older-than {text!r} makes no sense: use a number and a unit, such as 90s, 30m, 12h or 7d")
+    return float(found[1]) * _UNITS_S[found[2]]
+
+
+def is_run(path: Path) -> bool:
+    """Whether a directory is that of a run."""
+    run = RunDir(path)
+    return run.token_file.is_file() and (run.plan_file.is_file() or run.log_file.is_file())
+
+
+def list_runs(root: Path, now: float) -> list[RunRow]:
+    """The runs directly below `root`, the newest last. `now` is the time of day.
+
+    Raises:
+        UsageError: `root` is not a directory.
+    """
+    if not root.is_dir():
+        raise UsageError(f"{root} is not a directory: name the one below which runs are")
+    found = (path for path in root.iterdir() if not path.is_symlink() and path.is_dir() and is_run(path))
+    return sorted((describe_run(path, now) for path in found), key=lambda row: -row.age_s)
+
+
+def describe_run(path: Path, now: float) -> RunRow:
+    """One run as it is now."""
+    run = RunDir(path)
+    state, step = _state(run)
+    files = [file for file in path.iterdir() if file.is_file() and file.suffix != ".lock"]
+    changed = max((file.stat().st_mtime for file in files), default=now)
+    return RunRow(path.name, str(path), state, step, _nbytes(path), max(0.0, now - changed))
+
+
+def _state(run: RunDir) -> tuple[str, int | None]:
+    if run.launched:
+        return RUNNING, _step(run)
+    if run.summary_file.exists():
+        with suppress(OSError, msgspec.DecodeError):
+            summary = msgspec.json.decode(run.summary_file.read_bytes(), type=RunSummary)
+            return summary.state, summary.steps
+        return UNFINISHED, None
+    end = run.end()
+    if end is not None:
+        interrupted = end.get("code") in (EXIT_INTERRUPTED, EXIT_TERMINATED)
+        return INTERRUPTED if interrupted else FAILED, end.get("step")
+    return UNFINISHED, None
+
+
+def _step(run: RunDir) -> int | None:
+    """The step of a live run, None if its coordinator does not answer in a moment."""
+    if run.coordinator() is None:
+        return None
+    observer = Observer(run.coordinator, run.token())
+    try:
+        return observer.status(timeout_s=_LOOK_S).step
+    except TransportError:
+        return None
+    finally:
+        observer.close()
+
+
+def _nbytes(path: Path) -> int:
+    total = 0
+    for file in path.rglob("*"):
+        with suppress(OSError):  # a run that goes on removes files
+            total += file.lstat().st_size if not file.is_dir() else 0
+    return total
+
+
+def choose(rows: Iterable[RunRow], states: Sequence[str], older_than_s: float | None) -> Iterator[RunRow]:
+    """The rows in one of these states (none: in any) that are at least so old."""
+    for row in rows:
+        if (not states or row.state in states) and (older_than_s is None or row.age_s >= older_than_s):
+            yield row
+
+
+def find_run(root: Path, name: str) -> Path:
+    """The directory of the run that a user names: below `root`, or by its path. Links are followed.
+
+    Raises:
+        UsageError: there is no run of that name.
+    """
+    path = next((path for path in (root / name, Path(name)) if path.is_dir()), None)
+    if path is None:
+        raise UsageError(f"there is no run {name} in {root}")
+    path = path.resolve()
+    if not is_run(path):
+        raise UsageError(f"{path} is not a run directory: nothing was removed there")
+    return path
+
+
+def remove_run(path: Path) -> int:
+    """Remove a run with everything in its directory; returns the bytes. A link to it in the same folder goes as well.
+
+    Raises:
+        UsageError: the run is running, or is no run.
+    """
+    if not is_run(path):
+        raise UsageError(f"{path} is not a run directory: nothing was removed there")
+    run = RunDir(path)
+    ended = run.summary_file.exists() or run.end() is not None
+    if run.launched or (not ended and is_running(run)):
+        raise UsageError(f"{path} is running: end it first (see `paceline status {path}`)")
+    with run.launching():  # no launcher resumes it meanwhile
+        nbytes = _nbytes(path)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            raise UsageError(f"cannot remove {error.filename or path}: {error.strerror}") from None
+    for link in path.parent.iterdir():
+        if link.is_symlink() and not link.exists():
+            link.unlink(missing_ok=True)
+    return nbytes
