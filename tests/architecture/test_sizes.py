@@ -9,7 +9,6 @@ from tools.house import large_classes, long_files, long_functions
 
 FILES: dict[str, int] = {
     "core/coordinator/recovery.py": 407,
-    "datasets.py": 497,
 }
 """Files over 400 lines. May only shrink: a number that is too high fails as well."""
 

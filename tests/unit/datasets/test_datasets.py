@@ -1,3 +1,5 @@
+"""Fashion-MNIST is found, fetched and verified; generated classes follow their seed."""
+
 from __future__ import annotations
 
 import contextlib
@@ -19,7 +21,8 @@ import pytest
 import torch
 
 from paceline import datasets
-from paceline.datasets import IdxFile, Release, SourceError
+from paceline.datasets import debian, download, images, providers
+from paceline.datasets.idx_files import FASHION_MNIST, Content, IdxFile, ProviderError, Release, read_files
 from paceline.errors import DatasetUnavailableError
 
 Fetch = Callable[[Release, Path], None]
@@ -60,10 +63,10 @@ def put(release: Release, into: Path) -> None:
 
 
 def refuse(release: Release, into: Path) -> None:
-    raise SourceError("the line is dead")
+    raise ProviderError("the connection is dead")
 
 
-def load(tmp_path: Path, **options: object) -> tuple[datasets.Content, str]:
+def load(tmp_path: Path, **options: object) -> tuple[Content, str]:
     settings: dict[str, object] = {
         "root": None,
         "cache": tmp_path / "cache",
@@ -71,11 +74,11 @@ def load(tmp_path: Path, **options: object) -> tuple[datasets.Content, str]:
         "debian": tmp_path / "debian",
         "fetchers": {"first": refuse, "second": put},
     }
-    return datasets.load(TINY, None, **(settings | options))  # type: ignore[arg-type]
+    return providers.load(TINY, None, **(settings | options))  # type: ignore[arg-type]
 
 
-def test_content_is_what_follows_the_header(tmp_path: Path) -> None:
-    content = datasets.read_files(write(tmp_path), TINY.files(None))
+def test_content_follows_the_header(tmp_path: Path) -> None:
+    content = read_files(write(tmp_path), TINY.files(None))
     assert content["train-labels.gz"] == b"\0\1\2\3\4\5"
     assert len(content["train-images.gz"]) == 6 * 28 * 28
 
@@ -94,24 +97,24 @@ def test_content_is_what_follows_the_header(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_not_the_published_one_is_refused_by_name(tmp_path: Path, raw: bytes, reason: str) -> None:
     (write(tmp_path) / "train-labels.gz").write_bytes(gzip.compress(raw))
-    with pytest.raises(SourceError, match=rf"train-labels\.gz .*{reason}"):
-        datasets.read_files(tmp_path, TINY.files("train"))
+    with pytest.raises(ProviderError, match=rf"train-labels\.gz .*{reason}"):
+        read_files(tmp_path, TINY.files("train"))
 
 
 @pytest.mark.parametrize("damage", [lambda raw: raw[:-12], lambda raw: b"PK" + raw[2:], lambda raw: raw[:20] + raw])
 def test_broken_gzip_is_refused_by_name(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = write(tmp_path) / "train-images.gz"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(SourceError, match=r"train-images\.gz cannot be read"):
-        datasets.read_files(tmp_path, TINY.files("train"))
+    with pytest.raises(ProviderError, match=r"train-images\.gz cannot be read"):
+        read_files(tmp_path, TINY.files("train"))
 
 
 def test_only_the_files_of_the_split_are_needed(tmp_path: Path) -> None:
     (write(tmp_path) / "train-images.gz").unlink()
-    assert set(datasets.read_files(tmp_path, TINY.files("test"))) == {"test-images.gz", "test-labels.gz"}
+    assert set(read_files(tmp_path, TINY.files("test"))) == {"test-images.gz", "test-labels.gz"}
 
 
-def test_sources_are_tried_in_order_and_the_one_used_is_named(tmp_path: Path) -> None:
+def test_providers_are_tried_in_order_and_the_one_used_is_named(tmp_path: Path) -> None:
     cached = tmp_path / "cache" / "tiny"
     content, source = load(tmp_path)
     assert source == f"second, kept in {cached}"
@@ -125,18 +128,18 @@ def test_sources_are_tried_in_order_and_the_one_used_is_named(tmp_path: Path) ->
 
 
 def test_a_directory_that_the_user_names_is_used_or_refused_but_never_replaced(tmp_path: Path) -> None:
-    with pytest.raises(DatasetUnavailableError, match=r"train-images\.gz is not there"):
+    with pytest.raises(DatasetUnavailableError, match=r"train-images\.gz is missing"):
         load(tmp_path, root=tmp_path / "empty")
     assert not (tmp_path / "cache").exists()
 
 
-def test_the_error_lists_every_source_its_reason_and_the_remedy(tmp_path: Path) -> None:
+def test_the_error_lists_every_provider_its_reason_and_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(DatasetUnavailableError) as caught:
         load(tmp_path, fetchers={"first": refuse})
     message = str(caught.value)
-    assert f"cache {tmp_path / 'cache' / 'tiny'}: train-images.gz is not there" in message
-    assert f"Debian package's directory {tmp_path / 'debian'}: train-images.gz is not there" in message
-    assert "first: the line is dead" in message
+    assert f"cache {tmp_path / 'cache' / 'tiny'}: train-images.gz is missing" in message
+    assert f"Debian package's directory {tmp_path / 'debian'}: train-images.gz is missing" in message
+    assert "first: the connection is dead" in message
     assert "Remedy: put train-images.gz, train-labels.gz, test-images.gz, test-labels.gz into a directory" in message
 
 
@@ -198,8 +201,8 @@ def test_threads_that_ask_at_once_fetch_once(tmp_path: Path) -> None:
 @contextlib.contextmanager
 def _lock_holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     code = (
-        "import pathlib, sys, time; from paceline import datasets\n"
-        "with datasets._locked(pathlib.Path(sys.argv[1]), timeout_s=5):\n"
+        "import pathlib, sys, time; from paceline.datasets import providers\n"
+        "with providers.locked(pathlib.Path(sys.argv[1]), timeout_s=5):\n"
         "    print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as holder:
@@ -214,7 +217,7 @@ def _lock_holder(path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_the_lock_holds_between_processes_and_ends_with_its_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(datasets, "_LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(providers, "_LOCK_TIMEOUT_S", 0.2)
     with _lock_holder(tmp_path / "cache" / "tiny.lock") as holder:
         with pytest.raises(DatasetUnavailableError, match="another process has held"):
             load(tmp_path)
@@ -231,10 +234,10 @@ def test_a_download_that_gets_no_answer_ends_soon(tmp_path: Path, monkeypatch: p
         raise OSError("released")
 
     monkeypatch.setattr("urllib.request.urlopen", hang)
-    monkeypatch.setattr(datasets, "_OPEN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(download, "_OPEN_TIMEOUT_S", 0.1)
     try:
-        with pytest.raises(SourceError, match="no answer within"):
-            datasets._download(TINY, tmp_path)
+        with pytest.raises(ProviderError, match="no answer within"):
+            download.download(TINY, tmp_path)
     finally:
         released.set()
 
@@ -242,22 +245,22 @@ def test_a_download_that_gets_no_answer_ends_soon(tmp_path: Path, monkeypatch: p
 def test_a_download_writes_what_the_server_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     origin, into = write(tmp_path / "origin"), tmp_path / "into"
     into.mkdir()
-    monkeypatch.setattr(datasets, "_DOWNLOAD_URL", origin.as_uri())
-    monkeypatch.setattr(datasets, "_open_url", lambda url: (origin / url.rsplit("/", 1)[1]).open("rb"))
-    datasets._download(TINY, into)
-    assert datasets.read_files(into, TINY.files(None)) == datasets.read_files(origin, TINY.files(None))
+    monkeypatch.setattr(download, "DOWNLOAD_URL", origin.as_uri())
+    monkeypatch.setattr(download, "_open_url", lambda url: (origin / url.rsplit("/", 1)[1]).open("rb"))
+    download.download(TINY, into)
+    assert read_files(into, TINY.files(None)) == read_files(origin, TINY.files(None))
 
 
 def test_a_download_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_DOWNLOAD_URL", (tmp_path / "nowhere").as_uri())
-    with pytest.raises(SourceError, match=r"train-images\.gz: .*No such file"):
-        datasets._download(TINY, tmp_path)
+    monkeypatch.setattr(download, "DOWNLOAD_URL", (tmp_path / "nowhere").as_uri())
+    with pytest.raises(ProviderError, match=r"train-images\.gz: .*No such file"):
+        download.download(TINY, tmp_path)
 
 
 def test_without_apt_the_reason_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda tool: None)
-    with pytest.raises(SourceError, match="apt-get and dpkg-deb not found"):
-        datasets._apt(TINY, tmp_path)
+    with pytest.raises(ProviderError, match="apt-get and dpkg-deb not found"):
+        debian.fetch_package(TINY, tmp_path)
 
 
 def test_the_real_package_gives_the_real_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -265,9 +268,9 @@ def test_the_real_package_gives_the_real_data(tmp_path: Path, caplog: pytest.Log
         pytest.skip("apt is not on this machine")
     (tmp_path / "work" / "files").mkdir(parents=True)
     try:
-        datasets._apt(datasets.FASHION_MNIST, tmp_path / "work" / "files")
-    except SourceError as error:
-        pytest.skip(f"the package cannot be had here: {error}")
+        debian.fetch_package(FASHION_MNIST, tmp_path / "work" / "files")
+    except ProviderError as error:
+        pytest.skip(f"the package is not available here: {error}")
     with caplog.at_level(logging.INFO, logger="paceline.datasets"):
         test = datasets.fashion_mnist(tmp_path / "work" / "files", split="test")
     assert f"fashion-mnist from directory: {tmp_path / 'work' / 'files'}" in caplog.text
@@ -279,7 +282,7 @@ def test_the_real_package_gives_the_real_data(tmp_path: Path, caplog: pytest.Log
 
 
 def test_tensors_are_scaled_and_normalised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "FASHION_MNIST", TINY)
+    monkeypatch.setattr(images, "FASHION_MNIST", TINY)
     splits = datasets.fashion_mnist(write(tmp_path))
     train, test = splits
     assert splits.source == f"directory: {tmp_path}"

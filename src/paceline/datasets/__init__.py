@@ -1,0 +1,13 @@
+"""Data sets for the examples and the demo, found without asking the user to fetch anything.
+
+`fashion_mnist` tries these providers in order: the directory that the caller names; the cache; the directory of the
+Debian package `dataset-fashion-mnist`; a download over https; and the Debian package itself, fetched with a private apt
+state (neither root nor an earlier `apt-get update` is needed). Every file is checked against a SHA-256 of its decoded
+content before an image is used; what was fetched stays in the cache.
+
+Nothing heavy is imported until a data set is asked for.
+"""
+
+from paceline.datasets.images import GENERATED, Splits, fashion_mnist, generated_ten_classes
+
+__all__ = ["GENERATED", "Splits", "fashion_mnist", "generated_ten_classes"]

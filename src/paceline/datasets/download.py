@@ -1,0 +1,76 @@
+"""Fetches the files of a release over https."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.datasets.idx_files import ProviderError, Release
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
+DOWNLOAD_URL = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"
+
+_OPEN_TIMEOUT_S = 4.0
+_READ_TIMEOUT_S = 10.0
+_DOWNLOAD_TIMEOUT_S = 300.0
+
+
+def download(release: Release, into: Path) -> None:
+    """Put the files of `release` into the empty directory `into`.
+
+    Raises:
+        ProviderError: a file could not be fetched in time.
+    """
+    from http.client import HTTPException
+
+    deadline = time.monotonic() + _DOWNLOAD_TIMEOUT_S
+    for file in release.files(None):
+        limit = math.prod(file.shape) + 65_536  # gzip does not make it larger
+        try:
+            with _open_url(f"{DOWNLOAD_URL}/{file.name}") as response, (into / file.name).open("wb") as out:
+                while chunk := response.read1(1 << 20):
+                    out.write(chunk)
+                    if out.tell() > limit:
+                        raise ProviderError(f"{file.name} is larger than it can be")
+                    if time.monotonic() > deadline:
+                        raise ProviderError(f"not finished within {_DOWNLOAD_TIMEOUT_S:.0f} s")
+        except (OSError, HTTPException) as error:
+            raise ProviderError(f"{file.name}: {error}") from None
+
+
+def _open_url(url: str) -> HTTPResponse:
+    """Open `url` within `_OPEN_TIMEOUT_S` in all.
+
+    A socket's time-out covers neither the name look-up nor the number of addresses tried, so a thread of its own opens
+    it. A thread that is late is left behind, and closes what it opened.
+    """
+    import urllib.request  # brings ssl and http, which a cached data set does not need
+
+    opened: queue.SimpleQueue[HTTPResponse | Exception] = queue.SimpleQueue()
+    late = threading.Event()
+
+    def work() -> None:
+        try:
+            response: HTTPResponse = urllib.request.urlopen(url, timeout=_READ_TIMEOUT_S)
+        except Exception as error:  # the caller raises it
+            opened.put(error)
+            return
+        opened.put(response)
+        if late.is_set():
+            response.close()
+
+    threading.Thread(target=work, name="paceline-download", daemon=True).start()
+    try:
+        result = opened.get(timeout=_OPEN_TIMEOUT_S)
+    except queue.Empty:
+        late.set()
+        raise ProviderError(f"no answer within {_OPEN_TIMEOUT_S:.0f} s") from None
+    if isinstance(result, Exception):
+        raise result
+    return result
