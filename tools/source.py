@@ -407,7 +407,7 @@ class Scope:
         for _ in range(12):
             match at:
                 case ast.Attribute(value=holder, attr=attr):
-                    yield self._write(holder, attr, node, in_place=True)
+                    yield self._taken_over(holder, attr, node) or self._write(holder, attr, node, in_place=True)
                     return
                 case ast.Subscript(value=inner):
                     at = inner
@@ -417,6 +417,22 @@ class Scope:
                     at = self._stands_for[name]
                 case _:
                     return
+
+    def _taken_over(self, holder: ast.expr, attribute: str, node: ast.expr) -> Write | None:
+        """The write to another object's container that the holder's constructor took over: `self._x = other.x`."""
+        info = self.type(holder)
+        definer = self._source.definer(info, attribute) if isinstance(info, ClassInfo) else None
+        _, value, function = (
+            (None, None, None) if definer is None else definer.fields.get(attribute, (None, None, None))
+        )
+        if definer is None or function is None or not isinstance(value, ast.Attribute):
+            return None
+        scope = Scope(self._source, definer.module, definer)
+        scope.parameters(function)
+        if not isinstance(scope.type(value), Container):
+            return None
+        found = scope._write(value.value, value.attr, value, in_place=True)
+        return Write(self._module, node.lineno, found.owner, found.attribute, ast.unparse(node), in_place=True)
 
     def _write(
         self, holder: ast.expr, attribute: str, node: ast.expr, *, in_place: bool, value: ast.expr | None = None

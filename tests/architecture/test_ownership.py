@@ -72,6 +72,8 @@ OTHER = """
         def __init__(self, owner: Owner) -> None:
             self._owner = owner
             self._mine: dict[str, list[int]] = {{}}
+            self._taken = owner.items
+            self._copied = dict(owner.items)
 
         def turn(self, key: str, found: Owner | None, out: list[int]) -> None:
             {statement}
@@ -102,6 +104,8 @@ FOREIGN = [
     "self._owner.waiting.append(1)",
     "heappush(self._owner.queue, 1)",
     "unknown.state = 1",
+    "self._taken[key] = []",
+    "self._taken.pop(key)",
 ]
 
 OWN = [
@@ -109,6 +113,7 @@ OWN = [
     "self._mine.setdefault(key, []).append(1)",
     "row = self._mine[key]; row.append(1)",
     "self.later = 1",
+    "self._copied.pop(key)",
     "self._owner.add(key)",
     "found.add(key)",
     "entry = Entry(); entry.seen = 1.0; entry.names.append(key)",
