@@ -1,4 +1,4 @@
-"""What tests of the core share: cores with a few lines of history, and messages without their small print."""
+"""Cores for unit tests, and messages with defaults for their less interesting fields."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def frame(block: int, rev: int = 0) -> BlockFrame:
 
 
 class ServerKit:
-    """A server that holds every block, and a coordinator's voice."""
+    """A server core that is the primary of all blocks; the test plays all others."""
 
     def __init__(
         self,

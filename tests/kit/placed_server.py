@@ -31,13 +31,13 @@ ADDRESSES = {"s0": "at s0", "s1": "at s1", "s2": "at s2"}
 def placement(
     epoch: int, *copies: tuple[NodeId, ...], joining: tuple[tuple[NodeId, tuple[int, ...]], ...] = ()
 ) -> Placement:
-    """Each block's copies, the primary first; the last given holds for the rest."""
+    """A placement by the copies of each block, the primary first; the last one given is that of all further blocks."""
     sets = [copies[min(b, len(copies) - 1)] for b in range(ALL)]
     return Placement(epoch, tuple(s[0] for s in sets), ADDRESSES, tuple(s[1:] for s in sets), joining)
 
 
 class Server:
-    """A server in a placement, and everyone's voice."""
+    """A server core in a placement; the test plays all others."""
 
     def __init__(self, node: NodeId, where: Placement, *, part_nbytes: int = PART_NBYTES, **assign: object) -> None:
         self.stores: list[Recorder] = []
@@ -76,7 +76,7 @@ class Server:
         return self.say(sender, msgspec.structs.replace(message, **changes))
 
     def begin(self) -> Server:
-        """Version 0 is here, of its own blocks and of copies."""
+        """Commit version 0 of its own blocks and of its copies."""
         asked = sent(self.push(INIT_STEP, 1), Replicate) if self.core.own.blocks else []
         for target, message in zip(self.core.replication.targets, asked, strict=True):
             self.say(target.to, Replicated(message.req, 0, 1))
@@ -88,7 +88,7 @@ class Server:
 
 
 def joined() -> tuple[Server, Server, list[Send]]:
-    """A primary, a server that is to have a copy, and what the first says when that begins."""
+    """A primary, a joining server, and what the primary sends when the copy begins."""
     primary = Server("s0", placement(1, ("s0",))).begin()
     joiner = Server("s1", placement(1, ("s0",)), at=0)
     where = placement(2, ("s0",), joining=(("s1", tuple(range(ALL))),))

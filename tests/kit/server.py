@@ -1,4 +1,4 @@
-"""A small model of every kind of tensor, trained on stores that hold parts of it."""
+"""A small model with every kind of tensor, trained on stores that have some of its blocks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def commit(spec: ModelSpec, version: int, step: int) -> Commit:
 
 
 def push(spec: ModelSpec, stores: Iterable[tuple[DenseStore, Sequence[int]]], version: int) -> None:
-    """Make `version` from values that depend on nothing else. FrozenVersion tensors are in version 0 only."""
+    """Make `version` from values that depend on nothing else. Frozen tensors are in version 0 only."""
     step = INIT_STEP if version == 0 else version - 1
     for store, blocks in stores:
         payloads: dict[int, object] = {}
@@ -75,7 +75,7 @@ def opened(spec: ModelSpec, servers: int, storage: Storage | None = None) -> lis
 
 
 def contents(stores: Iterable[tuple[DenseStore, Sequence[int]]]) -> dict[str, bytes]:
-    """Every bit that counts: values and optimizer state, by block, piece and name. Padding does not."""
+    """All values and optimizer state, by block, piece and name, without the padding."""
     return {name: bits for store, _ in stores for name, bits in bits_of(store.snapshot()).items()}
 
 
@@ -89,10 +89,10 @@ def bits_of(blocks: Mapping[int, BlockState]) -> dict[str, bytes]:
     return found
 
 
-def written(saver: CheckpointWriter, timeout_s: float = 20.0) -> Outcome:
+def written(writer: CheckpointWriter, timeout_s: float = 20.0) -> Outcome:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        outcome = saver.poll()
+        outcome = writer.poll()
         if outcome is not None:
             return outcome
         time.sleep(0.005)
@@ -100,15 +100,15 @@ def written(saver: CheckpointWriter, timeout_s: float = 20.0) -> Outcome:
 
 
 def save(spec: ModelSpec, stores: Iterable[tuple[DenseStore, Sequence[int]]], storage: Storage, version: int) -> str:
-    """A complete checkpoint of what the stores hold."""
+    """Write a complete checkpoint of the stores."""
     folder = folder_name(0, version)
     files: list[SavedFile] = []
     for number, (store, _) in enumerate(stores):
         store.checkpoints.save(version)
         assert store.checkpoints.frozen is not None
-        saver = CheckpointWriter(storage, f"server-{number}/abc")
-        saver.begin(folder, store.checkpoints.frozen)
-        outcome = written(saver)
+        writer = CheckpointWriter(storage, f"server-{number}/abc")
+        writer.begin(folder, store.checkpoints.frozen)
+        outcome = written(writer)
         assert not outcome.problem
         assert outcome.version == version
         files += outcome.files

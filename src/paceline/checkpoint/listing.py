@@ -12,7 +12,7 @@ from paceline.messages import Position
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One checkpoint. `instead` is the older one that would be used in its place, where that matters."""
+    """One checkpoint. `instead` is the older checkpoint that a resume uses if this one is damaged or incomplete."""
 
     folder: str
     incarnation: int
@@ -28,13 +28,13 @@ class Row(msgspec.Struct, frozen=True):
 def rows_of(found: Sequence[Listed], now: float) -> list[Row]:
     """Describe checkpoints, which come oldest first. `now` is the time of day."""
     rows: list[Row] = []
-    whole = [listed.folder for listed in found if listed.problem is None]
+    complete = [listed.folder for listed in found if listed.problem is None]
     for number, listed in enumerate(found):
         incarnation, version = parse_folder(listed.folder) or (-1, -1)
         manifest = listed.manifest
         if manifest is None:
             newer = any(later.problem is None for later in found[number:])
-            instead = None if newer or not whole else whole[-1]
+            instead = None if newer or not complete else complete[-1]
             rows.append(Row(listed.folder, incarnation, version, problem=listed.problem, instead=instead))
             continue
         at, age_s = manifest.position, max(0.0, now - manifest.made_at) if manifest.made_at else None

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself, and whether it is what it says."""
+"""The manifest and the marker of a checkpoint: what it contains, and whether it is complete and undamaged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMAT = 1
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """All of a checkpoint but its tensors. `chains` has one hash chain a block; `made_at` is for people only."""
+    """A checkpoint without its tensors. `chains` has the hash chain of each block; `made_at` is only shown."""
 
     format: int
     model: ModelSpec
@@ -33,20 +33,20 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its shard files."""
+        """Bytes of all shard files."""
         return sum(entry.size for entry in self.files)
 
 
 def parse_folder(name: str) -> tuple[int, int] | None:
-    """The incarnation and version that `folder_name` put into a name; None for any other folder."""
+    """The incarnation and version in a name made by `folder_name`; None for any other name."""
     found = re.fullmatch(r"i(\d{4,})-v(\d{10,})", name)
     return None if found is None else (int(found[1]), int(found[2]))
 
 
 def write_manifest(storage: Storage, folder: str, manifest: Manifest) -> None:
-    """Write the manifest, then the marker that makes the checkpoint count. The caller has synced the log before."""
+    """Write the manifest, then the marker that makes the checkpoint complete. The caller has synced the log before."""
     manifest = msgspec.structs.replace(manifest, made_at=time.time())
-    # By the standard library, which has names for nan and inf: a loss may be either.
+    # The standard library writes nan and inf, and a loss may be either.
     content = json.dumps(msgspec.to_builtins(manifest), indent=1).encode()
     with storage.create(f"{folder}/{MANIFEST}") as file:
         file.write(content)
@@ -55,7 +55,7 @@ def write_manifest(storage: Storage, folder: str, manifest: Manifest) -> None:
 
 
 def drop_checkpoint(storage: Storage, folder: str) -> None:
-    """Remove a checkpoint, its marker first: at no moment is it half there and taken for whole."""
+    """Remove a checkpoint, its marker first, so that half a checkpoint never counts as complete."""
     storage.delete(f"{folder}/{MARKER}")
     storage.remove(folder)
 
@@ -64,7 +64,7 @@ def read_manifest(storage: Storage, folder: str) -> Manifest:
     """The manifest of a complete checkpoint.
 
     Raises:
-        CheckpointError: it is not complete, or not what its marker says.
+        CheckpointError: it is incomplete, or the manifest does not match its marker.
     """
     marker = _read(storage, folder, MARKER, "incomplete: ")
     content = _read(storage, folder, MANIFEST, "incomplete: ")
@@ -75,7 +75,9 @@ def read_manifest(storage: Storage, folder: str) -> Manifest:
     except ValueError as error:
         raise CheckpointError(folder, f"{MANIFEST} is not understood: {error}") from None
     if manifest.format != FORMAT:
-        raise CheckpointError(folder, f"{MANIFEST} is of format {manifest.format}, which is not known here")
+        raise CheckpointError(
+            folder, f"{MANIFEST} is of format {manifest.format}; this version of Paceline reads {FORMAT}"
+        )
     position = manifest.position
     if parse_folder(folder) not in (None, (position.incarnation, position.version)):
         other = folder_name(position.incarnation, position.version)
@@ -96,7 +98,7 @@ def read_checked(storage: Storage, folder: str, entry: SavedFile) -> bytes:
     """The content of a shard file.
 
     Raises:
-        CheckpointError: it is missing, or its size or SHA-256 is not the manifest's.
+        CheckpointError: it is missing, or does not have the size and SHA-256 of the manifest.
     """
     content = _read(storage, folder, entry.name)
     if len(content) != entry.size:
@@ -108,7 +110,7 @@ def read_checked(storage: Storage, folder: str, entry: SavedFile) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A checkpoint as found: `problem` is None when it is whole."""
+    """A checkpoint that was found: `problem` is None if it is complete and undamaged."""
 
     folder: str
     manifest: Manifest | None
@@ -138,7 +140,7 @@ def list_checkpoints(storage: Storage, *, verify: bool) -> list[Listed]:
 
 
 def newest(storage: Storage) -> tuple[Listed | None, list[Listed]]:
-    """The newest whole checkpoint, every byte of it checked, and the damaged or incomplete ones that are newer."""
+    """The newest complete checkpoint, with every byte checked, and the damaged or incomplete ones that are newer."""
     passed_over: list[Listed] = []
     for folder in reversed(_folders(storage)):
         listed = _look(storage, folder, verify=True)

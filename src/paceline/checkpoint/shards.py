@@ -1,7 +1,7 @@
 """Blocks with their optimizer state <-> shard files in safetensors.
 
-The files are written and read here piece by piece, without a copy of the whole: the library's own functions make two,
-and a server saves while it trains. Any reader of safetensors opens them.
+The files are written and read in small steps, without a copy of the whole: the library's own functions make two, and a
+server saves while it trains. Any reader of safetensors opens them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from paceline.checkpoint.storage import Storage
 from paceline.errors import CheckpointError
 from paceline.types import SavedFile
 
-_PART_NBYTES = 64 << 20  # a file of at most about this size is read into memory at once
-_RUN_NBYTES = 4 << 20
+_FILE_NBYTES = 64 << 20  # about the largest file: a reader has it in memory at once
+_RUN_NBYTES = 4 << 20  # of one write
 _ALIGN = 8
 
 _NAMES = {
@@ -48,20 +48,20 @@ def write_shards(
     blocks: Mapping[int, BlockState],
     check: Callable[[], None] = lambda: None,
 ) -> list[SavedFile]:
-    """Write `blocks` as one or more files whose names begin with `prefix`; returns what the manifest must say.
+    """Write `blocks` as one or more files whose names begin with `prefix`; returns their entries of the manifest.
 
-    `check` is called every few MB and at the end, and may raise to give up. After any exception no file is left.
+    `check` is called every few MB and at the end, and may raise to give up. After any exception all files are removed.
 
     Raises:
         OSError: the medium is full or gone.
     """
     entries: list[SavedFile] = []
     try:
-        for number, part in enumerate(_parts(blocks)):
+        for number, chosen in enumerate(_files(blocks)):
             name = f"{prefix}-{number:04d}.safetensors"
             with storage.create(f"{folder}/{name}") as file:
-                size, digest = _write(file, _named(part), check)
-            entries.append(SavedFile(name, size, digest, tuple(index for index, _ in part)))
+                size, digest = _write(file, _named(chosen), check)
+            entries.append(SavedFile(name, size, digest, tuple(index for index, _ in chosen)))
         check()
     except BaseException:
         for entry in entries:
@@ -71,22 +71,23 @@ def write_shards(
     return entries
 
 
-def _parts(blocks: Mapping[int, BlockState]) -> Iterator[list[tuple[int, BlockState]]]:
-    part: list[tuple[int, BlockState]] = []
+def _files(blocks: Mapping[int, BlockState]) -> Iterator[list[tuple[int, BlockState]]]:
+    """The blocks of each file."""
+    chosen: list[tuple[int, BlockState]] = []
     size = 0
     for index, block in blocks.items():
-        if part and size + block.nbytes > _PART_NBYTES:
-            yield part
-            part, size = [], 0
-        part.append((index, block))
+        if chosen and size + block.nbytes > _FILE_NBYTES:
+            yield chosen
+            chosen, size = [], 0
+        chosen.append((index, block))
         size += block.nbytes
-    if part:
-        yield part
+    if chosen:
+        yield chosen
 
 
-def _named(part: Iterable[tuple[int, BlockState]]) -> dict[str, torch.Tensor]:
+def _named(blocks: Iterable[tuple[int, BlockState]]) -> dict[str, torch.Tensor]:
     tensors = {}
-    for index, block in part:
+    for index, block in blocks:
         tensors[f"{index}/value"] = block.value
         for (piece, name), tensor in block.state.items():
             tensors[f"{index}/{piece}/{name}"] = tensor
@@ -95,7 +96,7 @@ def _named(part: Iterable[tuple[int, BlockState]]) -> dict[str, torch.Tensor]:
 
 def _write(file: IO[bytes], tensors: Mapping[str, torch.Tensor], check: Callable[[], None]) -> tuple[int, str]:
     """Write one file; returns its size and SHA-256."""
-    # Larger elements first, so that each lies at a multiple of its size.
+    # Tensors with larger elements first, so that each one is aligned to its element size.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
     header: dict[str, object] = {}
     end = 0
@@ -114,30 +115,30 @@ def _write(file: IO[bytes], tensors: Mapping[str, torch.Tensor], check: Callable
 
 
 def _runs(contents: Iterable[memoryview]) -> Iterator[memoryview]:
-    """The same bytes in long runs, each good until the next is asked for.
+    """The same bytes in long runs, each valid until the next one is taken.
 
-    Writing and hashing let other threads work; between them this one needs the interpreter again, and may have to wait.
+    Writing and hashing do not hold the interpreter's lock; between them this thread may have to wait for it.
     """
-    room = memoryview(mmap.mmap(-1, _RUN_NBYTES))  # at the start of a page, as direct output needs it
+    run = memoryview(mmap.mmap(-1, _RUN_NBYTES))  # at the start of a page, as direct output needs it
     fill = 0
     for content in contents:
         done = 0
         while done < content.nbytes:
-            part = content[done : done + _RUN_NBYTES - fill]
-            room[fill : fill + part.nbytes] = part
-            fill += part.nbytes
-            done += part.nbytes
+            copied = content[done : done + _RUN_NBYTES - fill]
+            run[fill : fill + copied.nbytes] = copied
+            fill += copied.nbytes
+            done += copied.nbytes
             if fill == _RUN_NBYTES:
-                yield room
+                yield run
                 fill = 0
     if fill:
-        yield room[:fill]
+        yield run[:fill]
 
 
 def read_shards(
     storage: Storage, folder: str, manifest: Manifest, wanted: Iterable[int]
 ) -> Iterator[tuple[int, BlockState]]:
-    """The wanted blocks, file by file, each file checked before it is parsed. The tensors are the caller's.
+    """The wanted blocks, file by file; each file is checked before it is parsed. The tensors belong to the caller.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a block is in none of them.
@@ -154,7 +155,7 @@ def read_shards(
 
 
 def _read(content: bytes, wanted: set[int]) -> Iterator[tuple[int, BlockState]]:
-    """The wanted blocks of one file, copied out of it one by one."""
+    """The wanted blocks of one file, each copied out of it."""
     start = 8 + int.from_bytes(content[:8], "little")
     header: dict[str, Any] = json.loads(content[8:start])
     names: dict[int, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Where checkpoints are kept: a small seam over a local directory and over fsspec."""
+"""The storage of checkpoints: one protocol over a local directory and over fsspec."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 class Storage(Protocol):
     """Named files. Names are relative, with ``/`` between parts.
 
-    What `create` made is there whole once its block has ended, and durable where the medium can say so; until then
-    nothing is visible under the name.
+    A file appears under its name, complete, when the block of `create` ends; it is durable if the medium supports that.
     """
 
     @property
     def url(self) -> str:
-        """Where this is, for people."""
+        """The address of the storage, for messages."""
         ...
 
     @contextlib.contextmanager
@@ -44,7 +43,7 @@ class Storage(Protocol):
         """All of a file.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: the file does not exist.
         """
         ...
 
@@ -66,10 +65,10 @@ class Storage(Protocol):
 
 
 class _NewFile(io.FileIO):
-    """A file that goes past the page cache for as long as it is written in aligned pieces, where the medium can.
+    """A file that bypasses the page cache for as long as its writes are aligned, if the medium supports that.
 
-    A checkpoint is not read soon, and the cache costs more CPU time than all the rest of writing it: 440 of 590 ms for
-    160 MB, which training loses.
+    A checkpoint is not read soon, and the page cache takes most of the CPU time of writing it (440 of 590 ms for
+    160 MB), which training would lose.
     """
 
     def __init__(self, path: Path) -> None:
@@ -103,7 +102,7 @@ class _NewFile(io.FileIO):
 
 
 class LocalStorage:
-    """A directory of this machine. Files are fsynced before they get their name, directories after."""
+    """A directory of this machine. Files are fsynced before they are renamed to their name, directories after."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -176,7 +175,7 @@ def _fsync_directory(path: Path) -> None:
 
 
 class FsspecStorage:
-    """Anything that fsspec knows, such as ``memory://ckpt`` or ``s3://bucket/run`` (with that protocol's extra)."""
+    """A URL that fsspec supports, such as ``memory://ckpt`` or ``s3://bucket/run`` (with that protocol's package)."""
 
     def __init__(self, url: str) -> None:
         import fsspec
@@ -194,7 +193,7 @@ class FsspecStorage:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
-        """As `Storage.create`: the file is uploaded under another name and moved when it is whole."""
+        """As `Storage.create`: the file is uploaded under another name, and moved when it is complete."""
         path = f"{self._root}/{name}"
         self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
         temporary = f"{path}.{secrets.token_hex(4)}.part"

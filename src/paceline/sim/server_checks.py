@@ -9,7 +9,7 @@ from paceline.core.server.dispatch import ServerCore
 from paceline.messages import PullReply
 from paceline.sim.log_checks import LogChecks
 from paceline.sim.record import Record
-from paceline.sim.symbols import Part, Reads, SymbolStore, Value
+from paceline.sim.symbols import Reads, SymbolStore, Term, Value
 from paceline.sim.worker_checks import WorkerChecks
 from paceline.sim.world import Violation
 from paceline.types import INIT_STEP, Commit
@@ -24,22 +24,22 @@ class ServerChecks:
         self._workers = workers
         self._hold = hold
 
-    def added(self, store: SymbolStore, key: SumKey, part: Part, before: Sequence[Part]) -> None:
+    def added(self, store: SymbolStore, key: SumKey, term: Term, before: Sequence[Term]) -> None:
         """An attempt joins a sum: in slot order, with its own gradients, computed on an allowed state."""
-        name = f"slot {part.slot} of step {part.step} ({part.fence})"
-        if part.step != key.step or (key.fence is not None and key.fence != part.fence):
+        name = f"slot {term.slot} of step {term.step} ({term.fence})"
+        if term.step != key.step or (key.fence is not None and key.fence != term.fence):
             raise Violation(f"{name} is added to the sum of {key}")
-        if part.slot != len(before):
+        if term.slot != len(before):
             raise Violation(f"{name} is added after {len(before)} slots")
         if self._is_outdated(store):
             return  # its sums never become a version
         reads: Reads | None = None
-        for block, gradient in part.gradients.items():
-            if gradient[:4] != (part.step, part.slot, part.fence, block):
+        for block, gradient in term.gradients.items():
+            if gradient[:4] != (term.step, term.slot, term.fence, block):
                 raise Violation(f"{name}: its buffer of block {block} holds {gradient[:5]}")
-            if part.step != INIT_STEP and gradient.reads is not reads:
+            if term.step != INIT_STEP and gradient.reads is not reads:
                 reads = gradient.reads
-                self._workers.may_compute(part.step, reads, name)
+                self._workers.may_compute(term.step, reads, name)
 
     def _is_outdated(self, store: SymbolStore) -> bool:
         """Whether the server owns no block in the newest placement, and is still in an older one.
@@ -48,19 +48,19 @@ class ServerChecks:
         """
         placement = self._record.placement
         epoch, owners = (0, ()) if placement is None else (placement.epoch, placement.owners)
-        return store.node not in owners and store.place() < (self._record.incarnation, epoch)
+        return store.node not in owners and store.at() < (self._record.incarnation, epoch)
 
-    def applied(self, store: SymbolStore, key: SumKey, commit: Commit, parts: Sequence[Part]) -> None:
+    def applied(self, store: SymbolStore, key: SumKey, commit: Commit, terms: Sequence[Term]) -> None:
         """A sum became a version."""
         if not self._record.is_written(commit):
             raise Violation(f"commit {commit.version} is applied before it is written")
         line = self._record.lines[commit.incarnation]
-        if [p.slot for p in parts] != list(range(len(commit.fences))):
-            raise Violation(f"commit of step {commit.step} applies slots {[p.slot for p in parts]}")
+        if [p.slot for p in terms] != list(range(len(commit.fences))):
+            raise Violation(f"commit of step {commit.step} applies slots {[p.slot for p in terms]}")
         is_current = commit.incarnation == self._record.incarnation
-        if is_current and self._log.is_whole(commit.step) and tuple(p.fence for p in parts) != commit.fences:
-            raise Violation(f"step {commit.step} applies {[p.fence for p in parts]}, the log says {commit.fences}")
-        line.apply(commit, tuple(p.weight for p in parts))
+        if is_current and self._log.is_whole(commit.step) and tuple(p.fence for p in terms) != commit.fences:
+            raise Violation(f"step {commit.step} applies {[p.fence for p in terms]}, the log says {commit.fences}")
+        line.apply(commit, tuple(p.weight for p in terms))
         for block in store.blocks:
             line.set_value(commit.version, store.current[block], block, store.node)
 

@@ -49,7 +49,7 @@ class Buffer:
         self.content = content
 
 
-class Part(NamedTuple):
+class Term(NamedTuple):
     """One attempt as it was added to a sum."""
 
     step: int
@@ -74,12 +74,12 @@ def unmark(absent: frozenset[int]) -> tuple[int, int, Fence]:
 class Observer(Protocol):
     """Is told of every change of a store, when it happens."""
 
-    def added(self, store: SymbolStore, key: SumKey, part: Part, before: Sequence[Part]) -> None:
-        """`part` is about to join `before`."""
+    def added(self, store: SymbolStore, key: SumKey, term: Term, before: Sequence[Term]) -> None:
+        """`term` is about to join `before`."""
         ...
 
-    def applied(self, store: SymbolStore, key: SumKey, commit: Commit, parts: Sequence[Part]) -> None:
-        """`parts` became version `commit.version`; `store.current` has the new values."""
+    def applied(self, store: SymbolStore, key: SumKey, commit: Commit, terms: Sequence[Term]) -> None:
+        """`terms` became version `commit.version`; `store.current` has the new values."""
         ...
 
     def loaded(self, store: SymbolStore, folder: str, version: int) -> None:
@@ -94,21 +94,21 @@ class Observer(Protocol):
 class SymbolStore:
     """`BlockStore` without arithmetic."""
 
-    def __init__(self, observer: Observer, disk: Disk, node: NodeId, place: Callable[[], tuple[int, int]]) -> None:
-        """`place` tells in which incarnation and placement the server is whose store this is."""
+    def __init__(self, observer: Observer, disk: Disk, node: NodeId, at: Callable[[], tuple[int, int]]) -> None:
+        """`at` gives the incarnation and placement epoch of the server that the store belongs to."""
         self.observer = observer
         self.node = node
-        self.place = place
+        self.at = at
         self.disk = disk
         self.frozen: tuple[int, dict[int, Value]] | None = None
         self.blocks: dict[int, BlockSpec] = {}
         self.current: dict[int, Value] = {}
         self.version = -1
         self.kept: dict[int, dict[int, Value]] = {}
-        self._sums: dict[SumKey, Sequence[Part]] = {}
+        self._sums: dict[SumKey, Sequence[Term]] = {}
 
     @property
-    def terms(self) -> dict[SumKey, Sequence[Part]]:
+    def terms(self) -> dict[SumKey, Sequence[Term]]:
         """The attempts that were added to each sum."""
         return self._sums
 
@@ -120,7 +120,7 @@ class SymbolStore:
     versions = copies = checkpoints = sums
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
-        """Make room."""
+        """Forget everything, and begin with `blocks`."""
         self.blocks = {b.index: b for b in blocks}
         self.current.clear()
         self.kept.clear()
@@ -128,7 +128,7 @@ class SymbolStore:
         self.version, self.frozen = -1, None
 
     def load(self, folder: str, version: int) -> Mapping[int, bytes]:
-        """From the disk."""
+        """Read the blocks of a checkpoint from the simulated disk."""
         self.current, chains = self.disk.read(folder, self.blocks)
         self.version = version
         self.observer.loaded(self, folder, version)
@@ -147,7 +147,7 @@ class SymbolStore:
     def anticipate(
         self, key: SumKey, slot: int, fence: Fence, weight: float, payloads: Mapping[int, tuple[int, object]]
     ) -> None:
-        """Nothing to do beforehand."""
+        """Nothing to sum early."""
 
     def expect_commit(self, key: SumKey) -> None:
         """Nothing to compute early."""
@@ -155,33 +155,33 @@ class SymbolStore:
     def add(self, key: SumKey, attempt: SealedAttempt) -> None:
         """Add one attempt."""
         gradients = {b: p for b, p in attempt.payloads.items() if isinstance(p, Gradient)}
-        part = Part(*unmark(attempt.absent), attempt.weight, gradients)
-        parts = self._sums.get(key, ())
-        self.observer.added(self, key, part, parts)
-        self._sums[key] = (*parts, part)
+        term = Term(*unmark(attempt.absent), attempt.weight, gradients)
+        terms = self._sums.get(key, ())
+        self.observer.added(self, key, term, terms)
+        self._sums[key] = (*terms, term)
 
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
-        """None: norms are arithmetic."""
+        """No norms: they are arithmetic."""
         return ()
 
     def apply(self, key: SumKey, commit: Commit) -> None:
         """The sum becomes the next version of each block."""
-        parts = self._sums.pop(key)
+        terms = self._sums.pop(key)
         for index, block in self.blocks.items():
-            used = [(p.slot, p.fence, p.weight) for p in parts if index in p.gradients]
-            if not self._changes(commit, block.kind, bool(used), parts):
+            used = [(p.slot, p.fence, p.weight) for p in terms if index in p.gradients]
+            if not self._changes(commit, block.kind, bool(used), terms):
                 continue
             old = self.current.get(index)
             chain = hash((commit.version, commit.step, old.chain if old else 0, tuple(used)))
             self.current[index] = Value(index, commit.version, chain)
         self.version = commit.version
-        self.observer.applied(self, key, commit, parts)
+        self.observer.applied(self, key, commit, terms)
 
-    def _changes(self, commit: Commit, kind: Kind, used: bool, parts: Sequence[Part]) -> bool:
+    def _changes(self, commit: Commit, kind: Kind, used: bool, terms: Sequence[Term]) -> bool:
         if commit.step == INIT_STEP:
             return True
         if kind == Kind.MEAN:
-            return any(p.weight for p in parts)
+            return any(p.weight for p in terms)
         return used and kind != Kind.FROZEN
 
     def drop(self, key: SumKey) -> None:
@@ -208,35 +208,35 @@ class SymbolStore:
     # ------------------------------------------------------------ copies on other servers
 
     def export(self, key: SumKey, blocks: Sequence[int]) -> tuple[SumMeta, tuple[BlockFrame, ...], Sequence[object]]:
-        """All parts of the sum, with the gradients of these blocks."""
-        parts = self._sums[key]
-        mine = tuple(p._replace(gradients={b: g for b, g in p.gradients.items() if b in blocks}) for p in parts)
-        return SumMeta(sum(p.weight for p in parts), len(parts)), (), (mine,)
+        """All terms of the sum, each with the gradients of these blocks."""
+        terms = self._sums[key]
+        mine = tuple(p._replace(gradients={b: g for b, g in p.gradients.items() if b in blocks}) for p in terms)
+        return SumMeta(sum(p.weight for p in terms), len(terms)), (), (mine,)
 
     def install(self, key: SumKey, meta: SumMeta, frames: Sequence[BlockFrame], payload: Sequence[object]) -> None:
-        """As it was exported, at once or block by block."""
-        (parts,) = payload
-        assert isinstance(parts, tuple)
-        assert len(parts) == meta.slots
-        held = self._sums.get(key, parts)
+        """Add blocks of a sum to those that came before."""
+        (terms,) = payload
+        assert isinstance(terms, tuple)
+        assert len(terms) == meta.slots
+        known = self._sums.get(key, terms)
         self._sums[key] = tuple(
-            old._replace(gradients=old.gradients | new.gradients) for old, new in zip(held, parts, strict=True)
+            old._replace(gradients=old.gradients | new.gradients) for old, new in zip(known, terms, strict=True)
         )
 
     def copy_out(self, blocks: Sequence[int]) -> tuple[tuple[CopyFrame, ...], Sequence[object]]:
-        """Values are never written to."""
+        """The current values, which never change."""
         frames = tuple(CopyFrame(b, -1, "", self.blocks[b].dtype, self.blocks[b].numel) for b in blocks)
         return frames, tuple(self.current[b] for b in blocks)
 
     def copy_in(self, version: int, frames: Sequence[CopyFrame], payload: Sequence[object]) -> None:
-        """Values of another store."""
+        """Store values of another server."""
         values = [value for value in payload if isinstance(value, Value)]
         self.current.update({value.block: value for value in values})
         self.version = version
         self.observer.copied(self, version, values)
 
     def take(self, blocks: Sequence[int]) -> object:
-        """Blocks with all their versions."""
+        """Give up blocks with all their versions."""
         assert not self._sums, f"blocks are taken while there are sums of {list(self._sums)}"
         specs = {b: self.blocks.pop(b) for b in blocks}
         current = {b: self.current.pop(b) for b in blocks}
@@ -244,7 +244,7 @@ class SymbolStore:
         return specs, current, kept
 
     def put(self, version: int, taken: object) -> None:
-        """Blocks with all their versions."""
+        """Take over blocks with all their versions."""
         specs, current, kept = cast(tuple[dict[int, BlockSpec], dict[int, Value], dict[int, dict[int, Value]]], taken)
         assert not self.blocks or self.version == version
         self.version = version

@@ -1,4 +1,4 @@
-"""Updates that are made before their commit: when they count, and that nobody sees them until then."""
+"""Early updates: they count only if the commit is the expected one, and no reader sees them before it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gradients(seed: int) -> dict[int, object]:
 
 @pytest.fixture
 def updates(monkeypatch: pytest.MonkeyPatch) -> list[ChunkUpdate]:
-    """The chunks that were updated at a commit."""
+    """The chunks that were updated at a commit, not early."""
     found: list[ChunkUpdate] = []
     run = ChunkUpdate.run
 
@@ -44,7 +44,7 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> list[ChunkUpdate]:
 
 @pytest.fixture
 def store() -> Iterator[DenseStore]:
-    """After two steps."""
+    """A store after two steps."""
     made = DenseStore()
     made.open(SPEC, BLOCKS)
     everything = {b.index: bytes_of(torch.zeros(b.numel).to(getattr(torch, b.dtype))) for b in BLOCKS}
@@ -78,24 +78,26 @@ def slower(version: int, step: int) -> Commit:
     return msgspec.structs.replace(commit(SPEC, version, step), hyper=hyper)
 
 
-def test_what_is_ready_is_made_before_the_commit_and_not_again(store: DenseStore, updates: list[ChunkUpdate]) -> None:
+def test_a_complete_sum_is_updated_early_and_not_again_at_the_commit(
+    store: DenseStore, updates: list[ChunkUpdate]
+) -> None:
     add(store, 2, gradients(2))
     before = contents([(store, [])])
     ready(store, 2)
-    assert contents([(store, [])]) == before, "readable before its commit"
+    assert contents([(store, [])]) == before, "the early update is not readable before its commit"
     store.apply(SumKey(2, None), commit(SPEC, 3, 2))
-    assert {u.chunk.dtype for u in updates} <= {torch.bfloat16}  # whose elements torch does not round alike
+    assert {u.chunk.dtype for u in updates} <= {torch.bfloat16}  # whose elements torch does not round equally
     assert contents([(store, [])]) != before
 
 
-def test_what_is_not_sealed_yet_is_made_during_backward(store: DenseStore, updates: list[ChunkUpdate]) -> None:
+def test_unsealed_gradients_are_updated_early(store: DenseStore, updates: list[ChunkUpdate]) -> None:
     expect(store, 2, gradients(2))
     add(store, 2, gradients(2))
     store.apply(SumKey(2, None), commit(SPEC, 3, 2))
     assert not updates
 
 
-def test_gradients_that_changed_are_made_again(store: DenseStore, updates: list[ChunkUpdate]) -> None:
+def test_a_chunk_whose_gradient_changed_is_updated_again(store: DenseStore, updates: list[ChunkUpdate]) -> None:
     expect(store, 2, gradients(2))
     changed = gradients(2) | {TRAINED[0]: gradients(3)[TRAINED[0]]}
     revs = dict.fromkeys(changed, 0) | {TRAINED[0]: 1}
@@ -104,16 +106,16 @@ def test_gradients_that_changed_are_made_again(store: DenseStore, updates: list[
     assert len(updates) == 1
 
 
-def test_another_attempt_is_not_taken_for_the_one_that_was_expected(
-    store: DenseStore, updates: list[ChunkUpdate]
-) -> None:
+def test_an_early_update_of_another_attempt_does_not_count(store: DenseStore, updates: list[ChunkUpdate]) -> None:
     expect(store, 2, gradients(2), fence=1)
     add(store, 2, gradients(3), fence=2)
     store.apply(SumKey(2, None), commit(SPEC, 3, 2))
     assert len(updates) == len({u.chunk for u in updates}) > 0
 
 
-def test_other_numbers_are_noticed_and_cost_less_and_less(store: DenseStore, updates: list[ChunkUpdate]) -> None:
+def test_wrong_guesses_of_hyper_parameters_make_early_updates_rarer(
+    store: DenseStore, updates: list[ChunkUpdate]
+) -> None:
     tried = []
     early = store._early
     for step in range(2, 12):
@@ -125,12 +127,12 @@ def test_other_numbers_are_noticed_and_cost_less_and_less(store: DenseStore, upd
     assert sum(tried) < 6
 
 
-def test_a_frozen_version_does_not_change_when_what_was_made_ahead_counts(store: DenseStore) -> None:
+def test_an_early_update_does_not_change_a_frozen_version(store: DenseStore) -> None:
     store.checkpoints.save(2)
     frozen = store.checkpoints.frozen
     assert frozen is not None
     before = {i: (s.value.clone(), {k: t.clone() for k, t in s.state.items()}) for i, s in frozen.blocks.items()}
-    store.checkpoints.thaw()  # given up, but whoever writes it has not noticed yet
+    store.checkpoints.thaw()  # given up, but the writer still reads it
     for step in range(2, 6):
         add(store, step, gradients(step))
         ready(store, step)
@@ -140,7 +142,7 @@ def test_a_frozen_version_does_not_change_when_what_was_made_ahead_counts(store:
         assert all(torch.equal(frozen.blocks[index].state[k], t) for k, t in state.items())
 
 
-def test_a_step_that_will_never_be_leaves_nothing(store: DenseStore, updates: list[ChunkUpdate]) -> None:
+def test_an_early_update_of_a_dropped_step_does_not_count(store: DenseStore, updates: list[ChunkUpdate]) -> None:
     add(store, 2, gradients(2))
     ready(store, 2)
     store.sums.drop(SumKey(2, None))

@@ -1,4 +1,4 @@
-"""The updates that are written here give the bits of `torch.optim`, whatever the numbers, sizes and gaps."""
+"""Flat optimizers give the bits of `torch.optim`, for any hyper-parameters, sizes and missing gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DTYPES = ("float32", "float32", "float64", "bfloat16")
 
 
 def numbers_of(name: str, dice: random.Random) -> dict[str, Any]:
-    """Whatever a user may write."""
+    """Hyper-parameters as a user may choose them."""
     some: dict[str, Any] = {"lr": dice.choice([0.1, 0.05, 1e-3, 1.0, 0.0]), "maximize": dice.random() < 0.3}
     some["weight_decay"] = dice.choice([0.0, 0.0, 0.01, 5e-4])
     if name != "SGD":
@@ -43,7 +43,7 @@ def hyper_of(optimizer: torch.optim.Optimizer) -> Hyper:
 
 
 class Plain:
-    """The same model in one ordinary process."""
+    """The same model trained by plain torch."""
 
     def __init__(self, name: str, shapes: list[int], dtype: torch.dtype, dice: random.Random) -> None:
         self.params = [torch.nn.Parameter(torch.randn(n).to(dtype)) for n in shapes]
@@ -58,7 +58,7 @@ class Plain:
 
 
 def frames(blocks: tuple[BlockSpec, ...], values: list[torch.Tensor | None]) -> dict[int, object]:
-    """Blocks that have any of the values."""
+    """Frames of the blocks that have any of the values."""
     found: dict[int, object] = {}
     for block in blocks:
         if all(values[p.tensor] is None for p in block.pieces):
@@ -83,7 +83,7 @@ def tensors(blocks: tuple[BlockSpec, ...], taken: dict[int, BlockState], shapes:
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
 @pytest.mark.parametrize("seed", range(40))
-def test_the_bits_are_those_of_torch(name: str, seed: int) -> None:
+def test_flat_updates_have_the_bits_of_torch(name: str, seed: int) -> None:
     dice = random.Random(f"{name} {seed}")
     torch.manual_seed(seed)
     dtype = DTYPES[seed % len(DTYPES)]
@@ -128,7 +128,7 @@ def test_the_bits_are_those_of_torch(name: str, seed: int) -> None:
     store.close()
 
 
-def test_what_is_not_written_here_is_left_to_torch() -> None:
+def test_unsupported_hyper_parameters_are_left_to_torch() -> None:
     for name, numbers in (
         ("SGD", {"fused": True}),
         ("SGD", {"foreach": True}),
@@ -140,10 +140,10 @@ def test_what_is_not_written_here_is_left_to_torch() -> None:
     ):
         made = optimizer_class(name)([torch.nn.Parameter(torch.zeros(1))], lr=0.1, **numbers)  # type: ignore[call-arg]
         assert not fits(name, hyper_of(made)), (name, numbers)
-    assert not fits("SGD", ({"lr": 0.1},)), "numbers that torch would fill in"
+    assert not fits("SGD", ({"lr": 0.1},)), "torch would add defaults"
 
 
-def test_numbers_that_change_to_what_torch_must_do_take_the_state_along() -> None:
+def test_the_state_moves_to_torch_when_hyper_parameters_need_it() -> None:
     torch.manual_seed(0)
     plain = torch.nn.Parameter(torch.randn(128))
     optimizer = torch.optim.Adam([plain], lr=0.1)
@@ -163,9 +163,9 @@ def test_numbers_that_change_to_what_torch_must_do_take_the_state_along() -> Non
         assert torch.equal(store.snapshot()[0].value, plain.detach()), step
 
 
-def test_pieces_are_joined_only_where_torch_rounds_all_elements_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_are_joined_only_if_torch_rounds_all_elements_equally(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flat_optimizers, "_trial", lambda a, b, c: [a if len(a) == 256 else a + 1])
     flat_optimizers.elements_agree.cache_clear()
     assert not flat_optimizers.elements_agree(torch.float32)
-    test_the_bits_are_those_of_torch("SGD", 0)
+    test_flat_updates_have_the_bits_of_torch("SGD", 0)
     flat_optimizers.elements_agree.cache_clear()

@@ -1,4 +1,4 @@
-"""Gradients that are added early, late or in vain: the sum has the bits of the plain one."""
+"""Gradients that are added early, late or in vain: the sum has the bits of a plain sum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def draw(dice: random.Random) -> torch.Tensor:
 
 
 class Counted(SumMemory):
-    """Counts what is out, and spoils what comes back."""
+    """Counts the memory in use, and overwrites what is given back."""
 
     __slots__ = ("most", "out")
 
@@ -32,18 +32,18 @@ class Counted(SumMemory):
         self.most = max(self.most, self.out)
         return super().take().fill_(float("nan"))
 
-    def give_back(self, room: torch.Tensor | None) -> None:
-        if room is not None:
+    def give_back(self, memory: torch.Tensor | None) -> None:
+        if memory is not None:
             self.out -= 1
-            super().give_back(room.fill_(float("nan")))
+            super().give_back(memory.fill_(float("nan")))
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_what_was_expected_never_changes_the_sum(seed: int) -> None:
+def test_unsealed_terms_never_change_the_sum(seed: int) -> None:
     dice = random.Random(seed)
     slots = dice.randrange(1, 7)
-    rooms = Counted()
-    held = BlockSum(rooms)
+    memory = Counted()
+    block_sum = BlockSum(memory)
     fences = [Fence(1, n) for n in range(slots)]
     revs = [0] * slots
     weights = [dice.choice([1.0, 1.0, 0.5, 0.3]) for _ in range(slots)]
@@ -59,49 +59,49 @@ def test_what_was_expected_never_changes_the_sum(seed: int) -> None:
             fence = fences[other] if dice.random() < 0.8 else Fence(1, 99)  # an attempt that will not count
             value = content[other, revs[other]] if fence == fences[other] else draw(dice)
             weight = weights[other] if dice.random() < 0.9 else 0.7
-            held.expect(Term(other, fence, revs[other], weight, value), slot)
+            block_sum.expect(Term(other, fence, revs[other], weight, value), slot)
         if dice.random() < 0.15:
-            held.skip(slot)
+            block_sum.skip(slot)
             continue
         value = content[slot, revs[slot]]
-        held.seal(Term(slot, fences[slot], revs[slot], weights[slot], value))
-        if len(held.terms) > late:
-            held.fold(len(held.terms) - late)
-        assert sum(t.sealed for t in held.terms) <= slots
+        block_sum.seal(Term(slot, fences[slot], revs[slot], weights[slot], value))
+        if len(block_sum.terms) > late:
+            block_sum.fold(len(block_sum.terms) - late)
+        assert sum(t.sealed for t in block_sum.terms) <= slots
         part = value if weights[slot] == 1.0 else value * weights[slot]
         expected = part if expected is None else expected + part
-    assert held.empty == (expected is None)
+    assert block_sum.empty == (expected is None)
     if expected is not None:
-        held.skip(slots)  # whatever waits beyond the last slot
-        assert torch.equal(held.into(torch.empty(N)), expected)
-    assert rooms.most <= 2
-    held.close()
-    assert rooms.out == 0
+        block_sum.skip(slots)  # terms that wait beyond the last slot
+        assert torch.equal(block_sum.into(torch.empty(N)), expected)
+    assert memory.most <= 2
+    block_sum.close()
+    assert memory.out == 0
 
 
-def test_what_was_added_early_is_not_added_again() -> None:
-    rooms = Counted()
-    held = BlockSum(rooms)
+def test_an_early_term_is_not_added_again() -> None:
+    memory = Counted()
+    block_sum = BlockSum(memory)
     values = [torch.ones(N), torch.ones(N) * 2]
     for slot in (1, 0):
-        held.expect(Term(slot, Fence(1, slot), 0, 1.0, values[slot]), 0)
-    assert rooms.out == 1, "both are added"
+        block_sum.expect(Term(slot, Fence(1, slot), 0, 1.0, values[slot]), 0)
+    assert memory.out == 1, "both are added"
     for slot in (0, 1):
-        held.seal(Term(slot, Fence(1, slot), 0, 1.0, values[slot]))
-    assert held.terms == [], "the gradients are free"
-    assert held.base is not None
-    assert held.base.tolist() == [3.0] * N
+        block_sum.seal(Term(slot, Fence(1, slot), 0, 1.0, values[slot]))
+    assert block_sum.terms == [], "the gradients are released"
+    assert block_sum.base is not None
+    assert block_sum.base.tolist() == [3.0] * N
 
 
-def test_the_last_gradient_may_stay_where_it_is() -> None:
-    rooms = Counted()
-    held = BlockSum(rooms)
+def test_the_last_gradient_is_not_copied() -> None:
+    memory = Counted()
+    block_sum = BlockSum(memory)
     for slot in range(2):
-        held.seal(Term(slot, None, -1, 1.0, torch.ones(N)))
-        held.fold(len(held.terms) - slot)
-    assert rooms.out == 0
-    assert len(held.terms) == 2
-    assert held.into(torch.empty(N)).tolist() == [2.0] * N
+        block_sum.seal(Term(slot, None, -1, 1.0, torch.ones(N)))
+        block_sum.fold(len(block_sum.terms) - slot)
+    assert memory.out == 0
+    assert len(block_sum.terms) == 2
+    assert block_sum.into(torch.empty(N)).tolist() == [2.0] * N
 
 
 @pytest.mark.parametrize("weight", [1.0, 2.0, 3.0, 4.0, 1.375, 1024.0])
@@ -112,7 +112,7 @@ def test_the_mean_has_the_bits_of_a_division(weight: float) -> None:
     assert torch.equal(mean(values, weight, torch.empty_like(values)), values / weight)
 
 
-def test_a_tensor_is_there_if_some_slot_had_it() -> None:
+def test_a_tensor_is_present_if_some_slot_had_it() -> None:
     block = BlockSpec(3, Kind.PARAMETER, "float32", 128, 512, (Piece(0, 0, 10, 0), Piece(1, 0, 10, 64)))
     total = Sum()
     assert not total.has(3, 0)
@@ -123,13 +123,13 @@ def test_a_tensor_is_there_if_some_slot_had_it() -> None:
     assert (total.has(3, 0), total.has(3, 1)) == (True, True)
 
 
-def test_what_follows_a_gradient_that_changed_need_not_come_again() -> None:
-    rooms = Counted()
-    held = BlockSum(rooms)
+def test_terms_after_a_changed_one_need_not_come_again() -> None:
+    memory = Counted()
+    block_sum = BlockSum(memory)
     for slot in range(3):
-        held.expect(Term(slot, Fence(1, slot), 0, 1.0, torch.full((N,), slot + 1.0)), 0)
-    held.expect(Term(0, Fence(1, 0), 1, 1.0, torch.full((N,), 10.0)), 0)
+        block_sum.expect(Term(slot, Fence(1, slot), 0, 1.0, torch.full((N,), slot + 1.0)), 0)
+    block_sum.expect(Term(0, Fence(1, 0), 1, 1.0, torch.full((N,), 10.0)), 0)
     for slot, rev in enumerate((1, 0, 0)):
-        held.seal(Term(slot, Fence(1, slot), rev, 1.0, torch.full((N,), float("nan"))))
-    assert held.terms == [], "all were added before they were sealed"
-    assert held.into(torch.empty(N)).tolist() == [15.0] * N
+        block_sum.seal(Term(slot, Fence(1, slot), rev, 1.0, torch.full((N,), float("nan"))))
+    assert block_sum.terms == [], "all were added before they were sealed"
+    assert block_sum.into(torch.empty(N)).tolist() == [15.0] * N

@@ -1,4 +1,4 @@
-"""Several threads do what one does, and leave nothing behind."""
+"""Several threads give the result of one, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_small_work_stays_in_the_callers_thread() -> None:
     assert names() == set(), "no thread is started for it"
 
 
-def test_an_error_is_the_callers_and_the_threads_go_on() -> None:
+def test_an_error_reaches_the_caller_and_the_threads_go_on() -> None:
     threads = Threads(3)
     started = threading.Barrier(3)
 
     def work(scratch: Scratch, item: int) -> None:
         if item < 3:
-            started.wait(20)  # so that every thread has one
+            started.wait(20)  # so that every thread gets an item
         if item == 1:
             raise KeyError("item 1")
 
@@ -60,10 +60,10 @@ def test_an_error_is_the_callers_and_the_threads_go_on() -> None:
 
 
 class Item:
-    """Something that can be seen to go."""
+    """An object that a weak reference can watch."""
 
 
-def test_nothing_is_held_between_two_rounds() -> None:
+def test_threads_hold_no_items_between_two_rounds() -> None:
     threads = Threads(2)
     items = [Item() for _ in range(20)]
     meeting = threading.Barrier(2)
@@ -82,18 +82,18 @@ def test_nothing_is_held_between_two_rounds() -> None:
     threads.close()
 
 
-def test_threads_do_not_share_what_they_scribble_on() -> None:
+def test_threads_do_not_share_scratch_memory() -> None:
     threads = Threads(2)
     meeting = threading.Barrier(2)
-    places: list[int] = []
+    addresses: list[int] = []
 
     def work(scratch: Scratch, item: int) -> None:
-        places.append(scratch.take("grad", torch.float32, 10 + item).data_ptr())
+        addresses.append(scratch.take("grad", torch.float32, 10 + item).data_ptr())
         meeting.wait(20)
 
     threads.run(work, [0, 1], WORTH_NBYTES)
     threads.close()
-    assert len(set(places)) == 2
+    assert len(set(addresses)) == 2
 
 
 def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:

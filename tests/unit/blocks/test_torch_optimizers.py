@@ -1,4 +1,4 @@
-"""Cutting a tensor into pieces does not change a single bit."""
+"""An optimizer over the pieces of a tensor gives the bits of one over the whole."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_pieces_equal_the_whole(name: str, numbers: dict[str, Any]) -> None:
         assert torch.equal(torch.cat(pieces), whole.detach()), f"step {step}"
 
 
-def test_groups_keep_their_own_numbers() -> None:
+def test_param_groups_keep_their_own_hyper_parameters() -> None:
     hyper = tuple(_hyper(torch.optim.SGD, {"lr": lr})[0] for lr in (0.0, 0.5, 1.0))
     pieces = [torch.zeros(2) for _ in range(3)]
     ours = PieceOptimizer(OptimizerSpec("SGD", hyper), [2, 1, 2], pieces)
@@ -64,7 +64,7 @@ def test_groups_keep_their_own_numbers() -> None:
     assert [p.tolist() for p in pieces] == [[-1.0, -1.0], [-0.5, -0.5], [0.0, 0.0]]
 
 
-def test_what_servers_run_is_known_by_name() -> None:
+def test_optimizers_are_known_by_name() -> None:
     assert [optimizer_class(name).__name__ for name in OPTIMIZERS] == list(OPTIMIZERS)
     with pytest.raises(UsageError, match="LBFGS does not run on servers; use one of SGD, Adam"):
         optimizer_class("LBFGS")

@@ -1,4 +1,4 @@
-"""Checkpoints are complete or absent, and every damaged byte is noticed."""
+"""A checkpoint is complete or absent, and every damaged byte is detected."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _values(store: DenseStore) -> list[torch.Tensor]:
     return [state.value for _, state in sorted(store.snapshot().items())]
 
 
-def test_training_goes_on_with_the_same_bits_after_loading(storage: Storage) -> None:
+def test_training_resumes_with_the_same_bits(storage: Storage) -> None:
     straight = _trained(5)
     folder = _save(storage, 3, _trained(3))
     resumed = DenseStore(storage)
@@ -93,7 +93,7 @@ def test_training_goes_on_with_the_same_bits_after_loading(storage: Storage) -> 
     assert all(torch.equal(a, b) for a, b in zip(_values(straight), _values(resumed), strict=True))
 
 
-def test_without_its_marker_a_checkpoint_does_not_count(tmp_path: Path) -> None:
+def test_a_checkpoint_without_its_marker_is_incomplete(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     old, new = _save(storage, 1, _trained(1)), _save(storage, 2, _trained(2))
     (tmp_path / new / MARKER).unlink()
@@ -105,8 +105,8 @@ def test_without_its_marker_a_checkpoint_does_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_truncation_and_bit_flip_is_noticed_by_name(seed: int, tmp_path: Path) -> None:
-    """100 of each seed, over all files; the next older checkpoint is offered every time."""
+def test_every_truncation_and_bit_flip_is_detected_by_name(seed: int, tmp_path: Path) -> None:
+    """100 damages for each seed, over all files; each time the next older checkpoint is found."""
     storage = LocalStorage(tmp_path)
     old, new = _save(storage, 1, _trained(1)), _save(storage, 2, _trained(2))
     files = [tmp_path / new / name for name in storage.files(new)]
@@ -128,7 +128,7 @@ def test_every_truncation_and_bit_flip_is_noticed_by_name(seed: int, tmp_path: P
 
 
 def _rewrite(storage: Storage, folder: str, content: bytes) -> None:
-    """A manifest that its marker vouches for."""
+    """Write a manifest and its marker."""
     for name, data in ((MANIFEST, content), (MARKER, hashlib.sha256(content).hexdigest().encode())):
         with storage.create(f"{folder}/{name}") as file:
             file.write(data)
@@ -144,7 +144,7 @@ def _rewrite(storage: Storage, folder: str, content: bytes) -> None:
         (b'{"format": 1}', "manifest.json is not understood: Object missing required field"),
     ],
 )
-def test_a_manifest_that_makes_no_sense_is_named(content: bytes, named: str, storage: Storage) -> None:
+def test_a_malformed_manifest_is_named(content: bytes, named: str, storage: Storage) -> None:
     folder = _save(storage, 1, _trained(1))
     _rewrite(storage, folder, content)
     with pytest.raises(CheckpointError, match=named):
@@ -162,7 +162,7 @@ def test_a_manifest_of_another_format_or_checkpoint_is_named(storage: Storage) -
         read_manifest(storage, "i0000-v0000000007")
 
 
-def test_numbers_that_json_does_not_know_come_back(storage: Storage) -> None:
+def test_nan_and_infinity_survive_the_manifest(storage: Storage) -> None:
     folder = folder_name(0, 1)
     metrics = {"loss": nan, "best": inf}
     position = Position(0, 1, 1, (), (), (), (), JobArgs(7, "bsp", None, 1), metrics)
@@ -202,7 +202,7 @@ def _fail_half_way(storage: Storage) -> None:
         raise OSError("disk full")
 
 
-def test_a_write_that_fails_leaves_nothing(storage: Storage) -> None:
+def test_a_failed_write_leaves_no_file(storage: Storage) -> None:
     with pytest.raises(OSError, match="full"):
         _fail_half_way(storage)
     assert storage.files("i0") == []
@@ -210,7 +210,7 @@ def test_a_write_that_fails_leaves_nothing(storage: Storage) -> None:
     assert storage.folders() == []
 
 
-def test_a_block_that_no_file_holds_is_named(storage: Storage) -> None:
+def test_a_block_in_no_file_is_named(storage: Storage) -> None:
     folder = folder_name(0, 1)
     files = write_shards(storage, folder, "s", {0: BlockState(torch.zeros(4))})
     position = Position(0, 1, 1, (), (), (), (), JobArgs(7, "bsp", None, 1), {})

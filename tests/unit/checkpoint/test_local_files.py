@@ -1,4 +1,4 @@
-"""A file has all its bytes, whether they went past the page cache or through it."""
+"""A file has all its bytes, with direct output and without it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PIECE = 1 << 16
 
 @pytest.mark.parametrize("direct", ["as the medium can", "refused when opened"])
 @pytest.mark.parametrize("sizes", [(PIECE, PIECE), (PIECE, PIECE, 77), (77, PIECE), (PIECE, 3, PIECE, 0, 5), ()])
-def test_pieces_of_any_size_end_up_in_order(
+def test_writes_of_any_size_arrive_in_order(
     sizes: tuple[int, ...], direct: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if direct != "as the medium can":
@@ -28,7 +28,7 @@ def test_pieces_of_any_size_end_up_in_order(
 
         monkeypatch.setattr(os, "open", refuse)
     storage = LocalStorage(tmp_path)
-    room = memoryview(mmap.mmap(-1, PIECE))  # aligned, as `write_shards` hands it over
+    room = memoryview(mmap.mmap(-1, PIECE))  # aligned, as in `write_shards`
     expected = b""
     with storage.create("folder/file") as file:
         for number, size in enumerate(sizes):

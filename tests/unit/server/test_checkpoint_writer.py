@@ -1,4 +1,4 @@
-"""What a server saves is the version that it froze, bit by bit, for any number of servers."""
+"""A saved version has the bits of the frozen one, and loads on any number of servers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bits(frozen: FrozenVersion) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("name", "numbers"), EXACT, ids=lambda v: v if isinstance(v, str) else ",".join(v))
-def test_training_goes_on_with_the_same_bits_on_other_servers(
+def test_training_resumes_with_the_same_bits_on_other_servers(
     name: str, numbers: dict[str, Any], tmp_path: Path
 ) -> None:
     storage = LocalStorage(tmp_path)
@@ -78,12 +78,12 @@ def test_a_checkpoint_of_version_0_has_no_optimizer_state(storage: Storage) -> N
     assert contents(other) == contents(one)
 
 
-def test_a_frozen_version_does_not_change_and_its_memory_is_used_again() -> None:
+def test_a_frozen_version_does_not_change_and_its_memory_is_reused() -> None:
     spec = model("Adam", {"lr": 0.1})
     ((store, mine),) = opened(spec, 1)
     for version in range(3):
         push(spec, [(store, mine)], version)
-    places: list[set[int]] = []
+    addresses: list[set[int]] = []
     for start in (2, 7, 12, 17):
         store.checkpoints.save(start)
         frozen = store.checkpoints.frozen
@@ -95,17 +95,17 @@ def test_a_frozen_version_does_not_change_and_its_memory_is_used_again() -> None
             assert bits(frozen) == before, f"version {version} wrote into version {start}"
         assert contents([(store, mine)]) != before
         store.checkpoints.thaw()
-        assert bits(frozen) == before, "it is read until its reader is done"
-        frozen.done = True
+        assert bits(frozen) == before, "it does not change until its reader is done"
+        frozen.release()
         for version in range(start + 4, start + 6):
             push(spec, [(store, mine)], version)
         states = [t for block in store.snapshot().values() for (_, name), t in block.state.items() if name != "step"]
-        places.append({t.data_ptr() for t in states})
-    assert places[0] == places[2], "two sets of optimizer state take turns"
-    assert places[1] == places[3]
+        addresses.append({t.data_ptr() for t in states})
+    assert addresses[0] == addresses[2], "two sets of optimizer state take turns"
+    assert addresses[1] == addresses[3]
 
 
-def test_a_newer_version_replaces_one_that_was_never_written() -> None:
+def test_a_newer_frozen_version_replaces_an_unwritten_one() -> None:
     spec = model()
     ((store, mine),) = opened(spec, 1)
     push(spec, [(store, mine)], 0)
@@ -114,7 +114,7 @@ def test_a_newer_version_replaces_one_that_was_never_written() -> None:
     old = store.checkpoints.frozen
     assert old is not None
     first = bits(old)
-    store.checkpoints.save(1)  # the same again: both share what they hold
+    store.checkpoints.save(1)  # the same again: both share their memory
     push(spec, [(store, mine)], 2)
     store.checkpoints.save(2)
     new = store.checkpoints.frozen
@@ -124,7 +124,7 @@ def test_a_newer_version_replaces_one_that_was_never_written() -> None:
     assert (bits(old), bits(new)) == (first, second)
 
 
-def test_opening_forgets_everything(tmp_path: Path) -> None:
+def test_open_forgets_everything(tmp_path: Path) -> None:
     spec = model()
     ((store, mine),) = opened(spec, 1)
     for version in range(3):
@@ -143,7 +143,7 @@ def test_opening_forgets_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["version", "model", "optimizer", "place", "missing", "unreadable"])
-def test_what_cannot_be_loaded_is_named(what: str, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_loaded_is_named_with_the_reason(what: str, tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     spec = model()
     one = opened(spec, 1)
@@ -187,11 +187,9 @@ def test_any_reader_of_safetensors_opens_the_files(tmp_path: Path) -> None:
             assert torch.equal(read[f"{index}/{piece}/{name}"], tensor)
 
 
-def test_large_blocks_cross_the_runs_in_which_files_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_may_be_larger_than_a_write_and_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.checkpoint.shards._RUN_NBYTES", 1000)
-    monkeypatch.setattr("paceline.checkpoint.shards._PART_NBYTES", 3000)
+    monkeypatch.setattr("paceline.checkpoint.shards._FILE_NBYTES", 3000)
     spec = model()
     one = opened(spec, 1)
     for version in range(3):
@@ -204,7 +202,7 @@ def test_large_blocks_cross_the_runs_in_which_files_are_written(
     assert contents(other) == contents(one)
 
 
-# ---------------------------------------------------------------- trouble
+# ---------------------------------------------------------------- failures
 
 
 def _frozen(nbytes: int) -> FrozenVersion:
@@ -222,7 +220,7 @@ def _old_checkpoint(storage: Storage) -> str:
 
 @contextmanager
 def _file_size_limit(nbytes: int) -> Iterator[None]:
-    """The system refuses to make a file larger than `nbytes`."""
+    """The system refuses files larger than `nbytes`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
@@ -233,38 +231,38 @@ def _file_size_limit(nbytes: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_write_that_fails_is_a_problem_and_the_old_checkpoint_is_whole(
+def test_a_failed_write_is_reported_and_the_old_checkpoint_stays_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.checkpoint.shards._PART_NBYTES", 1 << 20)
+    monkeypatch.setattr("paceline.checkpoint.shards._FILE_NBYTES", 1 << 20)
     storage = LocalStorage(tmp_path)
     old = _old_checkpoint(storage)
     frozen = _frozen(4 << 20)
     frozen.blocks[3] = BlockState(torch.zeros(3 << 20, dtype=torch.uint8))  # the last of four files is too large
-    saver = CheckpointWriter(storage, "server-0/1")
+    writer = CheckpointWriter(storage, "server-0/1")
     with _file_size_limit(2 << 20):
-        saver.begin(folder_name(0, 2), frozen)
-        outcome = written(saver)
+        writer.begin(folder_name(0, 2), frozen)
+        outcome = written(writer)
     assert "File too large" in outcome.problem
     assert folder_name(0, 2) in outcome.problem
     assert str(tmp_path) in outcome.problem
     assert outcome.files == ()
-    assert storage.files(folder_name(0, 2)) == [], "not even the files that could be written are left"
+    assert storage.files(folder_name(0, 2)) == [], "the files that could be written are removed"
     assert frozen.done
     found, _ = newest(storage)
     assert found is not None
     assert found.folder == old
-    saver.begin(folder_name(0, 3), _frozen(1000))
-    assert written(saver).problem == "", "the next one is written"
+    writer.begin(folder_name(0, 3), _frozen(1000))
+    assert written(writer).problem == "", "the next one is written"
 
 
-def test_a_full_disk_is_a_problem_and_the_old_checkpoint_is_whole(small_disk: Path) -> None:
+def test_a_full_disk_is_reported_and_the_old_checkpoint_stays_complete(small_disk: Path) -> None:
     storage = LocalStorage(small_disk)
     old = _old_checkpoint(storage)
-    saver = CheckpointWriter(storage, "server-0/1")
+    writer = CheckpointWriter(storage, "server-0/1")
     for version in (2, 3):
-        saver.begin(folder_name(0, version), _frozen(2 << 20))
-        outcome = written(saver)
+        writer.begin(folder_name(0, version), _frozen(2 << 20))
+        outcome = written(writer)
         assert "No space left on device" in outcome.problem
         assert storage.files(folder_name(0, version)) == []
     found, passed_over = newest(storage)
@@ -274,7 +272,7 @@ def test_a_full_disk_is_a_problem_and_the_old_checkpoint_is_whole(small_disk: Pa
 
 
 class Gate(LocalStorage):
-    """A medium that hangs until it is let go."""
+    """A medium that hangs until the test releases it."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -288,67 +286,67 @@ class Gate(LocalStorage):
             yield file
 
 
-def test_what_nobody_wants_any_longer_has_no_outcome(tmp_path: Path) -> None:
+def test_a_version_that_was_given_up_has_no_outcome(tmp_path: Path) -> None:
     storage = Gate(tmp_path)
-    saver = CheckpointWriter(storage, "server-0/1")
+    writer = CheckpointWriter(storage, "server-0/1")
     first, second, third = _frozen(1000), _frozen(1000), _frozen(1000)
-    saver.begin(folder_name(0, 1), first)
+    writer.begin(folder_name(0, 1), first)
     assert storage.reached.wait(20)
-    saver.begin(folder_name(0, 2), second)
-    saver.begin(folder_name(0, 3), third)
-    assert saver.poll() is None
-    assert second.done, "it was never begun"
-    assert not first.done, "somebody may be reading it"
+    writer.begin(folder_name(0, 2), second)
+    writer.begin(folder_name(0, 3), third)
+    assert writer.poll() is None
+    assert second.done, "its writing never began"
+    assert not first.done, "the thread may still read it"
     storage.let_go.set()
-    outcome = written(saver)
+    outcome = written(writer)
     assert outcome.problem == ""
     assert first.done
     assert third.done
     assert [f for f in storage.folders() if storage.files(f)] == [folder_name(0, 3)]
-    saver.close()
+    writer.close()
 
 
 def test_closing_does_not_wait_for_a_medium_that_hangs(tmp_path: Path) -> None:
     storage = Gate(tmp_path)
-    saver = CheckpointWriter(storage, "server-0/1")
-    saver.begin(folder_name(0, 1), _frozen(1000))
+    writer = CheckpointWriter(storage, "server-0/1")
+    writer.begin(folder_name(0, 1), _frozen(1000))
     assert storage.reached.wait(20)
-    saver.close(timeout_s=0.05)
+    writer.close(timeout_s=0.05)
     storage.let_go.set()
-    saver.close()
-    assert saver.poll() is None
+    writer.close()
+    assert writer.poll() is None
 
 
-def test_without_a_place_saving_is_a_problem() -> None:
-    saver = CheckpointWriter(None, "server-0/1")
+def test_saving_without_storage_is_reported() -> None:
+    writer = CheckpointWriter(None, "server-0/1")
     frozen = _frozen(1000)
-    saver.begin(folder_name(0, 1), frozen)
-    assert "without a place" in written(saver).problem
+    writer.begin(folder_name(0, 1), frozen)
+    assert "without a place" in written(writer).problem
     assert frozen.done
 
 
 def test_two_starts_of_a_server_never_write_the_same_file(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     for node in ("server-0/1", "server-0/2"):
-        saver = CheckpointWriter(storage, node)
-        saver.begin(folder_name(0, 1), _frozen(1000))
-        written(saver)
+        writer = CheckpointWriter(storage, node)
+        writer.begin(folder_name(0, 1), _frozen(1000))
+        written(writer)
     assert len(storage.files(folder_name(0, 1))) == 2
 
 
-def test_what_an_object_store_raises_is_a_problem_too(tmp_path: Path) -> None:
+def test_any_exception_of_a_storage_is_reported(tmp_path: Path) -> None:
     class Store(LocalStorage):
         @contextmanager
         def create(self, name: str) -> Iterator[IO[bytes]]:
             raise RuntimeError("SlowDown")
             yield
 
-    saver = CheckpointWriter(Store(tmp_path), "server-0/1")
-    saver.begin(folder_name(0, 1), _frozen(1000))
-    assert "RuntimeError: SlowDown" in written(saver).problem
+    writer = CheckpointWriter(Store(tmp_path), "server-0/1")
+    writer.begin(folder_name(0, 1), _frozen(1000))
+    assert "RuntimeError: SlowDown" in written(writer).problem
 
 
-def test_giving_up_leaves_no_file(storage: Storage) -> None:
+def test_an_abandoned_write_leaves_no_file(storage: Storage) -> None:
     calls = []
 
     def check() -> None:

@@ -1,4 +1,4 @@
-"""Blocks in memory: sums in slot order, versions that readers may trust."""
+"""Dense blocks: sums in slot order, and versions that do not change under a reader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START: Values = {A: [1.0, 2.0, 3.0], B: [4.0, 5.0], MEAN: [0.5, 0.25], CONSTANT:
 
 
 class Reader:
-    """A delivery that is under way for as long as the test wants."""
+    """A delivery that the test ends."""
 
     done = False
 
@@ -44,7 +44,7 @@ def opened(clip_norm: float | None = None) -> tuple[DenseStore, tuple[BlockSpec,
 
 
 def payloads(blocks: Sequence[BlockSpec], values: Values) -> dict[int, object]:
-    """Frames of the blocks that hold any of `values`; what is missing in them is -0.0."""
+    """Frames of the blocks that have any of `values`; missing elements are -0.0."""
     frames: dict[int, object] = {}
     for block in blocks:
         if not any(p.tensor in values for p in block.pieces):
@@ -73,7 +73,7 @@ def values(store: DenseStore, blocks: Sequence[BlockSpec], version: int) -> dict
 
 
 def f32(*numbers: float) -> list[float]:
-    """Numbers as a float32 holds them."""
+    """Numbers rounded to float32."""
     return torch.tensor(numbers).tolist()
 
 
@@ -83,7 +83,7 @@ def test_the_initial_weights_are_version_0() -> None:
     assert values(store, blocks, 0) == expected
 
 
-def test_slots_are_weighted_and_absent_ones_left_out() -> None:
+def test_slots_are_weighted_and_absent_tensors_are_left_out() -> None:
     store, blocks = opened()
     key = SumKey(0, None)
     everything: Values = {A: [1.0, 1.0, 1.0], B: [2.0, 2.0], MEAN: [1.0, 1.0], CONSTANT: START[CONSTANT], COUNT: [11]}
@@ -98,8 +98,8 @@ def test_slots_are_weighted_and_absent_ones_left_out() -> None:
     assert found[A] == (torch.tensor(START[A]) - grad_a).tolist()
     assert found[B] == (torch.tensor(START[B]) - torch.tensor([2.0] * 2) / 1.5).tolist()
     assert found[MEAN] == ((torch.tensor([1.0] * 2) + 0.5 * torch.tensor(START[MEAN])) / 1.5).tolist()
-    assert found[CONSTANT] == f32(0.1, 0.7), "the mean of equal values need not be that value: it is left alone"
-    assert found[COUNT] == [12], "the last slot that changed it"
+    assert found[CONSTANT] == f32(0.1, 0.7), "not written: the rounded mean of equal values need not be that value"
+    assert found[COUNT] == [12], "the value of the last slot that changed it"
 
 
 def test_a_step_of_empty_slots_changes_nothing() -> None:
@@ -110,7 +110,7 @@ def test_a_step_of_empty_slots_changes_nothing() -> None:
     assert values(store, blocks, 1) == before
 
 
-def test_a_buffer_is_not_written_while_somebody_reads_it() -> None:
+def test_memory_is_not_written_while_it_is_read() -> None:
     store, blocks = opened()
     _, (part, *_) = store.versions.read(0, -1, [0])
     assert isinstance(part, LentFrame)
@@ -129,7 +129,7 @@ def test_a_buffer_is_not_written_while_somebody_reads_it() -> None:
             SumKey(step, None), SealedAttempt(1.0, frozenset(), payloads(blocks, {A: [1.0] * 3, B: [1.0] * 2}))
         )
         commit(store, step + 1, step)
-    assert bytes(part.frame) != seen, "memory is used again once nobody reads it"
+    assert bytes(part.frame) != seen, "memory is reused once its reader is done"
 
 
 def test_a_kept_version_stays_readable_until_it_is_released() -> None:
@@ -145,7 +145,7 @@ def test_a_kept_version_stays_readable_until_it_is_released() -> None:
     store.versions.release(17)
 
 
-def test_only_what_changed_is_read() -> None:
+def test_a_reader_gets_only_the_blocks_that_changed() -> None:
     store, blocks = opened()
     store.sums.add(SumKey(0, None), SealedAttempt(1.0, frozenset({A, B}), payloads(blocks, {COUNT: [11]})))
     commit(store, 1, 0)
@@ -158,7 +158,7 @@ def test_only_what_changed_is_read() -> None:
     assert [f.block for f in store.versions.read(2, -1, [2])[0]] == [2]
 
 
-def test_partial_norms_are_those_of_the_mean() -> None:
+def test_partial_norms_are_those_of_the_mean_gradient() -> None:
     store, blocks = opened(clip_norm=1.0)
     key = SumKey(0, None)
     store.sums.add(key, SealedAttempt(1.0, frozenset(), payloads(blocks, {A: [3.0, 0.0, 0.0], B: [0.0, 1.0]})))
@@ -168,7 +168,7 @@ def test_partial_norms_are_those_of_the_mean() -> None:
     assert values(store, blocks, 1)[A] == [1.0 - 1.5, 2.0, 3.0]
 
 
-def test_attempts_that_are_summed_apart_do_not_mix() -> None:
+def test_attempts_with_sums_of_their_own_do_not_mix() -> None:
     from paceline.types import Fence
 
     store, blocks = opened()

@@ -1,4 +1,4 @@
-"""A server around its core: it saves in the background, and coordinators come and go."""
+"""The service of a server: it saves in the background, and survives its coordinator."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made.service.close()
 
 
-def test_a_saved_version_is_reported_until_the_coordinator_has_heard_it(stage: Stage, tmp_path: Path) -> None:
+def test_a_saved_version_is_reported_until_the_coordinator_ends_it(stage: Stage, tmp_path: Path) -> None:
     stage.until(Register)
     stage.assign()
     stage.initialise(save=True)
@@ -142,7 +142,7 @@ def test_a_saved_version_is_reported_until_the_coordinator_has_heard_it(stage: S
     assert dict(saved.chains) == stage.service.core.own.chains
 
 
-def test_a_problem_is_reported_and_training_goes_on() -> None:
+def test_a_failed_save_is_reported_and_training_goes_on() -> None:
     stage = Stage(None)
     stage.until(Register)
     stage.assign()
@@ -152,7 +152,7 @@ def test_a_problem_is_reported_and_training_goes_on() -> None:
     assert stage.until(Beat, lambda b: b.applied == 0).incarnation == 0
 
 
-def test_a_checkpoint_that_is_not_there_is_reported_by_name(stage: Stage) -> None:
+def test_a_missing_checkpoint_is_reported_by_name(stage: Stage) -> None:
     stage.until(Register)
     stage.assign(1, "i0000-v0000000005", 5)
     message = stage.until(NotLoaded)
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_is_not_there_is_reported_by_name(stage: Stage) -> Non
     assert "incomplete" in message.problem
 
 
-def test_what_was_being_saved_when_the_job_was_rewound_is_dropped(tmp_path: Path) -> None:
+def test_a_rewind_gives_up_the_version_that_is_being_saved(tmp_path: Path) -> None:
     storage = Gate(tmp_path)
     stage = Stage(storage)
     stage.until(Register)
@@ -178,7 +178,7 @@ def test_what_was_being_saved_when_the_job_was_rewound_is_dropped(tmp_path: Path
     stage.service.close()
 
 
-def test_a_checkpoint_that_was_given_up_is_not_written_further(tmp_path: Path) -> None:
+def test_the_writing_of_a_checkpoint_ends_when_the_coordinator_ends_it(tmp_path: Path) -> None:
     storage = Gate(tmp_path)
     stage = Stage(storage)
     stage.until(Register)
@@ -194,7 +194,7 @@ def test_a_checkpoint_that_was_given_up_is_not_written_further(tmp_path: Path) -
     assert not [m for m in stage.heard if isinstance(m, Saved)]
 
 
-def test_every_coordinator_is_told_what_the_server_has(stage: Stage) -> None:
+def test_each_coordinator_learns_what_the_server_has(stage: Stage) -> None:
     first = stage.until(Register)
     assert (first.incarnation, first.epoch, first.applied) == (0, 0, -2)
     stage.say(Welcome(1, 1, 0, None, 0.05, 0.7))
@@ -205,7 +205,7 @@ def test_every_coordinator_is_told_what_the_server_has(stage: Stage) -> None:
     for _ in range(3):
         pump(stage.service, stage.back)
         stage.service.on_tick(time.monotonic())
-    assert stage.service.ended is None, "a server does not end because its coordinator did"
+    assert stage.service.ended is None, "a server survives its coordinator"
     stage.heard.clear()
     stage.front = stage.coordinator(2)
     again = stage.until(Register)

@@ -22,7 +22,7 @@ from paceline.sim.record import Record
 from paceline.sim.run import simulate
 from paceline.sim.scenario import make_scenario
 from paceline.sim.server_checks import ServerChecks
-from paceline.sim.symbols import Gradient, Part, Reads, SymbolStore
+from paceline.sim.symbols import Gradient, Reads, SymbolStore, Term
 from paceline.sim.worker_checks import WorkerChecks
 from paceline.sim.world import Violation
 from paceline.types import Fence, Placement
@@ -65,10 +65,10 @@ def test_only_a_server_in_an_older_placement_may_read_a_reused_buffer() -> None:
     record = Record()
     log = LogChecks(record, make_scenario(5))
     checks = ServerChecks(record, log, WorkerChecks(record), hold=1)
-    part = Part(0, 0, Fence(1, 1), 1.0, {0: Gradient(1, 0, Fence(1, 2), 0, 0, Reads(0, (), ()))})
+    term = Term(0, 0, Fence(1, 1), 1.0, {0: Gradient(1, 0, Fence(1, 2), 0, 0, Reads(0, (), ()))})
 
     def adds(node: str, incarnation: int, epoch: int) -> None:
-        checks.added(SymbolStore(checks, Disk(), node, lambda: (incarnation, epoch)), SumKey(0, None), part, ())
+        checks.added(SymbolStore(checks, Disk(), node, lambda: (incarnation, epoch)), SumKey(0, None), term, ())
 
     record.place(Placement(3, ("server-1",), {}))
     adds("server-0", 0, 2)

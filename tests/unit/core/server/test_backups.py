@@ -1,4 +1,4 @@
-"""A server's side of copies: what is replicated before it is ready, who enters which placement with what."""
+"""Copies of blocks in the server core: replication by a primary, backups, changes of placement, joining copies."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from paceline.types import INIT_STEP, Commit, NodeId, Placement
 # ---------------------------------------------------------------- a primary
 
 
-def test_without_copies_nothing_is_said_but_ready() -> None:
+def test_a_primary_without_copies_is_ready_at_once() -> None:
     server = Server("s0", Placement(1, ("s0",) * ALL, {"s0": "here"}))
     assert [type(s.message) for s in server.push(INIT_STEP, 1)] == [Ready, PushAck]
 
 
-def test_a_backup_is_sent_its_own_blocks_only() -> None:
+def test_a_backup_gets_only_the_blocks_that_it_copies() -> None:
     server = Server("s0", placement(1, ("s0", "s1"), ("s0", "s2")))
     out = [s for s in server.push(INIT_STEP, 1) if isinstance(s.message, Replicate)]
     assert [(s.to, [f.block for f in s.message.blocks]) for s in out if isinstance(s.message, Replicate)] == [
@@ -44,7 +44,7 @@ def test_a_backup_is_sent_its_own_blocks_only() -> None:
     ]
 
 
-def test_a_sum_is_repeated_until_it_is_answered_and_then_no_more() -> None:
+def test_a_sum_is_repeated_until_it_is_answered() -> None:
     server = Server("s0", placement(1, ("s0", "s1")))
     (asked,) = sent(server.push(INIT_STEP, 1), Replicate)
     again = [m for tenth in range(20) for m in sent(server.core.tick(tenth / 10), Replicate)]
@@ -54,7 +54,7 @@ def test_a_sum_is_repeated_until_it_is_answered_and_then_no_more() -> None:
     assert sent(server.core.tick(4.0), Replicate) == []
 
 
-def test_a_copy_that_does_not_answer_is_reported_until_it_does() -> None:
+def test_a_silent_backup_is_reported_until_it_answers() -> None:
     server = Server("s0", placement(1, ("s0", "s1", "s2")))
     first, second = sent(server.push(INIT_STEP, 1), Replicate)
     server.say("s2", Replicated(second.req, 0, 1))
@@ -67,7 +67,7 @@ def test_a_copy_that_does_not_answer_is_reported_until_it_does() -> None:
     assert [r.peer for r in sent(server.say("s1", Replicated(first.req, 0, 1)), Reachable)] == ["s1"]
 
 
-def test_how_long_a_copy_has_not_answered_is_not_forgotten_by_a_placement_in_which_it_is_sent_to_again() -> None:
+def test_the_silence_of_a_backup_counts_on_in_the_next_placement() -> None:
     server = Server("s0", placement(1, ("s0", "s1", "s2")))
     first, second = sent(server.push(INIT_STEP, 1), Replicate)
     server.say("s2", Replicated(second.req, 0, 1))
@@ -81,12 +81,12 @@ def test_how_long_a_copy_has_not_answered_is_not_forgotten_by_a_placement_in_whi
 
     assert reports(2.9) == []
     server.tell(server.assign(placement(2, ("s0", "s1", "s2"))))
-    assert reports(5.0) == [], "nothing was asked, so nobody owes an answer"
+    assert reports(5.0) == [], "nothing was sent, so no answer is missing"
     server.tell(server.assign(placement(3, ("s0", "s1", "s2"))))
     first, second = sent(server.push(INIT_STEP, 2, epoch=3), Replicate)
     at, peer = reports(8.0)[0]
     assert peer == "s1"
-    assert 5.25 <= at <= 5.8, "it is asked once more, but not for as long again"
+    assert 5.25 <= at <= 5.8, "the earlier silence counts"
     server.say("s1", Replicated(first.req, 0, 3))
     server.tell(server.assign(placement(4, ("s0", "s1"))))
     server.push(INIT_STEP, 3, epoch=4)
@@ -94,7 +94,7 @@ def test_how_long_a_copy_has_not_answered_is_not_forgotten_by_a_placement_in_whi
     assert reports(11.6) != []
 
 
-def test_however_long_a_copy_was_silent_it_has_a_moment_to_answer_in_a_new_placement() -> None:
+def test_a_silent_backup_gets_a_grace_period_in_a_new_placement() -> None:
     server = Server("s0", placement(1, ("s0", "s1")))
     server.push(INIT_STEP, 1)
     for half in range(1, 11):
@@ -107,7 +107,7 @@ def test_however_long_a_copy_was_silent_it_has_a_moment_to_answer_in_a_new_place
     assert [r.peer for r in sent(server.core.tick(6.0), Unreachable)] == ["s1"]
 
 
-def test_a_copy_that_answers_late_has_answered() -> None:
+def test_a_late_answer_ends_the_silence() -> None:
     server = Server("s0", placement(1, ("s0", "s1")))
     (late,) = sent(server.push(INIT_STEP, 1), Replicate)
     for half in range(1, 6):
@@ -121,7 +121,7 @@ def test_a_copy_that_answers_late_has_answered() -> None:
         assert sent(server.core.tick(server.now), Unreachable) == []
 
 
-def test_a_copy_that_left_the_sets_is_waited_for_anew_when_it_is_to_have_one_again() -> None:
+def test_the_silence_of_a_backup_starts_anew_after_it_left_the_set() -> None:
     server = Server("s0", placement(1, ("s0", "s1")))
     server.push(INIT_STEP, 1)
     for half in range(1, 8):
@@ -135,7 +135,7 @@ def test_a_copy_that_left_the_sets_is_waited_for_anew_when_it_is_to_have_one_aga
         assert sent(server.core.tick(server.now), Unreachable) == []
 
 
-def test_time_in_which_the_primary_was_stopped_is_nobody_elses_silence() -> None:
+def test_the_time_in_which_the_primary_was_stopped_is_no_silence() -> None:
     server = Server("s0", placement(1, ("s0", "s1")))
     server.core.tick(0.0)
     server.push(INIT_STEP, 1)
@@ -146,7 +146,7 @@ def test_time_in_which_the_primary_was_stopped_is_nobody_elses_silence() -> None
 # ---------------------------------------------------------------- a backup
 
 
-def test_a_backup_applies_what_its_primary_summed_with_the_fences_that_it_used() -> None:
+def test_a_backup_applies_the_sum_and_the_fences_of_its_primary() -> None:
     server = Server("s1", placement(1, ("s0", "s1"))).begin()
     follower, before = server.core.backups.synced["s0"], dict(server.core.backups.synced["s0"].group.chains)
     (reply,) = sent(server.replicate("s0", 0, 7), Replicated)
@@ -161,10 +161,10 @@ def test_a_backup_applies_what_its_primary_summed_with_the_fences_that_it_used()
     other.replicate("s0", 0, 8)
     other.tell(Committed(1, other.core.assignment.epoch, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0)))
     assert follower.group.chains != before
-    assert follower.group.chains != other.core.backups.synced["s0"].group.chains, "the chain tells who was summed"
+    assert follower.group.chains != other.core.backups.synced["s0"].group.chains, "the chain names the attempts"
 
 
-def test_a_backup_tells_its_chains_when_a_version_goes_to_a_checkpoint() -> None:
+def test_a_backup_reports_its_hash_chains_when_a_version_is_saved() -> None:
     server = Server("s1", placement(1, ("s0", "s1"))).begin()
     server.replicate("s0", 0, 7)
     row = Commit(0, 1, 0, (fence(7),), HYPER, 1.0, False, 0, 0)
@@ -174,7 +174,7 @@ def test_a_backup_tells_its_chains_when_a_version_goes_to_a_checkpoint() -> None
     assert len(told.chains) == ALL
 
 
-def test_a_sum_is_taken_once_and_answered_again() -> None:
+def test_a_repeated_sum_is_stored_once_and_answered_each_time() -> None:
     server = Server("s1", placement(1, ("s0", "s1"))).begin()
     for _ in range(3):
         assert len(sent(server.replicate("s0", 0, 7), Replicated)) == 1
@@ -182,11 +182,11 @@ def test_a_sum_is_taken_once_and_answered_again() -> None:
     assert isinstance(store, Recorder)
     assert len(store.installed) == 2
     server.commit(1, 7)
-    assert len(sent(server.replicate("s0", 0, 7), Replicated)) == 1, "a repetition that comes late"
+    assert len(sent(server.replicate("s0", 0, 7), Replicated)) == 1, "a late repetition"
     assert len(store.installed) == 2
 
 
-def test_a_sum_of_a_placement_that_has_not_begun_here_waits_and_one_of_an_older_is_refused() -> None:
+def test_a_sum_of_a_newer_placement_waits_and_one_of_an_older_is_refused() -> None:
     server = Server("s1", placement(1, ("s0", "s1"))).begin()
     assert server.replicate("s0", 0, 7, epoch=2) == []
     out = server.tell(server.assign(placement(2, ("s0", "s1")), at=0))
@@ -195,7 +195,7 @@ def test_a_sum_of_a_placement_that_has_not_begun_here_waits_and_one_of_an_older_
     assert refused.rule == "epoch"
 
 
-def test_nobody_but_the_primary_replicates() -> None:
+def test_a_sum_that_is_not_from_the_primary_is_ignored() -> None:
     server = Server("s1", placement(1, ("s0", "s1"))).begin()
     assert server.replicate("s2", 0, 7) == []
     assert server.core.backups.synced["s0"].sums == {}
@@ -204,17 +204,17 @@ def test_nobody_but_the_primary_replicates() -> None:
 # ---------------------------------------------------------------- another placement
 
 
-def test_a_promoted_server_goes_on_with_what_it_has() -> None:
+def test_a_promoted_backup_answers_from_its_copies() -> None:
     server = Server("s1", placement(1, ("s0", "s1"), ("s1", "s0"))).begin()
     chains = dict(server.core.backups.synced["s0"].group.chains) | dict(server.core.own.chains)
-    assert server.say("worker-0", Pull(1, 0, 2, 0, blocks=(0, 1))) == [], "parked: its reader is further"
+    assert server.say("worker-0", Pull(1, 0, 2, 0, blocks=(0, 1))) == [], "parked: the reader is in a newer placement"
     out = server.tell(server.assign(placement(2, ("s1",)), at=0))
     assert [r.version for r in sent(out, PullReply, "worker-0")] == [0]
     assert dict(server.core.own.chains) == chains
     assert server.core.backups.synced == {}
 
 
-def test_a_server_that_is_out_of_all_sets_holds_nothing() -> None:
+def test_a_server_outside_of_all_sets_drops_its_blocks() -> None:
     server = Server("s1", placement(1, ("s0", "s1"))).begin()
     server.tell(server.assign(placement(2, ("s0",)), at=7))
     assert not server.core.backups
@@ -225,13 +225,13 @@ def test_a_server_that_is_out_of_all_sets_holds_nothing() -> None:
 # ---------------------------------------------------------------- a copy is made
 
 
-def test_a_copy_is_complete_when_it_has_caught_up() -> None:
+def test_a_copy_is_reported_when_it_has_caught_up() -> None:
     primary, joiner, out = joined()
     (part,) = [s for s in out if isinstance(s.message, CopyPart)]
     (asked,) = sent(primary.push(0, 5, epoch=2), Replicate)
     assert asked.joining
     (reply,) = sent(joiner.say("s0", asked, ()), Replicated)
-    assert len(sent(primary.say("s1", reply), Ready)) == 1, "it has the sum, if not the version that it is added to"
+    assert len(sent(primary.say("s1", reply), Ready)) == 1, "it has the sum, but not yet the version before it"
     assert sent(joiner.commit(1, 5), Copied) == []
     assert sent(joiner.core.tick(1.0), Copied) == []
     caught_up = joiner.say("s0", part.message, part.payload)
@@ -247,7 +247,7 @@ def test_a_copy_is_complete_when_it_has_caught_up() -> None:
     assert joiner.core.own.chains == primary.core.own.chains
 
 
-def test_a_copy_is_said_to_be_complete_at_once() -> None:
+def test_a_complete_copy_is_reported_at_once() -> None:
     _, joiner, out = joined()
     (part,) = [s for s in out if isinstance(s.message, CopyPart)]
     assert [c.source for c in sent(joiner.say("s0", part.message, part.payload), Copied)] == ["s0"]
@@ -255,7 +255,7 @@ def test_a_copy_is_said_to_be_complete_at_once() -> None:
     assert len(sent(joiner.core.tick(1.0), Copied)) == 1
 
 
-def test_while_a_copy_is_on_its_way_only_a_few_commits_are_ahead_of_it() -> None:
+def test_a_primary_waits_for_a_copy_that_is_four_commits_behind() -> None:
     primary, joiner, out = joined()
     (part,) = [s for s in out if isinstance(s.message, CopyPart)]
     answered = 0
@@ -273,19 +273,19 @@ def test_while_a_copy_is_on_its_way_only_a_few_commits_are_ahead_of_it() -> None
     assert [r.req for r in sent(joiner.say("s0", part.message, part.payload), Replicated)] == [asked.req]
 
 
-def test_a_copy_is_not_complete_while_the_sum_of_a_commit_is_missing() -> None:
-    """A primary waits for those who join; should one not have, its copy is not what the others have."""
+def test_a_copy_has_not_caught_up_while_the_sum_of_a_commit_is_missing() -> None:
+    """A primary waits for joining servers; a copy without that sum would differ from the others."""
     primary, joiner, out = joined()
     (part,) = [s for s in out if isinstance(s.message, CopyPart)]
     (asked,) = sent(primary.push(0, 5, epoch=2), Replicate)
     joiner.commit(1, 5)
     assert sent(joiner.say("s0", part.message, part.payload), Copied) == []
     assert sent(joiner.core.tick(1.0), Copied) == []
-    assert joiner.core.backups.chains == {}, "nor is it compared with others"
+    assert joiner.core.backups.chains == {}, "its chains are not compared with others"
     assert len(sent(joiner.say("s0", asked, ()), Copied)) == 1
 
 
-def test_a_copy_is_not_complete_before_its_last_part_whatever_the_order() -> None:
+def test_the_parts_of_a_copy_may_come_in_any_order() -> None:
     _, joiner, _ = joined()
     first, last = (CopyPart(n, 0, 2, 0, n, 2, (), ((n, b"chain"),)) for n in range(2))
     for part in (last, last):
@@ -295,7 +295,7 @@ def test_a_copy_is_not_complete_before_its_last_part_whatever_the_order() -> Non
     assert len(sent(joiner.say("s0", first), Copied)) == 1
 
 
-def test_sums_that_a_copy_waits_for_are_not_dropped_when_the_job_ends_before_it_is_there() -> None:
+def test_a_joining_copy_keeps_the_sums_of_queued_commits_when_the_job_ends() -> None:
     primary, joiner, out = joined()
     (part,) = [s for s in out if isinstance(s.message, CopyPart)]
     for step in range(3):
@@ -310,13 +310,13 @@ def test_sums_that_a_copy_waits_for_are_not_dropped_when_the_job_ends_before_it_
         server.tell(stopped)
     store = joiner.core.backups.joining["s0"].group.store
     assert isinstance(store, Recorder)
-    assert store.dropped == [SumKey(2, None)], "nobody will commit it"
+    assert store.dropped == [SumKey(2, None)], "it will never be committed"
     assert len(sent(joiner.say("s0", part.message, part.payload), Copied)) == 1
     assert [commit.version for _, commit in store.applied] == [1, 2]
     assert joiner.core.backups.joining["s0"].group.chains == primary.core.own.chains
 
 
-def test_a_copy_that_is_not_complete_is_begun_again_by_the_next_placement() -> None:
+def test_the_next_placement_restarts_an_incomplete_copy() -> None:
     primary, joiner, _ = joined()
     again = placement(3, ("s0",), joining=(("s1", (0,)),))
     joiner.tell(joiner.assign(again, at=0))
@@ -326,7 +326,7 @@ def test_a_copy_that_is_not_complete_is_begun_again_by_the_next_placement() -> N
     assert joiner.core.backups.joining["s0"].caught_up is False
 
 
-def test_a_version_that_must_stay_readable_is_kept_of_blocks_that_came_from_elsewhere_too() -> None:
+def test_a_kept_version_stays_readable_for_blocks_that_came_from_a_backup() -> None:
     server = Server("s1", placement(1, ("s0", "s1"), ("s1", "s0")))
     (asked,) = sent(server.push(INIT_STEP, 1), Replicate)
     server.say("s0", Replicated(asked.req, 0, 1))
@@ -341,7 +341,7 @@ def test_a_version_that_must_stay_readable_is_kept_of_blocks_that_came_from_else
     assert own.blocks == [1, 0]
 
 
-def test_a_version_from_before_a_copy_was_begun_is_not_readable_of_it() -> None:
+def test_a_version_older_than_a_copy_is_released() -> None:
     """Nobody needs it any more, but this server may not have heard that when it is promoted."""
     server = Server("s1", placement(1, ("s0", "s1"), ("s0",)))
     server.replicate("s0", INIT_STEP, 1)
@@ -361,14 +361,14 @@ def test_a_version_from_before_a_copy_was_begun_is_not_readable_of_it() -> None:
     assert [r.version for r in sent(server.say("worker-0", Pull(2, 0, 3, 1, blocks=(0, 1))), PullReply)] == [1]
 
 
-def test_a_pull_of_blocks_that_are_not_held_is_refused() -> None:
+def test_a_pull_of_another_servers_blocks_is_refused() -> None:
     server = Server("s0", placement(1, ("s0", "s1"), ("s1", "s0"))).begin()
     for blocks in ((0, 1), (7,)):
         (refused,) = sent(server.say("worker-0", Pull(1, 0, 1, 0, blocks=blocks)), Refused)
         assert refused.rule == "block"
 
 
-def test_a_server_that_cannot_load_a_checkpoint_sends_nothing_of_what_it_forgot() -> None:
+def test_a_server_that_cannot_load_a_checkpoint_sends_no_copies() -> None:
     server = Server("s0", placement(1, ("s0", "s1"))).begin()
     (asked,) = sent(server.push(0, 5), Replicate)
     server.stores[0].damaged = "f"
@@ -380,7 +380,7 @@ def test_a_server_that_cannot_load_a_checkpoint_sends_nothing_of_what_it_forgot(
     assert sent(server.say("s1", Replicated(asked.req, 0, 1)), Ready) == []
 
 
-def test_what_a_primary_says_again_before_its_placement_has_begun_here_is_held_once() -> None:
+def test_repeated_requests_of_a_newer_placement_are_kept_once() -> None:
     server = Server("s1", placement(1, ("s0", "s1"))).begin()
     for _ in range(1000):
         server.replicate("s0", 0, 7, epoch=2)

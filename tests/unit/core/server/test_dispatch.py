@@ -32,7 +32,7 @@ def refusal(out: list[Send]) -> str:
     return sent(out, Refused)[0].rule
 
 
-def test_what_is_wrong_with_a_push_is_named_and_counted() -> None:
+def test_a_wrong_push_is_refused_by_name_and_counted() -> None:
     server = ServerKit()
     assert refusal(server.push(0, 0, 5, epoch=0)) == "epoch"
     assert refusal(server.push(0, 2, 5)) == "slot"
@@ -47,7 +47,7 @@ def test_what_is_wrong_with_a_push_is_named_and_counted() -> None:
     assert server.store.added[1:] == []
 
 
-def test_before_there_are_blocks_pushes_wait_and_reads_are_parked() -> None:
+def test_before_the_first_placement_pushes_are_refused_and_pulls_are_parked() -> None:
     kit = ServerKit()
     kit.store = Recorder()
     kit.core = ServerCore("server-0", lambda: kit.store)
@@ -60,7 +60,7 @@ def test_before_there_are_blocks_pushes_wait_and_reads_are_parked() -> None:
     assert [r.version for r in sent(kit.commit(0, INIT_STEP, 5), PullReply)] == [0]
 
 
-def test_an_assignment_is_taken_once() -> None:
+def test_a_repeated_assignment_changes_nothing() -> None:
     server = ServerKit()
     placement = Placement(1, ("elsewhere",) * len(BLOCKS), {"elsewhere": "there"})
     assert server.tell(Assign(1, 0, placement, model(), BLOCKS, True)) == []
@@ -75,7 +75,7 @@ def test_a_server_opens_only_its_own_blocks() -> None:
     assert store.blocks == [1]
 
 
-def test_the_plan_says_how_many_slots_a_step_has() -> None:
+def test_the_plan_gives_the_number_of_slots_of_a_step() -> None:
     server = ServerKit(segment(data_len=6, end_step=2))
     server.push(0, 0, 5)
     assert len(sent(server.push(0, 1, 6), Ready)) == 1
@@ -112,7 +112,7 @@ def test_ready_tells_how_old_the_oldest_state_was() -> None:
     assert (ready.staleness, ready.lag) == (2, 1)
 
 
-def test_what_was_not_answered_is_said_again_with_the_beat() -> None:
+def test_unanswered_reports_are_repeated_with_the_beat() -> None:
     server = ServerKit(whole=True)
     server.push(0, 0, 5)
     out = server.core.tick(10.0)
@@ -127,7 +127,7 @@ def test_what_was_not_answered_is_said_again_with_the_beat() -> None:
     assert [type(s.message) for s in server.core.tick(13.0)] == [Beat]
 
 
-def test_a_choice_is_made_once_and_only_for_what_is_here() -> None:
+def test_a_choice_counts_once_and_only_for_an_attempt_that_is_here() -> None:
     server = ServerKit(whole=True)
     assert server.tell(Choose(1, 0, 1, 0, 0, fence(5))) == []
     server.push(0, 0, 5)
@@ -139,7 +139,7 @@ def test_a_choice_is_made_once_and_only_for_what_is_here() -> None:
     assert server.slots_added(0) == ["6"]
 
 
-def test_a_gap_in_the_log_is_shown_once() -> None:
+def test_a_gap_in_the_log_is_reported_once() -> None:
     server = ServerKit()
     server.push(0, 0, 5)
     server.push(0, 1, 6)
@@ -165,7 +165,7 @@ def test_pinned_versions_stay_readable_until_they_are_unpinned() -> None:
     assert (server.store.kept, server.store.released) == ([1], [1])
 
 
-def test_a_commit_can_keep_the_version_before_it() -> None:
+def test_a_commit_can_keep_the_version_before_it_readable() -> None:
     server = ServerKit(segment(slots=1, data_len=20, end_step=10))
     server.push(0, 0, 5)
     server.commit(1, 0, 5, keep=True)
@@ -173,7 +173,7 @@ def test_a_commit_can_keep_the_version_before_it() -> None:
     assert server.store.kept == [0]
 
 
-def test_reads_with_a_window_wait_for_what_they_need() -> None:
+def test_pulls_with_a_window_wait_for_their_watermark_or_step() -> None:
     server = ServerKit(segment(slots=1, data_len=20, window=UNLIMITED, end_step=10))
     assert sent(server.say(Pull(1, 0, 1, -1, watermark=0)), PullReply)[0].version == 0
     assert server.say(Pull(2, 0, 1, -1, watermark=1), sender="a") == []
@@ -186,7 +186,7 @@ def test_reads_with_a_window_wait_for_what_they_need() -> None:
     assert [(s.to, r.version, r.watermark) for s in out if isinstance(r := s.message, PullReply)] == [("a", 2, 1)]
 
 
-def test_a_reader_that_asks_again_or_for_something_else_is_answered_once() -> None:
+def test_a_newer_pull_of_the_same_blocks_replaces_the_older() -> None:
     server = ServerKit()
     for req in (1, 1, 2, 1):
         server.say(Pull(req, 0, 1, 1))
@@ -195,7 +195,7 @@ def test_a_reader_that_asks_again_or_for_something_else_is_answered_once() -> No
     assert [r.req for r in sent(server.commit(1, 0, 5, 6), PullReply)] == [2]
 
 
-def test_a_reader_may_wait_for_several_blocks_apart() -> None:
+def test_a_reader_may_have_one_parked_pull_for_each_set_of_blocks() -> None:
     server = ServerKit()
     for block in (0, 1):
         server.say(Pull(block, 0, 1, 1, blocks=(block,)))
@@ -204,7 +204,7 @@ def test_a_reader_may_wait_for_several_blocks_apart() -> None:
     assert [r.req for r in sent(server.commit(1, 0, 5, 6), PullReply)] == [0, 1]
 
 
-def test_a_reader_that_is_gone_is_forgotten() -> None:
+def test_the_parked_pulls_of_a_lost_peer_are_dropped() -> None:
     server = ServerKit()
     server.say(Pull(1, 0, 1, 1))
     server.core.forget("worker-0")
@@ -213,7 +213,7 @@ def test_a_reader_that_is_gone_is_forgotten() -> None:
     assert sent(server.commit(1, 0, 5, 6), PullReply) == []
 
 
-def test_parked_reads_are_found_by_what_they_wait_for() -> None:
+def test_parked_pulls_are_taken_out_by_their_condition() -> None:
     parked = ParkedPulls()
     parked.park("a", Pull(1, 0, 1, 3), version=3)
     parked.park("b", Pull(1, 0, 1, -1), watermark=2)
@@ -226,7 +226,7 @@ def test_parked_reads_are_found_by_what_they_wait_for() -> None:
     assert len(parked) == 0
 
 
-def test_progress_is_told_only_when_slots_must_wait_for_it() -> None:
+def test_progress_is_reported_only_if_a_step_has_more_slots_than_hold() -> None:
     quiet = ServerKit(segment(slots=4, data_len=40), hold=4)
     assert sent(quiet.push(0, 0, 5), Summed) == []
     server = ServerKit(segment(slots=4, data_len=40), hold=2)
@@ -239,7 +239,7 @@ def test_progress_is_told_only_when_slots_must_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize("window", [0, 3])
-def test_when_a_job_was_stopped_nothing_is_held_beyond_its_last_version(window: int) -> None:
+def test_sums_beyond_the_last_version_of_a_stopped_job_are_dropped(window: int) -> None:
     slots = 2 if window == 0 else 1
     server = ServerKit(segment(slots=slots, data_len=40, window=window, end_step=10))
     server.push(0, 0, 5)
@@ -256,7 +256,7 @@ def test_when_a_job_was_stopped_nothing_is_held_beyond_its_last_version(window: 
     assert server.core.step_sums.steps == {}
 
 
-def test_a_commit_that_is_still_on_its_way_keeps_what_it_needs() -> None:
+def test_sums_stay_until_the_last_commit_of_a_stopped_job_has_arrived() -> None:
     first = segment(slots=1, data_len=20, window=3, end_step=10)
     server = ServerKit(first)
     server.push(2, 0, 7, base=0)
@@ -266,7 +266,7 @@ def test_a_commit_that_is_still_on_its_way_keeps_what_it_needs() -> None:
     assert server.core.step_sums.steps == {}
 
 
-def test_the_end_of_the_job_is_remembered() -> None:
+def test_an_abort_is_remembered() -> None:
     server = ServerKit()
     server.tell(Abort(1, "failed", "why"))
     assert server.core.failed is not None
@@ -274,7 +274,7 @@ def test_the_end_of_the_job_is_remembered() -> None:
     assert server.tell(Ok(1)) == []
 
 
-def test_marks_of_versions_that_nobody_may_use_are_forgotten() -> None:
+def test_watermarks_of_versions_outside_the_window_are_forgotten() -> None:
     server = ServerKit(segment(slots=1, data_len=200, window=2, end_step=100))
     for step in range(50):
         server.push(step, 0, 5 + step)
@@ -282,12 +282,12 @@ def test_marks_of_versions_that_nobody_may_use_are_forgotten() -> None:
     assert len(server.core.versions._marks) == 3
 
 
-def test_provisional_blocks_are_told_beforehand_where_attempts_are_interchangeable() -> None:
+def test_unsealed_blocks_are_offered_to_the_store_if_attempts_are_interchangeable() -> None:
     kit = ServerKit()
     kit.push(0, 1, 6, revs={0: 0}, seal=False, weight=0.5)
     assert kit.store.anticipated == [(SumKey(0, None), 1, fence(6), 0.5, {0: (0, "6:0:0")})]
     kit.push(0, 1, 6, revs={0: 0}, seal=False)
-    assert len(kit.store.anticipated) == 1, "a repetition says nothing new"
+    assert len(kit.store.anticipated) == 1, "a repetition is not offered again"
     kit.push(0, 1, 6, revs={1: 3}, seal=False)
     assert kit.store.anticipated[-1][-1] == {1: (3, "6:1:3")}
     kit.push(0, 0, 5)
@@ -295,10 +295,10 @@ def test_provisional_blocks_are_told_beforehand_where_attempts_are_interchangeab
     assert kit.store.names[-2:] == [(0, fence(5), {0: 0, 1: 0}), (1, fence(6), {0: 1, 1: 4})]
     apart = ServerKit(whole=True)
     apart.push(0, 1, 6, revs={0: 0}, seal=False)
-    assert apart.store.anticipated == [], "there it is not known which attempt will count"
+    assert apart.store.anticipated == [], "the attempt that will count is not known"
 
 
-def test_a_large_answer_comes_in_parts_in_model_order() -> None:
+def test_a_large_reply_comes_in_parts_in_model_order() -> None:
     kit = ServerKit()
     (whole,) = kit.say(Pull(90, 0, 1, 0))
     assert isinstance(whole.message, PullReply)

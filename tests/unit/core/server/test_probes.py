@@ -1,4 +1,4 @@
-"""Servers that try to reach others again."""
+"""Probes: a server tries to reach another one for the coordinator."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from paceline.core.server.probes import Probes
 from paceline.messages import Echo, Probe, Reachable
 
 
-def test_the_first_answer_is_told_once() -> None:
+def test_the_first_answer_is_reported_once() -> None:
     probes = Probes()
-    assert probes.answered("s1") == [], "nobody wants to know"
+    assert probes.answered("s1") == [], "no probe is open"
     assert probes.begin(Probe(1, "s1", "tcp://there"), 0.0) == [Send("s1", Echo())]
     assert probes.peers == {"s1": "tcp://there"}
     assert probes.greet("s1") == [Send("s1", Echo())]
@@ -19,7 +19,7 @@ def test_the_first_answer_is_told_once() -> None:
     assert probes.peers == {}
 
 
-def test_what_is_not_asked_for_again_is_given_up() -> None:
+def test_a_probe_that_is_not_renewed_is_dropped() -> None:
     probes = Probes()
     probes.begin(Probe(1, "s1", "one"), 0.0)
     probes.begin(Probe(1, "s2", "two"), 2.0)

@@ -1,4 +1,4 @@
-"""What a server holds: gradients no longer than it needs them, and no more memory after many steps than after a few."""
+"""Memory of a dense store: gradients are released as soon as possible, and the use of memory does not grow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NBYTES = sum(b.nbytes for b in BLOCKS)
 
 
 class Sender:
-    """Lends gradients, and knows which are still held."""
+    """Lends gradients, and knows which of them the store still holds."""
 
     def __init__(self) -> None:
         self.lent: dict[str, list[weakref.ref[ctypes.Array[ctypes.c_char]]]] = {}
@@ -48,7 +48,7 @@ class Sender:
 
 @pytest.fixture(autouse=True)
 def no_garbage_collector() -> Iterator[None]:
-    """What only the collector frees is held for as long as it likes."""
+    """Without the collector, only reference counts free memory."""
     gc.collect()
     gc.disable()
     yield
@@ -72,7 +72,7 @@ def apply(store: DenseStore, hyper: Hyper, step: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
-def test_gradients_are_held_until_they_are_summed_and_never_after_the_update(name: str) -> None:
+def test_gradients_are_released_at_the_latest_with_the_update(name: str) -> None:
     store, sender, hyper = opened(name)
     for step in range(4):
         for slot in range(4):
@@ -86,8 +86,8 @@ def test_gradients_are_held_until_they_are_summed_and_never_after_the_update(nam
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
-def test_an_only_gradient_is_used_where_it_lies_and_let_go(name: str) -> None:
-    """One slot and one block: nothing is copied on the way to the optimizer."""
+def test_a_single_gradient_is_used_without_a_copy_and_released(name: str) -> None:
+    """One slot and one block: the optimizer reads the sender's memory."""
     specs = TENSORS[:1]
     blocks = cut(specs)
     hyper = hyper_of(optimizer_class(name)([torch.nn.Parameter(torch.zeros(1))], lr=0.1))  # type: ignore[call-arg]
@@ -100,14 +100,14 @@ def test_an_only_gradient_is_used_where_it_lies_and_let_go(name: str) -> None:
         assert sender.held() == set()
 
 
-def test_sums_are_made_in_the_same_memory_step_after_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    places: list[set[int]] = [set()]
+def test_sums_of_each_step_use_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses: list[set[int]] = [set()]
 
     class Watched(SumMemory):
         def take(self) -> torch.Tensor:
-            room = super().take()
-            places[-1].add(room.data_ptr())
-            return room
+            memory = super().take()
+            addresses[-1].add(memory.data_ptr())
+            return memory
 
     monkeypatch.setattr("paceline.server.dense_sums.SumMemory", Watched)
     store, sender, hyper = opened("SGD")
@@ -115,12 +115,12 @@ def test_sums_are_made_in_the_same_memory_step_after_step(monkeypatch: pytest.Mo
         for slot in range(4):
             store.sums.add(SumKey(step, None), SealedAttempt(1.0, frozenset(), sender.frames("g"), slot=slot))
         apply(store, hyper, step)
-        places.append(set())
-    assert len(places[0]) == len(BLOCKS)
-    assert places[1] == places[2] == places[3] == places[0]
+        addresses.append(set())
+    assert len(addresses[0]) == len(BLOCKS)
+    assert addresses[1] == addresses[2] == addresses[3] == addresses[0]
 
 
-def test_with_clipping_every_gradient_but_an_only_one_is_summed_at_once() -> None:
+def test_with_clipping_gradients_are_summed_at_once_after_the_first() -> None:
     store, sender, hyper = opened("SGD", clip_norm=1.0)
     for step in range(2):
         for slot in range(3):
@@ -133,7 +133,7 @@ def test_with_clipping_every_gradient_but_an_only_one_is_summed_at_once() -> Non
         assert sender.held() == set()
 
 
-def test_what_was_added_early_is_held_until_it_is_sealed_or_dropped() -> None:
+def test_early_gradients_are_released_when_they_are_sealed_or_dropped() -> None:
     store, sender, hyper = opened("SGD")
     for step in range(3):
         key = SumKey(step, None)
@@ -156,7 +156,7 @@ def test_what_was_added_early_is_held_until_it_is_sealed_or_dropped() -> None:
 
 
 class Reader:
-    """A delivery that is under way for as long as the test wants."""
+    """A delivery that the test ends."""
 
     done = False
 
@@ -190,7 +190,7 @@ def test_memory_does_not_grow() -> None:
             assert memory.stats.in_use == before
 
 
-def test_an_optimizer_that_writes_to_its_gradients_does_not_write_to_a_workers_memory() -> None:
+def test_an_optimizer_that_writes_to_gradients_does_not_write_to_a_workers_memory() -> None:
     hyper: Hyper = (
         {
             "lr": 0.1,

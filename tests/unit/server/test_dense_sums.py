@@ -1,4 +1,4 @@
-"""A store that is told of gradients beforehand ends with the bits of one that is not."""
+"""Early sums: a store that is offered unsealed gradients ends with the bits of one that is not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def open_both(dice: random.Random) -> list[DenseStore]:
 
 
 class Attempt:
-    """What one worker pushes for one slot, as it changes until it is sealed."""
+    """The pushes of one worker for one slot, which may change until the seal."""
 
     def __init__(self, dice: random.Random, slot: int, fence: Fence) -> None:
         self.slot, self.fence = slot, fence
@@ -53,7 +53,7 @@ class Attempt:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_bits_do_not_depend_on_what_was_anticipated(seed: int) -> None:
+def test_the_bits_do_not_depend_on_offered_gradients(seed: int) -> None:
     dice = random.Random(seed)
     spec = model("SGD", {"lr": 0.1, "momentum": 0.9})
     told, plain = open_both(dice)
@@ -73,7 +73,7 @@ def test_the_bits_do_not_depend_on_what_was_anticipated(seed: int) -> None:
             if dice.random() < 0.1:
                 told.checkpoints.save(step)
             elif dice.random() < 0.2 and told.checkpoints.frozen is not None:
-                told.checkpoints.frozen.done = True
+                told.checkpoints.frozen.release()
                 told.checkpoints.thaw()
             if dice.random() < 0.4:
                 sealed = winners[done]
@@ -93,7 +93,7 @@ def test_the_bits_do_not_depend_on_what_was_anticipated(seed: int) -> None:
         assert contents([(told, [])]) == contents([(plain, [])]), f"step {step}"
 
 
-def test_a_sum_that_was_only_anticipated_is_dropped_or_goes_with_the_step() -> None:
+def test_a_sum_of_unsealed_gradients_is_dropped_or_ends_with_its_step() -> None:
     dice = random.Random(0)
     spec = model()
     told, plain = open_both(dice)
@@ -113,7 +113,7 @@ def test_a_sum_that_was_only_anticipated_is_dropped_or_goes_with_the_step() -> N
     assert contents([(told, [])]) == contents([(plain, [])])
 
 
-def test_a_frame_is_only_read() -> None:
+def test_frames_of_senders_are_not_written() -> None:
     dice = random.Random(1)
     told, _ = open_both(dice)
     attempts = [Attempt(dice, n, Fence(1, n)) for n in range(3)]

@@ -1,4 +1,4 @@
-"""What a server loads: torch's optimizers bring a compiler with them, which takes longer than all else at its start."""
+"""Imports of a server: torch's optimizers import a compiler, which takes longer than the rest of the start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RMSPROP = (
 
 
 @pytest.mark.parametrize(("name", "hyper", "loaded"), [("SGD", SGD, False), ("RMSprop", RMSPROP, True)])
-def test_the_compiler_is_loaded_only_for_an_optimizer_that_brings_it(
+def test_the_compiler_is_imported_only_for_an_optimizer_that_needs_it(
     name: str, hyper: str, loaded: bool, tmp_path: Path
 ) -> None:
     code = CODE.replace("HYPER", hyper).replace("NAME", name)

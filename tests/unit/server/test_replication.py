@@ -1,4 +1,4 @@
-"""Servers that keep copies for each other: sums, promotion and whole copies over real ports, bit by bit."""
+"""Servers with copies of each other's blocks over real ports: sums, promotion and whole copies have equal bits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from tests.kit.fake_coordinator import TOKEN
 from tests.kit.server import BLOCKS, bits_of, commit, model
-from tests.unit.server.test_copies import Slot, content
+from tests.unit.server.test_dense_copies import Slot, content
 
 from paceline.checkpoint.storage import LocalStorage
 from paceline.core.message_parts import PART_NBYTES
@@ -50,7 +50,7 @@ PATIENCE_S = 20.0
 
 
 class Cluster:
-    """Some real servers; the test is the coordinator, and the only worker."""
+    """Some real servers; the test plays the coordinator and the only worker."""
 
     def __init__(
         self, make: Callable[[str], Port], count: int, folder: Path, *, part_nbytes: int = PART_NBYTES
@@ -112,7 +112,7 @@ class Cluster:
         backups: Sequence[Sequence[int]],
         joining: Sequence[tuple[int, tuple[int, ...]]] = (),
     ) -> None:
-        """A new epoch, for servers given by number."""
+        """Begin a new epoch; servers are given by number."""
         self.epoch += 1
         self.heard.clear()
         self.placement = Placement(
@@ -158,7 +158,7 @@ class Cluster:
         self.wait(lambda: all(self.services[n].core.versions.applied == self.version for n in alive))
 
     def copies(self, block: int) -> dict[NodeId, dict[str, bytes]]:
-        """What every server has of a block."""
+        """The bits of a block on every server."""
         found = {}
         for node, service in self.services.items():
             groups = [service.core.own, *service.core.backups.synced_groups]
@@ -169,7 +169,7 @@ class Cluster:
         return found
 
     def check(self) -> None:
-        """All copies of every block are where they should be, and the same."""
+        """All copies of every block exist, and are equal."""
         for block in range(len(BLOCKS)):
             found = self.copies(block)
             assert set(self.placement.copies(block)) <= found.keys()
@@ -202,7 +202,7 @@ MIXED = [n % 3 for n in range(len(BLOCKS))]
 NEXT = [[(n + 1) % 3] for n in MIXED]
 
 
-def test_copies_follow_their_primary_and_one_of_them_goes_on(cluster: Cluster) -> None:
+def test_backups_follow_their_primary_and_one_replaces_it(cluster: Cluster) -> None:
     cluster.place(MIXED, NEXT)
     for _ in range(4):
         cluster.step()
@@ -217,11 +217,11 @@ def test_copies_follow_their_primary_and_one_of_them_goes_on(cluster: Cluster) -
         cluster.check()
 
 
-def test_nothing_is_ready_before_every_copy_has_it(cluster: Cluster) -> None:
+def test_a_step_is_not_ready_before_every_backup_has_its_sum(cluster: Cluster) -> None:
     cluster.place(MIXED, NEXT)
     cluster.step()
     cluster.services[cluster.nodes[0]].core.replication.set_reach(0.6)
-    still = cluster.services.pop(cluster.nodes[1])  # it does not run, and nobody knows
+    still = cluster.services.pop(cluster.nodes[1])  # it does not run any more
     cluster.heard.clear()
     fence, frames = Fence(1, 2), {i: content(cluster.dice, i) for i, o in enumerate(MIXED) if o == 0}
     described = tuple(BlockFrame(i, BLOCKS[i].dtype, BLOCKS[i].numel) for i in frames)
@@ -236,7 +236,7 @@ def test_nothing_is_ready_before_every_copy_has_it(cluster: Cluster) -> None:
     cluster.until(Ready, [cluster.nodes[0]])
 
 
-def test_a_server_that_had_nothing_is_sent_a_copy_while_training_goes_on(cluster: Cluster) -> None:
+def test_a_new_server_gets_a_copy_while_training_goes_on(cluster: Cluster) -> None:
     everything = tuple(range(len(BLOCKS)))
     cluster.place([0] * len(BLOCKS), [[1]] * len(BLOCKS))
     for _ in range(3):
@@ -246,7 +246,7 @@ def test_a_server_that_had_nothing_is_sent_a_copy_while_training_goes_on(cluster
     cluster.until(Copied, [cluster.nodes[2]])
     cluster.front.send(cluster.nodes[2], CopyOver(1, 0, cluster.epoch, cluster.nodes[0]))
     cluster.step()
-    cluster.place([2] * len(BLOCKS), [[0]] * len(BLOCKS))  # it takes over, and another server is not needed
+    cluster.place([2] * len(BLOCKS), [[0]] * len(BLOCKS))  # it becomes the primary, and server 1 loses its copies
     for _ in range(3):
         cluster.step()
         cluster.check()
@@ -255,7 +255,7 @@ def test_a_server_that_had_nothing_is_sent_a_copy_while_training_goes_on(cluster
 
 @pytest.mark.parametrize("lane", LANES)
 def test_no_message_is_larger_than_a_lane_carries(lane: str, tmp_path: Path) -> None:
-    """Sums and copies of a model that is far larger than one message: here, as large as one block."""
+    """A message is at most as large as one block here, and sums and copies are far larger."""
     limits = LinkLimits(wire=WireLimits(max_frames=1, max_message_nbytes=max(b.nbytes for b in BLOCKS)))
     cluster = Cluster(ports(lane, limits), 3, tmp_path, part_nbytes=1)
     try:

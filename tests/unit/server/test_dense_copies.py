@@ -1,4 +1,4 @@
-"""Copies of blocks on other servers: bit by bit what their primary has, whenever and however they came to be."""
+"""Copies of blocks on other servers have the bits of their primary, however and whenever they were made."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Primary:
 
 
 def same(copy: DenseStore, blocks: Sequence[int], primary: DenseStore) -> bool:
-    """Whether a copy of these blocks has the bits of the primary, and nothing else."""
+    """Whether a copy has exactly these blocks, with the bits of the primary."""
     wanted = {f"{i}" for i in blocks}
     theirs = {name: b for name, b in contents([(primary, [])]).items() if name.split("/")[0] in wanted}
     return contents([(copy, [])]) == theirs
@@ -127,10 +127,10 @@ def some(dice: random.Random) -> list[int]:
 @pytest.mark.parametrize("clip_norm", [None, 1.0], ids=["free", "clipped"])
 @pytest.mark.parametrize(("name", "numbers"), EXACT, ids=lambda v: v if isinstance(v, str) else ",".join(v))
 @pytest.mark.parametrize("seed", range(4))
-def test_a_backup_and_a_joiner_stay_where_their_primary_is(
+def test_a_backup_and_a_joining_copy_have_the_bits_of_their_primary(
     name: str, numbers: dict[str, Any], clip_norm: float | None, seed: int
 ) -> None:
-    """The backup is there from the beginning, and may be some steps late; the joiner is given a copy later."""
+    """The backup exists from the beginning, and may be some steps late; the joining server gets a copy later."""
     dice = random.Random(f"{name} {sorted(numbers)} {clip_norm} {seed}")
     spec = msgspec.structs.replace(model(name, numbers), clip_norm=clip_norm)
     primary, backup, joiner = Primary(dice, spec), DenseStore(), DenseStore()
@@ -191,7 +191,7 @@ def frames_of(store: DenseStore, version: int, blocks: Sequence[int] | None = No
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
-def test_what_is_lent_does_not_change_and_its_memory_is_used_again(name: str) -> None:
+def test_lent_memory_does_not_change_and_is_reused(name: str) -> None:
     """Sums that a backup has not applied yet, and a copy on its way, keep their bits while the primary goes on."""
     dice = random.Random(name)
     primary = Primary(dice, model(name, {"lr": 0.1}))
@@ -221,7 +221,7 @@ def test_what_is_lent_does_not_change_and_its_memory_is_used_again(name: str) ->
     assert max(in_use[25:]) <= 7 * total, "two versions, three sums that are read, and two to take turns"
 
 
-def test_a_backup_lets_go_of_a_sum_with_the_update() -> None:
+def test_a_backup_releases_a_sum_with_the_update() -> None:
     dice = random.Random(1)
     primary = Primary(dice, model())
     backup = DenseStore()
@@ -229,23 +229,23 @@ def test_a_backup_lets_go_of_a_sum_with_the_update() -> None:
     for _ in range(4):
         key = primary.sum()
         meta, frames, parts = primary.store.sums.export(key, EVERYTHING)
-        rooms = [part.buffer for part in parts if isinstance(part.buffer, SharedSum)]
+        sums = [part.buffer for part in parts if isinstance(part.buffer, SharedSum)]
         views = lent(parts)
         backup.sums.install(key, meta, frames, views)
         del views, parts
-        assert rooms
-        assert not any(room.idle for room in rooms), "it is used where it lies"
+        assert sums
+        assert not any(one.idle for one in sums), "the backup reads it in place"
         primary.apply(key, [primary.store, backup])
-        assert all(room.idle for room in rooms)
+        assert all(one.idle for one in sums)
     key = primary.sum()
     meta, frames, parts = primary.store.sums.export(key, EVERYTHING)
-    rooms = [part.buffer for part in parts if isinstance(part.buffer, SharedSum)]
+    sums = [part.buffer for part in parts if isinstance(part.buffer, SharedSum)]
     backup.sums.install(key, meta, frames, lent(parts))
     backup.sums.drop(key)
-    assert all(room.idle for room in rooms)
+    assert all(one.idle for one in sums)
 
 
-def test_a_sum_can_be_sent_to_several_and_again() -> None:
+def test_a_sum_can_be_sent_to_several_servers_and_repeated() -> None:
     dice = random.Random(2)
     primary = Primary(dice, model("Adam", {"lr": 0.1}))
     copies = [DenseStore() for _ in range(3)]
@@ -263,8 +263,8 @@ def test_a_sum_can_be_sent_to_several_and_again() -> None:
 
 @pytest.mark.parametrize(("name", "numbers"), EXACT, ids=lambda v: v if isinstance(v, str) else ",".join(v))
 @pytest.mark.parametrize("seed", range(4))
-def test_blocks_that_change_stores_stay_what_they_were(name: str, numbers: dict[str, Any], seed: int) -> None:
-    """Groups of one server are put together anew again and again; kept versions and a frozen one go with them."""
+def test_blocks_that_move_between_stores_do_not_change(name: str, numbers: dict[str, Any], seed: int) -> None:
+    """Blocks move between the groups of one server, with their kept versions and a frozen one."""
     dice = random.Random(f"{name} {sorted(numbers)} {seed}")
     spec = model(name, numbers)
     primary = Primary(dice, spec)
@@ -316,7 +316,7 @@ def test_blocks_that_change_stores_stay_what_they_were(name: str, numbers: dict[
 
 
 def read(store: DenseStore, version: int) -> dict[int, list[bytes]]:
-    """What a reader is given of each block, but for the padding."""
+    """The pieces of each block as a reader gets them."""
     frames, parts = store.versions.read(version, -1, None)
     assert [f.block for f in frames] == sorted(f.block for f in frames)
     found = {}
@@ -327,7 +327,7 @@ def read(store: DenseStore, version: int) -> dict[int, list[bytes]]:
     return found
 
 
-def test_whole_chunks_change_stores_without_a_copy() -> None:
+def test_whole_chunks_move_between_stores_without_a_copy() -> None:
     spec = model("Adam", {"lr": 0.1})
     primary = Primary(random.Random(3), spec)
     for _ in range(3):
@@ -340,7 +340,7 @@ def test_whole_chunks_change_stores_without_a_copy() -> None:
     assert primary.store.snapshot() == {}
 
 
-def test_a_copy_of_many_small_tensors_is_sent_in_messages_that_are_not_refused() -> None:
+def test_a_copy_of_many_small_tensors_is_sent_in_valid_messages() -> None:
     tensors = tuple(TensorSpec(f"p{n}", (2,), "float32", Kind.PARAMETER, 0) for n in range(3000))
     spec = msgspec.structs.replace(model("Adam", {"lr": 0.1}), tensors=tensors)
     blocks = cut(tensors)
@@ -368,8 +368,8 @@ def test_a_copy_of_many_small_tensors_is_sent_in_messages_that_are_not_refused()
     assert frames == len(blocks) + 3 * len(tensors)
 
 
-def test_threads_that_finish_sums_do_not_ask_the_port_for_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory, and who still reads it, belong to the port's own thread."""
+def test_threads_that_finish_sums_do_not_use_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the port's own thread may allocate memory and ask for its readers."""
     monkeypatch.setattr("paceline.blocks.threads.WORTH_NBYTES", 0)
     own = threading.get_ident()
     others: set[int] = set()
@@ -389,10 +389,10 @@ def test_threads_that_finish_sums_do_not_ask_the_port_for_anything(monkeypatch: 
 
     plain_gather = BlockSum.gather
 
-    def gather(self: BlockSum, rooms: SumMemory) -> torch.Tensor:
+    def gather(self: BlockSum, sums: SumMemory) -> torch.Tensor:
         others.add(threading.get_ident())
-        time.sleep(0.005)  # the others get their turn
-        return plain_gather(self, rooms)
+        time.sleep(0.005)  # so that the other thread gets items too
+        return plain_gather(self, sums)
 
     monkeypatch.setattr(BlockSum, "gather", gather)
     dice = random.Random(4)

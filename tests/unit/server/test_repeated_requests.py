@@ -1,4 +1,4 @@
-"""What a primary sends to its copies and is not taken there: it is said again, and somebody hears of it."""
+"""A primary's request that does not reach a copy is repeated, and the silence is reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 from tests.kit.server import BLOCKS
-from tests.unit.server.test_replicas import LANES, Cluster, ports
+from tests.unit.server.test_replication import LANES, Cluster, ports
 
 from paceline.errors import PeerLostError
 from paceline.messages import Copied, CopyOver, CopyPart, Message, Reachable, Replicate, Unreachable
@@ -22,7 +22,7 @@ KINDS = pytest.mark.parametrize("kind", [Replicate, CopyPart])
 
 
 class Lossy:
-    """A port that loses the last frame of some messages on the way, and has no room for others."""
+    """A port that loses the last frame of some messages, and whose queue is full for others."""
 
     def __init__(self, port: Port) -> None:
         self.port = port
@@ -48,7 +48,7 @@ class Lossy:
 
 
 class Pair:
-    """Two servers: one is the primary of everything, the other has copies, or is to have them."""
+    """Two servers: one is the primary of all blocks, the other has copies or is sent them."""
 
     def __init__(self, lane: str, folder: Path) -> None:
         make, self.lossy = ports(lane), dict[str, Lossy]()
@@ -63,7 +63,7 @@ class Pair:
         self.core = self.cluster.services[first].core
 
     def begin(self, kind: type[Message]) -> None:
-        """Up to where the next thing that is sent is a sum, or a copy."""
+        """Prepare the servers so that the next request is a sum, or a copy."""
         self.cluster.place(ALONE, [[1] for _ in BLOCKS])
         self.cluster.step()
         if kind is CopyPart:
@@ -72,7 +72,7 @@ class Pair:
             self.cluster.turn()
 
     def go_on(self, kind: type[Message]) -> None:
-        """Send it. All copies are there in the end, and the same."""
+        """Send the request; in the end all copies are complete and equal."""
         cluster = self.cluster
         if kind is CopyPart:
             cluster.place(ALONE, NOBODY, [(1, EVERYTHING)])
@@ -85,8 +85,8 @@ class Pair:
 
 @KINDS
 @pytest.mark.parametrize("lane", LANES)
-def test_a_request_for_which_a_queue_has_no_room_is_said_again(lane: str, kind: type[Message], tmp_path: Path) -> None:
-    """The session ends with it; when there is another, what was not answered is said at once."""
+def test_a_request_that_a_full_queue_refused_is_repeated(lane: str, kind: type[Message], tmp_path: Path) -> None:
+    """The session ends; the next session repeats unanswered requests at once."""
     pair = Pair(lane, tmp_path)
     try:
         pair.begin(kind)
@@ -99,10 +99,8 @@ def test_a_request_for_which_a_queue_has_no_room_is_said_again(lane: str, kind: 
 
 @KINDS
 @pytest.mark.parametrize("lane", LANES)
-def test_a_request_that_the_other_side_does_not_let_in_is_said_again(
-    lane: str, kind: type[Message], tmp_path: Path
-) -> None:
-    """The session goes on, and nothing is said of it: the primary has no answer, and asks again."""
+def test_a_request_that_the_other_side_refused_is_repeated(lane: str, kind: type[Message], tmp_path: Path) -> None:
+    """The session goes on without an answer, so the primary repeats the request."""
     pair = Pair(lane, tmp_path)
     try:
         pair.begin(kind)
@@ -114,7 +112,7 @@ def test_a_request_that_the_other_side_does_not_let_in_is_said_again(
         pair.cluster.close()
 
 
-def test_who_lets_nothing_in_is_reported_until_it_does(tmp_path: Path) -> None:
+def test_a_server_that_refuses_every_request_is_reported_until_it_answers(tmp_path: Path) -> None:
     pair = Pair("inproc", tmp_path)
     try:
         pair.begin(Replicate)
