@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 import paceline
 from paceline.coordinator.json_numbers import plain, shown
 from paceline.coordinator.status import describe
-from paceline.core.coordinator.validation import EvaluationBook
+from paceline.core.coordinator.rounds import Rounds
 from paceline.engines.supervisor import RunPlan
 from paceline.errors import LoopError, UsageError
 from paceline.messages import ValidatorSpec
@@ -47,7 +47,7 @@ def test_the_progress_line_names_whom_a_step_waits_for() -> None:
 
 
 def test_metrics_of_one_name_do_not_hide_each_other() -> None:
-    book = EvaluationBook()
+    book = Rounds()
     book.validators = [ValidatorSpec(n, "accuracy", 1, 10, 10) for n in range(2)]
     book.latest = {0: (1, {"accuracy": 0.5}), 1: (1, {"accuracy": 0.9})}
     assert book.metrics() == {"accuracy": 0.5, "accuracy-1.accuracy": 0.9}

@@ -392,7 +392,7 @@ class Desk:
         for server in servers:
             self.ready(server, INIT_STEP, grant.fence)
         assert self.core.version == 0
-        self.core.leases.abandon_open(worker)
+        self.core.tables.leases.abandon_open(worker)
         return self
 
     def finish_step(self, step: int, phase: int = 0) -> list[Effect]:

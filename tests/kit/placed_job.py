@@ -48,7 +48,7 @@ def epoch(job: Desk) -> int:
 def ready(job: Desk, step: int, grants: list[Grant], *, at: int | None = None) -> list[Effect]:
     """Every primary says that it is ready, under placement `at`."""
     effects: list[Effect] = []
-    for server in job.core.owners:
+    for server in job.core.tables.placed.owners:
         fences = tuple(g.fence for g in grants)
         effects += job.say(server, Ready(0, epoch(job) if at is None else at, step, fences, 0, 0, ()))
     return effects

@@ -73,8 +73,8 @@ def rewound(steps: int = 3) -> tuple[Desk, list[Effect]]:
 
 
 def busy(desk: Desk, worker: str, seconds: float) -> None:
-    desk.core.pace.note(worker, seconds, desk.now)
-    desk.core.pace.refresh()
+    desk.core.tables.speeds.note(worker, seconds, desk.now)
+    desk.core.tables.speeds.refresh()
 
 
 def validating(*, data_len: int = 80, **spec: Any) -> Desk:

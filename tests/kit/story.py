@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from paceline.core.audit.audit import audit
 from paceline.core.audit.findings import CheckpointRecord, Report
-from paceline.core.coordinator.phases import Phase, PhaseBook
+from paceline.core.coordinator.phases import PhaseBook
 from paceline.core.effects import FactRow, IncarnationFact, JobFact, PhaseFact, StopFact
 from paceline.core.hash_chain import START, extend
 from paceline.core.segments import Schedule
@@ -35,14 +35,18 @@ class Story:
         self.job = JobArgs(self.seed, self.mode, self.slots, 1)
         self.incarnation, self.version, self.generation = 0, -1, 1
         self.mark = Watermark()
-        self.schedule = Schedule()
-        self.book = PhaseBook(self.schedule, 2)
+        self.book = PhaseBook(2)
         self.chains = [START] * 5
         self.counter = 0
         self.rng = random.Random(self.seed)
         self._kept: dict[str, list[bytes]] = {}
         self._fact(JobFact(self.job))
         self.commit(INIT_STEP)
+
+    @property
+    def schedule(self) -> Schedule:
+        """All segments so far."""
+        return self.book.schedule
 
     def _fact(self, fact: JobFact | PhaseFact | IncarnationFact | StopFact) -> None:
         self.facts.append(FactRow(self.incarnation, self.version, fact))
@@ -87,7 +91,7 @@ class Story:
         self.commits.append(made)
         phase = self.book.open
         if phase is not None and self.mark.low >= phase.end:
-            phase.end_version = self.version
+            self.book.close(self.version)
         return made
 
     def go(self, steps: int | None = None) -> Story:
@@ -120,9 +124,7 @@ class Story:
         self.facts.append(FactRow(self.incarnation, before, fact))
         self.version = -1 if position is None else position.version
         self.mark = Watermark() if position is None else Watermark(position.watermark, position.above)
-        self.schedule = Schedule(() if position is None else position.segments)
-        self.book = PhaseBook(self.schedule, 2)
-        self.book.phases = [] if position is None else [Phase.of(entry) for entry in position.phases]
+        self.book.reset(position)
         self.chains = [START] * 5 if to is None else list(self._kept[to.folder])
         if position is None:
             self.commit(INIT_STEP)
@@ -136,7 +138,7 @@ class Story:
         closing = self.book.end_at(step)
         self._fact(StopFact("enough", closing, step))
         assert closing is not None
-        self.schedule.append(closing)
+        self.book.cut(closing)
 
     def audit(self) -> Report:
         return audit(self.facts, self.commits, self.checkpoints)

@@ -16,7 +16,7 @@ from tests.kit.core import Desk, sent, written
 from tests.kit.real_runs import train
 from tests.kit.restarted_job import busy
 
-from paceline.core.coordinator.worker_speed import Pace
+from paceline.core.coordinator.worker_speed import WorkerSpeeds
 from paceline.messages import Grant, Revoke
 from paceline.types import Commit
 
@@ -43,15 +43,15 @@ def test_a_slow_worker_gets_slots_while_enough_are_left() -> None:
 
 
 def test_a_worker_held_back_for_long_is_tried_again() -> None:
-    pace = Pace()
-    pace.note("slow", 2.0, 0.0)
-    pace.note("fast", 0.01, 0.0)
-    pace.refresh()
-    assert pace.is_slow("slow", 9.0)
-    assert not pace.is_slow("slow", 11.0), "its last measurement is old"
-    pace.note("slow", 0.012, 11.5)
-    assert pace.of("slow") == 0.012, "the old measurement does not count"
-    assert not pace.is_slow("slow", 11.6)
+    speeds = WorkerSpeeds()
+    speeds.note("slow", 2.0, 0.0)
+    speeds.note("fast", 0.01, 0.0)
+    speeds.refresh()
+    assert speeds.is_slow("slow", 9.0)
+    assert not speeds.is_slow("slow", 11.0), "its last measurement is old"
+    speeds.note("slow", 0.012, 11.5)
+    assert speeds.of("slow") == 0.012, "the old measurement does not count"
+    assert not speeds.is_slow("slow", 11.6)
 
 
 def test_a_late_slot_is_leased_twice_and_the_first_attempt_counts() -> None:

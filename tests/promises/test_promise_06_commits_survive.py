@@ -39,7 +39,7 @@ def test_a_new_coordinator_continues_where_the_log_ends() -> None:
     assert (core.version, core.watermark.low, core.generation) == (2, 2, 2)
     assert core.totals.samples == samples > 0
     assert core.placement is not None
-    assert [p.spec.number for p in core.phases.phases] == [0]
+    assert [p.spec.number for p in core.tables.phases.phases] == [0]
     assert sent(desk.turn("worker-0"), Refused)[0].rule == "unknown", "it must say what it holds first"
     worker_back(desk, "worker-0")
     assert sent(desk.turn("worker-0"), Grant) == [], "the servers have not been heard yet"

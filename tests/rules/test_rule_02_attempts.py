@@ -153,7 +153,7 @@ def test_a_report_for_a_void_lease_is_ignored() -> None:
     desk.core.lost("worker-0", "a pause", desk.now)
     desk.join("worker-0")
     desk.seal("worker-0", lost)
-    assert len(desk.core.gate) == 0
+    assert len(desk.core.tables.gate) == 0
 
 
 def test_the_sealed_slot_of_a_worker_that_left_still_counts() -> None:

@@ -69,7 +69,7 @@ def test_a_receipt_of_an_older_placement_does_not_count() -> None:
     kill(job, "server-2")
     (first, _) = compute(job, 0)
     for at, counts in ((old, False), (epoch(job), True)):
-        effects = [e for s in job.core.owners for e in job.say(s, Receipt(0, at, 0, 0, first.fence))]
+        effects = [e for s in job.core.tables.placed.owners for e in job.say(s, Receipt(0, at, 0, 0, first.fence))]
         assert bool(written(effects, ChoiceFact)) == counts
 
 
@@ -79,7 +79,7 @@ def test_slots_summed_under_an_older_placement_do_not_advance_the_hold() -> None
     kill(job, "server-1")
     assert [job.lease(worker).slot for worker in job.workers] == [0, 1]
     for worker in job.workers:
-        lease = next(ls for ls in job.core.leases.open_leases() if ls.worker == worker)
+        lease = next(ls for ls in job.core.tables.leases.open_leases() if ls.worker == worker)
         grant = Grant(0, 1, 0, epoch(job), 0, lease.slot.slot, 1, lease.fence, job.core.schedule.segment(0), True)
         assert sent(job.seal(worker, grant), Grant) == []
     assert sent(job.say("server-0", Summed(0, old, 0, 2)), Grant) == []
@@ -92,7 +92,7 @@ def test_a_report_of_an_unreachable_peer_under_an_older_placement_is_ignored() -
     at = epoch(job)
     for job.now in (0.0, 0.5, 1.0):
         assert job.say("server-0", Unreachable("server-1", 3.0, at - 1)) == []
-    assert (epoch(job), job.core.cuts) == (at, [])
+    assert (epoch(job), job.core.machines.suspicion.cuts) == (at, [])
 
 
 def test_a_restarted_coordinator_without_a_placement_continues_the_epoch_numbers() -> None:
@@ -112,15 +112,15 @@ def test_a_slot_whose_holder_was_lost_before_a_failover_is_leased_once_after_it(
     tick(job, 0.0)
     compute(job, 0)
     job.wrote(job.core.lost("worker-1", "killed", job.now))
-    assert job.core.suspects
+    assert job.core.machines.leasing.num_suspects
     kill(job, "server-0")
-    assert not job.core.suspects, "nobody waits for it any longer"
+    assert not job.core.machines.leasing.num_suspects, "nobody waits for it any longer"
     for slot in range(2):
         grant = job.lease("worker-0")
         assert (grant.step, grant.slot) == (0, slot)
         job.seal("worker-0", grant)
     effects = tick(job, job.spec.grace_s + 1.0)
-    assert (sent(effects, Grant), sent(effects, Revoke), job.core.leases.has_requeued) == ([], [], False)
+    assert (sent(effects, Grant), sent(effects, Revoke), job.core.tables.leases.has_requeued) == ([], [], False)
 
 
 def test_a_failover_revokes_validation_slots() -> None:
@@ -210,7 +210,7 @@ def test_only_in_sync_members_take_over_from_a_lost_server() -> None:
     for block, owner in enumerate(after.owners):
         assert owner in before.copies(block), "only a member is promoted"
         assert set(after.copies(block)) == set(before.copies(block)) - {"server-0"}
-    assert job.core.failovers == 1
+    assert job.core.tables.placed.failovers == 1
     assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Assign)} == {"server-1", "server-2"}
 
 
@@ -243,10 +243,10 @@ def test_a_ready_report_of_an_older_placement_does_not_count() -> None:
 def test_a_failover_voids_uncommitted_receipts_and_leases_their_slots_again() -> None:
     job = desk()
     grants = compute(job, 0)
-    ahead = [job.core.leases.find(g.fence) for g in grants]
+    ahead = [job.core.tables.leases.find(g.fence) for g in grants]
     assert all(ahead)
     effects = kill(job, "server-0")
-    assert not any(g.fence in job.core.leases for g in grants)
+    assert not any(g.fence in job.core.tables.leases for g in grants)
     again = [job.lease(worker) for worker in job.workers]
     assert {(g.step, g.slot) for g in again} == {(0, 0), (0, 1)}
     assert all(g.epoch == epoch(job) for g in again)
@@ -261,15 +261,15 @@ def test_a_choice_voided_by_a_failover_stays_void_after_a_coordinator_restart() 
     job = desk(deterministic=False)
     grants = compute(job, 0)
     effects: list[Effect] = []
-    for server in job.core.owners:
+    for server in job.core.tables.placed.owners:
         effects += job.say(server, Receipt(0, epoch(job), 0, 0, grants[0].fence))
     assert len(written(effects, ChoiceFact)) == 1
     kill(job, "server-0")
-    assert job.core.gate.chosen(0, 0) is None
+    assert job.core.tables.gate.chosen(0, 0) is None
     job.restart()
-    assert job.core.gate.chosen(0, 0) is None
+    assert job.core.tables.gate.chosen(0, 0) is None
     heard: list[Effect] = []
-    for server in job.core.holders:
+    for server in job.core.tables.placed.holders:
         message = Register(job.req(), "server", server, 1, "here", "at", incarnation=0, epoch=epoch(job), applied=0)
         heard += job.say(server, message)
     assert sent(heard, Choose) == []
@@ -282,7 +282,7 @@ def test_a_restarted_coordinator_does_not_adopt_a_lease_of_an_older_placement() 
     job.restart()
     held = HeldLease(grant.step, grant.slot, grant.fence, None, old)
     job.say("worker-0", Register(job.req(), "worker", "worker-0", 1, "here", None, job.job, leases=(held,)))
-    assert grant.fence not in job.core.leases
+    assert grant.fence not in job.core.tables.leases
 
 
 def test_an_unreachable_backup_leaves_the_set_durably_before_a_commit_without_it() -> None:

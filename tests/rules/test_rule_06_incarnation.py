@@ -109,7 +109,7 @@ def test_a_lost_server_starts_a_new_incarnation_from_the_last_checkpoint() -> No
     assert fact.position is not None
     assert (fact.number, fact.folder, fact.position.version) == (1, "i0000-v0000000002", 2)
     assert (desk.core.version, desk.core.watermark.low, desk.core.incarnation) == (2, 2, 1)
-    assert (desk.core.rewinds, desk.core.recomputed) == (1, 1)
+    assert (desk.core.tables.incarnation.rewinds, desk.core.tables.incarnation.recomputed) == (1, 1)
     assigns = sent(effects, Assign)
     assert [(a.incarnation, a.folder, a.version, a.watermark, a.placement.epoch) for a in assigns] == [
         (1, "i0000-v0000000002", 2, 2, 2)
@@ -126,7 +126,7 @@ def test_reports_of_the_previous_incarnation_do_not_count() -> None:
     assert written(desk.say("server-0", Ready(0, 1, 2, (fence(1), fence(2)), 0, 0, ())), Commit) == []
     grant = desk.lease("worker-0", incarnation=1)
     desk.seal("worker-0", grant, incarnation=0)
-    assert 2 not in desk.core.gate, "its seal speaks of another history"
+    assert 2 not in desk.core.tables.gate, "its seal speaks of another history"
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3])
@@ -134,7 +134,7 @@ def test_a_resumed_job_places_no_block_on_servers_of_the_earlier_run(servers: in
     desk = Desk(servers=3, rewinds=True, replicas=1, checkpoint_steps=2).start(data_len=80).initialise()
     desk.finish_step(0)
     desk.finish_step(1)
-    (saved,) = desk.core.checkpoints or [save(desk, 2).checkpoint]
+    (saved,) = desk.core.machines.checkpoints.complete or [save(desk, 2).checkpoint]
     desk.restart([saved], resume=saved.folder, servers=servers, replicas=0)
     desk.say("coordinator's engine", Scale(desk.req(), 2, servers))
     for number in range(servers):
@@ -142,8 +142,8 @@ def test_a_resumed_job_places_no_block_on_servers_of_the_earlier_run(servers: in
         desk.say(f"new-{number}", Register(desk.req(), "server", f"server-{number}", 9, "here", "at"))
     assert desk.core.placement is not None
     assert set(desk.core.placement.addresses) == {f"new-{number}" for number in range(servers)}
-    assert desk.core.draining == frozenset()
-    assert (desk.core.rewinds, desk.core.failovers) == (0, 0)
+    assert desk.core.tables.members.draining == frozenset()
+    assert (desk.core.tables.incarnation.rewinds, desk.core.tables.placed.failovers) == (0, 0)
 
 
 def test_a_server_that_cannot_load_reports_it_and_serves_nothing() -> None:

@@ -19,10 +19,11 @@ from tests.kit.worker_core import grant, worker_core
 
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.store import LogStore
-from paceline.core.coordinator.membership import Member, Membership, RunningTime
+from paceline.core.coordinator.members import Member, Members
 from paceline.core.effects import (
     Effect,
 )
+from paceline.core.running_time import RunningTime
 from paceline.core.worker.turn import WorkerState
 from paceline.errors import DeposedError
 from paceline.messages import (
@@ -75,10 +76,10 @@ def test_a_push_of_a_generation_unknown_to_the_server_is_refused_for_now() -> No
 
 
 def test_a_pause_of_the_coordinator_evicts_no_member() -> None:
-    clock, members = RunningTime(max_gap_s=1.0), Membership(10.0)
+    clock, members = RunningTime(max_gap_s=1.0), Members(10.0)
     now = clock.advance(0.0)
     members.add(Member("a", "worker", "a", 1, "here", None, now, now))
-    assert members.silent(clock.advance(600.0)) == []
+    assert members.expire(clock.advance(600.0)) == []
 
 
 def test_leases_reported_after_a_restart_get_a_full_new_term() -> None:
@@ -90,7 +91,7 @@ def test_leases_reported_after_a_restart_get_a_full_new_term() -> None:
         server_back(desk, server)
     worker_back(desk, "worker-0", held(first))
     worker_back(desk, "worker-1", held(second, sealed=True))
-    assert {lease.slot.slot for lease in desk.core.leases.held_by("worker-0")} == {0}
+    assert {lease.slot.slot for lease in desk.core.tables.leases.held_by("worker-0")} == {0}
     grants = sent(desk.turn("worker-1"), Grant)
     assert [g.step for g in grants] == [2], "both slots of step 1 are held"
     desk.seal("worker-0", first)
@@ -135,9 +136,9 @@ def test_silence_counts_from_the_restart_of_the_coordinator() -> None:
     desk.restart()
     timeout = desk.spec.heartbeat_timeout_s
     assert desk.core.tick(timeout - 0.1) == []
-    assert not desk.core.rewinding
+    assert not desk.core.machines.rewind.is_rewinding
     desk.core.tick(timeout + 0.2)
-    assert desk.core.rewinding, "a server that never came back is lost"
+    assert desk.core.machines.rewind.is_rewinding, "a server that never came back is lost"
 
 
 def test_a_lower_generation_writes_nothing_to_the_log(tmp_path: Path) -> None:

@@ -87,17 +87,17 @@ def test_a_lease_whose_grant_was_lost_goes_to_another_worker() -> None:
     desk = Desk().start().initialise()
     lost = desk.lease("worker-0")
     desk.turn("worker-0")
-    assert lost.fence not in desk.core.leases
-    assert desk.core.leases.grant("x", 0, True, 9) is not None
+    assert lost.fence not in desk.core.tables.leases
+    assert desk.core.tables.leases.grant("x", 0, True, 9) is not None
 
 
 def test_an_exit_counts_only_for_the_start_that_it_names() -> None:
     desk = Desk().start().initialise()
     desk.lease("worker-0")
     assert sent(desk.say("engine", Exited(1, "worker-0", 77, -9)), Ok)
-    assert "worker-0" in desk.core.members.members
+    assert "worker-0" in desk.core.tables.members.members
     desk.say("engine", Exited(2, "worker-0", 1, -9))
-    assert "worker-0" not in desk.core.members.members
+    assert "worker-0" not in desk.core.tables.members.members
 
 
 def test_a_worker_repeats_every_request_without_a_reply() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from paceline.clients.redial import Find, Redial
-from paceline.core.coordinator.membership import RunningTime
+from paceline.core.running_time import RunningTime
 from paceline.errors import TransportError
 from paceline.messages import Beat, BeatAck
 from paceline.transport.base import PeerUp, Port, Received

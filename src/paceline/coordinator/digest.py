@@ -23,10 +23,10 @@ class DigestReader:
     """
 
     def __init__(self, core: CoordinatorCore, now: float) -> None:
-        assert core.model is not None
+        assert core.tables.identity.model is not None
         assert core.placement is not None
-        self._tensors = core.model.tensors
-        self._blocks = core.blocks
+        self._tensors = core.tables.identity.model.tensors
+        self._blocks = core.tables.identity.blocks
         self._owners = core.placement.owners
         self._epoch = core.placement.epoch
         self._incarnation = core.incarnation

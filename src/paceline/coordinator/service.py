@@ -18,14 +18,14 @@ from paceline.coordinator.status import status_of, summary_of, unfinished
 from paceline.coordinator.store import LogStore
 from paceline.coordinator.timeline import Course
 from paceline.core.coordinator.dispatch import CoordinatorCore
-from paceline.core.coordinator.membership import RunningTime
 from paceline.core.effects import Complete, Effect, FactRow, IncarnationFact, PlacementFact, Send, Write
+from paceline.core.running_time import RunningTime
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Finish, Message, PullReply, Saved, Shutdown, StatusReply, StatusRequest, Summary
 from paceline.messages.status import Status
 from paceline.telemetry import tracing
 from paceline.transport.base import Event, Frame, PeerDown, PeerUp, Port, Received
-from paceline.types import NodeId
+from paceline.types import Commit, NodeId
 
 logger = logging.getLogger(__name__)
 
@@ -75,13 +75,19 @@ class CoordinatorService:
         self._start = start
         history = log.history()
         checkpoints = [] if storage is None else complete_checkpoints(storage, spec.resume)
-        self.core = CoordinatorCore(spec, log.generation, history, checkpoints)
-        self.ended: str | None = None
         path = None if str(log.path) == ":memory:" else log.path
-        reached = max([history.version, *(row.version for row in history.facts)])
         notes = _notes(path)
+        self.core = CoordinatorCore(
+            spec,
+            log.generation,
+            history,
+            checkpoints,
+            wasted_slots=notes.wasted_slots,
+            lost_workers=notes.lost_workers,
+        )
+        self.ended: str | None = None
+        reached = max([history.version, *(row.version for row in history.facts)])
         self.course = Course(notes.seconds, reached, failover_s=notes.failover_s)
-        self.core.totals.wasted_slots, self.core.totals.lost_workers = notes.wasted_slots, notes.lost_workers
         self._running = RunningTime()
         self._keeper = Keeper(storage, path, log.generation)
         self._digest: DigestReader | None = None
@@ -124,24 +130,32 @@ class CoordinatorService:
                         self._reply(send.to, send.message)
                     self._conclude(now)
             case _:
-                before, failovers = (self.core.incarnation, self.core.version), self.core.failovers
-                self._carry_out(self.core.handle(peer, message, frames, self._running.advance(now)))
-                if self.core.failovers > failovers:
-                    self._failed_over(now)
-                if (self.core.incarnation, self.core.version) != before:
-                    self.course.committed(self.core.version, self.core.totals.samples, now)
-                    tracing.instant("commit", version=self.core.version, step=self.core.watermark.low)
+                effects = self.core.handle(peer, message, frames, self._running.advance(now))
+                self._carry_out(effects)
+                self._note(effects, now)
                 if isinstance(message, Saved) and message.problem:
                     self._sweep(message)
 
-    def _failed_over(self, now: float) -> None:
-        self.course.failed_over(now)
-        tracing.instant("failover", version=self.core.version)
+    def _note(self, effects: Sequence[Effect], now: float) -> None:
+        """Commits, failovers and rewinds are rows among the effects: note when they happened."""
+        moved = False
+        for effect in effects:
+            if not isinstance(effect, Write):
+                continue
+            match effect.row:
+                case FactRow(fact=PlacementFact(failover=True)):
+                    self.course.failed_over(now)
+                    tracing.instant("failover", version=self.core.version)
+                case Commit() | FactRow(fact=IncarnationFact()):
+                    moved = True
+        if moved:
+            self.course.committed(self.core.version, self.core.totals.samples, now)
+            tracing.instant("commit", version=self.core.version, step=self.core.watermark.low)
 
     def _sweep(self, message: Saved) -> None:
-        """A server could not write its part: once the core has given the checkpoint up, its files are in the way."""
+        """A server could not write its part: remove its files once the core has given the checkpoint up."""
         at = message.incarnation, message.version
-        if at != (self.core.incarnation, self.core.saving):
+        if at != (self.core.incarnation, self.core.machines.checkpoints.saving):
             self._keeper.sweep(folder_name(*at))
 
     def on_tick(self, now: float) -> None:
@@ -152,10 +166,9 @@ class CoordinatorService:
             if not problem:
                 self.course.checkpoint_at = now
             self._carry_out(self.core.completed(folder, problem, running))
-        failovers = self.core.failovers
-        self._carry_out(self.core.tick(running))
-        if self.core.failovers > failovers:
-            self._failed_over(now)
+        effects = self.core.tick(running)
+        self._carry_out(effects)
+        self._note(effects, now)
         if now >= self._next_note and self.course.began is not None:
             self._next_note = now + _NOTE_S
             totals, course = self.core.totals, self.course
@@ -186,9 +199,9 @@ class CoordinatorService:
             match fact:
                 case PlacementFact(why=why) if why:
                     kind = "failover" if fact.failover else "planned" if fact.planned else "shrink"
-                    self.course.changed(kind, why, self.core.now)
+                    self.course.changed(kind, why, self.core.tables.clock.now)
                 case IncarnationFact(why=why):
-                    self.course.changed("rewind", why, self.core.now)
+                    self.course.changed("rewind", why, self.core.tables.clock.now)
 
     def _reply(self, to: NodeId, message: Message) -> None:
         try:
@@ -217,7 +230,7 @@ class CoordinatorService:
             return
         core = self.core
         going_on = unfinished(core, self.course)
-        readable = core.failure is None and core.version >= 0 and not (going_on and core.rewinds)
+        readable = core.failure is None and core.version >= 0 and not (going_on and core.tables.incarnation.rewinds)
         if readable and not (self._is_settled(now) and self._read_digest(now)):
             return
         digest = None if self._digest is None else self._digest.value

@@ -27,15 +27,15 @@ _LATE_S = 5.0  # a step that waits longer for one slot has its worker named in t
 
 def headline(core: CoordinatorCore, run: str) -> str | None:
     """The first line of output: what will be computed. None until a worker has called `batches`."""
-    if core.job is None or not core.schedule.segments:
+    if core.tables.identity.job is None or not core.schedule.segments:
         return None
     segment = core.schedule.segments[0]
-    how = "" if core.job.slots or core.phases.phases[0].spec.slots else " (slots not given)"
+    how = "" if core.tables.identity.job.slots or core.tables.phases.phases[0].spec.slots else " (slots not given)"
     workers = core.spec.workers
     return (
         f"{segment.mode} · {segment.slots} slot{'s' * (segment.slots != 1)} × {segment.batch_size} = "
         f"batch {segment.slots * segment.batch_size}{how} · {workers} worker{'s' * (workers != 1)} · "
-        f"seed {core.job.seed} · {run or 'embedded'}"
+        f"seed {core.tables.identity.job.seed} · {run or 'embedded'}"
     )
 
 
@@ -86,34 +86,34 @@ def describe(status: Status) -> str:
 
 def _rate(core: CoordinatorCore, course: Course, now: float) -> float:
     """Samples per second: of late while the run goes on, else from version 0 to the last commit."""
-    if core.phases.open is not None and (rate := course.rate(now)) is not None:
+    if core.tables.phases.open is not None and (rate := course.rate(now)) is not None:
         return rate
     return core.totals.samples / course.seconds if course.seconds else 0.0
 
 
 def _slowest(core: CoordinatorCore) -> SlowestSlot | None:
     """The slot for which the oldest uncommitted step has waited longest: leased, or reserved for a worker."""
-    found: Lease | Reservation | None = core.leases.oldest_open(core.watermark.low)
+    found: Lease | Reservation | None = core.tables.leases.oldest_open(core.watermark.low)
     if found is None:
-        found = min(core.leases.reserved.all(), key=lambda left: left.at, default=None)
+        found = min(core.tables.leases.reserved.all(), key=lambda left: left.at, default=None)
     if found is None:
         return None
-    member = core.members.members.get(found.worker)
+    member = core.tables.members.members.get(found.worker)
     worker = member.name if member is not None else found.worker
-    return SlowestSlot(found.slot.step, found.slot.slot, worker, core.now - found.at)
+    return SlowestSlot(found.slot.step, found.slot.slot, worker, core.tables.clock.now - found.at)
 
 
 def unfinished(core: CoordinatorCore, course: Course) -> bool:
     """Whether there is work to do: steps of a phase that has begun, or what a rewind has undone."""
-    if core.phases.open is not None and core.watermark.low < core.phases.open.end:
+    if core.tables.phases.open is not None and core.watermark.low < core.tables.phases.open.end:
         return True
     return core.state != "finished" and core.version < course.reached
 
 
 def _checkpoint(core: CoordinatorCore, course: Course, now: float) -> CheckpointStatus | None:
-    if core.checkpoint is None:
+    if core.machines.checkpoints.newest is None:
         return None
-    folder, at = core.checkpoint.folder, core.checkpoint.position
+    folder, at = core.machines.checkpoints.newest.folder, core.machines.checkpoints.newest.position
     age_s = None if course.checkpoint_at is None else now - course.checkpoint_at
     return CheckpointStatus(folder, at.version, at.watermark, age_s)
 
@@ -122,7 +122,7 @@ def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
     """The processes that take part. A server that this coordinator knows only from the log is left out."""
     return tuple(
         ProcessStatus(m.name, m.role, pid_of(m.node), m.node, m.start)
-        for m in core.members.members.values()
+        for m in core.tables.members.members.values()
         if m.start and not m.left
     )
 
@@ -143,11 +143,11 @@ def _failure(core: CoordinatorCore) -> FailureStatus | None:
 
 def status_of(core: CoordinatorCore, course: Course, now: float, run: str, start: int) -> Status:
     """The state of a run now; this process is start number `start` of the coordinator."""
-    phase = core.phases.open or (core.phases.phases[-1] if core.phases.phases else None)
+    phase = core.tables.phases.open or (core.tables.phases.phases[-1] if core.tables.phases.phases else None)
     segment = core.schedule.segment(core.watermark.low) if core.schedule.segments else None
     step = core.watermark.low
-    workers = [m for m in core.members.by_role("worker") if not m.left]
-    draining = core.draining
+    workers = [m for m in core.tables.members.by_role("worker") if not m.left]
+    draining = core.tables.members.draining
     return Status(
         run=run,
         state=core.state,
@@ -163,22 +163,24 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str, start
         samples_per_s=_rate(core, course, now),
         slowest=_slowest(core),
         unfinished=unfinished(core, course),
-        logs=plain(core.logs),
-        metrics=plain(core.evaluations.metrics()),
-        validating=tuple(ValidationStatus(r.version, r.validator.name) for r in core.evaluations.rounds.values()),
+        logs=plain(core.tables.log.values),
+        metrics=plain(core.tables.rounds.metrics()),
+        validating=tuple(ValidationStatus(r.version, r.validator.name) for r in core.tables.rounds.running.values()),
         workers_alive=len(workers),
         workers=tuple(m.name for m in workers),
-        servers=tuple(m.name for m in core.members.by_role("server")),
-        wanted_workers=core.wanted_workers,
-        wanted_servers=core.wanted_servers,
+        servers=tuple(m.name for m in core.tables.members.by_role("server")),
+        wanted_workers=core.tables.members.wanted_workers,
+        wanted_servers=core.tables.members.wanted_servers,
         replicas=core.spec.replicas,
         placement=placed(core.placement, core.spec.replicas),
         draining=tuple(sorted(map(name_of, draining))),
         drained=drained(core.placement, draining),
-        failovers=core.failovers,
+        failovers=core.tables.placed.failovers,
         failover_s=round(course.failover_s, 3),
-        cuts=tuple(f"{name_of(node)} cannot reach {name_of(peer)}" for node, peer in core.cuts),
-        changes=tuple(ChangeStatus(c.number, c.kind, c.why, round(core.now - c.at, 3)) for c in course.changes),
+        cuts=tuple(f"{name_of(node)} cannot reach {name_of(peer)}" for node, peer in core.machines.suspicion.cuts),
+        changes=tuple(
+            ChangeStatus(c.number, c.kind, c.why, round(core.tables.clock.now - c.at, 3)) for c in course.changes
+        ),
         processes=_processes(core),
         pid=os.getpid(),
         start=start,
@@ -187,11 +189,11 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str, start
         wasted_slots=core.totals.wasted_slots,
         generation=core.generation,
         incarnation=core.incarnation,
-        rewinds=core.rewinds,
-        recomputed_steps=core.recomputed,
-        rewinding=core.rewinding,
+        rewinds=core.tables.incarnation.rewinds,
+        recomputed_steps=core.tables.incarnation.recomputed,
+        rewinding=core.machines.rewind.is_rewinding,
         checkpoint=_checkpoint(core, course, now),
-        warning=core.warning,
+        warning=core.machines.checkpoints.warning,
         failure=_failure(core),
     )
 
@@ -204,7 +206,7 @@ def summary_of(core: CoordinatorCore, course: Course, run: str, digest: str | No
     return RunSummary(
         run=run,
         state="failed" if core.failure else "unfinished" if unfinished(core, course) else "done",
-        stopped=core.stop_reason,
+        stopped=core.machines.segments.stop_reason,
         steps=max(0, core.version),
         samples=round(totals.samples),
         seconds=seconds,
@@ -212,12 +214,12 @@ def summary_of(core: CoordinatorCore, course: Course, run: str, digest: str | No
         mode=segment.mode if segment else None,
         slots=segment.slots if segment else None,
         slot_batch=segment.batch_size if segment else None,
-        workers=core.wanted_workers,
-        servers=core.wanted_servers,
+        workers=core.tables.members.wanted_workers,
+        servers=core.tables.members.wanted_servers,
         replicas=core.spec.replicas,
-        seed=core.job.seed if core.job else None,
-        threads=core.job.threads if core.job else None,
-        metrics=plain({**core.logs, **core.evaluations.metrics()}),
+        seed=core.tables.identity.job.seed if core.tables.identity.job else None,
+        threads=core.tables.identity.job.threads if core.tables.identity.job else None,
+        metrics=plain({**core.tables.log.values, **core.tables.rounds.metrics()}),
         max_staleness=totals.max_staleness,
         max_lag=totals.max_lag,
         skipped_slots=totals.skipped_slots,
@@ -225,11 +227,11 @@ def summary_of(core: CoordinatorCore, course: Course, run: str, digest: str | No
         lost_workers=totals.lost_workers,
         generations=core.generation,
         incarnation=core.incarnation,
-        rewinds=core.rewinds,
-        recomputed_steps=core.recomputed,
-        failovers=core.failovers,
+        rewinds=core.tables.incarnation.rewinds,
+        recomputed_steps=core.tables.incarnation.recomputed,
+        failovers=core.tables.placed.failovers,
         failover_s=round(course.failover_s, 3),
-        checkpoint=core.checkpoint.folder if core.checkpoint is not None else None,
-        warning=warning or core.warning,
+        checkpoint=core.machines.checkpoints.newest.folder if core.machines.checkpoints.newest is not None else None,
+        warning=warning or core.machines.checkpoints.warning,
         digest=digest,
     )

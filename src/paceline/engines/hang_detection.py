@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from paceline.core.coordinator.membership import RunningTime
+from paceline.core.running_time import RunningTime
 from paceline.messages.status import Status
 from paceline.runtime.roles import COORDINATOR, HangRule, role_of
 

@@ -132,6 +132,6 @@ class Cluster:
     def is_complete(self) -> bool:
         """Whether the job has run all phases of its scripts."""
         core = self.coordinator.core
-        if core.rewinding or not self.coordinator.alive or core.phases.open is not None:
+        if core.machines.rewind.is_rewinding or not self.coordinator.alive or core.tables.phases.open is not None:
             return False
-        return core.state == "finished" or len(core.phases.phases) == len(self.scenario.phases)
+        return core.state == "finished" or len(core.tables.phases.phases) == len(self.scenario.phases)

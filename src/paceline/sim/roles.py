@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from paceline.core.coordinator.checkpoints import folder_name
 from paceline.core.coordinator.dispatch import CoordinatorCore
-from paceline.core.coordinator.membership import RunningTime
 from paceline.core.effects import Complete, Effect, Send, Write
+from paceline.core.running_time import RunningTime
 from paceline.core.server.dispatch import ServerCore
 from paceline.messages import BeatAck, GiveBack, Message, PullReply, Push, Register, Turn, Welcome
 from paceline.sim.symbols import SymbolStore
@@ -75,7 +75,7 @@ class SimCoordinator(Node):
         self.cluster.world.after(_TICK_S, self, self._tick)
 
     def _carry_out(self, effects: list[Effect]) -> None:
-        checks, members = self.cluster.log_checks, self.core.members.members
+        checks, members = self.cluster.log_checks, self.core.tables.members.members
         if len(members) < self._members:
             checks.evict_all_but(members)
             for worker in self.cluster.workers:

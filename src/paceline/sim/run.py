@@ -70,9 +70,9 @@ def simulate(scenario: Scenario, *, hashed: bool = False) -> Outcome:
         core.totals.lost_workers,
         core.totals.wasted_slots,
         cluster.faults.fired,
-        core.failovers,
+        core.tables.placed.failovers,
         cluster.log_checks.copies,
-        core.rewinds,
+        core.tables.incarnation.rewinds,
     )
 
 
@@ -147,7 +147,7 @@ def _work(cluster: Cluster) -> None:
         if not cluster.faults.on and all(w.done or not w.alive for w in cluster.workers):
             if cluster.is_complete():
                 break
-            if cluster.coordinator.alive and not cluster.coordinator.core.rewinding:
+            if cluster.coordinator.alive and not cluster.coordinator.core.machines.rewind.is_rewinding:
                 cluster.spawn(0, 0.1)  # blocks were lost after the scripts had ended: the engine starts them again
 
 
@@ -172,7 +172,7 @@ def _settle(cluster: Cluster) -> bool:
 
 def _is_at_rest(cluster: Cluster) -> bool:
     core = cluster.coordinator.core
-    if len(core.leases) or len(core.gate) or not core.settled or not cluster.server_pool.is_redundant():
+    if len(core.tables.leases) or len(core.tables.gate) or not core.settled or not cluster.server_pool.is_redundant():
         return False
     try:
         cluster.server_pool.check_end(len(cluster.record.log) - 1)
@@ -195,8 +195,8 @@ def _check_end(cluster: Cluster) -> None:
     last = len(record.log) - 1
     cluster.server_pool.check_end(last)
     _check_progress(cluster, last)
-    if len(core.leases) or len(core.gate):
-        raise Violation(f"{len(core.leases)} leases and {len(core.gate)} steps are left")
+    if len(core.tables.leases) or len(core.tables.gate):
+        raise Violation(f"{len(core.tables.leases)} leases and {len(core.tables.gate)} steps are left")
     if not cluster.saves:
         raise Violation("no worker saved the model")
     counted, true = (core.totals.samples, core.totals.skipped_slots), record.counted()
@@ -207,7 +207,7 @@ def _check_end(cluster: Cluster) -> None:
 
 
 def _check_progress(cluster: Cluster, last: int) -> None:
-    record, phases = cluster.record, cluster.coordinator.core.phases.phases
+    record, phases = cluster.record, cluster.coordinator.core.tables.phases.phases
     record.apply_closing()
     low, end = record.watermark.low, record.schedule.end_step
     if low < end or (low > end and not cluster.stopped):

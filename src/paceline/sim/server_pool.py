@@ -89,12 +89,16 @@ class ServerPool:
         A server that cannot reach another is about to lose its copy there: the loss of either would be a second loss.
         """
         placement, cluster = self._placement(), self._cluster
-        if placement is None or cluster.coordinator.core.awaited or placement.joining:
+        if placement is None or cluster.coordinator.core.tables.incarnation.awaited or placement.joining:
             return False
         core = cluster.coordinator.core
-        heard = {m.node for m in core.members.by_role("server") if core.now - m.seen < _BEATS * core.spec.heartbeat_s}
+        heard = {
+            m.node
+            for m in core.tables.members.by_role("server")
+            if core.tables.clock.now - m.seen < _BEATS * core.spec.heartbeat_s
+        }
         healthy = {s.node for s in self.servers if s.alive and not s.stopped} & heard
-        if any(heard.issuperset(pair) for pair in core.cuts):
+        if any(heard.issuperset(pair) for pair in core.machines.suspicion.cuts):
             return False
         copies = [placement.copies(b) for b in range(len(placement.owners))]
         replicas = cluster.scenario.cluster.replicas
@@ -150,7 +154,7 @@ class ServerPool:
         if not cluster.coordinator.alive:
             return
         core = cluster.coordinator.core
-        self._wanted = core.wanted_servers
+        self._wanted = core.tables.members.wanted_servers
         for index in range(self._wanted):
             if index >= len(self.servers):
                 self.servers.append(self._make(f"server-{index}", f"server-{index}/new{cluster.starts}"))
@@ -158,11 +162,11 @@ class ServerPool:
                 self.servers[index].start()
             elif not self.servers[index].alive and self.servers[index].retired:
                 self.revive(index)
-        if core.placement is None or core.awaited:
+        if core.placement is None or core.tables.incarnation.awaited:
             return
-        draining = core.draining
+        draining = core.tables.members.draining
         for server in self.servers:
-            if server.alive and server.node in draining and server.node not in core.holders:
+            if server.alive and server.node in draining and server.node not in core.tables.placed.holders:
                 server.retire()
                 exited = Exited(1, server.introduction.name, server.introduction.start, 0)
                 cluster.network.send("engine", COORDINATOR, exited)

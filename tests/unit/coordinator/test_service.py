@@ -214,8 +214,12 @@ def test_a_lost_server_means_a_rewind_and_the_same_bits(start: Callable[..., Clu
 
     def kill(step: int) -> None:
         if step == 8:
-            cluster.wait(lambda: core.settled and core.checkpoint is not None)
-            lost.append(core.version - core.checkpoint.position.version if core.checkpoint is not None else -1)
+            cluster.wait(lambda: core.settled and core.machines.checkpoints.newest is not None)
+            lost.append(
+                core.version - core.machines.checkpoints.newest.position.version
+                if core.machines.checkpoints.newest is not None
+                else -1
+            )
             cluster.kill_server(1)
             lines.append(describe(cluster.coordinator.status(time.monotonic())))
             cluster.start_server(1)
@@ -242,7 +246,9 @@ def test_a_server_that_is_lost_after_the_end_leaves_work_to_do(version: int, sta
     core = cluster.coordinator.core
     assert core.version == 20
     # As if the server had been lost before anything later was saved.
-    core.checkpoints = [c for c in core.checkpoints if c.position.version <= version]
+    core.machines.checkpoints.complete = [
+        c for c in core.machines.checkpoints.complete if c.position.version <= version
+    ]
     cluster.kill_server(0)
     summary = cluster.finish()
     assert summary["state"] == "unfinished"

@@ -1,14 +1,16 @@
-"""Checkpoints: when one is due, who has written its part, which old ones may go."""
+"""Checkpoints: when one is due, which servers have written their part, which old ones may go. Rules 6 and 9."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paceline.core.coordinator.books import Books
-from paceline.core.effects import Complete, Effect, Send
+from paceline.core.coordinator.claims import Claims
+from paceline.core.coordinator.events import CopiesDiffer, Output, PlacementDecided, StepCommitted
+from paceline.core.coordinator.tables import Tables
+from paceline.core.effects import Complete, History, Send
 from paceline.messages import Chained, Checkpoint, Committed, Position, Saved, SaveOver
-from paceline.types import Commit, NodeId, SavedFile
+from paceline.types import NodeId, SavedFile
 
 _BETWEEN_S = 1.0  # at the end of a phase a checkpoint is due, unless the last one is as young as this
 
@@ -36,149 +38,203 @@ class _Saving:
         return found
 
 
-class Keeping:
-    """At most one checkpoint is under way at a time."""
+class Checkpoints:
+    """The complete checkpoints, oldest first, and at most one under way: `saving` is its version.
 
-    def __init__(self, books: Books) -> None:
-        """`differs` is told whose copies are not what they should be; the coordinator sets it."""
-        self.differs: Callable[[dict[NodeId, frozenset[int]]], list[Effect]] = lambda found: []
-        self._job = books
+    `warning` tells why the last one is not complete.
+    """
+
+    def __init__(self, tables: Tables, claims: Claims, complete: Sequence[Checkpoint] = ()) -> None:
+        self.complete = sorted(complete, key=lambda c: c.folder)
+        self.saving: int | None = None
+        self.warning = ""
+        self._clock = tables.clock
+        self._identity = tables.identity
+        self._incarnation = tables.incarnation
+        self._log = tables.log
+        self._members = tables.members
+        self._phases = tables.phases
+        self._placed = tables.placed
+        self._rounds = tables.rounds
+        self._claims = claims
         self._saving: _Saving | None = None
         self._completing: dict[str, Checkpoint] = {}
         self._last_version = 0
         self._last_at = 0.0
 
+    def restore(self, history: History) -> list[Output]:
+        """Nothing is under way, and the next checkpoint is due soon."""
+        newest, spec = self.newest, self._identity.spec
+        self._last_version = 0 if newest is None else newest.position.version
+        self._last_at = self._clock.now - spec.checkpoint_s
+        return []
+
+    def reset(self, position: Position | None) -> list[Output]:
+        """What is under way is given up."""
+        self._saving = self.saving = None
+        self._last_version = max(0, self._log.version)
+        self._last_at = self._clock.now
+        return []
+
     @property
-    def on(self) -> bool:
-        """Whether this job has checkpoints at all."""
-        return bool(self._job.spec.checkpoint_steps or self._job.spec.checkpoint_s)
+    def newest(self) -> Checkpoint | None:
+        """The newest complete checkpoint."""
+        return self.complete[-1] if self.complete else None
 
     @property
     def settled(self) -> bool:
         """Whether no checkpoint is under way."""
         return self._saving is None
 
-    def restart(self, version: int, *, soon: bool = False) -> None:
-        """The job goes on from `version`: what was under way is not any more. With `soon`, the next one is due."""
-        self._saving, self._job.saving = None, None
-        self._last_version = max(0, version)
-        self._last_at = self._job.now - (self._job.spec.checkpoint_s if soon else 0.0)
+    @property
+    def _is_on(self) -> bool:
+        return bool(self._identity.spec.checkpoint_steps or self._identity.spec.checkpoint_s)
 
-    def void(self) -> list[Effect]:
-        """Blocks change hands: parts that are not written yet will not be, unless all are. The next one is due soon."""
-        if self._saving is None or self._saving.completing:
-            return []
-        effects = self._over(self._saving)
-        self._last_at = self._job.now - self._job.spec.checkpoint_s
-        self._last_version -= self._job.spec.checkpoint_steps
-        return effects
+    def drop_after(self, folder: str) -> None:
+        """Checkpoints after the one in `folder` do not count."""
+        self.complete = [c for c in self.complete if c.folder <= folder]
+
+    def drop_damaged(self, folder: str, problem: str) -> None:
+        """The checkpoint in `folder` cannot be loaded."""
+        self.complete = [c for c in self.complete if c.folder != folder]
+        self.warning = problem
+
+    # ------------------------------------------------------------ one begins
 
     def is_due(self, version: int, *, last: bool) -> bool:
         """Whether `version` goes to a checkpoint; `last` is true for the last version of a phase."""
-        if not self.on or self._saving is not None or version < 1:
+        if not self._is_on or self._saving is not None or version < 1:
             return False
-        spec, age_s = self._job.spec, self._job.now - self._last_at
+        spec, age_s = self._identity.spec, self._clock.now - self._last_at
         if spec.checkpoint_steps and version - self._last_version >= spec.checkpoint_steps:
             return True
         return bool(spec.checkpoint_s and age_s >= spec.checkpoint_s) or (last and age_s >= _BETWEEN_S)
 
-    def begin(self, version: int) -> None:
-        """Servers are about to hear that `version` goes to a checkpoint; `hold` follows once its commit is noted."""
-        self._job.saving, self._last_version, self._last_at = version, version, self._job.now
+    def begin(self, event: StepCommitted) -> list[Output]:
+        """Servers are about to hear that this version goes to a checkpoint; `hold` follows."""
+        if event.save:
+            self._begin(event.commit.version)
+        return []
 
-    def hold(self) -> None:
+    def hold(self, event: StepCommitted) -> list[Output]:
         """All that belongs to the version is known now."""
-        folder = folder_name(self._job.incarnation, self._job.version)
+        if event.save:
+            self._hold()
+        return []
+
+    def _begin(self, version: int) -> None:
+        self.saving, self._last_version, self._last_at = version, version, self._clock.now
+
+    def _hold(self) -> None:
+        folder = folder_name(self._incarnation.number, self._log.version)
         self._saving = _Saving(Checkpoint(folder, self._position()))
 
     def _position(self) -> Position:
-        job = self._job
-        assert job.job is not None
+        log, rounds, job = self._log, self._rounds, self._identity.job
+        assert job is not None
         return Position(
-            incarnation=job.incarnation,
-            version=job.version,
-            watermark=job.watermark.low,
-            above=job.watermark.above,
-            segments=tuple(job.schedule.segments),
-            phases=tuple(phase.entry for phase in job.phases.phases),
-            validators=tuple(job.evaluations.validators),
-            job=job.job,
-            metrics=job.evaluations.metrics(),
-            results=tuple((n, version, values) for n, (version, values) in job.evaluations.latest.items()),
-            logs=dict(job.logs),
-            samples=job.totals.samples,
-            empty=job.totals.skipped_slots,
-            claims=job.claims.finished,
+            incarnation=self._incarnation.number,
+            version=log.version,
+            watermark=log.watermark.low,
+            above=log.watermark.above,
+            segments=tuple(self._phases.schedule.segments),
+            phases=tuple(phase.entry for phase in self._phases.phases),
+            validators=tuple(rounds.validators),
+            job=job,
+            metrics=rounds.metrics(),
+            results=tuple((n, version, values) for n, (version, values) in rounds.latest.items()),
+            logs=dict(log.values),
+            samples=log.samples,
+            empty=log.skipped_slots,
+            claims=self._claims.finished,
         )
 
-    def finish(self, last: Commit | None) -> list[Effect]:
+    def finish(self) -> list[Output]:
         """The job is over: its last version goes to a checkpoint, unless it is in one."""
-        job, newest = self._job, self._job.checkpoint
-        if not self.on or self._saving is not None or last is None or job.placement is None or job.version < 1:
+        log, last, newest = self._log, self._log.last, self.newest
+        is_idle = self._is_on and self._saving is None and self._placed.placement is not None
+        if not is_idle or last is None or log.version < 1:
             return []
-        if newest is not None and newest.position.version == job.version:
+        if newest is not None and newest.position.version == log.version:
             return []
-        if (last.incarnation, last.version) != (job.incarnation, job.version):
+        if (last.incarnation, last.version) != (self._incarnation.number, log.version):
             return []
-        self.begin(job.version)
-        self.hold()
-        return [Send(s, Committed(job.generation, job.epoch, last, save=True)) for s in job.holders]
+        self._begin(log.version)
+        self._hold()
+        announcement = Committed(self._identity.generation, self._placed.epoch, last, save=True)
+        return [Send(server, announcement) for server in self._placed.holders]
 
-    def saved(self, sender: NodeId, message: Saved) -> list[Effect]:
+    # ------------------------------------------------------------ its parts
+
+    def saved(self, sender: NodeId, message: Saved) -> list[Output]:
         """A server has written its part, or could not."""
-        job, saving = self._job, self._saving
-        if saving is None or not job.is_current(message.incarnation, message.epoch) or message.version != job.saving:
-            return [Send(sender, SaveOver(job.generation, message.incarnation, message.version))]
-        if saving.completing or sender not in job.owners:
+        saving = self._saving
+        if saving is None or not self._is_of_saving(message):
+            return [Send(sender, SaveOver(self._identity.generation, message.incarnation, message.version))]
+        if saving.completing or sender not in self._placed.owners:
             return []
         if message.problem:
-            member = job.members.members.get(sender)
-            return self._give_up(f"{member.name if member else sender}: {message.problem}")
+            return self._give_up(saving, f"{self._members.name(sender)}: {message.problem}")
         saving.files[sender] = message.files
         saving.chains.update(message.chains)
         if found := saving.differing():
-            return self.differs(found)
-        if len(saving.files) < len(job.owners):
+            return [CopiesDiffer(found)]
+        if len(saving.files) < len(self._placed.owners):
             return []
-        assert job.model is not None
+        assert self._identity.model is not None
         saving.completing = True
         self._completing[saving.checkpoint.folder] = saving.checkpoint
         files = tuple(file for server in sorted(saving.files) for file in saving.files[server])
-        chains = tuple(saving.chains[b].hex() for b in range(len(job.blocks)))
-        drop = [c.folder for c in job.checkpoints[: -job.spec.keep_checkpoints + 1 or None]]
-        return [Complete(saving.checkpoint, job.model, files, chains, tuple(drop))]
+        chains = tuple(saving.chains[b].hex() for b in range(len(self._identity.blocks)))
+        drop = [c.folder for c in self.complete[: -self._identity.spec.keep_checkpoints + 1 or None]]
+        return [Complete(saving.checkpoint, self._identity.model, files, chains, tuple(drop))]
 
-    def chained(self, sender: NodeId, message: Chained) -> list[Effect]:
-        """A backup says what it has of the version that is being saved: compared with what its primary has."""
-        job, saving = self._job, self._saving
-        if saving is None or not job.is_current(message.incarnation, message.epoch) or message.version != job.saving:
+    def chained(self, sender: NodeId, message: Chained) -> list[Output]:
+        """A backup sends the hash chains of the version that is being saved: compare them with its primaries'."""
+        saving = self._saving
+        if saving is None or not self._is_of_saving(message):
             return []
         saving.copies[sender] = dict(message.chains)
         found = saving.differing()
-        return self.differs(found) if found else []
+        return [CopiesDiffer(found)] if found else []
 
-    def completed(self, folder: str, problem: str) -> list[Effect]:
-        """The manifest and the marker are written, and older folders are gone; or `problem` says why not."""
-        job, saving = self._job, self._saving
-        checkpoint = self._completing.pop(folder, None)
-        mine = saving is not None and saving.checkpoint is checkpoint
-        if checkpoint is not None and not problem:  # whole, even if the job went back meanwhile
-            job.warning = ""
-            job.checkpoints = sorted([*job.checkpoints, checkpoint], key=lambda c: c.folder)
-            del job.checkpoints[: -job.spec.keep_checkpoints]
-        if saving is None or not mine:
+    def _is_of_saving(self, message: Saved | Chained) -> bool:
+        return self._placed.is_current(message.incarnation, message.epoch) and message.version == self.saving
+
+    # ------------------------------------------------------------ its end
+
+    def void(self, event: PlacementDecided) -> list[Output]:
+        """Give up parts that are not written, unless all are: blocks change servers. The next one is due soon."""
+        if self._saving is None or self._saving.completing:
             return []
-        return self._give_up(problem) if problem else self._over(saving)
-
-    def _give_up(self, problem: str) -> list[Effect]:
-        assert self._saving is not None
-        kept = self._job.checkpoint
-        older = f"{kept.folder} is kept" if kept is not None else "there is no older one"
-        self._job.warning = f"no checkpoint of version {self._saving.checkpoint.position.version}: {problem}; {older}"
+        spec = self._identity.spec
+        self._last_at = self._clock.now - spec.checkpoint_s
+        self._last_version -= spec.checkpoint_steps
         return self._over(self._saving)
 
-    def _over(self, saving: _Saving) -> list[Effect]:
-        self._saving = self._job.saving = None
-        version = saving.checkpoint.position.version
-        over = SaveOver(self._job.generation, self._job.incarnation, version)
-        return [Send(s, over) for s in self._job.owners]
+    def completed(self, folder: str, problem: str) -> list[Output]:
+        """The manifest and the marker are written, and older folders are gone; or `problem` says why not."""
+        saving, checkpoint = self._saving, self._completing.pop(folder, None)
+        if checkpoint is not None and not problem:  # complete, even if the job was rewound meanwhile
+            self.warning = ""
+            complete = sorted([*self.complete, checkpoint], key=lambda c: c.folder)
+            self.complete = complete[-self._identity.spec.keep_checkpoints :]
+        if saving is None or saving.checkpoint is not checkpoint:
+            return []
+        return self._give_up(saving, problem) if problem else self._over(saving)
+
+    def _give_up(self, saving: _Saving, problem: str) -> list[Output]:
+        older = f"{self.newest.folder} is kept" if self.newest is not None else "there is no older one"
+        self.warning = f"no checkpoint of version {saving.checkpoint.position.version}: {problem}; {older}"
+        return self._over(saving)
+
+    def _over(self, saving: _Saving) -> list[Output]:
+        self._saving = self.saving = None
+        return self.tell_over(saving.checkpoint.position.version)
+
+    def tell_over(self, version: int | None) -> list[Output]:
+        """Tell the primaries that `version` is not saved any more (None: nothing is being saved)."""
+        if version is None:
+            return []
+        over = SaveOver(self._identity.generation, self._incarnation.number, version)
+        return [Send(server, over) for server in self._placed.owners]

@@ -1,12 +1,12 @@
-"""Things that one worker does for all, such as saving the model."""
+"""Claims: things that one worker does for all, such as saving the model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from paceline.core.effects import Effect, Send
-from paceline.messages import Claim, ClaimDone, Claimed, Ok
+from paceline.core.coordinator.events import Output, WorkerGone
+from paceline.core.effects import ClaimFact, History, IncarnationFact, Send
+from paceline.messages import Claim, ClaimDone, Claimed, Ok, Position
 from paceline.types import NodeId
 
 
@@ -17,8 +17,8 @@ class _Claim:
     waiting: dict[NodeId, int] = field(default_factory=dict)
 
 
-class ClaimBook:
-    """Who does what. The first to ask does it; when it is lost, the next in line."""
+class Claims:
+    """Which worker does what. The first to ask does it; when it is lost, the next in line does."""
 
     def __init__(self) -> None:
         self._claims: dict[str, _Claim] = {}
@@ -28,12 +28,22 @@ class ClaimBook:
         """What is done."""
         return tuple(key for key, claim in self._claims.items() if claim.done)
 
-    def restart(self, finished: Iterable[str]) -> None:
-        """Nobody does anything; `finished` is done."""
-        self._claims = {key: _Claim("", done=True) for key in finished}
+    def restore(self, history: History) -> list[Output]:
+        """Take over what is done; workers claim the rest again."""
+        began = [row.fact for row in history.facts if isinstance(row.fact, IncarnationFact)]
+        self.reset(began[-1].position if began else None)
+        for row in history.facts:
+            if isinstance(row.fact, ClaimFact) and row.incarnation == history.incarnation:
+                self._claims[row.fact.key] = _Claim("", done=True)
+        return []
 
-    def claim(self, sender: NodeId, message: Claim) -> list[Effect]:
-        """Ask to be the one; answered when that is decided or the thing is done."""
+    def reset(self, position: Position | None) -> list[Output]:
+        """No worker does anything; what was done at `position` is done."""
+        self._claims = {} if position is None else {key: _Claim("", done=True) for key in position.claims}
+        return []
+
+    def claim(self, sender: NodeId, message: Claim) -> list[Output]:
+        """A worker asks to do something for all; answered when it is to do it, or when it is done."""
         claim = self._claims.get(message.key)
         if claim is None:
             self._claims[message.key] = _Claim(sender)
@@ -43,28 +53,29 @@ class ClaimBook:
         claim.waiting[sender] = message.req
         return []
 
-    def done(self, sender: NodeId, message: ClaimDone) -> list[Effect]:
-        """The holder has done it: nobody else needs to."""
+    def done(self, sender: NodeId, message: ClaimDone) -> list[Output]:
+        """The holder has done it, durably: no other worker needs to."""
         claim = self._claims.get(message.key)
-        effects: list[Effect] = [Send(sender, Ok(message.req))]
+        out: list[Output] = [ClaimFact(message.key), Send(sender, Ok(message.req))]
         if claim is None:  # claimed under an earlier coordinator
             claim = self._claims[message.key] = _Claim(sender)
         if not claim.done:
             claim.done = True
-            effects += [Send(node, Claimed(req, False)) for node, req in claim.waiting.items()]
+            out += [Send(node, Claimed(req, False)) for node, req in claim.waiting.items()]
             claim.waiting.clear()
-        return effects
+        return out
 
-    def release(self, node: NodeId) -> list[Effect]:
+    def worker_gone(self, event: WorkerGone) -> list[Output]:
         """A worker that is gone cannot finish what it claimed: the next one in line does."""
-        effects: list[Effect] = []
+        node = event.worker
+        out: list[Output] = []
         for key, claim in list(self._claims.items()):
             claim.waiting.pop(node, None)
             if claim.holder == node and not claim.done:
                 if claim.waiting:
                     heir = next(iter(claim.waiting))
-                    effects.append(Send(heir, Claimed(claim.waiting.pop(heir), True)))
+                    out.append(Send(heir, Claimed(claim.waiting.pop(heir), True)))
                     claim.holder = heir
                 else:
                     del self._claims[key]
-        return effects
+        return out

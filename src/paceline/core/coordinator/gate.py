@@ -1,4 +1,4 @@
-"""The commit gate: when every block of a step is ready, and with which attempts.
+"""The commit gate: whether every block of a step is ready, and with which attempts. Rules 1 and 2.
 
 Sealing reports come from workers, receipts and readiness from servers, in any order and any number of times.
 """
@@ -12,7 +12,7 @@ from math import sqrt
 from paceline.messages import Ready, Receipt, Sealed
 from paceline.types import Fence, Hyper, NodeId
 
-_NOBODY: frozenset[NodeId] = frozenset()
+_NONE: frozenset[NodeId] = frozenset()
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A step that may be committed: the attempt that counts for each slot, and what the servers said."""
+    """A step that may be committed: the attempt that counts for each slot, and the reports of the servers."""
 
     step: int
     seals: tuple[Sealed, ...]
@@ -34,7 +34,7 @@ class Passed:
 
 
 class Gate:
-    """What is known of steps that are not committed yet."""
+    """What is known of steps that are not committed yet. Only `Commits` changes it."""
 
     def __init__(self) -> None:
         self._steps: dict[int, _Pending] = {}
@@ -64,11 +64,11 @@ class Gate:
         pending.ready.setdefault(ready.fences if whole else None, {})[server] = ready
 
     def choose(self, step: int, slot: int, fence: Fence, servers: Collection[NodeId], valid: Container[Fence]) -> bool:
-        """Whether this attempt is the one that counts from now on: the first that is whole, sealed and still valid."""
+        """Choose this attempt if it is the first that is whole, sealed and still valid; True if so."""
         pending = self._steps.get(step)
         if pending is None or slot in pending.chosen or fence not in valid or fence not in pending.seals:
             return False
-        if not pending.receipts.get((slot, fence), _NOBODY).issuperset(servers):
+        if not pending.receipts.get((slot, fence), _NONE).issuperset(servers):
             return False
         pending.chosen[slot] = fence
         return True
@@ -117,6 +117,10 @@ class Gate:
             ready = tuple(by_server[s] for s in sorted(servers))
             return Passed(step, tuple(pending.seals[f] for f in fences), ready)
         return None
+
+    def clear(self) -> None:
+        """Nothing is known: what was reported under another placement or incarnation is void (rules 5 and 6)."""
+        self._steps.clear()
 
     def forget(self, step: int) -> None:
         """The step is committed, or will never be."""

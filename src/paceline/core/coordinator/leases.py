@@ -1,4 +1,4 @@
-"""Who may compute which slot. Soft state: never persisted; after a restart holders tell of it again."""
+"""Leases: which worker may compute which slot. Soft state, never persisted: after a restart holders report it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Lease:
 
 
 class Revoked(NamedTuple):
-    """What a lost worker leaves behind.
+    """The slots of a worker that is gone.
 
-    `again` are slots that are leased again at once. `sealed` are slots it had sealed: their pushes may have arrived,
-    so the caller gives the servers a moment before it calls `requeue`. `poisoned` is a slot that has now lost too many
-    holders in a row, with their names.
+    `again` are leased again at once. `sealed` were sealed: their pushes may have arrived, so the caller gives the
+    servers a moment before it calls `requeue`. `poisoned` is a slot that has lost too many holders in a row, with
+    their names (rule 4).
     """
 
     again: list[SlotId]
@@ -38,7 +38,7 @@ class Revoked(NamedTuple):
 
 @dataclass(slots=True)
 class _Step:
-    """A step that is not committed: how many of its slots, from the first on, every server has summed."""
+    """A step that is not committed: how many of its slots, from the first on, each server has summed."""
 
     num_slots: int
     low: int = 0
@@ -46,7 +46,7 @@ class _Step:
 
 
 class LeaseBook:
-    """Leases of training slots, in slot order, within the window and within `hold`."""
+    """Leases of training slots, in slot order, within the window and `hold` (rule 4). Only `Leasing` changes it."""
 
     def __init__(
         self,
@@ -63,7 +63,6 @@ class LeaseBook:
         self.generation = generation
         self.hold = hold
         self.max_losses = max_losses
-        self.granted = 0
         self.counter = counter
         self.reserved = Reserved()
         self._done = done
@@ -82,20 +81,15 @@ class LeaseBook:
         self.counter += 1
         return Fence(self.generation, self.counter)
 
-    def start_at(self, step: int) -> None:
-        """Everything below `step` is committed (after a restart)."""
-        self._next = SlotId(step, 0)
+    def reset(self, schedule: Schedule, step: int, *, initialised: bool) -> None:
+        """Nothing is leased or lost; everything below `step` is committed. Fences go on where they were."""
+        self.schedule = schedule
+        self.reserved = Reserved()
+        self._losses.clear()
+        self._forget(SlotId(step, 0) if initialised else SlotId(INIT_STEP, 0))
 
-    def restart(self, step: int, *, initialised: bool, now: float = 0.0) -> tuple[list[Lease], int]:
-        """Every lease is void, and what is not committed, from `step` on, is leased again; no loss is counted.
-
-        In lock-step the state that `step` is computed on stays what it is: its slots are first left to those who had
-        them. Returns the leases that nobody had sealed, and how many had been.
-        """
-        held, sealed = self.open_leases(), len(self._sealed)
-        theirs = [(ls.fence, ls.worker, ls.slot) for ls in self._leases.values() if ls.slot.step == step]
-        self.reserved.begin(step, theirs if initialised and theirs and not self.schedule.window(step) else (), now)
-        self._next = SlotId(step, 0) if initialised else SlotId(INIT_STEP, 0)
+    def _forget(self, first: SlotId) -> None:
+        self._next = first
         self._requeued.clear()
         self._waiting.clear()
         self._leases.clear()
@@ -103,6 +97,17 @@ class LeaseBook:
         self._by_worker.clear()
         self._by_slot.clear()
         self._steps.clear()
+
+    def restart(self, step: int, *, initialised: bool, now: float = 0.0) -> tuple[list[Lease], int]:
+        """Make every lease void: slots from `step` on that are not committed are leased again; no loss is counted.
+
+        In lock-step the state that `step` is computed on does not change: its slots are reserved for the workers that
+        had them. Returns the leases that were not sealed, and how many were.
+        """
+        held, sealed = self.open_leases(), len(self._sealed)
+        theirs = [(ls.fence, ls.worker, ls.slot) for ls in self._leases.values() if ls.slot.step == step]
+        self.reserved.begin(step, theirs if initialised and theirs and not self.schedule.window(step) else (), now)
+        self._forget(SlotId(step, 0) if initialised else SlotId(INIT_STEP, 0))
         return held, sealed
 
     # ------------------------------------------------------------ granting
@@ -120,7 +125,6 @@ class LeaseBook:
         self._leases[fence] = lease
         self._by_worker.setdefault(worker, {})[fence] = lease
         self._by_slot.setdefault(slot, {})[fence] = lease
-        self.granted += 1
         return lease
 
     def again(self, late: Lease, worker: NodeId, now: float) -> Lease:
@@ -128,7 +132,7 @@ class LeaseBook:
         return self._lease(late.slot, self.fence(), worker, now)
 
     def adopt(self, worker: NodeId, slot: SlotId, fence: Fence, now: float) -> bool:
-        """A lease of an earlier coordinator gets a full new term, unless somebody else has the slot."""
+        """Give a lease of an earlier coordinator a full new term, unless another worker has the slot (rule 7)."""
         if fence.generation >= self.generation or fence in self._leases or self._by_slot.get(slot) or self._done(slot):
             return False
         if slot.step != INIT_STEP:
@@ -138,7 +142,7 @@ class LeaseBook:
         return True
 
     def _own(self, worker: NodeId, watermark: int, end_step: int) -> SlotId | None:
-        """The slot that was left to `worker`, if it may be leased now."""
+        """The slot reserved for `worker`, if it may be leased now."""
         slot = self.reserved.end(worker)
         if slot is None or slot.step < watermark or slot in self._by_slot or self._done(slot):
             return None
@@ -149,7 +153,7 @@ class LeaseBook:
         return slot
 
     def release(self, worker: NodeId) -> None:
-        """What was left to `worker` is anybody's."""
+        """End the reservation of `worker`: any worker may have its slot."""
         slot = self.reserved.end(worker)
         if slot is not None and not self._done(slot):
             self._requeue(slot)
@@ -173,7 +177,7 @@ class LeaseBook:
                 return None
             if slot.step >= end_step or not may_lease(self.schedule.window(slot.step), slot.step, watermark):
                 return None
-            # Somebody had it under an earlier coordinator, or fetched what was left to it.
+            # Leased under an earlier coordinator, or by a reservation.
             is_taken = slot in self._by_slot or self._done(slot)
             if not is_taken and slot.slot >= self._step(slot.step).low + self.hold:
                 return None
@@ -199,14 +203,14 @@ class LeaseBook:
         return moved
 
     def recall(self, watermark: int, initialised: bool) -> Lease | None:
-        """Take back one lease whose holder can only wait for a slot that nobody has; its slot is leased again.
+        """Take back one lease whose holder can only wait, so that it computes a slot that waits to be leased again.
 
-        Leases are granted one step early, so a slot that comes back may find every worker waiting for its step.
+        Leases are granted one step early, so when a slot comes back every worker may hold a lease of the next step.
         """
         return self.take_back(self._requeued[0].step, watermark, initialised) if self._requeued else None
 
     def take_back(self, above: int, watermark: int, initialised: bool) -> Lease | None:
-        """Take back one lease of a step above `above` that cannot be computed yet; its slot is leased again later."""
+        """Take back one lease of a step above `above` that cannot be computed yet; its slot is leased later."""
         step = self._next.step if self._next.slot else self._next.step - 1
         if step <= above or step < 0:
             return None
@@ -234,16 +238,16 @@ class LeaseBook:
         return fence in self._leases
 
     def oldest_open(self, step: int) -> Lease | None:
-        """Of the leases of `step` that nobody has sealed, the one granted first: whom the step waits for."""
+        """Of the leases of `step` that are not sealed, the one granted first."""
         waiting = [ls for ls in self._leases.values() if ls.slot.step == step and ls.fence not in self._sealed]
         return min(waiting, key=lambda lease: lease.at, default=None)
 
     def open_leases(self) -> list[Lease]:
-        """Leases that nobody has sealed."""
+        """Leases that are not sealed."""
         return [lease for lease in self._leases.values() if lease.fence not in self._sealed]
 
     def is_open(self, fence: Fence) -> bool:
-        """Whether a live lease has that fence, and nobody has sealed it."""
+        """Whether a live lease has that fence and is not sealed."""
         return fence in self._leases and fence not in self._sealed
 
     def attempts(self, slot: SlotId) -> int:
@@ -256,9 +260,9 @@ class LeaseBook:
         return bool(self._requeued)
 
     def unleased(self, end_step: int, *, in_step: bool) -> int:
-        """How many slots nobody has yet: of the step that is leased now, or of all steps before `end_step`.
+        """How many slots have no lease yet: of the step that is leased now, or of all steps before `end_step`.
 
-        Not exactly: what was leased out of order counts, what is left to somebody may not.
+        An estimate: slots leased out of order count, reserved ones may not.
         """
         count, at = len(self._requeued), self._next
         if at.step == INIT_STEP or at.step >= end_step:
@@ -278,7 +282,7 @@ class LeaseBook:
         if lease is None or lease.worker != worker:
             return None
         self._sealed.add(fence)
-        self._losses.pop(lease.slot, None)  # a holder survived it: the row is broken
+        self._losses.pop(lease.slot, None)  # a holder survived the slot: losses are no longer in a row
         return lease
 
     def abandon(self, fence: Fence) -> SlotId | None:
@@ -292,8 +296,8 @@ class LeaseBook:
     def abandon_open(self, worker: NodeId) -> bool:
         """Give back every lease that `worker` has not sealed; True if there was one.
 
-        A worker has at most one turn in hand. When it asks for the next one, a lease that it neither sealed nor
-        gave back is one of which it knows nothing.
+        A worker has at most one turn under way. When it asks for the next one, it does not know of a lease that it
+        neither sealed nor gave back.
         """
         held = [ls for ls in self._by_worker.get(worker, {}).values() if ls.fence not in self._sealed]
         for lease in held:
@@ -301,7 +305,7 @@ class LeaseBook:
         return bool(held)
 
     def revoke(self, worker: NodeId, *, lost: bool = True) -> Revoked:
-        """`worker` is gone: its fences are void from now on. With `lost` unset it left in good order."""
+        """Make the fences of `worker` void: it is `lost`, or left in good order."""
         again: list[SlotId] = []
         sealed: list[SlotId] = []
         poisoned = None
@@ -366,9 +370,9 @@ class LeaseBook:
 
     def _requeue(self, slot: SlotId) -> SlotId | None:
         if self._by_slot.get(slot) or slot in self._waiting:
-            return None  # somebody else is on it, or will be
+            return None  # another worker has it, or will
         if slot >= self._next:
-            return slot  # it was leased out of order: its turn comes anyway
+            return slot  # it was leased out of order, and is still to come in order
         heappush(self._requeued, slot)
         self._waiting.add(slot)
         return slot

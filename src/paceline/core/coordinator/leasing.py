@@ -1,320 +1,322 @@
-"""The desk: a worker reports what it did and is given the next thing to do."""
+"""Leasing: a worker reports what it computed and is given the next slot. Rules 4 and 8.
+
+A worker that cannot be given anything waits, and is offered what becomes free in the order of asking.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
-from paceline.core.coordinator.books import Books
-from paceline.core.coordinator.commits import Commits
+from paceline.core.coordinator.events import (
+    Event,
+    JobFailed,
+    LeaseHeld,
+    Output,
+    PlacementDecided,
+    SlotEvaluated,
+    SlotSealed,
+    SlotsSummed,
+    StepCommitted,
+    StepsDropped,
+    TurnReported,
+    WorkerGone,
+    WorkerJoined,
+    WorkerRewound,
+    WorkersCutOff,
+)
 from paceline.core.coordinator.leases import Lease
-from paceline.core.coordinator.phases import Phase
-from paceline.core.coordinator.recovery import Recovery
-from paceline.core.effects import Effect, Send
-from paceline.errors import MismatchError
-from paceline.messages import (
-    EvalGrant,
-    EvalOver,
-    GiveBack,
-    Grant,
-    Message,
-    Ok,
-    PhaseOver,
-    Revoke,
-    Sealed,
-    Turn,
-)
-from paceline.types import (
-    INIT_STEP,
-    Fence,
-    NodeId,
-)
-
-_UNKNOWN_S = 60.0  # in which a worker fetches what was left to it, where it is not known how fast anybody is
+from paceline.core.coordinator.offers import Offers
+from paceline.core.coordinator.segments import Segments
+from paceline.core.coordinator.speculation import Speculation
+from paceline.core.coordinator.tables import Tables
+from paceline.core.coordinator.validation import Validation
+from paceline.core.effects import History, Send
+from paceline.errors import MismatchError, SlotPoisonedError
+from paceline.messages import GiveBack, Ok, Position, Revoke, Summed, Turn
+from paceline.types import INIT_STEP, NodeId, SlotId
 
 
-class Desk:
-    """Answers turns, at once or when something becomes free."""
+class Leasing:
+    """Answers turns, at once or when something becomes free. Owns the leases, and the queues of workers that wait.
 
-    def __init__(self, books: Books, commits: Commits, recovery: Recovery) -> None:
-        self._job = books
-        self._commits = commits
-        self._recovery = recovery
+    `wasted_slots` were computed for nothing: another attempt counted, or the lease had become void.
+    """
+
+    def __init__(self, tables: Tables, segments: Segments, validation: Validation, wasted_slots: int = 0) -> None:
+        self.wasted_slots = wasted_slots
+        self._clock = tables.clock
+        self._gate = tables.gate
+        self._identity = tables.identity
+        self._incarnation = tables.incarnation
+        self._leases = tables.leases
+        self._log = tables.log
+        self._members = tables.members
+        self._phases = tables.phases
+        self._placed = tables.placed
+        self._reach = tables.reach
+        self._rounds = tables.rounds
+        self._speeds = tables.speeds
+        self._segments = segments
+        self._validation = validation
+        self._late = Speculation(tables)
+        self._offers = Offers(tables, segments, validation, self._late)
         self._waiting: OrderedDict[NodeId, Turn] = OrderedDict()
         self._evaluating: dict[NodeId, Turn] = {}
-        self._late: dict[Fence, Lease] = {}
-        self._sheltered = False
-        self._read_since = (-1, 0.0)
-        books.serve = self.serve
+        self._suspects: deque[tuple[float, SlotId]] = deque()
 
-    def turn(self, sender: NodeId, turn: Turn) -> list[Effect]:
-        """Take the report, then give what there is; else the worker waits."""
-        if turn.evaluation >= len(self._job.evaluations.validators):
+    def restore(self, history: History) -> list[Output]:
+        """Nothing is leased; holders of leases report them."""
+        return self.reset(None)
+
+    def reset(self, position: Position | None) -> list[Output]:
+        """Nothing is leased. Workers that wait go on waiting, and speeds stay known."""
+        self._suspects.clear()
+        initialised = self._log.version >= 0
+        self._leases.reset(self._phases.schedule, self._log.watermark.low, initialised=initialised)
+        return []
+
+    @property
+    def num_suspects(self) -> int:
+        """Sealed slots whose holder is gone and whose pushes may still arrive."""
+        return len(self._suspects)
+
+    # ------------------------------------------------------------ turns
+
+    def turn(self, sender: NodeId, turn: Turn) -> list[Output]:
+        """Take the reports of a worker; it is answered after them.
+
+        Raises:
+            MismatchError: the worker asks for the result of a validation that no worker declared.
+        """
+        if turn.evaluation >= len(self._rounds.validators):
             raise MismatchError(f"validation {turn.evaluation} was never declared")
         self._waiting.pop(sender, None)
         self._evaluating.pop(sender, None)
-        self._job.declared[sender] = max(self._job.declared.get(sender, 0), turn.declared)
-        if turn.phase >= len(self._job.phases.phases) and self._job.state != "finished":
-            return self._recovery.send_back(sender)  # its phase began in a history that is no more
+        self._validation.declared(sender, turn.declared)
+        if turn.phase >= len(self._phases.phases) and not self._segments.finished:
+            return [WorkerRewound(sender)]  # its phase began in an incarnation that is over
         if turn.phase >= 0:
-            self._job.attendance.enter(sender, turn.phase)
-            self._job.progress[sender] = max(self._job.progress.get(sender, -1), 2 * turn.phase)
-        effects: list[Effect] = []
-        if turn.incarnation == self._job.incarnation:
+            self._segments.enter(sender, turn.phase)
+        out: list[Output] = []
+        if turn.incarnation == self._incarnation.number:
             if turn.sealed is not None:
-                effects += self._sealed(sender, turn.sealed)
+                report = turn.sealed
+                if report.step != INIT_STEP:
+                    self._speeds.note(sender, report.seconds, self._clock.now)
+                if self._leases.seal(report.fence, sender) is None:
+                    self.wasted_slots += 1  # another attempt was sooner, or the lease had become void
+                else:
+                    out.append(SlotSealed(report))
             if turn.evaluated is not None:
-                effects += self._commits.evaluated(turn.evaluated)
+                out.append(SlotEvaluated(turn.evaluated))
+        if not out:
+            return self._answer(sender, turn)
+        out.append(TurnReported(sender, turn))
+        return out
+
+    def turn_reported(self, event: TurnReported) -> list[Output]:
+        """The reports of a turn are taken: give the worker what there is; else it waits."""
+        return self._answer(event.worker, event.turn)
+
+    def _answer(self, sender: NodeId, turn: Turn) -> list[Output]:
         freed = False
         if turn.abandoned is not None:
-            freed = self._job.leases.abandon(turn.abandoned) is not None
-            freed |= self._job.evaluations.abandon(turn.abandoned) is not None
-        # A worker that asks has nothing in hand: a lease of which it never heard goes to somebody else.
-        freed |= self._job.leases.abandon_open(sender)
-        freed |= self._job.evaluations.revoke(sender)
-        if freed:
-            effects += self.serve()
-        if self._job.failure is not None or self._job.members.members[sender].left:
-            return effects
-        reply = self._offer(sender, turn)
+            freed = self._leases.abandon(turn.abandoned) is not None
+            freed |= self._validation.abandon(turn.abandoned)
+        # A worker that asks computes nothing: a lease that it never heard of goes to another worker.
+        freed |= self._leases.abandon_open(sender)
+        freed |= self._validation.revoke(sender)
+        out = self.offer() if freed else []
+        if self._identity.failure is not None or self._members.members[sender].left:
+            return out
+        reply = self._offers.offer(sender, turn, self._waiting)
         if reply is not None:
-            effects.append(Send(sender, reply))
+            out.append(Send(sender, reply))
         elif turn.evaluation >= 0:
             self._evaluating[sender] = turn
         else:
             self._waiting[sender] = turn
-        return effects
+        return out
 
-    def _sealed(self, sender: NodeId, report: Sealed) -> list[Effect]:
-        if report.step != INIT_STEP:
-            self._job.pace.note(sender, report.seconds, self._job.now)
-        if self._job.leases.seal(report.fence, sender) is None:
-            self._job.totals.wasted_slots += 1  # somebody else's attempt was sooner, or the lease was lost
-            return []
-        self._job.gate.sealed(report)
-        return self._commits.progress(report.step, report.slot, report.fence)
-
-    def give_back(self, sender: NodeId, message: GiveBack) -> list[Effect]:
+    def give_back(self, sender: NodeId, message: GiveBack) -> list[Output]:
         """An attempt that will never count: its slot is leased again."""
-        effects: list[Effect] = [Send(sender, Ok(message.req))]
-        if self._job.leases.abandon(message.fence) is not None:
-            effects += self.serve()
-        return effects
+        out: list[Output] = [Send(sender, Ok(message.req))]
+        if self._leases.abandon(message.fence) is not None:
+            out += self.offer()
+        return out
 
-    def serve(self) -> list[Effect]:
-        """Something became available: offer it to those who wait, in the order in which they asked."""
-        effects: list[Effect] = []
+    def summed(self, sender: NodeId, message: Summed) -> list[Output]:
+        """A server has summed some more slots of a step: further slots may be within `hold` (rule 4)."""
+        if not self._placed.is_current(message.incarnation, message.epoch):
+            return []
+        return self._note_summed(sender, message.step, message.count)
+
+    def slots_summed(self, event: SlotsSummed) -> list[Output]:
+        """A server is ready for a step, so it has summed all its slots."""
+        return self._note_summed(event.server, event.step, event.count)
+
+    def _note_summed(self, server: NodeId, step: int, count: int) -> list[Output]:
+        moved = self._leases.summed(server, step, count, len(self._placed.owners))
+        return self.offer() if moved else []
+
+    # ------------------------------------------------------------ offers to workers that wait
+
+    def offer_freed(self, event: Event) -> list[Output]:
+        """Something may have become free."""
+        return self.offer()
+
+    def offer(self) -> list[Output]:
+        """Offer what is free to the workers that wait, in the order in which they asked."""
+        out: list[Output] = []
         for node, turn in list(self._evaluating.items()):
-            reply = self._offer(node, turn)
+            reply = self._offers.offer(node, turn, self._waiting)
             if reply is not None:
                 del self._evaluating[node]
-                effects.append(Send(node, reply))
+                out.append(Send(node, reply))
         for node, turn in list(self._waiting.items()):
-            # Workers in this queue are all in the open phase: where the first gets nothing, nobody does, unless it
-            # was only left out because others are faster, does not know what there is to validate, or because what
-            # there is was left to others.
-            reply = self._offer(node, turn)
+            # Workers in this queue are all in the open phase: where the first gets nothing, no other does, unless
+            # the first was held back, does not know a validator, or the free slots are reserved for others.
+            reply = self._offers.offer(node, turn, self._waiting)
             if reply is not None:
                 del self._waiting[node]
-                effects.append(Send(node, reply))
-            elif not self._sheltered and not self._differ():
-                return effects
-        if self._waiting.keys() - self._job.cut_off:
-            return effects
-        if self._job.failure is None:
-            lease = self._job.leases.recall(self._job.watermark.low, self._job.version >= 0)
+                out.append(Send(node, reply))
+            elif not self._offers.held_back and not self._offers.differ():
+                return out
+        if self._waiting.keys() - self._reach.cut_off:
+            return out
+        if self._identity.failure is None:
+            lease = self._leases.recall(self._log.watermark.low, self._log.version >= 0)
             if lease is not None:
-                effects.append(Send(lease.worker, Revoke(self._job.generation, lease.fence)))
-        return effects
+                out.append(self._revoke(lease))
+        return out
 
-    def _differ(self) -> bool:
-        """Whether one of those who wait may get what another does not."""
-        return bool(self._job.leases.reserved) or self._job.evaluations.waiting(len(self._job.evaluations.validators))
+    def _revoke(self, lease: Lease) -> Send:
+        return Send(lease.worker, Revoke(self._identity.generation, lease.fence))
 
-    def speculate(self) -> list[Effect]:
-        """Late slots are leased again, to workers that have nothing to do or that only wait for one of them.
+    # ------------------------------------------------------------ time passes
 
-        So are slots that were left to workers who are late to fetch them.
+    def requeue_suspects(self) -> list[Output]:
+        """Lease sealed slots again whose pushes have not arrived in time."""
+        while self._suspects and self._suspects[0][0] <= self._clock.now:
+            _, slot = self._suspects.popleft()
+            self._leases.requeue(slot)
+        self._speeds.refresh()
+        return []
+
+    def tick(self) -> list[Output]:
+        """Offer what is free, then lease late slots a second time."""
+        return self.offer() + self._speculate()
+
+    def _speculate(self) -> list[Output]:
+        """Lease late slots again, to workers that wait for a lease or whose lease waits for one of them.
+
+        So are slots whose reservation is late.
         """
-        job = self._job
-        step = job.watermark.low
-        if job.version < 0 or job.placement is None or job.awaited or job.is_over():
+        step = self._log.watermark.low
+        blocked = self._log.version < 0 or self._placed.placement is None or self._incarnation.awaited
+        if blocked or self._segments.is_over:
             return []
-        effects = self._release()
-        for late in sorted(job.leases.open_leases(), key=lambda lease: lease.slot):
-            if late.slot.step != step or not job.pace.is_late(late.worker, job.now - self._since(late)):
+        late_workers = self._late.late_reservations()
+        for worker in late_workers:
+            self._leases.release(worker)
+        out = self.offer() if late_workers else []
+        for late in self._late.find_late():
+            if not self._late.is_new(late):
                 continue
-            if job.leases.attempts(late.slot) > 1 or late.fence in self._late:
-                continue
-            self._late[late.fence] = late
-            before = len(effects)
-            effects += self.serve()
-            if len(effects) == before and late.fence in self._late:
-                blocked = job.leases.take_back(step, step, initialised=True)
-                if blocked is not None:  # it asks again, and gets the late slot
-                    effects.append(Send(blocked.worker, Revoke(job.generation, blocked.fence)))
-        return effects
+            self._late.mark(late)
+            offered = self.offer()
+            out += offered
+            if not offered and self._late.is_late(late.fence):
+                idle = self._leases.take_back(step, step, initialised=True)
+                if idle is not None:  # its worker asks again, and gets the late slot
+                    out.append(self._revoke(idle))
+        return out
 
-    def _release(self) -> list[Effect]:
-        """Who does not come for the slot that was left to it in the usual time does not get it for certain."""
-        job = self._job
-        late = [r.worker for r in job.leases.reserved.all() if self._is_late(r.worker, job.now - r.at)]
-        for worker in late:
-            job.leases.release(worker)
-        return self.serve() if late else []
+    # ------------------------------------------------------------ what ends leases
 
-    def _is_late(self, worker: NodeId, elapsed_s: float) -> bool:
-        if self._job.pace.typical is None:  # nobody knows yet how long a slot takes
-            return elapsed_s > _UNKNOWN_S
-        return self._job.pace.is_late(worker, elapsed_s)
+    def committed(self, event: StepCommitted) -> list[Output]:
+        """The leases of the step end; sealed attempts that the commit does not name were wasted."""
+        won = set(event.commit.fences)
+        self.wasted_slots += sum(lease.fence not in won for lease in self._leases.committed(event.commit.step))
+        return []
 
-    def _second(self, node: NodeId) -> Lease | None:
-        """A late slot for `node` to try as well."""
-        leases = self._job.leases
-        for fence, late in list(self._late.items()):
-            if leases.is_open(fence) and leases.attempts(late.slot) == 1:
-                if late.worker != node:
-                    del self._late[fence]
-                    return leases.again(late, node, self._job.now)
-            else:
-                del self._late[fence]
-        return None
+    def steps_dropped(self, event: StepsDropped) -> list[Output]:
+        """Leases of steps that will not be computed are void."""
+        return [self._revoke(lease) for lease in self._leases.beyond(event.end_step)]
 
-    def _since(self, lease: Lease) -> float:
-        """Since when `lease` can be worked on: leases are granted before the state to compute them on is there."""
-        version, at = self._read_since
-        if version != self._job.version:
-            self._read_since = (self._job.version, self._job.now)
-            at = self._job.now
-        return max(lease.at, at)
+    def void(self, event: PlacementDecided) -> list[Output]:
+        """Rule 5: leases of the old placement are void, and their slots are leased again."""
+        self._suspects.clear()
+        initialised = self._log.version >= 0
+        held, sealed = self._leases.restart(self._log.watermark.low, initialised=initialised, now=self._clock.now)
+        self.wasted_slots += sealed
+        # A worker that waits for the state to read asks again; servers refuse the pushes of one that computes.
+        return [self._revoke(lease) for lease in held]
 
-    def _shelters(self, node: NodeId, end_step: int) -> bool:
-        """Whether `node` is so slow that the others finish the rest without it before it ended one slot."""
-        job = self._job
-        if not job.pace.is_slow(node, job.now) or job.leases.has_requeued or job.leases.reserved.has(node):
-            return False
-        slots = job.leases.unleased(end_step, in_step=job.schedule.window(job.watermark.low) == 0)
-        workers = len(job.members.members)
-        if not 0 < slots <= 4 * workers:
-            return False
-        busy = {ls.worker: job.now - self._since(ls) for ls in job.leases.open_leases()}
-        others = {n: 0.0 for n in self._waiting if n != node} | {n: s for n, s in busy.items() if n != node}
-        return job.pace.others_are_sooner(node, slots, others.items())
+    def cut_off(self, event: WorkersCutOff) -> list[Output]:
+        """Workers that cannot reach a primary lose their reservations."""
+        for node in event.workers:
+            self._leases.release(node)
+        return []
 
-    def _offer(self, node: NodeId, turn: Turn) -> Message | None:
-        """What `node` gets now: a validation slot first, then a training slot, or the end of its phase."""
-        self._sheltered = node in self._job.cut_off  # others who wait may get what it does not
-        if self._sheltered:
-            return None
-        if self._job.failure is not None or self._job.placement is None or self._is_quiet():
-            return None
-        lead = self._job.members.lead() == node
-        if self._job.version < 0:
-            return self._offer_training(node, turn, lead)
-        if turn.evaluation >= 0:
-            known = self._commits.request_evaluation(turn.evaluation)
-            if known is not None:
-                return EvalOver(turn.req, self._job.generation, turn.evaluation, *known)
-        declared = self._job.declared.get(node, 0)
-        if self._job.evaluations.waiting(declared):
-            fence = self._job.leases.fence()
-            granted = self._job.evaluations.grant(node, fence, declared)
-            assert granted is not None
-            round_, slot = granted
-            return EvalGrant(
-                turn.req,
-                self._job.generation,
-                self._job.incarnation,
-                self._job.placement.epoch,
-                round_.number,
-                round_.validator.number,
-                slot,
-                fence,
-                round_.version,
-                lead,
-            )
-        if turn.evaluation >= 0:
-            return None
-        return self._offer_training(node, turn, lead)
-
-    def _is_quiet(self) -> bool:
-        """Whether a new coordinator still listens for what servers and workers hold."""
-        job = self._job
-        if job.awaited:
-            return True
-        return job.now < job.quiet_until and job.members.num_workers < job.wanted_workers
-
-    def _offer_training(self, node: NodeId, turn: Turn, lead: bool) -> Message | None:
-        assert self._job.placement is not None
-        phases = self._job.phases.phases
-        if self._job.version >= 0:
-            number = min(turn.phase, len(phases) - 1) if self._job.state == "finished" else turn.phase
-            phase = phases[number] if 0 <= number < len(phases) else None
-            if (phase is None and self._job.state == "finished") or (phase is not None and self._phase_over(phase)):
-                return self._over_message(node, turn, phase, lead)
-        open_ = self._job.phases.open
-        mine = open_ is not None and open_.spec.number == turn.phase and turn.evaluation < 0
-        end = open_.end if open_ is not None and mine else 0  # step 0 is beyond 0, the initial weights are not
-        # What it has computed comes before what others are late with.
-        lease = self._second(node) if mine and self._late and not self._job.leases.reserved.has(node) else None
-        if lease is None and mine and self._job.version >= 0 and self._shelters(node, end):
-            self._sheltered = True
-            return None
-        if lease is None:
-            lease = self._job.leases.grant(node, self._job.watermark.low, self._job.version >= 0, end, self._job.now)
-        if lease is None:
-            return None
-        if self._job.state == "waiting":
-            self._job.state = "running"
-        return self._grant(turn, lease, lead=lead)
-
-    def _grant(self, turn: Turn, lease: Lease, *, lead: bool) -> Grant:
-        assert self._job.placement is not None
-        step, slot = lease.slot
-        return Grant(
-            turn.req,
-            self._job.generation,
-            self._job.incarnation,
-            self._job.placement.epoch,
-            step,
-            slot,
-            self._job.schedule.num_slots(step),
-            lease.fence,
-            None if step == INIT_STEP else self._job.schedule.segment(step),
-            lead,
-        )
-
-    def _over_message(self, node: NodeId, turn: Turn, phase: Phase | None, lead: bool) -> PhaseOver:
-        assert self._job.placement is not None
-        version = self._job.version if phase is None or phase.end_version is None else phase.end_version
-        if version != self._job.version and version not in self._job.pins:
-            version = -1  # long gone: a late joiner reads the state it needs with its first lease
-        self._job.progress[node] = max(self._job.progress.get(node, -1), 2 * turn.phase + 1)
-        metrics = None if phase is None else phase.metrics
-        if metrics is None:
-            metrics = self._job.evaluations.metrics()
-        if phase is not None:
-            phase.metrics = metrics  # others may leave it when there are newer ones
-        return PhaseOver(
-            turn.req,
-            self._job.generation,
-            self._job.incarnation,
-            self._job.placement.epoch,
-            turn.phase,
-            version,
-            self._job.watermark.low,
-            self._job.state == "finished",
-            lead,
-            metrics,
-        )
-
-    def _phase_over(self, phase: Phase) -> bool:
-        """Whether workers may leave a phase: all its steps are committed, and its last version is validated."""
-        end = phase.end_version
-        return end is not None and not any(
-            r.validator.every and r.version <= end for r in self._job.evaluations.rounds.values()
-        )
-
-    def forget(self, worker: NodeId) -> None:
-        """Nobody waits at the desk for `worker` any more."""
+    def worker_gone(self, event: WorkerGone) -> list[Output]:
+        """The slots of a worker that is gone are leased again; too many losses of one slot fail the job (rule 4)."""
+        worker = event.worker
         self._waiting.pop(worker, None)
         self._evaluating.pop(worker, None)
+        self._speeds.forget(worker)
+        revoked = self._leases.revoke(worker, lost=event.lost)
+        for slot in revoked.sealed:
+            self._doubt(slot)
+        return [] if revoked.poisoned is None else [self._poison(*revoked.poisoned)]
+
+    def _doubt(self, slot: SlotId) -> None:
+        """The holder of a sealed slot is gone; its pushes may still arrive.
+
+        Where attempts are not interchangeable they would not count any more, unless the attempt was chosen before.
+        """
+        if not self._segments.is_whole(slot.step):
+            self._suspects.append((self._clock.now + self._identity.spec.grace_s, slot))
+        elif self._gate.chosen(slot.step, slot.slot) is None:
+            self._leases.requeue(slot)
+
+    def _poison(self, slot: SlotId, holders: tuple[NodeId, ...]) -> JobFailed:
+        samples = "the initial weights"
+        if slot.step != INIT_STEP:
+            schedule = self._phases.schedule
+            segment, at = schedule.segment(slot.step), schedule.place(slot.step)
+            start = at.offset + slot.slot * segment.batch_size
+            stop = min(start + segment.batch_size, at.offset + at.samples)
+            samples = f"positions {start}..{stop - 1} of epoch {at.epoch}"
+        return JobFailed("lost", str(SlotPoisonedError(slot.step, slot.slot, holders, samples)))
+
+    # ------------------------------------------------------------ leases of an earlier coordinator
+
+    def worker_joined(self, event: WorkerJoined) -> list[Output]:
+        """Rule 7: a worker reports what it holds: its leases go on, its sealed slots count.
+
+        An unsealed lease counts the first time that the worker reports it: since then it may have asked for another.
+        """
+        if event.message.incarnation != self._incarnation.number:
+            return []
+        return [LeaseHeld(event.node, held, event.again) for held in event.message.leases]
+
+    def adopt(self, event: LeaseHeld) -> list[Output]:
+        """A lease of an earlier coordinator goes on, unless it is void or its slot is done."""
+        held, placement = event.held, self._placed.placement
+        if event.again and held.sealed is None:
+            return []
+        if placement is not None and held.epoch not in (0, placement.epoch):
+            return []  # void since a change of placement
+        slot = SlotId(held.step, held.slot)
+        if not self._is_slot(slot) or not self._leases.adopt(event.worker, slot, held.fence, self._clock.now):
+            return []
+        if held.sealed is None:
+            return []
+        self._leases.seal(held.fence, event.worker)
+        return [SlotSealed(held.sealed)]
+
+    def _is_slot(self, slot: SlotId) -> bool:
+        if slot.step == INIT_STEP:
+            return self._log.version < 0 and slot.slot == 0
+        return self._segments.is_open(slot.step) and 0 <= slot.slot < self._phases.schedule.num_slots(slot.step)

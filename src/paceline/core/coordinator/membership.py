@@ -1,111 +1,187 @@
-"""Who is alive."""
+"""Membership: which processes take part. They register, are lost, leave, or are refused. Rules 7 and 10."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
-from heapq import heappop, heappush
-
-from paceline.types import NodeId
-
-
-@dataclass(slots=True)
-class Member:
-    """One registered process: start number `start` of `name`, 0 if it is known only from the log."""
-
-    node: NodeId
-    role: str
-    name: str
-    start: int
-    host: str
-    address: str | None
-    seen: float
-    joined: float
-    left: bool = False
-    late: bool = False
+from paceline.core.coordinator.events import (
+    Admitted,
+    Evicted,
+    JobFailed,
+    MemberRemoved,
+    Output,
+    ServerJoined,
+    ServersWanted,
+    WorkerGone,
+    WorkerJoined,
+    WorkerRewound,
+)
+from paceline.core.coordinator.members import Member
+from paceline.core.coordinator.requests import Requests
+from paceline.core.coordinator.segments import Segments
+from paceline.core.coordinator.tables import Tables
+from paceline.core.effects import History, ScaleFact, Send
+from paceline.errors import MismatchError
+from paceline.messages import Abort, Bye, Exited, Failed, Ok, Position, Refused, Register, Scale, Welcome
+from paceline.types import NodeId, name_of
 
 
 class Membership:
-    """Members and their silence. Times are the coordinator's running time: pauses of its own do not count."""
+    """Owns the table of members. `lost_workers` counts workers that were lost in the middle of their script."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self.members: dict[NodeId, Member] = {}
-        self._deadlines: list[tuple[float, int, Member]] = []
-        self._count = 0
-        self._workers: OrderedDict[NodeId, None] = OrderedDict()
+    def __init__(self, tables: Tables, segments: Segments, requests: Requests, lost_workers: int = 0) -> None:
+        self.lost_workers = lost_workers
+        self._clock = tables.clock
+        self._identity = tables.identity
+        self._incarnation = tables.incarnation
+        self._log = tables.log
+        self._members = tables.members
+        self._segments = segments
+        self._requests = requests
+        self._names: set[str] = set()
+        self._refused: set[NodeId] = set()
 
-    def add(self, member: Member) -> None:
-        """A process registered (again)."""
-        self.members[member.node] = member
-        if member.role == "worker":
-            self._workers[member.node] = None
-        self._await(member, member.seen + self.timeout_s)
+    def restore(self, history: History) -> list[Output]:
+        """Take over how many processes the job wants. Members register again."""
+        self._members.restore(history)
+        return []
 
-    def _await(self, member: Member, deadline: float) -> None:
-        self._count += 1
-        heappush(self._deadlines, (deadline, self._count, member))
+    def reset(self, position: Position | None) -> list[Output]:
+        """Members stay members, but servers that never registered with this coordinator hold no block."""
+        self._members.remove_unheard()
+        return []
 
-    def seen(self, node: NodeId, now: float) -> bool:
-        """`node` gave a sign of life; False if it is not a member (any more)."""
-        member = self.members.get(node)
-        if member is None:
+    def expect(self, server: NodeId, address: str) -> None:
+        """A holder of blocks that is known from the log has a full new term to register."""
+        now = self._clock.now
+        self._members.add(Member(server, "server", name_of(server), 0, "", address, now, now))
+
+    # ------------------------------------------------------------ joining
+
+    def register(self, sender: NodeId, message: Register) -> list[Output]:
+        """A process takes part (again), and tells what it has."""
+        if self._identity.failure is not None:
+            return [Send(sender, self._identity.failure)]
+        out: list[Output] = []
+        if message.job is not None:
+            try:
+                out += self._identity.agree(message.job, message.name)
+            except MismatchError as error:
+                is_late = self._is_late(message.name)
+                return self._refuse_late(sender, str(error)) if is_late else [JobFailed("script", str(error))]
+            if self._segments.is_ahead(message.progress):
+                return [WorkerRewound(sender)]
+            self._segments.note_progress(sender, message.progress)
+        if message.role == "server":
+            # A server that starts again under its name does not have the blocks of its earlier start.
+            for member in self._members.by_role("server"):
+                if member.name == message.name and member.node != sender:
+                    out.append(Evicted(member, "it was started again"))
+        out.append(Admitted(sender, message))
+        return out
+
+    def admit(self, event: Admitted) -> list[Output]:
+        """A process becomes a member."""
+        sender, message, now = event.node, event.message, self._clock.now
+        known = self._members.members.get(sender)
+        if known is None or not known.start:  # new, or known only from the log
+            late = self._is_late(message.name)
+            if message.role == "worker":
+                self._names.add(message.name)
+            address = message.address
+            self._members.add(
+                Member(sender, message.role, message.name, message.start, message.host, address, now, now, late=late)
+            )
+        else:
+            self._members.seen(sender, now)
+        spec, generation, job = self._identity.spec, self._identity.generation, self._identity.job
+        welcome = Welcome(message.req, generation, self._incarnation.number, job, spec.heartbeat_s, spec.reach_s)
+        if message.role == "server":
+            return [Send(sender, welcome), ServerJoined(sender, message)]
+        again = not self._requests.note(sender, message, message.req)
+        return [Send(sender, welcome), WorkerJoined(sender, message, again)]
+
+    def _is_late(self, name: str) -> bool:
+        """Whether the job has begun without this worker. The first ones, as many as are wanted, begin it together."""
+        if self._log.version < 0:
             return False
-        member.seen = now
-        return True
+        is_full = len(self._names) >= self._members.wanted_workers
+        return self._identity.restored or name in self._names or is_full
 
-    def remove(self, node: NodeId) -> Member | None:
-        """`node` is lost, or long gone."""
-        self._workers.pop(node, None)
-        return self.members.pop(node, None)
+    def scale(self, sender: NodeId, message: Scale) -> list[Output]:
+        """A person or the engine wants another number of workers or servers."""
+        replicas = self._identity.spec.replicas
+        if 0 < message.servers <= replicas:
+            problem = f"{replicas + 1} servers are needed for the replicas"
+            return [Send(sender, Refused(message.req, "replicas", problem))]
+        self._members.want(max(1, message.workers or self._members.wanted_workers), message.servers)
+        fact = ScaleFact(self._members.wanted_workers, self._members.wanted_servers)
+        return [fact, Send(sender, Ok(message.req)), ServersWanted()]
 
-    def leave(self, node: NodeId) -> None:
-        """A worker has ended well: a member until it falls silent, but not one to count on."""
-        self.members[node].left = True
-        self._workers.pop(node, None)
+    # ------------------------------------------------------------ leaving
 
-    def silent(self, now: float) -> list[Member]:
-        """Members silent for longer than the time-out. Cost: the few whose deadline has come."""
-        lost = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, member = heappop(self._deadlines)
-            if self.members.get(member.node) is not member:
-                continue  # gone, or back as another start
-            if now - member.seen > self.timeout_s:
-                lost.append(member)
-            else:
-                self._await(member, max(member.seen + self.timeout_s, now + 1e-3))
-        return lost
+    def bye(self, sender: NodeId, message: Bye) -> list[Output]:
+        """The script of a worker has ended well; in the middle of the job the others go on without it."""
+        self._members.leave(sender)
+        return [Send(sender, Ok(message.req)), WorkerGone(sender, lost=False)]
 
-    def by_role(self, role: str) -> list[Member]:
-        """Members of a role, in order of name."""
-        return sorted((m for m in self.members.values() if m.role == role), key=lambda m: m.name)
+    def exited(self, sender: NodeId, message: Exited) -> list[Output]:
+        """The engine saw a process end."""
+        ok = Send(sender, Ok(message.req))
+        for member in self._members.members.values():
+            if member.name == message.name and member.start == message.start:
+                how = f"signal {-message.code}" if message.code < 0 else f"exit code {message.code}"
+                return [ok, Evicted(member, how)]
+        return [ok]
 
-    @property
-    def num_workers(self) -> int:
-        """Live workers that have not left."""
-        return len(self._workers)
+    def session_lost(self, node: NodeId, reason: str) -> list[Output]:
+        """The transport lost the session with `node`."""
+        member = self._members.members.get(node)
+        return [] if member is None else [Evicted(member, reason)]
 
-    def lead(self) -> NodeId | None:
-        """One live worker: the longest-serving. It changes only when that one leaves or is lost."""
-        return next(iter(self._workers), None)
+    def tick(self) -> list[Output]:
+        """Members that are silent for too long are lost."""
+        now = self._clock.now
+        return [
+            Evicted(member, f"silent for {now - member.seen:.1f} s; PACELINE_HEARTBEAT_TIMEOUT_S raises the limit")
+            for member in self._members.expire(now)
+        ]
 
+    def evict(self, event: Evicted) -> list[Output]:
+        """A member is lost; the other machines give its work and its blocks to others."""
+        member = event.member
+        self._members.remove(member.node)
+        out: list[Output] = [MemberRemoved(member, event.why)]
+        if member.role == "worker":
+            if not member.left:
+                self.lost_workers += 1
+            out.append(WorkerGone(member.node, lost=not member.left))
+        return out
 
-class RunningTime:
-    """Turns a monotonic clock into time during which this process ran.
+    def send_back(self, event: WorkerRewound) -> list[Output]:
+        """A worker whose script is further than the job must start again; that is no loss."""
+        reason = f"the job went back to version {self._log.version}"
+        abort = Abort(self._identity.generation, "rewound", reason)
+        return [Send(event.worker, abort), *self._release(event.worker, reason)]
 
-    A gap between two readings longer than `max_gap_s` means that the process itself was stopped or starved, and only
-    `max_gap_s` of it counts.
-    """
+    def _release(self, worker: NodeId, why: str) -> list[Output]:
+        member = self._members.remove(worker)
+        return [] if member is None else [MemberRemoved(member, why), WorkerGone(worker, lost=False)]
 
-    def __init__(self, max_gap_s: float = 1.0) -> None:
-        self.max_gap_s = max_gap_s
-        self.value = 0.0
-        self._last: float | None = None
+    # ------------------------------------------------------------ workers that disagree, roles that fail
 
-    def advance(self, monotonic_s: float) -> float:
-        """The running time at this reading."""
-        if self._last is not None:
-            self.value += min(max(0.0, monotonic_s - self._last), self.max_gap_s)
-        self._last = monotonic_s
-        return self.value
+    def refuse(self, sender: NodeId, problem: str) -> list[Output]:
+        """Workers disagree. One that joined a running job late is refused; else the job fails."""
+        member = self._members.members.get(sender)
+        if member is None or not member.late:
+            return [JobFailed("script", problem)]
+        return self._refuse_late(sender, problem)
+
+    def _refuse_late(self, sender: NodeId, problem: str) -> list[Output]:
+        self._refused.add(sender)
+        return [Send(sender, Abort(self._identity.generation, "script", problem)), *self._release(sender, problem)]
+
+    def failed(self, sender: NodeId, message: Failed) -> list[Output]:
+        """A role cannot go on, and so the job cannot; unless the role was refused."""
+        ok = Send(sender, Ok(message.req))
+        if sender in self._refused:
+            return [ok]
+        return [ok, JobFailed(message.kind, f"{self._members.name(sender)} failed", message.trace)]

@@ -10,7 +10,7 @@ from paceline.config.dials import parse_mode
 from paceline.core.sampling import num_steps
 from paceline.core.segments import Schedule
 from paceline.errors import MismatchError
-from paceline.messages import JobArgs
+from paceline.messages import JobArgs, Position
 from paceline.types import NodeId, PhaseEntry, PhaseSpec, Segment
 
 
@@ -18,7 +18,7 @@ from paceline.types import NodeId, PhaseEntry, PhaseSpec, Segment
 class Phase:
     """One call of `batches`: its steps are [start, end). `end_version` is set once all are committed.
 
-    `metrics` are those at its end, which everyone who leaves it is told, however late. The first who does sets them.
+    `metrics` are those at its end, which every worker that leaves it is told; set when the first one leaves.
     """
 
     spec: PhaseSpec
@@ -44,12 +44,41 @@ class Phase:
 
 
 class PhaseBook:
-    """Phases in order; at most the last one is open."""
+    """Phases in order, and the schedule that they make; at most the last phase is open. Only `Segments` changes it."""
 
-    def __init__(self, schedule: Schedule, num_workers: int) -> None:
-        self.schedule = schedule
+    def __init__(self, num_workers: int) -> None:
+        """A phase without a number of slots gets one for each of `num_workers`."""
         self.num_workers = num_workers
+        self.schedule = Schedule()
         self.phases: list[Phase] = []
+
+    def reset(self, position: Position | None) -> None:
+        """The phases are those of `position`."""
+        self.schedule = Schedule(() if position is None else position.segments)
+        self.phases = [] if position is None else [Phase.of(entry) for entry in position.phases]
+
+    def add(self, spec: PhaseSpec, segment: Segment) -> None:
+        """A phase begins with `segment`."""
+        self.schedule.append(segment)
+        self.phases.append(Phase(spec, segment, segment.end_step))
+
+    def cut(self, closing: Segment) -> None:
+        """The phase ends with `closing`, earlier than its first segment says."""
+        self.schedule.append(closing)
+
+    def close(self, version: int) -> None:
+        """Every step of the open phase is committed, the last one as `version`."""
+        self.phases[-1].end_version = version
+
+    def close_earlier(self) -> None:
+        """All phases but the last have ended: each step is one version, and no later phase begins before that."""
+        for phase in self.phases[:-1]:
+            if phase.end_version is None:
+                phase.end_version = phase.end
+
+    def set_metrics(self, phase: Phase, metrics: dict[str, float]) -> None:
+        """Every worker that leaves `phase` is told these metrics, even if there are newer ones."""
+        phase.metrics = metrics
 
     @property
     def open(self) -> Phase | None:
@@ -73,12 +102,11 @@ class PhaseBook:
             return None
         if spec.number > len(self.phases) or self.open is not None:
             raise MismatchError(
-                f"{worker} called batches() number {spec.number}, but number {len(self.phases) - 1} is where the job "
-                "is: every worker must run the same loops in the same order"
+                f"{worker} called batches() number {spec.number}, but the job is in number {len(self.phases) - 1}: "
+                "every worker must run the same loops in the same order"
             )
         segment = self._segment(spec, job)
-        self.schedule.append(segment)
-        self.phases.append(Phase(spec, segment, segment.end_step))
+        self.add(spec, segment)
         return segment
 
     def _segment(self, spec: PhaseSpec, job: JobArgs) -> Segment:
@@ -105,7 +133,7 @@ class PhaseBook:
         return msgspec.structs.replace(segment, end_step=step + num_steps(segment))
 
     def end_at(self, step: int) -> Segment | None:
-        """The open phase ends before `step`; returns the segment that says so, None if it ends there anyway."""
+        """End the open phase before `step`; returns the segment that says so, None if it ends there anyway."""
         phase = self.open
         assert phase is not None
         end = max(phase.start, step)
@@ -124,11 +152,15 @@ class PhaseBook:
 
 
 class Attendance:
-    """In which phase each live worker is, and so which phases everybody has left."""
+    """The phase that each active worker is in, and how far its script is. Only `Segments` changes it.
+
+    The progress of a script is 2n inside phase n, and 2n + 1 after it.
+    """
 
     def __init__(self) -> None:
         self._phase: dict[NodeId, int] = {}
         self._count: dict[int, int] = {}
+        self._progress: dict[NodeId, int] = {}
 
     def enter(self, worker: NodeId, phase: int) -> bool:
         """`worker` is in `phase`; True if that is news."""
@@ -141,8 +173,13 @@ class Attendance:
         return True
 
     def leave(self, worker: NodeId) -> None:
-        """`worker` is gone."""
+        """`worker` is in no phase."""
         self._leave(self._phase.pop(worker, -1))
+
+    def forget(self, worker: NodeId) -> None:
+        """`worker` is gone."""
+        self.leave(worker)
+        self._progress.pop(worker, None)
 
     def _leave(self, phase: int) -> None:
         if phase >= 0:
@@ -151,5 +188,14 @@ class Attendance:
                 del self._count[phase]
 
     def lowest(self, default: int) -> int:
-        """The earliest phase that somebody is in. Workers that have not entered any do not count."""
+        """The earliest phase that some worker is in. Workers that have not entered any do not count."""
         return min(self._count, default=default)
+
+    def advance(self, worker: NodeId, progress: int) -> None:
+        """The script of `worker` is at least that far."""
+        if progress > self._progress.get(worker, -1):
+            self._progress[worker] = progress
+
+    def progress(self, worker: NodeId) -> int:
+        """How far the script of `worker` is; -1 before its first phase."""
+        return self._progress.get(worker, -1)

@@ -1,33 +1,110 @@
-"""Why versions are kept readable."""
+"""Which versions servers must keep readable, and why."""
 
 from __future__ import annotations
 
+from paceline.core.coordinator.events import (
+    AttendanceChanged,
+    Output,
+    PhaseEnded,
+    RoundEnded,
+    StepCommitted,
+    VersionsKept,
+    WorkerGone,
+)
+from paceline.core.coordinator.pin_book import VALIDATION, ForPhase, Reason
+from paceline.core.coordinator.tables import Tables
+from paceline.core.effects import History, Send
+from paceline.messages import Position, Unpin
 
-class PinBook:
-    """Reasons by version. A version is released when its last reason is gone."""
 
-    def __init__(self) -> None:
-        self._reasons: dict[int, set[str]] = {}
+class Pins:
+    """Pins versions, and tells servers when one need not be kept any more."""
 
-    def add(self, version: int, reason: str) -> None:
-        """`version` is needed."""
-        self._reasons.setdefault(version, set()).add(reason)
+    def __init__(self, tables: Tables) -> None:
+        self._identity = tables.identity
+        self._incarnation = tables.incarnation
+        self._log = tables.log
+        self._placed = tables.placed
+        self._phases = tables.phases
+        self._attendance = tables.attendance
+        self._clock = tables.clock
+        self._book = tables.pins
+        self._pinned_phases: list[int] = []
+        self._unpin_next: int | None = None
 
-    def __contains__(self, version: object) -> bool:
-        """Whether `version` is needed."""
-        return version in self._reasons
+    def restore(self, history: History) -> list[Output]:
+        """Nothing is pinned before the holders of blocks say what they have kept."""
+        return []
 
-    def older(self, version: int) -> bool:
-        """Whether a version before `version` is needed."""
-        return any(v < version for v in self._reasons)
+    def reset(self, position: Position | None) -> list[Output]:
+        """Nothing is pinned."""
+        self._book.clear()
+        self._pinned_phases = []
+        self._unpin_next = None
+        return []
 
-    def discard(self, version: int, reason: str) -> bool:
-        """One reason less; True if that was the last."""
-        reasons = self._reasons.get(version)
-        if reasons is None or reason not in reasons:
-            return False
-        reasons.discard(reason)
-        if reasons:
-            return False
-        del self._reasons[version]
-        return True
+    def pin_for_validation(self, version: int) -> None:
+        """A round of validation reads `version`."""
+        self._book.add(version, VALIDATION)
+
+    def phase_ended(self, event: PhaseEnded) -> list[Output]:
+        """Keep the last version of a phase until every active worker in it has gone on."""
+        self._book.add(event.version, ForPhase(event.number))
+        self._pinned_phases.append(event.number)
+        return []
+
+    def versions_kept(self, event: VersionsKept) -> list[Output]:
+        """Pin the last version of the last closed phase again, if servers have it: some worker may not have read it."""
+        closed = [p for p in self._phases.phases if p.end_version is not None]
+        for phase in closed[-1:]:
+            number, end = phase.spec.number, phase.end_version
+            if end is not None and end in event.versions and number not in self._pinned_phases:
+                self._book.add(end, ForPhase(number))
+                self._pinned_phases.append(number)
+        return []
+
+    def round_ended(self, event: RoundEnded) -> list[Output]:
+        """Release a version that no round of validation reads any more."""
+        return self._unpin(event.version, VALIDATION) if event.last_of_version else []
+
+    def committed(self, event: StepCommitted) -> list[Output]:
+        """Say what could not be said of the version that was current."""
+        version, self._unpin_next = self._unpin_next, None
+        if version is None or version in self._book:
+            return []
+        return self._tell(version)
+
+    def worker_gone(self, event: WorkerGone) -> list[Output]:
+        """The worker may have been the last one in a phase."""
+        return [] if self._identity.failure is not None else self.release_phases()
+
+    def attendance_changed(self, event: AttendanceChanged) -> list[Output]:
+        """A worker may have left a phase."""
+        return self.release_phases()
+
+    def release_phases(self) -> list[Output]:
+        """Release the last version of each phase that every active worker has left."""
+        if not self._pinned_phases or self._incarnation.awaited or self._clock.now < self._incarnation.term_until:
+            return []
+        lowest = self._attendance.lowest(default=len(self._phases.phases))
+        released = [n for n in self._pinned_phases if n < lowest]
+        self._pinned_phases = [n for n in self._pinned_phases if n >= lowest]
+        out: list[Output] = []
+        for number in released:
+            version = self._phases.phases[number].end_version
+            assert version is not None
+            out += self._unpin(version, ForPhase(number))
+        return out
+
+    def _unpin(self, version: int, reason: Reason) -> list[Output]:
+        if not self._book.discard(version, reason):
+            return []
+        if version == self._log.version:
+            # It is readable anyway, and may be needed again for another reason: say so with the next commit.
+            self._unpin_next = version
+            return []
+        return self._tell(version)
+
+    def _tell(self, version: int) -> list[Output]:
+        unpin = Unpin(self._identity.generation, self._incarnation.number, version)
+        return [Send(server, unpin) for server in self._placed.holders]

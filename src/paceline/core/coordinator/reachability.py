@@ -1,4 +1,4 @@
-"""Who cannot reach whom, as far as they have said."""
+"""Which peers cannot reach each other, as far as they have reported."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from paceline.types import NodeId
 
 BELIEVED_S = 5.0
-"""How long a report counts that will be said again as long as it is true."""
+"""How long a report counts that is repeated as long as it is true."""
 
 UNTIL_TRIED_S = 60.0
-"""How long one counts that is only taken back: whoever made it tries now and then."""
+"""How long a report counts that is only taken back: its reporter tries again now and then."""
 
-_MEMORY_S = 60.0  # after which a pair that had no more trouble is like any other
+_MEMORY_S = 60.0  # after which a pair without new reports is like any other
 _LONGEST_S = 8.0
 
 
@@ -25,13 +25,14 @@ class _Cut:
 
 
 class Reach:
-    """Reports of peers that do not answer."""
+    """Reports of peers that do not answer. `cut_off` are workers that cannot reach a primary."""
 
     def __init__(self) -> None:
+        self.cut_off: frozenset[NodeId] = frozenset()
         self._cuts: dict[tuple[NodeId, NodeId], _Cut] = {}
 
     def report(self, node: NodeId, peer: NodeId, now: float, lasts_s: float) -> float:
-        """`node` cannot reach `peer`; returns for how long it has said so."""
+        """`node` cannot reach `peer`; returns for how long it has reported that."""
         self._cuts = {pair: cut for pair, cut in self._cuts.items() if cut.until > now - _MEMORY_S}
         cut = self._cuts.get((node, peer))
         if cut is None:
@@ -42,11 +43,15 @@ class Reach:
         return now - cut.since
 
     def restore(self, node: NodeId, peer: NodeId, now: float, *, wary: bool = False) -> None:
-        """`node` reaches `peer` again. If one is `wary` of links that come and go, that is believed later each time."""
+        """`node` reaches `peer` again. With `wary`, a link that comes and goes is believed later each time."""
         cut = self._cuts.get((node, peer))
         if cut is not None and not cut.over:
             cut.over = True
             cut.until = min(cut.until, now + (min(2.0 ** (cut.times - 1), _LONGEST_S) - 1.0 if wary else 0.0))
+
+    def cut(self, workers: frozenset[NodeId]) -> None:
+        """These workers, and no others, cannot reach some primary."""
+        self.cut_off = workers
 
     def forget(self, node: NodeId) -> None:
         """`node` is gone."""
@@ -57,7 +62,7 @@ class Reach:
         return frozenset(pair for pair, cut in self._cuts.items() if cut.until > now) if self._cuts else frozenset()
 
     def untried(self, now: float) -> list[tuple[NodeId, NodeId]]:
-        """Those of which it is not known that they are over."""
+        """Pairs that have not reported that they reach each other again."""
         return sorted(pair for pair, cut in self._cuts.items() if cut.until > now and not cut.over)
 
     def next_end(self, now: float) -> float | None:

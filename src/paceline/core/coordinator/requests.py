@@ -1,12 +1,13 @@
-"""Requests that peers repeat until they are answered: each is carried out once, and answered the same again."""
+"""Requests that peers repeat until they are answered: each is carried out once, and gets the same answer again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paceline.core.effects import Effect, Send
-from paceline.messages import Message
+from paceline.core.coordinator.events import MemberRemoved, Output
+from paceline.core.effects import Effect, History, Send
+from paceline.messages import Message, Position
 from paceline.types import NodeId
 
 
@@ -17,26 +18,37 @@ class _Request:
     forgotten: bool = False
 
 
-class RequestBook:
-    """The newest request of each kind from each peer, and its answer. A peer has one of a kind under way at a time.
+class Requests:
+    """Rule 10: every request ends in a reply. The newest request of each kind from each peer, and its answer.
 
-    Entries outlive the peer's eviction: what it repeats when it wakes up is still recognised.
+    A peer has one of a kind under way at a time. Entries outlive the peer's eviction: a request that it repeats when
+    it wakes up is still recognised.
     """
 
     def __init__(self) -> None:
         self._known: dict[NodeId, dict[type[Message], _Request]] = {}
 
-    def seen(self, sender: NodeId, message: Message, req: int) -> bool:
-        """Whether this request, or a later one of its kind, came before; notes it if not."""
+    def restore(self, history: History) -> list[Output]:
+        """No request is known; peers repeat those that were not answered."""
+        return []
+
+    def reset(self, position: Position | None) -> list[Output]:
+        """Requests that wait for an answer count as new when they are repeated."""
+        for peer in self._known:
+            self._forget_waiting(peer)
+        return []
+
+    def note(self, sender: NodeId, message: Message, req: int) -> bool:
+        """Note a request; False if it, or a later one of its kind, came before."""
         kinds = self._known.setdefault(sender, {})
         known = kinds.get(type(message))
         if known is not None and req == known.req and known.forgotten:
             known.forgotten = False
-            return False
-        if known is not None and req <= known.req:
             return True
+        if known is not None and req <= known.req:
+            return False
         kinds[type(message)] = _Request(req)
-        return False
+        return True
 
     def reply(self, sender: NodeId, message: Message, req: int) -> Send | None:
         """The answer that a repeated request got; None while it waits for one, or when it is outdated."""
@@ -53,12 +65,11 @@ class RequestBook:
                         if known.req == req:
                             known.reply = effect
 
-    def forget_waiting(self, peer: NodeId) -> None:
-        """Nothing is waiting for `peer` any more (it is lost, or the job went back): what it repeats counts as new."""
+    def member_removed(self, event: MemberRemoved) -> list[Output]:
+        """What waits for an answer to this peer is dropped: a request that it repeats counts as new."""
+        self._forget_waiting(event.member.node)
+        return []
+
+    def _forget_waiting(self, peer: NodeId) -> None:
         for known in self._known.get(peer, {}).values():
             known.forgotten |= known.reply is None
-
-    def forget_all_waiting(self) -> None:
-        """The same for everyone."""
-        for peer in self._known:
-            self.forget_waiting(peer)

@@ -1,178 +1,160 @@
-"""Validation as leased work: rounds of slots pinned to one version."""
+"""Validation as leased work: when a round is due, what workers declare, what a result means.
+
+Rule 8: a version that is due for validation is validated whatever the timing; rounds are pinned to their version.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-
-from paceline.messages import Evaluated, ValidatorSpec
-from paceline.types import Fence, NodeId, Sums
-
-
-@dataclass(slots=True)
-class Round:
-    """One validation of one version."""
-
-    number: int
-    validator: ValidatorSpec
-    version: int
-    step: int
-    queue: list[int]
-    results: dict[int, dict[str, Sums]] = field(default_factory=dict)
-
-    @property
-    def num_slots(self) -> int:
-        """Slots of the round."""
-        return -(-self.validator.data_len // self.validator.batch_size)
-
-    @property
-    def done(self) -> bool:
-        """Whether every slot has a result."""
-        return len(self.results) == self.num_slots
-
-    def metrics(self) -> dict[str, float]:
-        """Means over all samples, summed in slot order."""
-        sums: dict[str, list[float]] = {}
-        for slot in sorted(self.results):
-            for name, part in self.results[slot].items():
-                entry = sums.setdefault(name, [0.0, 0.0])
-                entry[0] += part.total
-                entry[1] += part.count
-        return {name: total / count if count else float("nan") for name, (total, count) in sums.items()}
+from paceline.core.coordinator.events import (
+    Output,
+    PhaseEnded,
+    PlacementDecided,
+    RoundEnded,
+    SlotEvaluated,
+    StepCommitted,
+    VersionsKept,
+    WorkerGone,
+    WorkerJoined,
+    WorkFreed,
+)
+from paceline.core.coordinator.pins import Pins
+from paceline.core.coordinator.tables import Tables
+from paceline.core.effects import EvaluationRow, History, Send, ValidatorFact, Write
+from paceline.errors import MismatchError
+from paceline.messages import Declare, Ok, Position, Revoke, ValidatorSpec
+from paceline.types import Fence, NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    round: int
-    slot: int
-    worker: NodeId
+class Validation:
+    """Opens rounds of validation and takes their results."""
 
+    def __init__(self, tables: Tables, pins: Pins) -> None:
+        self._identity = tables.identity
+        self._incarnation = tables.incarnation
+        self._log = tables.log
+        self._members = tables.members
+        self._phases = tables.phases
+        self._rounds = tables.rounds
+        self._pins = pins
 
-class EvaluationBook:
-    """Open rounds and the newest results."""
+    def restore(self, history: History) -> list[Output]:
+        """Take over the validators and the results of the log."""
+        for row in history.facts:
+            if isinstance(row.fact, ValidatorFact) and row.fact.validator.number == len(self._rounds.validators):
+                self._rounds.add(row.fact.validator)
+        self.reset(self._incarnation.position)
+        for result in history.evaluations:
+            self._rounds.recall(result.validator, result.version, result.values)
+        return []
 
-    def __init__(self, first: int = 0) -> None:
-        """Rounds are numbered after `first`: reports on an earlier coordinator's rounds name none of these."""
-        self.validators: list[ValidatorSpec] = []
-        self.rounds: dict[int, Round] = {}
-        self.latest: dict[int, tuple[int, dict[str, float]]] = {}
-        self._number = first
-        self._held: dict[Fence, _Held] = {}
-        self._by_worker: dict[NodeId, set[Fence]] = {}
+    def reset(self, position: Position | None) -> list[Output]:
+        """No round is open; the results are those of `position`. Validators stay declared."""
+        self._rounds.reset(() if position is None else position.results)
+        return []
 
-    def __contains__(self, fence: object) -> bool:
-        """Whether a slot is held under that fence."""
-        return fence in self._held
+    def declare(self, sender: NodeId, message: Declare) -> list[Output]:
+        """A worker declares its n-th validation.
 
-    def open(self, validator: ValidatorSpec, version: int, step: int) -> Round | None:
-        """Begin a round, or find the one that is open; None where the result is known already (no data: no metrics)."""
-        known = self.latest.get(validator.number)
-        if known is not None and known[0] == version:
-            return None
-        if validator.data_len == 0:
-            self.latest[validator.number] = (version, {})
-            return None
-        for other in self.rounds.values():
-            if (other.validator.number, other.version) == (validator.number, version):
-                return other
-        self._number += 1
-        round_ = Round(self._number, validator, version, step, [])
-        round_.queue = list(range(round_.num_slots))[::-1]
-        self.rounds[self._number] = round_
-        return round_
+        Raises:
+            MismatchError: another worker declared a different one.
+        """
+        known, new, name = self._rounds.validators, message.validator, self._members.name(sender)
+        if new.number > len(known):
+            raise MismatchError(f"{name} declared validation {new.number}, but only {len(known)} are known before it")
+        out: list[Output] = []
+        if new.number == len(known):
+            self._rounds.add(new)
+            out.append(ValidatorFact(new))
+        elif new != known[new.number]:
+            raise MismatchError(
+                f"{name} declared validation {new.number} as {new}, "
+                f"others as {known[new.number]}: every worker must run the same script"
+            )
+        self._rounds.declare(sender, new.number + 1)
+        return [*out, Send(sender, Ok(message.req))]
 
-    def due(self, version: int, *, last: bool) -> list[ValidatorSpec]:
-        """Validators to run on `version`; at the end of a phase each of them is."""
-        return [v for v in self.validators if v.every and v.data_len and version and (last or version % v.every == 0)]
+    def worker_joined(self, event: WorkerJoined) -> list[Output]:
+        """A worker that registers again knows its validators."""
+        self._rounds.declare(event.node, event.message.declared)
+        return []
 
-    def grant(self, worker: NodeId, fence: Fence, declared: int) -> tuple[Round, int] | None:
-        """The next free slot of a validator that `worker` knows, oldest round first."""
-        for round_ in self.rounds.values():
-            if round_.queue and round_.validator.number < declared:
-                slot = round_.queue.pop()
-                self._held[fence] = _Held(round_.number, slot, worker)
-                self._by_worker.setdefault(worker, set()).add(fence)
-                return round_, slot
-        return None
+    def worker_gone(self, event: WorkerGone) -> list[Output]:
+        """The slots that the worker held are free again."""
+        self._rounds.revoke(event.worker)
+        return []
 
-    def waiting(self, declared: int) -> bool:
-        """Whether a slot of one of the first `declared` validators is free."""
-        return any(r.queue and r.validator.number < declared for r in self.rounds.values())
+    def void(self, event: PlacementDecided) -> list[Output]:
+        """Holders of slots read from servers that may have lost their blocks: they ask again."""
+        generation = self._identity.generation
+        return [Send(node, Revoke(generation, fence)) for node, fence in self._rounds.held()]
 
-    def concerns(self, version: int) -> bool:
-        """Whether a round on `version` is open."""
-        return any(r.version == version for r in self.rounds.values())
+    # ------------------------------------------------------------ rounds
 
-    def report(self, report: Evaluated) -> Round | None:
-        """One slot's sums; the first report of a slot counts. Returns the round if that ended it."""
-        self._release(report.fence)
-        round_ = self.rounds.get(report.round)
-        if round_ is None or report.slot in round_.results or not 0 <= report.slot < round_.num_slots:
-            return None
-        round_.results[report.slot] = dict(report.sums)
-        if not round_.done:
-            return None
-        del self.rounds[report.round]
-        known = self.latest.get(round_.validator.number)
-        if known is None or known[0] < round_.version:  # rounds may end in another order than they began
-            self.latest[round_.validator.number] = (round_.version, round_.metrics())
-        return round_
+    def committed(self, event: StepCommitted) -> list[Output]:
+        """Open the rounds that the new version is due for."""
+        self._open_due(last=False)
+        return []
 
-    def held(self) -> list[tuple[NodeId, Fence]]:
-        """Who holds a slot, and under which fence."""
-        return [(held.worker, fence) for fence, held in self._held.items()]
+    def phase_ended(self, event: PhaseEnded) -> list[Output]:
+        """The last version of a phase is due for every validator."""
+        self._open_due(last=True)
+        return []
+
+    def _open_due(self, *, last: bool) -> None:
+        version = self._log.version
+        for validator in self._rounds.due(version, last=last):
+            self._open(validator, version, self._log.watermark.low)
+
+    def _open(self, validator: ValidatorSpec, version: int, step: int) -> None:
+        if self._rounds.open(validator, version, step) is not None:
+            self._pins.pin_for_validation(version)
+
+    def versions_kept(self, event: VersionsKept) -> list[Output]:
+        """Open rounds again that were under way, on versions that every server still has."""
+        ends = {phase.end_version for phase in self._phases.phases}
+        for version in event.versions:
+            for validator in self._rounds.due(version, last=version in ends):
+                if not self._rounds.is_validated(validator.number, version):
+                    self._open(validator, version, version)
+        return []
+
+    def request(self, number: int) -> None:
+        """A worker waits for a result of validator `number`: open a round unless one is open or has a result."""
+        rounds = self._rounds
+        if number in rounds.latest or any(r.validator.number == number for r in rounds.running.values()):
+            return
+        self._open(rounds.validators[number], self._log.version, self._log.watermark.low)
+
+    def evaluated(self, event: SlotEvaluated) -> list[Output]:
+        """One slot of a round has its sums."""
+        ended = self._rounds.report(event.report)
+        if ended is None:
+            return []
+        validator, metrics = ended.validator, ended.metrics()
+        row = EvaluationRow(
+            self._incarnation.number, ended.version, ended.step, validator.name, metrics, validator.number
+        )
+        last = not self._rounds.concerns(ended.version)
+        return [Write(row), RoundEnded(validator.name, ended.version, metrics, last), WorkFreed()]
+
+    # ------------------------------------------------------------ what leasing does with slots
+
+    def declared(self, worker: NodeId, number: int) -> None:
+        """`worker` knows the first `number` validators."""
+        self._rounds.declare(worker, number)
+
+    def abandon(self, fence: Fence) -> bool:
+        """The holder gives a slot back; True if its round is open."""
+        return self._rounds.abandon(fence) is not None
 
     def revoke(self, worker: NodeId) -> bool:
-        """`worker` is gone, or has forgotten its slots: they are free again. True if there was one."""
-        fences = sorted(self._by_worker.get(worker, ()))
-        for fence in fences:
-            self.abandon(fence)
-        return bool(fences)
+        """`worker` has forgotten the slots that it held: they are free again. True if there was one."""
+        return self._rounds.revoke(worker)
 
-    def abandon(self, fence: Fence) -> Round | None:
-        """The holder gives a slot back; returns its round if that is still open."""
-        held = self._release(fence)
-        round_ = None if held is None else self.rounds.get(held.round)
-        if held is not None and round_ is not None and held.slot not in round_.results:
-            round_.queue.append(held.slot)
-        return round_
-
-    def _release(self, fence: Fence) -> _Held | None:
-        held = self._held.pop(fence, None)
-        if held is not None:
-            fences = self._by_worker[held.worker]
-            fences.discard(fence)
-            if not fences:
-                del self._by_worker[held.worker]
-        return held
-
-    def restart(self, results: Iterable[tuple[int, int, dict[str, float]]]) -> None:
-        """No round is open; the newest results are (validator, version, values)."""
-        self.rounds.clear()
-        self._held.clear()
-        self._by_worker.clear()
-        self.latest = {number: (version, dict(values)) for number, version, values in results}
-
-    def metrics(self) -> dict[str, float]:
-        """The newest values of all validators."""
-        return self._named({number: values for number, (_, values) in self.latest.items()})
-
-    def metrics_at(self, end: int, results: Iterable[tuple[int, int, dict[str, float]]]) -> dict[str, float]:
-        """Of `results`, what was the newest when a phase that ended with version `end` was left.
-
-        What a script has evaluated on that version itself, it did after its loop.
-        """
-        found: dict[int, tuple[int, dict[str, float]]] = {}
-        for number, version, values in results:
-            in_time = version < end or (version == end and self.validators[number].every > 0)
-            if in_time and (number not in found or found[number][0] < version):
-                found[number] = version, values
-        return self._named({number: values for number, (_, values) in found.items()})
-
-    def _named(self, values_of: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for number, values in sorted(values_of.items()):
-            for name, value in values.items():
-                known = name in found
-                found[f"{self.validators[number].name}-{number}.{name}" if known else name] = value
-        return found
+    def grant(self, worker: NodeId, fence: Fence) -> tuple[int, int, int, int] | None:
+        """The next free slot for `worker`: round, validator, slot, version."""
+        granted = self._rounds.grant(worker, fence, self._rounds.declared.get(worker, 0))
+        if granted is None:
+            return None
+        round_, slot = granted
+        return round_.number, round_.validator.number, slot, round_.version

@@ -1,4 +1,4 @@
-"""How fast each worker is, and what follows for the last slots of a step."""
+"""How fast each worker is, and which workers get no more of the last slots of a step."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from paceline.types import NodeId
 _NEWEST = 0.3  # weight of the newest slot in a worker's mean
 _LATE = 3.0  # times the usual time after which a slot counts as late
 _LATE_S = 0.5  # and at least this, since short slots are late for many reasons
-_SLOW = 1.5  # times the fastest worker's time: below it nobody is held back
-_OLD = 5.0  # times its own seconds a slot: what was measured before that says nothing of a worker now
+_SLOW = 1.5  # times the fastest worker's time: below it no worker is held back
+_OLD = 5.0  # times its own seconds a slot: older figures of a worker do not count
 _OLD_S = 2.0  # and at least this
 
 
-class Pace:
-    """Measured seconds a slot, by worker. Cost of a note: O(1); `refresh` looks at all, now and then.
+class WorkerSpeeds:
+    """Measured seconds a slot, by worker. Cost of a note: O(1); `refresh` looks at all workers, at each tick.
 
-    A worker that is held back is not measured any more: what is known of it grows old, and it is tried again.
+    A worker that is held back is not measured any more: its figure grows old, and it is tried again.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Pace:
         self._noted.pop(worker, None)
 
     def refresh(self) -> None:
-        """Look at all workers again."""
+        """Compute the median and the minimum of all workers again."""
         means = self._mean.values()
         self.typical = median(means) if means else None
         self._fastest = min(means, default=0.0)
@@ -54,19 +54,19 @@ class Pace:
         return self._mean.get(worker, self.typical)
 
     def is_late(self, worker: NodeId, elapsed_s: float) -> bool:
-        """Whether a slot has been in the hands of `worker` for much longer than it should take."""
+        """Whether `worker` has held a slot for much longer than it should take."""
         if self.typical is None or elapsed_s < _LATE_S:
             return False
         return elapsed_s > _LATE * max(self.typical, self._mean.get(worker, 0.0))
 
     def is_slow(self, worker: NodeId, now: float) -> bool:
-        """Whether it can be better to leave the last slots to others."""
+        """Whether it can be better to lease the last slots to other workers."""
         return not self._is_old(worker, now) and self._mean[worker] > _SLOW * self._fastest
 
     def others_are_sooner(self, worker: NodeId, slots: int, others: Iterable[tuple[NodeId, float]]) -> bool:
         """Whether `others` would end `slots` more before `worker` ended one.
 
-        Each of them has been busy with a slot for that many seconds (0: free); those who are late do not count.
+        Each of them has held a slot for that many seconds (0: free); workers that are late do not count.
         """
         mine = self._mean.get(worker)
         if mine is None:

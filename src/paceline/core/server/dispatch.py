@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from paceline.config.dials import REACH_S
-from paceline.core.coordinator.membership import RunningTime
 from paceline.core.effects import Send
 from paceline.core.message_parts import PART_NBYTES
+from paceline.core.running_time import RunningTime
 from paceline.core.server.assignment import Assignment
 from paceline.core.server.backups import Backups
 from paceline.core.server.block_groups import BlockGroup, shares

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from paceline.core.coordinator.membership import RunningTime
 from paceline.core.effects import Send
+from paceline.core.running_time import RunningTime
 from paceline.core.server.assignment import Assignment
 from paceline.core.server.block_groups import BlockGroup
 from paceline.core.server.block_store import SealedAttempt, SumKey

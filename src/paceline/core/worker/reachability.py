@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from paceline.core.coordinator.membership import RunningTime
+from paceline.core.running_time import RunningTime
 from paceline.messages import Message, Reachable, Unreachable
 from paceline.types import NodeId
 

@@ -135,8 +135,8 @@ def test_a_silent_worker_is_evicted_and_may_return() -> None:
     for node in ("worker-1", "server-0"):
         desk.say(node, Beat(node))
     assert sent(desk.core.tick(10.5), Revoke) == []
-    assert "worker-0" not in desk.core.members.members
-    assert grant.fence not in desk.core.leases
+    assert "worker-0" not in desk.core.tables.members.members
+    assert grant.fence not in desk.core.tables.leases
     (ack,) = sent(desk.say("beats", Beat("worker-0")), BeatAck)
     assert not ack.known
     assert [m.rule for m in sent(desk.turn("worker-0"), Refused)] == ["unknown"]
@@ -159,7 +159,7 @@ def test_a_worker_that_has_left_gets_nothing_more() -> None:
     desk = Desk().start().initialise()
     desk.say("worker-0", Bye(desk.req()))
     assert desk.turn("worker-0") == []
-    assert len(desk.core.leases) == 0
+    assert len(desk.core.tables.leases) == 0
     desk.core.lost("worker-0", "its process ended", desk.now)
     assert desk.core.totals.lost_workers == 0
 
@@ -189,7 +189,7 @@ def test_a_commit_carries_what_the_step_was_made_of() -> None:
     assert [r.values for r in written(effects, LogRow)] == [{"loss": 0.5}]
     totals = desk.core.totals
     assert (totals.samples, totals.skipped_slots, totals.max_staleness, totals.max_lag) == (2.0, 1, 1, 5)
-    assert desk.core.step == 1
+    assert desk.core.watermark.low == 1
 
 
 def test_what_is_ready_again_or_too_late_or_of_another_epoch_changes_nothing() -> None:
@@ -201,7 +201,7 @@ def test_what_is_ready_again_or_too_late_or_of_another_epoch_changes_nothing() -
     assert desk.ready("server-0", 0, grant.fence) == []
     assert desk.say("server-0", Receipt(0, 1, 0, 0, grant.fence)) == []
     assert desk.ready("server-0", 99, grant.fence) == []
-    assert len(desk.core.gate) == 0
+    assert len(desk.core.tables.gate) == 0
 
 
 def test_a_server_that_missed_the_choice_is_told_again() -> None:
@@ -443,7 +443,7 @@ def test_a_worker_that_waits_on_a_void_validation_slot_gets_another() -> None:
     desk.finish_step(0)
     turn = Turn(desk.req(), 0, 0)
     (slot,) = sent(desk.say("worker-0", turn), EvalGrant)
-    desk.core.evaluations.abandon(slot.fence)
+    desk.core.tables.rounds.abandon(slot.fence)
     (again,) = sent(desk.say("worker-0", turn), EvalGrant)
     assert again.fence > slot.fence
 
@@ -490,7 +490,7 @@ def test_a_worker_gets_no_slot_of_a_validation_that_it_does_not_know() -> None:
     (slot,) = sent(desk.turn("worker-0", evaluation=0), EvalGrant)
     desk.core.lost("worker-0", "killed", desk.now)
     assert desk.lease("worker-1").step == 0
-    assert slot.fence not in desk.core.evaluations
+    assert slot.fence not in desk.core.tables.rounds
 
 
 # ---------------------------------------------------------------- things done once

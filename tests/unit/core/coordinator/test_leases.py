@@ -13,7 +13,7 @@ from paceline.types import INIT_STEP, UNLIMITED, SlotId
 def book(*, hold: int = 10, max_losses: int = 3, initialised: bool = True, **changes: object) -> LeaseBook:
     leases = LeaseBook(Schedule([segment(**changes)]), 1, hold=hold, max_losses=max_losses)
     if initialised:
-        leases.start_at(0)
+        leases.reset(leases.schedule, 0, initialised=True)
     return leases
 
 

@@ -6,6 +6,7 @@ import pytest
 from tests.kit.core import HYPER, Desk, fence, segment, sent, turn_of, written
 from tests.kit.placed_job import compute, desk, epoch, kill, placed, ready, replaced, returns, settle, tick
 
+from paceline.core.coordinator.pin_book import VALIDATION
 from paceline.core.effects import Complete, Effect, IncarnationFact, PlacementFact, Send, Write
 from paceline.core.worker.dispatch import WorkerCore
 from paceline.core.worker.reachability import ServerReachability
@@ -68,8 +69,8 @@ def test_a_coordinator_that_starts_goes_on_with_the_newest_placement() -> None:
     where = placed(job)
     job.restart()
     assert placed(job) == where
-    assert job.core.failovers == 1
-    assert job.core.awaited == {"server-1", "server-2"}
+    assert job.core.tables.placed.failovers == 1
+    assert job.core.tables.incarnation.awaited == {"server-1", "server-2"}
 
 
 def test_a_server_lost_while_a_new_coordinator_listens_is_replaced_by_its_copies() -> None:
@@ -80,7 +81,7 @@ def test_a_server_lost_while_a_new_coordinator_listens_is_replaced_by_its_copies
         job.say(server, Register(job.req(), "server", server, 1, "here", "at", epoch=where, applied=0))
     effects = job.say("server-2/9", Register(job.req(), "server", "server-2", 2, "here", "at"))
     assert written(effects, IncarnationFact) == []
-    assert not job.core.awaited
+    assert not job.core.tables.incarnation.awaited
     assert "server-2" not in placed(job).holders
     assert "server-2/9" not in placed(job).holders, "a server that comes back starts empty"
 
@@ -108,9 +109,9 @@ def test_a_primary_that_most_workers_cannot_reach_is_lost() -> None:
     peer = placed(job).owners[0]
     for job.now in (0.0, 1.0):
         job.say("worker-0", Unreachable(peer, 3.0, epoch(job)))
-    assert peer in job.core.owners
+    assert peer in job.core.tables.placed.owners
     job.say("worker-1", Unreachable(peer, 3.0, epoch(job)))
-    assert peer in job.core.owners, "it may have more to say"
+    assert peer in job.core.tables.placed.owners, "it may have more to say"
     job.now = 2.0
     job.say("worker-1", Unreachable(peer, 3.0, epoch(job)))
     assert peer not in placed(job).holders
@@ -231,14 +232,14 @@ def test_where_steps_take_long_copies_wait_for_them_longer() -> None:
 
 def written_whole(job: Desk) -> None:
     """Every primary has written its part of the checkpoint under way."""
-    version = job.core.saving
+    version = job.core.machines.checkpoints.saving
     assert version is not None
-    for server in job.core.owners:
+    for server in job.core.tables.placed.owners:
         chains = tuple((b, b"chain") for b, owner in enumerate(placed(job).owners) if owner == server)
         for effect in job.say(server, Saved(0, epoch(job), version, (), chains)):
             if isinstance(effect, Complete):
                 job.wrote(job.core.completed(effect.checkpoint.folder, "", job.now))
-    assert job.core.saving is None
+    assert job.core.machines.checkpoints.saving is None
 
 
 def test_copies_are_not_begun_while_a_version_is_saved() -> None:
@@ -248,9 +249,11 @@ def test_copies_are_not_begun_while_a_version_is_saved() -> None:
     grants = compute(job, 1)
     returns(job, "server-0")
     ready(job, 1, grants)
-    assert job.core.saving == 2
+    assert job.core.machines.checkpoints.saving == 2
     ready(job, 2, compute(job, 2))
-    assert (job.core.saving, placed(job).joining) == (2, ()), "what the servers have written of it would be dropped"
+    assert (job.core.machines.checkpoints.saving, placed(job).joining) == (2, ()), (
+        "what the servers have written of it would be dropped"
+    )
     written_whole(job)
     ready(job, 3, compute(job, 3))
     assert not placed(job).joining, "the next one is due at once"
@@ -270,14 +273,14 @@ def test_where_no_commit_is_a_good_moment_copies_are_begun_all_the_same(hindranc
     while not placed(job).joining and job.now < 60.0:
         tick(job, 1.0)
         if not saved and step:
-            job.core.pins.discard(step - 1, "somebody reads it")
+            job.core.tables.pins.discard(step - 1, VALIDATION)
         tick(job, 1.0)
         if placed(job).joining:
             break
         if not saved:
-            job.core.pins.add(job.core.version, "somebody reads it")
+            job.core.tables.pins.add(job.core.version, VALIDATION)
         ready(job, step, grants)
-        if saved and job.core.saving is not None:
+        if saved and job.core.machines.checkpoints.saving is not None:
             written_whole(job)
         step += 1
         if not placed(job).joining:
@@ -288,9 +291,8 @@ def test_where_no_commit_is_a_good_moment_copies_are_begun_all_the_same(hindranc
 def test_who_cannot_compute_does_not_wait_for_a_commit() -> None:
     job = desk()
     grants = replaced(job)
-    for worker in job.workers:
-        job.core.cut_off.add(worker)
-    job.core._placing.reach.report(job.workers[0], placed(job).owners[0], job.now, 100.0)
+    job.core.tables.reach.cut(frozenset(job.workers))
+    job.core.tables.reach.report(job.workers[0], placed(job).owners[0], job.now, 100.0)
     tick(job, 0.5)
     assert epoch(job) > grants[0].epoch, "it may be what keeps them from it"
 
@@ -299,10 +301,10 @@ def test_copies_wait_while_an_older_version_must_be_readable() -> None:
     job = desk()
     kill(job, "server-0")
     returns(job, "server-0")
-    job.core.pins.add(-1, "somebody reads it")
+    job.core.tables.pins.add(-1, VALIDATION)
     tick(job)
     assert not placed(job).joining
-    job.core.pins.discard(-1, "somebody reads it")
+    job.core.tables.pins.discard(-1, VALIDATION)
     tick(job)
     assert placed(job).joining
 
@@ -313,27 +315,29 @@ def test_servers_are_added_and_drained() -> None:
     node = returns(job, "server-2")
     settle(job)
     assert set(placed(job).owners) == {"server-0", "server-1", node}
-    assert job.core.wanted_workers == 2
+    assert job.core.tables.members.wanted_workers == 2
     job.say("engine", Scale(job.req(), 0, 1))
-    assert job.core.draining == {"server-1", node}
+    assert job.core.tables.members.draining == {"server-1", node}
     settle(job)
     assert placed(job).holders == ("server-0",)
     assert job.core.incarnation == 0
     job.restart()
-    assert job.core.wanted_servers == 1
+    assert job.core.tables.members.wanted_servers == 1
 
 
 def test_there_cannot_be_fewer_servers_than_copies() -> None:
     job = desk()
     (refused,) = sent(job.say("engine", Scale(job.req(), 0, 1)), Refused)
     assert refused.rule == "replicas"
-    assert job.core.wanted_servers == 3
+    assert job.core.tables.members.wanted_servers == 3
 
 
 def test_commits_go_to_every_copy() -> None:
     job = desk()
     effects = ready(job, 0, compute(job, 0))
-    assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Committed)} == set(job.core.holders)
+    assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Committed)} == set(
+        job.core.tables.placed.holders
+    )
 
 
 def beats(job: Desk, seconds: float, *silent: NodeId) -> list[Effect]:
@@ -363,7 +367,7 @@ def test_a_silent_server_that_nobody_can_stand_in_for_is_waited_for() -> None:
     job.servers.remove(second)
     assert set(placed(job).owners) == {first}
     assert written(beats(job, 50.0, first), PlacementFact) == []
-    assert job.core.rewinds == 0
+    assert job.core.tables.incarnation.rewinds == 0
     assert written(beats(job, 51.0, first), IncarnationFact), "but not for ever"
 
 
@@ -371,7 +375,7 @@ def test_two_that_fall_silent_do_not_take_their_blocks_along() -> None:
     job = desk(reach_s=3.0)
     first, second, _ = job.servers
     beats(job, 60.0, first, second)
-    assert job.core.rewinds == 0
+    assert job.core.tables.incarnation.rewinds == 0
     assert set(placed(job).owners) & {second}, "the second was all that some block had when the first was gone"
 
 
@@ -389,14 +393,16 @@ def test_a_job_whose_workers_reach_no_server_ends_with_a_named_error() -> None:
     job = desk(servers=1, replicas=0, heartbeat_timeout_s=10_000.0)
     cut_off(job, 290, "server-0", *job.workers)
     assert job.core.failure is None
-    assert [peer for _, peer in job.core.cuts] == ["server-0", "server-0"]
+    assert [peer for _, peer in job.core.machines.suspicion.cuts] == ["server-0", "server-0"]
     tick(job, 100.0)  # they do, for a while
     cut_off(job, 290, "server-0", *job.workers)
     cut_off(job, 100, "server-0", job.workers[0])  # one of them does
     assert job.core.failure is None
     cut_off(job, 305, "server-0", *job.workers)
     assert job.core.failure is not None
-    assert job.core.failure.reason == "no worker has reached server-0 for 300 s"
+    assert job.core.failure.reason == (
+        "no worker has reached server-0 for 300 s: check the network between them and its log"
+    )
 
 
 def test_a_server_that_does_not_hear_is_lost_later_when_nobody_can_stand_in_for_it() -> None:
@@ -404,7 +410,7 @@ def test_a_server_that_does_not_hear_is_lost_later_when_nobody_can_stand_in_for_
         job = desk(servers=2, replicas=replicas, heartbeat_timeout_s=10.0)
         ready(job, 0, [job.lease(w) for w in job.workers])
         lags = job.servers[0]
-        while lags in job.core.members.members:
+        while lags in job.core.tables.members.members:
             assert job.now < 100.0
             for node in job.workers:
                 job.say(node, Beat(node))
@@ -412,7 +418,9 @@ def test_a_server_that_does_not_hear_is_lost_later_when_nobody_can_stand_in_for_
             job.say(lags, Beat(lags, 0, 0, job.core.version, 1))
             tick(job, 0.5)
         assert seconds < job.now <= seconds + 1.0
-        assert (job.core.failovers, job.core.rewinds) == ((1, 0) if replicas else (0, 1))
+        assert (job.core.tables.placed.failovers, job.core.tables.incarnation.rewinds) == (
+            (1, 0) if replicas else (0, 1)
+        )
 
 
 def test_of_whom_more_complain_is_lost() -> None:
@@ -424,7 +432,7 @@ def test_of_whom_more_complain_is_lost() -> None:
         effects += job.say(first, Unreachable(second, 3.0, epoch(job)))
     assert first not in placed(job).holders
     assert second in placed(job).holders
-    assert (job.core.failovers, job.core.rewinds) == (1, 0)
+    assert (job.core.tables.placed.failovers, job.core.tables.incarnation.rewinds) == (1, 0)
 
 
 def test_servers_try_whom_they_could_not_reach_until_they_do() -> None:
@@ -436,16 +444,16 @@ def test_servers_try_whom_they_could_not_reach_until_they_do() -> None:
     for _ in range(20):
         (request,) = sent(tick(job), Probe, primary)
         assert (request.peer, request.address) == (backup, "there")
-    assert [pair for pair in job.core.cuts if primary in pair] == [(primary, backup)]
+    assert [pair for pair in job.core.machines.suspicion.cuts if primary in pair] == [(primary, backup)]
     job.say(primary, Reachable(backup))
     assert sent(tick(job), Probe) == []
-    assert job.core.cuts == []
+    assert job.core.machines.suspicion.cuts == []
 
 
 def test_a_copy_that_is_not_what_its_primary_has_is_made_again() -> None:
     job = desk(checkpoint_steps=1)
     ready(job, 0, compute(job, 0))
-    assert job.core.saving == 1
+    assert job.core.machines.checkpoints.saving == 1
     before = placed(job)
     backup = before.backups[0][0]
     same, other = ((0, b"right"),), ((0, b"wrong"),)
@@ -456,8 +464,8 @@ def test_a_copy_that_is_not_what_its_primary_has_is_made_again() -> None:
     (fact,) = written(job.say(backup, Chained(0, epoch(job), 1, other)), PlacementFact)
     assert backup not in fact.placement.copies(0)
     assert all(fact.placement.copies(b) == before.copies(b) for b in range(1, len(before.owners)))
-    assert (fact.failover, job.core.rewinds) == (False, 0)
-    assert fact.why == f"copies on {backup} are not as they should be"
+    assert (fact.failover, job.core.tables.incarnation.rewinds) == (False, 0)
+    assert fact.why == f"copies on {backup} are not equal to their primaries'"
     tick(job)
     assert [server for server, blocks in placed(job).joining if 0 in blocks] == [backup]
 
@@ -470,13 +478,13 @@ def live(job: Desk, seconds: int, *cut: NodeId) -> None:
         if job.core.failure is not None:
             return
         for server in job.servers:
-            if server not in job.core.members.members:
+            if server not in job.core.tables.members.members:
                 job.say(server, Register(job.req(), "server", server, 1, "here", "there"))
             job.say(server, Beat(server, 0, epoch(job), job.core.version, 1))
         for worker in job.workers:
             job.say(worker, Beat(worker))
         for worker, watch in watches.items():
-            for message in watch.tick(job.now, job.core.owners, epoch(job)):
+            for message in watch.tick(job.now, job.core.tables.placed.owners, epoch(job)):
                 job.say(worker, message)
         tick(job, 0.0)
         for server, blocks in placed(job).joining:
@@ -488,9 +496,9 @@ def live(job: Desk, seconds: int, *cut: NodeId) -> None:
 def test_workers_who_reach_no_server_at_all_are_cut_off_themselves(workers: int, cut: int, servers: int) -> None:
     job = desk(workers=workers, servers=servers, heartbeat_timeout_s=10.0, reach_s=3.0)
     live(job, 290, *job.workers[:cut])
-    assert job.core.failovers <= 1
+    assert job.core.tables.placed.failovers <= 1
     assert job.core.failure is None
-    assert job.core.cut_off == set(job.workers[:cut])
+    assert job.core.tables.reach.cut_off == set(job.workers[:cut])
     live(job, 40, *job.workers[:cut])
     assert (job.core.failure is not None) == (cut == workers), "nobody is left who could compute anything"
 
@@ -503,7 +511,7 @@ def test_workers_who_reach_no_server_are_not_believed_about_the_only_primary_twi
         .initialise_with("server-0")
     )
     live(job, 200, "worker-0", "worker-1")
-    assert job.core.failovers == 1, "it could have been the server"
+    assert job.core.tables.placed.failovers == 1, "it could have been the server"
     assert job.core.failure is None
 
 

@@ -44,11 +44,11 @@ def test_a_registration_that_is_repeated_does_not_take_back_what_the_worker_has_
         server_back(desk, server)
     intro = Register(desk.req(), "worker", "worker-0", 1, "here", None, desk.job, leases=(held(grant),), progress=0)
     desk.say("worker-0", intro)
-    assert grant.fence in desk.core.leases
+    assert grant.fence in desk.core.tables.leases
     desk.now += 100.0
     again = desk.lease("worker-0")
     desk.say("worker-0", intro)
-    assert grant.fence not in desk.core.leases
+    assert grant.fence not in desk.core.tables.leases
     assert (again.step, again.slot) == (grant.step, grant.slot)
 
 
@@ -69,7 +69,7 @@ def test_a_declaration_that_another_coordinator_answered_is_told_with_the_next_t
 
 def test_a_worker_that_does_not_know_a_validator_does_not_hold_up_those_behind_it() -> None:
     desk = validating(data_len=2, slots=1, rewinds=True)
-    desk.core.declared["worker-0"] = 0
+    desk.core.tables.rounds.declared["worker-0"] = 0
     grant = desk.lease("worker-0")
     assert desk.seal("worker-0", grant) == desk.turn("worker-1") == [], "both wait, worker-0 first"
     effects = desk.ready("server-0", 0, grant.fence)
@@ -87,10 +87,10 @@ def test_a_lease_that_somebody_else_has_is_not_adopted() -> None:
     again = desk.lease("worker-1")
     assert (again.step, again.slot) == (grant.step, grant.slot)
     worker_back(desk, "worker-0", held(grant))
-    assert list(desk.core.leases.held_by("worker-0")) == []
-    assert grant.fence not in desk.core.leases
+    assert list(desk.core.tables.leases.held_by("worker-0")) == []
+    assert grant.fence not in desk.core.tables.leases
     worker_back(desk, "worker-0", HeldLease(1, 1, Fence(2, 99)))
-    assert Fence(2, 99) not in desk.core.leases, "only leases of earlier coordinators are adopted"
+    assert Fence(2, 99) not in desk.core.tables.leases, "only leases of earlier coordinators are adopted"
 
 
 def test_choices_on_steps_that_the_job_ended_without_are_forgotten() -> None:
@@ -104,21 +104,21 @@ def test_choices_on_steps_that_the_job_ended_without_are_forgotten() -> None:
     desk.restart()
     effects = [e for server in desk.servers for e in server_back(desk, server)]
     assert sent(effects, Choose) == []
-    assert desk.core.gate.steps() == []
+    assert desk.core.tables.gate.steps() == []
 
 
 def test_a_stop_and_the_end_of_a_phase_survive_a_restart() -> None:
     desk = trained(1)
     desk.say("worker-0", Stop(desk.req(), "enough", 1))
     desk.restart()
-    assert desk.core.phases.phases[0].end == 2
+    assert desk.core.tables.phases.phases[0].end == 2
     for server in desk.servers:
         server_back(desk, server)
     desk.now += 1.0
     for worker in desk.workers:
         worker_back(desk, worker)
     desk.finish_step(1)
-    assert (desk.core.state, desk.core.version, desk.core.stop_reason) == ("finished", 2, "enough")
+    assert (desk.core.state, desk.core.version, desk.core.machines.segments.stop_reason) == ("finished", 2, "enough")
     desk.restart()
     assert (desk.core.state, desk.core.version) == ("finished", 2)
     effects = [e for server in desk.servers for e in server_back(desk, server)]
@@ -132,12 +132,12 @@ def test_a_stop_and_the_end_of_a_phase_survive_a_restart() -> None:
 def test_a_validation_that_was_under_way_is_run_again_on_the_same_version() -> None:
     desk = validating(servers=2, rewinds=True)
     desk.finish_step(0)
-    assert [r.version for r in desk.core.evaluations.rounds.values()] == [1]
+    assert [r.version for r in desk.core.tables.rounds.running.values()] == [1]
     desk.restart()
     for server in desk.servers:
         effects = server_back(desk, server, kept=(1,))
         assert sent(effects, Unpin) == []
-    assert [r.version for r in desk.core.evaluations.rounds.values()] == [1]
+    assert [r.version for r in desk.core.tables.rounds.running.values()] == [1]
     worker_back(desk, "worker-0", declared=1)
     desk.now += 1.0
     (grant,) = sent(desk.turn("worker-0"), EvalGrant)
@@ -150,7 +150,7 @@ def test_the_newest_result_of_a_validation_is_that_of_the_newest_version() -> No
     for version in (2, 1):
         desk.disk.write(Write(EvaluationRow(0, version, version, "accuracy", {"accuracy": version / 2}, 0)))
     desk.restart()
-    assert desk.core.evaluations.latest == {0: (2, {"accuracy": 1.0})}
+    assert desk.core.tables.rounds.latest == {0: (2, {"accuracy": 1.0})}
 
 
 def test_a_beat_of_a_server_that_was_not_heard_yet_asks_it_to_register() -> None:
@@ -179,9 +179,9 @@ def test_a_checkpoint_is_due_every_n_versions_and_one_at_a_time() -> None:
     assert (complete.checkpoint.folder, at.version, at.watermark) == ("i0000-v0000000002", 2, 2)
     assert complete.chains == tuple(bytes([b.index]).hex() for b in BLOCKS)
     assert len(complete.files) == 2
-    assert desk.core.checkpoint is None, "not before its marker is written"
+    assert desk.core.machines.checkpoints.newest is None, "not before its marker is written"
     effects = desk.wrote(desk.core.completed(complete.checkpoint.folder, "", desk.now))
-    assert desk.core.checkpoint == complete.checkpoint
+    assert desk.core.machines.checkpoints.newest == complete.checkpoint
     assert [o.version for o in sent(effects, SaveOver)] == [2, 2]
     assert [c.save for c in sent(desk.finish_step(4), Committed)] == [True, True]
 
@@ -194,9 +194,9 @@ def test_a_problem_keeps_the_old_checkpoint_and_warns() -> None:
     desk.finish_step(3)
     effects = desk.say("server-0", Saved(0, 1, 4, (), (), "disk full"))
     assert [o.version for o in sent(effects, SaveOver)] == [4, 4]
-    assert "disk full" in desk.core.warning
-    assert "i0000-v0000000002 is kept" in desk.core.warning
-    assert desk.core.checkpoint == complete.checkpoint
+    assert "disk full" in desk.core.machines.checkpoints.warning
+    assert "i0000-v0000000002 is kept" in desk.core.machines.checkpoints.warning
+    assert desk.core.machines.checkpoints.newest == complete.checkpoint
     assert desk.core.settled
     assert len(sent(desk.say("server-1", Saved(0, 1, 4, (), ())), SaveOver, "server-1")) == 1
 
@@ -210,7 +210,7 @@ def test_old_checkpoints_go_when_a_newer_one_is_complete() -> None:
         dropped.append(complete.drop)
         desk.core.completed(complete.checkpoint.folder, "", desk.now)
     assert dropped == [(), (), ("i0000-v0000000001",), ("i0000-v0000000002",)]
-    assert [c.position.version for c in desk.core.checkpoints] == [3, 4]
+    assert [c.position.version for c in desk.core.machines.checkpoints.complete] == [3, 4]
 
 
 def test_the_last_version_goes_to_a_checkpoint_when_the_job_ends() -> None:
@@ -248,12 +248,12 @@ def test_workers_beyond_the_rewound_phase_must_start_again() -> None:
     desk.core.completed(complete.checkpoint.folder, "", desk.now)
     for step in range(2, 20):
         desk.finish_step(step)
-    assert desk.core.phases.open is None
+    assert desk.core.tables.phases.open is None
     assert len(sent(desk.turn("worker-0"), PhaseOver)) == 1
     effects = desk.say("server-1/2", Register(desk.req(), "server", "server-1", 2, "here", "elsewhere"))
     assert [e.kind for e in sent(effects, Abort, "worker-0")] == ["rewound"]
     assert sent(effects, Abort, "worker-1") == [], "it had not heard that the phase is over"
-    assert desk.core.phases.open is not None
+    assert desk.core.tables.phases.open is not None
 
 
 def test_a_phase_that_began_at_the_checkpoint_begins_there_again() -> None:
@@ -274,11 +274,11 @@ def test_a_phase_that_began_at_the_checkpoint_begins_there_again() -> None:
     desk.servers = ["server-0", "server-1/2"]
     effects = desk.say("server-1/2", Register(desk.req(), "server", "server-1", 2, "here", "elsewhere"))
     assert sent(effects, Abort) == []
-    assert [p.spec.number for p in desk.core.phases.phases] == [0, 1]
+    assert [p.spec.number for p in desk.core.tables.phases.phases] == [0, 1]
     (grant,) = sent(desk.turn("worker-0", phase=1), Grant)
     assert (grant.step, grant.incarnation) == (2, 1)
     desk.restart([complete.checkpoint])
-    assert [p.spec.number for p in desk.core.phases.phases] == [0, 1], "and that is durable"
+    assert [p.spec.number for p in desk.core.tables.phases.phases] == [0, 1], "and that is durable"
 
 
 def test_a_damaged_checkpoint_is_passed_over() -> None:
@@ -289,12 +289,12 @@ def test_a_damaged_checkpoint_is_passed_over() -> None:
         desk.core.completed(complete.checkpoint.folder, "", desk.now)
     desk.servers = ["server-0", "server-1/2"]
     desk.say("server-1/2", Register(desk.req(), "server", "server-1", 2, "here", "elsewhere"))
-    assert desk.core.base is not None
-    assert desk.core.base.position.version == 2
+    assert desk.core.tables.incarnation.base is not None
+    assert desk.core.tables.incarnation.base.position.version == 2
     effects = desk.say("server-0", NotLoaded(1, 2, "i0000-v0000000002", "a shard is damaged"))
     (fact,) = written(effects, IncarnationFact)
     assert (fact.number, fact.folder) == (2, "i0000-v0000000001")
-    assert "damaged" in desk.core.warning
+    assert "damaged" in desk.core.machines.checkpoints.warning
     assert desk.core.version == 1
     assigns = sent(effects, Assign)
     assert [a.folder for a in assigns] == ["i0000-v0000000001"] * 2, "all servers are there: nobody need come first"
@@ -313,10 +313,15 @@ def test_an_answer_from_before_a_rewind_is_not_repeated_while_there_is_no_placem
 
 def test_rewind_survives_the_coordinator() -> None:
     desk, _ = rewound(3)
-    checkpoints = desk.core.checkpoints
+    checkpoints = desk.core.machines.checkpoints.complete
     desk.restart(checkpoints)
     core = desk.core
-    assert (core.incarnation, core.version, core.rewinds, core.recomputed) == (1, 2, 1, 1)
+    assert (core.incarnation, core.version, core.tables.incarnation.rewinds, core.tables.incarnation.recomputed) == (
+        1,
+        2,
+        1,
+        1,
+    )
     assert core.placement is not None
     assert core.placement.epoch == 2
     effects = server_back(desk, "server-0", incarnation=0, epoch=1, applied=3)
@@ -337,7 +342,7 @@ def test_resume_begins_from_the_named_checkpoint() -> None:
     desk.core.completed(complete.checkpoint.folder, "", desk.now)
     desk.finish_step(2)
     desk.restart([complete.checkpoint], resume="i0000-v0000000002", servers=1)
-    assert (desk.core.version, desk.core.incarnation, desk.core.rewinds) == (2, 1, 0)
+    assert (desk.core.version, desk.core.incarnation, desk.core.tables.incarnation.rewinds) == (2, 1, 0)
     effects = desk.say("new", Register(desk.req(), "server", "server-0", 9, "here", "at"))
     (assign,) = sent(effects, Assign)
     assert set(assign.placement.owners) == {"new"}, "with another number of servers"
@@ -406,8 +411,8 @@ def test_a_manifest_that_could_not_be_written_is_no_checkpoint() -> None:
     desk = trained(2, checkpoint_steps=2)
     complete = save(desk, 2)
     effects = desk.core.completed(complete.checkpoint.folder, "disk full", desk.now)
-    assert desk.core.checkpoint is None
-    assert "there is no older one" in desk.core.warning
+    assert desk.core.machines.checkpoints.newest is None
+    assert "there is no older one" in desk.core.machines.checkpoints.warning
     assert [o.version for o in sent(effects, SaveOver)] == [2, 2]
 
 
@@ -418,25 +423,25 @@ def test_a_coordinator_that_dies_between_a_rewind_and_the_placement_validates_wh
     complete = save(desk, 1)
     desk.core.completed(complete.checkpoint.folder, "", desk.now)
     desk.wrote(desk.core.lost("server-1", "gone", desk.now))
-    assert desk.core.rewinding
+    assert desk.core.machines.rewind.is_rewinding
     desk.restart([complete.checkpoint])
-    assert desk.core.rewinding
-    assert [r.version for r in desk.core.evaluations.rounds.values()] == [1]
+    assert desk.core.machines.rewind.is_rewinding
+    assert [r.version for r in desk.core.tables.rounds.running.values()] == [1]
 
 
 def test_versions_that_a_server_kept_before_a_rewind_are_not_validated_after_it() -> None:
     """It was cut off: it has not heard that the job went back when another coordinator asks it what it has."""
     desk = validating(servers=2, rewinds=True)
     desk.finish_step(0)
-    assert [r.version for r in desk.core.evaluations.rounds.values()] == [1]
+    assert [r.version for r in desk.core.tables.rounds.running.values()] == [1]
     desk.wrote(desk.core.lost("server-1", "gone", desk.now))
     desk.say("server-1/2", Register(desk.req(), "server", "server-1", 2, "here", "there"))
-    assert (desk.core.incarnation, desk.core.version, desk.core.rewinding) == (1, -1, False)
+    assert (desk.core.incarnation, desk.core.version, desk.core.machines.rewind.is_rewinding) == (1, -1, False)
     desk.restart()
     server_back(desk, "server-1/2", applied=-1)
     server_back(desk, "server-0", incarnation=0, epoch=1, applied=1, kept=(1,))
-    assert not desk.core.awaited
-    assert desk.core.evaluations.rounds == {}
+    assert not desk.core.tables.incarnation.awaited
+    assert desk.core.tables.rounds.running == {}
 
 
 def test_the_initial_weights_are_the_last_version_of_a_loop_without_data_after_a_restart_too() -> None:

@@ -20,7 +20,7 @@ from paceline.types import SlotId
 def struck(*, slots: int = 2, hold: int = 10, workers: str = "ab", window: int = 0) -> LeaseBook:
     """Each worker had a slot of step 0, when everything became void."""
     leases = LeaseBook(Schedule([segment(slots=slots, data_len=24, window=window)]), 1, hold=hold, max_losses=3)
-    leases.start_at(0)
+    leases.reset(leases.schedule, 0, initialised=True)
     for worker in workers:
         assert leases.grant(worker, 0, True, 5) is not None
     leases.restart(0, initialised=True, now=1.0)
@@ -115,7 +115,7 @@ def test_with_a_window_whoever_is_first_gets_it() -> None:
 def test_any_number_of_workers_may_have_one(fetched: bool) -> None:
     workers = [f"worker-{i}" for i in range(1500)]
     leases = LeaseBook(Schedule([segment(slots=1500, data_len=30_000, batch_size=1)]), 1, hold=2000, max_losses=3)
-    leases.start_at(0)
+    leases.reset(leases.schedule, 0, initialised=True)
     for worker in workers:
         take(leases, worker)
     leases.restart(0, initialised=True)
@@ -148,7 +148,7 @@ class History:
         plan = Schedule([segment(slots=self.slots, data_len=self.slots * 160, end_step=40)])
         self.low = 0
         self.leases = LeaseBook(plan, 1, hold=self.hold, max_losses=10**9, done=lambda slot: slot.step < self.low)
-        self.leases.start_at(0)
+        self.leases.reset(plan, 0, initialised=True)
         self.workers = [f"worker-{i}" for i in range(self.chance.randint(1, 5))]
 
     def ask(self, worker: str, end: int = 38) -> Lease | None:
@@ -249,7 +249,7 @@ def test_one_that_still_computes_is_waited_for_as_long_as_usual() -> None:
     job = desk(workers=3, slots=3, data_len=60)
     ready(job, 0, compute(job, 0))  # each takes 0.1 s
     for worker in job.workers:
-        job.core.leases.abandon_open(worker)
+        job.core.tables.leases.abandon_open(worker)
     grants = [job.lease(worker) for worker in job.workers]
     job.seal("worker-0", grants[0])
     tick(job, 0.0)
@@ -261,7 +261,7 @@ def test_one_that_still_computes_is_waited_for_as_long_as_usual() -> None:
     assert (again.step, again.slot) == (1, 1)
     job.seal("worker-1", again)
     tick(job, 0.2)
-    assert job.core.leases.reserved
+    assert job.core.tables.leases.reserved
     slowest = _slowest(job.core)
     assert slowest is not None
     assert (slowest.worker, slowest.slot) == ("worker-2", 2), "it is told whom the step waits for"
@@ -274,13 +274,13 @@ def test_one_that_cannot_reach_a_server_is_not_waited_for() -> None:
     compute(job, 0)
     kill(job, "server-0")
     job.say("worker-1", Unreachable(placed(job).owners[0], 1.0, epoch(job)))
-    assert job.core.cut_off == {"worker-1"}
+    assert job.core.tables.reach.cut_off == {"worker-1"}
     tick(job, 0.01)
     found = []
     for _ in range(2):
         (grant,) = sent(job.turn("worker-0"), Grant, "worker-0")
         found.append((grant.step, grant.slot))
-        job.core.leases.seal(grant.fence, "worker-0")
+        job.core.tables.leases.seal(grant.fence, "worker-0")
     assert found == [(0, 0), (0, 1)]
 
 
@@ -289,7 +289,7 @@ def test_one_that_is_cut_off_and_waits_does_not_keep_others_from_its_slot() -> N
     compute(job, 0)
     job.say("worker-1", Unreachable("server-1", 1.0, epoch(job)))
     kill(job, "server-0")
-    assert job.core.cut_off == {"worker-1"}
+    assert job.core.tables.reach.cut_off == {"worker-1"}
     (grant,) = sent(job.turn("worker-0"), Grant, "worker-0")
     assert (grant.step, grant.slot) == (0, 0)
     assert slots(job.turn("worker-1")) == {}
@@ -313,9 +313,9 @@ def test_ones_own_slot_comes_before_what_others_are_late_with() -> None:
     job = desk(workers=3, slots=3, data_len=60)
     ready(job, 0, compute(job, 0))
     for worker in job.workers:
-        job.core.leases.abandon_open(worker)
+        job.core.tables.leases.abandon_open(worker)
     grants = [job.lease(worker) for worker in job.workers]
-    job.core.pace.note("worker-2", 60.0, job.now)
+    job.core.tables.speeds.note("worker-2", 60.0, job.now)
     tick(job, 0.0)
     kill(job, "server-0")
     for worker in ("worker-0", "worker-1"):
@@ -333,7 +333,7 @@ def test_where_nobody_knows_how_long_a_slot_takes_there_is_an_end_to_the_waiting
     assert slots(job.turn("worker-1")) == {"worker-1": (1, 0)}
     tick(job, 30.0)  # copies are made: all that is leased is void once more
     assert slots(job.turn("worker-1")) == {"worker-1": (1, 0)}
-    assert job.core.leases.reserved
+    assert job.core.tables.leases.reserved
     assert sent(tick(job, 31.0), Revoke, "worker-1"), "it is to compute what the other one does not come for"
     assert slots(job.turn("worker-1")) == {"worker-1": (0, 0)}
 
@@ -346,11 +346,11 @@ def test_a_slow_one_is_given_what_it_has() -> None:
         grants = compute(job, step)
         ready(job, step, grants)
         for worker in job.workers:
-            job.core.leases.abandon_open(worker)
+            job.core.tables.leases.abandon_open(worker)
     compute(job, 2)
-    job.core.pace.note(slow, 60.0, job.now)
+    job.core.tables.speeds.note(slow, 60.0, job.now)
     tick(job, 0.0)
-    assert job.core.pace.is_slow(slow, job.now)
+    assert job.core.tables.speeds.is_slow(slow, job.now)
     kill(job, "server-0")
     assert slots(job.turn(fast)) == {fast: (2, 0)}
     assert slots(job.turn(slow)) == {slow: (2, 1)}

@@ -6,7 +6,7 @@ import math
 
 from tests.kit.core import fence
 
-from paceline.core.coordinator.validation import EvaluationBook
+from paceline.core.coordinator.rounds import Rounds
 from paceline.messages import Evaluated, ValidatorSpec
 from paceline.types import Sums
 
@@ -18,7 +18,7 @@ def report(slot: int, counter: int, total: float, count: float, number: int = 1)
 
 
 def test_a_round_is_every_slot_once_and_its_mean_is_over_samples() -> None:
-    book = EvaluationBook()
+    book = Rounds()
     round_ = book.open(SPEC, 5, 5)
     assert round_ is not None
     assert [book.grant("w", fence(i), 1) for i in range(4)] == [(round_, 0), (round_, 1), (round_, 2), None]
@@ -34,7 +34,7 @@ def test_a_round_is_every_slot_once_and_its_mean_is_over_samples() -> None:
 
 
 def test_slots_of_a_lost_worker_are_free_again() -> None:
-    book = EvaluationBook()
+    book = Rounds()
     book.open(SPEC, 5, 5)
     book.grant("a", fence(1), 1)
     book.grant("b", fence(2), 1)
@@ -50,7 +50,7 @@ def test_slots_of_a_lost_worker_are_free_again() -> None:
 
 
 def test_a_late_report_of_a_slot_that_was_given_away_counts_and_the_second_does_not() -> None:
-    book = EvaluationBook()
+    book = Rounds()
     book.open(ValidatorSpec(0, "v", 1, 4, 4), 5, 5)
     book.grant("a", fence(1), 1)
     book.revoke("a")
@@ -61,7 +61,7 @@ def test_a_late_report_of_a_slot_that_was_given_away_counts_and_the_second_does_
 
 
 def test_a_slot_that_is_handed_back_is_free_again() -> None:
-    book = EvaluationBook()
+    book = Rounds()
     round_ = book.open(SPEC, 5, 5)
     book.grant("a", fence(1), 1)
     assert book.abandon(fence(1)) is round_
@@ -70,7 +70,7 @@ def test_a_slot_that_is_handed_back_is_free_again() -> None:
 
 
 def test_a_worker_gets_only_slots_of_validators_that_it_has_declared() -> None:
-    book = EvaluationBook()
+    book = Rounds()
     book.open(ValidatorSpec(1, "second", 0, 4, 4), 5, 5)
     assert not book.waiting(1)
     assert book.grant("a", fence(1), 1) is None
@@ -79,7 +79,7 @@ def test_a_worker_gets_only_slots_of_validators_that_it_has_declared() -> None:
 
 
 def test_rounds_due() -> None:
-    book = EvaluationBook()
+    book = Rounds()
     by_hand, empty = ValidatorSpec(1, "by hand", 0, 10, 4), ValidatorSpec(2, "empty", 5, 0, 4)
     book.validators += [SPEC, by_hand, empty]
     assert book.due(0, last=True) == []
@@ -89,11 +89,11 @@ def test_rounds_due() -> None:
 
 
 def test_rounds_may_end_in_another_order_than_they_began() -> None:
-    book = EvaluationBook()
+    book = Rounds()
     spec = ValidatorSpec(0, "v", 1, 4, 4)
     book.open(spec, 5, 5)
     book.open(spec, 6, 6)
-    assert book.open(spec, 6, 6) is book.rounds[2], "asked for twice, run once"
+    assert book.open(spec, 6, 6) is book.running[2], "asked for twice, run once"
     assert book.concerns(6)
     assert book.report(report(0, 1, 2.0, 4.0, number=2)) is not None
     assert not book.concerns(6)
@@ -102,13 +102,13 @@ def test_rounds_may_end_in_another_order_than_they_began() -> None:
 
 
 def test_no_data_gives_no_metrics_at_once() -> None:
-    book = EvaluationBook()
+    book = Rounds()
     assert book.open(ValidatorSpec(0, "v", 0, 0, 4), 3, 3) is None
     assert book.latest[0] == (3, {})
 
 
 def test_a_metric_without_samples_is_nan() -> None:
-    book = EvaluationBook()
+    book = Rounds()
     book.open(ValidatorSpec(0, "v", 0, 4, 4), 3, 3)
     ended = book.report(report(0, 1, 0.0, 0.0))
     assert ended is not None
@@ -116,7 +116,7 @@ def test_a_metric_without_samples_is_nan() -> None:
 
 
 def test_the_metrics_of_a_phase_are_those_that_were_known_when_it_was_left() -> None:
-    book = EvaluationBook()
+    book = Rounds()
     book.validators += [SPEC, ValidatorSpec(1, "top1", 0, 10, 4)]
     results = [
         (0, 5, {"acc": 0.5}),

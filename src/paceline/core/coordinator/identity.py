@@ -1,0 +1,104 @@
+"""What the job is: its arguments, its model, the coordinator's generation, and why it failed if it did."""
+
+from __future__ import annotations
+
+from paceline.config.dials import ClusterSpec
+from paceline.core.coordinator.events import JobFailed, ModelAgreed, Output
+from paceline.core.coordinator.members import Members
+from paceline.core.effects import History, JobFact, ModelFact, Send
+from paceline.core.layout import cut
+from paceline.errors import MismatchError
+from paceline.messages import Abort, JobArgs, Position, Prepare
+from paceline.types import BlockSpec, ModelSpec, NodeId
+
+
+class Identity:
+    """The facts of a job that no rewind undoes. `restored` tells that an earlier coordinator had begun it."""
+
+    def __init__(self, spec: ClusterSpec, generation: int, members: Members) -> None:
+        self.spec = spec
+        self.generation = generation
+        self.job: JobArgs | None = None
+        self.model: ModelSpec | None = None
+        self.blocks: tuple[BlockSpec, ...] = ()
+        self.failure: Abort | None = None
+        self.restored = False
+        self._members = members
+
+    def restore(self, history: History) -> list[Output]:
+        """Take over the arguments and the model."""
+        self.restored = True
+        for row in history.facts:
+            match row.fact:
+                case JobFact(job=args):
+                    self.job = args
+                case ModelFact(model=model):
+                    self._take_model(model)
+        return []
+
+    def reset(self, position: Position | None) -> list[Output]:
+        """A rewind changes nothing of this."""
+        return []
+
+    @property
+    def whole(self) -> bool:
+        """Whether a slot counts only as one whole attempt even in lock-step (rule 2)."""
+        return self.model is None or not self.model.deterministic
+
+    def agree(self, args: JobArgs, worker: str) -> list[Output]:
+        """A worker brings its arguments; the first worker's count.
+
+        Raises:
+            MismatchError: another worker brought a different seed or mode.
+        """
+        if self.job is None:
+            self.job = args
+            return [JobFact(args)]
+        if (args.seed, args.mode) != (self.job.seed, self.job.mode):
+            raise MismatchError(
+                f"{worker} joined with seed={args.seed}, mode={args.mode!r}; "
+                f"the job has seed={self.job.seed}, mode={self.job.mode!r}"
+            )
+        return []
+
+    def prepare(self, sender: NodeId, message: Prepare) -> list[Output]:
+        """A worker brings its model; it is answered once the blocks are placed.
+
+        Raises:
+            MismatchError: another worker brought a different model.
+        """
+        agreed = ModelAgreed(sender, message.req)
+        if self.model is not None:
+            _compare_models(self.model, message.spec, self._members.name(sender))
+            return [agreed]
+        self._take_model(message.spec)
+        return [ModelFact(message.spec), agreed]
+
+    def _take_model(self, model: ModelSpec) -> None:
+        self.model, self.blocks = model, cut(model.tensors)
+
+    def fail(self, event: JobFailed) -> list[Output]:
+        """The job cannot go on; every member is told, once."""
+        if self.failure is not None:
+            return []
+        self.failure = Abort(self.generation, event.kind, event.reason, event.trace)
+        return [Send(node, self.failure) for node in self._members.members]
+
+
+def _compare_models(known: ModelSpec, new: ModelSpec, worker: str) -> None:
+    """Name the first difference between two workers' models.
+
+    Raises:
+        MismatchError: if there is one.
+    """
+    if new == known:
+        return
+    for mine, theirs in zip(new.tensors, known.tensors, strict=False):
+        if mine != theirs:
+            raise MismatchError(f"{worker} has {mine} where others have {theirs}: build the same model everywhere")
+    if len(new.tensors) != len(known.tensors):
+        raise MismatchError(f"{worker} has {len(new.tensors)} tensors, others {len(known.tensors)}")
+    for name in ("optimizer", "clip_norm", "deterministic"):
+        mine, theirs = getattr(new, name), getattr(known, name)
+        if mine != theirs:
+            raise MismatchError(f"{worker} prepared {name}={mine}, others {name}={theirs}: every worker must agree")

@@ -1,0 +1,135 @@
+"""The members of a job: the processes that are registered, when each was heard last, and how many are wanted."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from paceline.core.effects import History, ScaleFact
+from paceline.types import NodeId
+
+
+@dataclass(slots=True)
+class Member:
+    """One registered process: start number `start` of `name`, 0 if it is known only from the log.
+
+    Only `Members` changes it. `late` is a worker that joined after the job had begun.
+    """
+
+    node: NodeId
+    role: str
+    name: str
+    start: int
+    host: str
+    address: str | None
+    seen: float
+    joined: float
+    left: bool = False
+    late: bool = False
+
+
+class Members:
+    """Members and their silence. Times are the coordinator's running time: pauses of its own do not count (rule 7)."""
+
+    def __init__(self, timeout_s: float, workers: int = 1, servers: int = 1) -> None:
+        """The job wants that many `workers` and `servers`."""
+        self.timeout_s = timeout_s
+        self.wanted_workers = workers
+        self.wanted_servers = servers
+        self.members: dict[NodeId, Member] = {}
+        self._deadlines: list[tuple[float, int, Member]] = []
+        self._count = 0
+        self._workers: OrderedDict[NodeId, None] = OrderedDict()
+
+    def restore(self, history: History) -> None:
+        """Take over how many processes the job wants."""
+        for row in history.facts:
+            if isinstance(row.fact, ScaleFact):
+                self.want(row.fact.workers, row.fact.servers)
+
+    def want(self, workers: int, servers: int) -> None:
+        """The job is to have that many members of each role; 0 keeps the number."""
+        self.wanted_workers = workers or self.wanted_workers
+        self.wanted_servers = servers or self.wanted_servers
+
+    def add(self, member: Member) -> None:
+        """A process registered (again)."""
+        self.members[member.node] = member
+        if member.role == "worker":
+            self._workers[member.node] = None
+        self._await(member, member.seen + self.timeout_s)
+
+    def _await(self, member: Member, deadline: float) -> None:
+        self._count += 1
+        heappush(self._deadlines, (deadline, self._count, member))
+
+    def seen(self, node: NodeId, now: float) -> bool:
+        """Note a sign of life of `node`; False if it is not a member (any more)."""
+        member = self.members.get(node)
+        if member is None:
+            return False
+        member.seen = now
+        return True
+
+    def remove(self, node: NodeId) -> Member | None:
+        """`node` is no member any more."""
+        self._workers.pop(node, None)
+        return self.members.pop(node, None)
+
+    def remove_unheard(self) -> None:
+        """Servers that are known only from the log are no members until they register."""
+        for member in [m for m in self.by_role("server") if not m.start]:
+            self.remove(member.node)
+
+    def leave(self, node: NodeId) -> None:
+        """The script of a worker has ended well: it stays a member until it is silent, but computes nothing."""
+        self.members[node].left = True
+        self._workers.pop(node, None)
+
+    def expire(self, now: float) -> list[Member]:
+        """Take the members that have been silent for longer than the time-out. Cost: those whose deadline has come."""
+        lost = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, _, member = heappop(self._deadlines)
+            if self.members.get(member.node) is not member:
+                continue  # removed, or registered again as another start
+            if now - member.seen > self.timeout_s:
+                lost.append(member)
+            else:
+                self._await(member, max(member.seen + self.timeout_s, now + 1e-3))
+        return lost
+
+    def name(self, node: NodeId) -> str:
+        """The name of a member; the node itself if it is not one."""
+        member = self.members.get(node)
+        return node if member is None else member.name
+
+    def by_role(self, role: str) -> list[Member]:
+        """Members of a role, in order of name."""
+        return sorted((m for m in self.members.values() if m.role == role), key=lambda m: m.name)
+
+    def active_workers(self) -> list[Member]:
+        """Workers whose script has not ended, in order of name."""
+        return [m for m in self.by_role("worker") if not m.left]
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers are active."""
+        return len(self._workers)
+
+    def lead(self) -> NodeId | None:
+        """The active worker that joined first. It changes only when that one leaves or is lost."""
+        return next(iter(self._workers), None)
+
+    @property
+    def draining(self) -> frozenset[NodeId]:
+        """Servers that must leave: those beyond the wanted number, highest number in the name first."""
+        servers = sorted(self.by_role("server"), key=lambda m: _number(m.name))
+        return frozenset(m.node for m in servers[self.wanted_servers :])
+
+
+def _number(name: str) -> tuple[int, str]:
+    """Orders names by the number at their end."""
+    digits = name[len(name.rstrip("0123456789")) :]
+    return int(digits or 0), name

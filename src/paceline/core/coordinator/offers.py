@@ -1,0 +1,157 @@
+"""What a worker that asks is given: a validation slot, a training slot, the end of its phase, or nothing yet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from paceline.core.coordinator.leases import Lease
+from paceline.core.coordinator.phases import Phase
+from paceline.core.coordinator.segments import Segments
+from paceline.core.coordinator.speculation import Speculation
+from paceline.core.coordinator.tables import Tables
+from paceline.core.coordinator.validation import Validation
+from paceline.messages import EvalGrant, EvalOver, Grant, Message, PhaseOver, Turn
+from paceline.types import INIT_STEP, NodeId
+
+
+class Offers:
+    """Decides and makes one grant. A part of `Leasing`.
+
+    `held_back` tells that the last worker got nothing although others may.
+    """
+
+    def __init__(self, tables: Tables, segments: Segments, validation: Validation, late: Speculation) -> None:
+        self.held_back = False
+        self._clock = tables.clock
+        self._identity = tables.identity
+        self._incarnation = tables.incarnation
+        self._leases = tables.leases
+        self._log = tables.log
+        self._members = tables.members
+        self._phases = tables.phases
+        self._pins = tables.pins
+        self._placed = tables.placed
+        self._reach = tables.reach
+        self._rounds = tables.rounds
+        self._segments = segments
+        self._validation = validation
+        self._late = late
+
+    def differ(self) -> bool:
+        """Whether one of the workers that wait may get what another does not."""
+        return bool(self._leases.reserved) or self._rounds.waiting(len(self._rounds.validators))
+
+    def offer(self, node: NodeId, turn: Turn, waiting: Collection[NodeId]) -> Message | None:
+        """The answer to `turn`: a validation slot first, then a training slot or the end of the phase; None: wait."""
+        self.held_back = node in self._reach.cut_off
+        if self.held_back:
+            return None
+        if self._identity.failure is not None or self._placed.placement is None or self._is_quiet():
+            return None
+        lead = self._members.lead() == node
+        if self._log.version < 0:
+            return self._training(node, turn, lead, waiting)
+        if turn.evaluation >= 0:
+            self._validation.request(turn.evaluation)
+            known = self._rounds.latest.get(turn.evaluation)
+            if known is not None:
+                return EvalOver(turn.req, self._identity.generation, turn.evaluation, *known)
+        if self._rounds.running and self._rounds.waiting(self._rounds.declared.get(node, 0)):
+            return self._validation_grant(node, turn, lead)
+        if turn.evaluation >= 0:
+            return None
+        return self._training(node, turn, lead, waiting)
+
+    def _is_quiet(self) -> bool:
+        """Whether a new coordinator still waits for reports of servers and workers (rule 7)."""
+        if self._incarnation.awaited:
+            return True
+        members = self._members
+        return self._clock.now < self._incarnation.quiet_until and members.num_workers < members.wanted_workers
+
+    def _validation_grant(self, node: NodeId, turn: Turn, lead: bool) -> EvalGrant:
+        fence = self._leases.fence()
+        granted = self._validation.grant(node, fence)
+        assert granted is not None
+        round_, validator, slot, version = granted
+        return EvalGrant(
+            turn.req,
+            self._identity.generation,
+            self._incarnation.number,
+            self._placed.epoch,
+            round_,
+            validator,
+            slot,
+            fence,
+            version,
+            lead,
+        )
+
+    def _training(self, node: NodeId, turn: Turn, lead: bool, waiting: Collection[NodeId]) -> Message | None:
+        finished, version = self._segments.finished, self._log.version
+        if version >= 0:
+            phases = self._phases.phases
+            number = min(turn.phase, len(phases) - 1) if finished else turn.phase
+            phase = phases[number] if 0 <= number < len(phases) else None
+            if (phase is None and finished) or (phase is not None and self._is_over(phase)):
+                return self._phase_over(node, turn, phase, lead)
+        open_ = self._phases.open
+        mine = open_ is not None and open_.spec.number == turn.phase and turn.evaluation < 0
+        end = open_.end if open_ is not None and mine else 0  # step 0 is beyond 0, the initial weights are not
+        lease: Lease | None = None
+        if mine and self._late.has_late and not self._leases.reserved.has(node):
+            # A reserved slot is computed already, so it comes before the late slots of others.
+            late = self._late.take(node)
+            lease = None if late is None else self._leases.again(late, node, self._clock.now)
+        if lease is None and mine and version >= 0 and self._late.holds_back(node, end, waiting):
+            self.held_back = True
+            return None
+        if lease is None:
+            lease = self._leases.grant(node, self._log.watermark.low, version >= 0, end, self._clock.now)
+        if lease is None:
+            return None
+        if not self._segments.begun:
+            self._segments.start_running()
+        return self._grant(turn, lease, lead)
+
+    def _grant(self, turn: Turn, lease: Lease, lead: bool) -> Grant:
+        step, slot = lease.slot
+        schedule = self._phases.schedule
+        return Grant(
+            turn.req,
+            self._identity.generation,
+            self._incarnation.number,
+            self._placed.epoch,
+            step,
+            slot,
+            schedule.num_slots(step),
+            lease.fence,
+            None if step == INIT_STEP else schedule.segment(step),
+            lead,
+        )
+
+    def _is_over(self, phase: Phase) -> bool:
+        """Whether workers may leave a phase: all its steps are committed, and its last version is validated."""
+        end = phase.end_version
+        return end is not None and not any(
+            r.validator.every and r.version <= end for r in self._rounds.running.values()
+        )
+
+    def _phase_over(self, node: NodeId, turn: Turn, phase: Phase | None, lead: bool) -> PhaseOver:
+        current = self._log.version
+        version = current if phase is None or phase.end_version is None else phase.end_version
+        if version != current and version not in self._pins:
+            version = -1  # released long ago: a late joiner reads the state it needs with its first lease
+        self._segments.leave(node, turn.phase)
+        return PhaseOver(
+            turn.req,
+            self._identity.generation,
+            self._incarnation.number,
+            self._placed.epoch,
+            turn.phase,
+            version,
+            self._log.watermark.low,
+            self._segments.finished,
+            lead,
+            self._segments.fix_metrics(phase),
+        )

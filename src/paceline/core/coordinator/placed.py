@@ -1,0 +1,51 @@
+"""Where the blocks are: the placement in force. The `placement` module decides what it becomes."""
+
+from __future__ import annotations
+
+from paceline.core.coordinator.incarnation import Incarnation
+from paceline.core.effects import History, PlacementFact
+from paceline.messages import Position
+from paceline.types import NodeId, Placement
+
+
+class PlacedBlocks:
+    """The placement and its epoch (rule 5). Only the `Placement` machine changes it.
+
+    `owners` are the primaries, `holders` all servers that have some copy or are being sent one.
+    """
+
+    def __init__(self, incarnation: Incarnation) -> None:
+        self._incarnation = incarnation
+        self.placement: Placement | None = None
+        self.epoch = 0
+        self.owners: tuple[NodeId, ...] = ()
+        self.holders: tuple[NodeId, ...] = ()
+        self.failovers = 0
+
+    def restore(self, history: History) -> None:
+        """Take over the last placement of this incarnation; epochs go on after the highest ever."""
+        for row in history.facts:
+            if isinstance(row.fact, PlacementFact):
+                self.epoch = max(self.epoch, row.fact.placement.epoch)
+                self.failovers += row.fact.failover
+                if row.incarnation == history.incarnation:
+                    self._place(row.fact.placement)
+
+    def reset(self, position: Position | None) -> None:
+        """No block is placed."""
+        self._place(None)
+
+    def set(self, placement: Placement, *, failover: bool = False) -> None:
+        """From now on the blocks are there; with `failover`, a backup was promoted."""
+        self.epoch = placement.epoch
+        self.failovers += failover
+        self._place(placement)
+
+    def _place(self, placement: Placement | None) -> None:
+        self.placement = placement
+        self.owners = () if placement is None else tuple(sorted(set(placement.owners)))  # some servers own no block
+        self.holders = () if placement is None else placement.holders
+
+    def is_current(self, incarnation: int, epoch: int) -> bool:
+        """Whether a message speaks of this incarnation and placement."""
+        return self.placement is not None and (incarnation, epoch) == (self._incarnation.number, self.placement.epoch)

@@ -1,0 +1,205 @@
+"""Rounds of validation: the slots of one validator on one pinned version, who holds them, and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from paceline.messages import Evaluated, ValidatorSpec
+from paceline.types import Fence, NodeId, Sums
+
+
+@dataclass(slots=True)
+class Round:
+    """One validation of one version."""
+
+    number: int
+    validator: ValidatorSpec
+    version: int
+    step: int
+    queue: list[int]
+    results: dict[int, dict[str, Sums]] = field(default_factory=dict)
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of the round."""
+        return -(-self.validator.data_len // self.validator.batch_size)
+
+    @property
+    def done(self) -> bool:
+        """Whether every slot has a result."""
+        return len(self.results) == self.num_slots
+
+    def metrics(self) -> dict[str, float]:
+        """Means over all samples, summed in slot order."""
+        sums: dict[str, list[float]] = {}
+        for slot in sorted(self.results):
+            for name, part in self.results[slot].items():
+                entry = sums.setdefault(name, [0.0, 0.0])
+                entry[0] += part.total
+                entry[1] += part.count
+        return {name: total / count if count else float("nan") for name, (total, count) in sums.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    round: int
+    slot: int
+    worker: NodeId
+
+
+class Rounds:
+    """Validators, the rounds that are open, and the newest results. Only the machines of validation change it."""
+
+    def __init__(self, first: int = 0) -> None:
+        """Rounds are numbered after `first`: reports on an earlier coordinator's rounds name none of these.
+
+        `declared` tells how many validators each worker knows.
+        """
+        self.validators: list[ValidatorSpec] = []
+        self.running: dict[int, Round] = {}
+        self.latest: dict[int, tuple[int, dict[str, float]]] = {}
+        self.declared: dict[NodeId, int] = {}
+        self._number = first
+        self._validated: set[tuple[int, int]] = set()
+        self._held: dict[Fence, _Held] = {}
+        self._by_worker: dict[NodeId, set[Fence]] = {}
+
+    def __contains__(self, fence: object) -> bool:
+        """Whether a slot is held under that fence."""
+        return fence in self._held
+
+    def open(self, validator: ValidatorSpec, version: int, step: int) -> Round | None:
+        """Begin a round, or find the one that is open; None where the result is known already (no data: no metrics)."""
+        known = self.latest.get(validator.number)
+        if known is not None and known[0] == version:
+            return None
+        if validator.data_len == 0:
+            self.latest[validator.number] = (version, {})
+            return None
+        for other in self.running.values():
+            if (other.validator.number, other.version) == (validator.number, version):
+                return other
+        self._number += 1
+        round_ = Round(self._number, validator, version, step, [])
+        round_.queue = list(range(round_.num_slots))[::-1]
+        self.running[self._number] = round_
+        return round_
+
+    def due(self, version: int, *, last: bool) -> list[ValidatorSpec]:
+        """Validators to run on `version`; at the end of a phase each of them is."""
+        return [v for v in self.validators if v.every and v.data_len and version and (last or version % v.every == 0)]
+
+    def grant(self, worker: NodeId, fence: Fence, declared: int) -> tuple[Round, int] | None:
+        """The next free slot of a validator that `worker` knows, oldest round first."""
+        for round_ in self.running.values():
+            if round_.queue and round_.validator.number < declared:
+                slot = round_.queue.pop()
+                self._held[fence] = _Held(round_.number, slot, worker)
+                self._by_worker.setdefault(worker, set()).add(fence)
+                return round_, slot
+        return None
+
+    def waiting(self, declared: int) -> bool:
+        """Whether a slot of one of the first `declared` validators is free."""
+        return any(r.queue and r.validator.number < declared for r in self.running.values())
+
+    def concerns(self, version: int) -> bool:
+        """Whether a round on `version` is open."""
+        return any(r.version == version for r in self.running.values())
+
+    def report(self, report: Evaluated) -> Round | None:
+        """One slot's sums; the first report of a slot counts. Returns the round if that ended it."""
+        self._release(report.fence)
+        round_ = self.running.get(report.round)
+        if round_ is None or report.slot in round_.results or not 0 <= report.slot < round_.num_slots:
+            return None
+        round_.results[report.slot] = dict(report.sums)
+        if not round_.done:
+            return None
+        del self.running[report.round]
+        self._note(round_.validator.number, round_.version, round_.metrics())
+        return round_
+
+    def held(self) -> list[tuple[NodeId, Fence]]:
+        """The holders of slots, each with its fence."""
+        return [(held.worker, fence) for fence, held in self._held.items()]
+
+    def revoke(self, worker: NodeId) -> bool:
+        """`worker` is gone, or has forgotten its slots: they are free again. True if there was one."""
+        fences = sorted(self._by_worker.get(worker, ()))
+        for fence in fences:
+            self.abandon(fence)
+        return bool(fences)
+
+    def abandon(self, fence: Fence) -> Round | None:
+        """The holder gives a slot back; returns its round if that is still open."""
+        held = self._release(fence)
+        round_ = None if held is None else self.running.get(held.round)
+        if held is not None and round_ is not None and held.slot not in round_.results:
+            round_.queue.append(held.slot)
+        return round_
+
+    def _release(self, fence: Fence) -> _Held | None:
+        held = self._held.pop(fence, None)
+        if held is not None:
+            fences = self._by_worker[held.worker]
+            fences.discard(fence)
+            if not fences:
+                del self._by_worker[held.worker]
+        return held
+
+    def add(self, validator: ValidatorSpec) -> None:
+        """One more validator is declared."""
+        self.validators.append(validator)
+
+    def declare(self, worker: NodeId, number: int) -> None:
+        """`worker` knows the first `number` validators."""
+        if number > self.declared.get(worker, 0):
+            self.declared[worker] = number
+
+    def reset(self, results: Iterable[tuple[int, int, dict[str, float]]]) -> None:
+        """No round is open; the newest results are (validator, version, values)."""
+        self.running.clear()
+        self._held.clear()
+        self._by_worker.clear()
+        self._validated.clear()
+        self.latest = {number: (version, dict(values)) for number, version, values in results}
+
+    def recall(self, number: int, version: int, values: Mapping[str, float]) -> None:
+        """The log has this result."""
+        self._validated.add((number, version))
+        self._note(number, version, dict(values))
+
+    def _note(self, number: int, version: int, values: dict[str, float]) -> None:
+        known = self.latest.get(number)
+        if known is None or known[0] < version:  # rounds may end in another order than they began
+            self.latest[number] = version, values
+
+    def is_validated(self, number: int, version: int) -> bool:
+        """Whether the log had this result when the coordinator started."""
+        return (number, version) in self._validated
+
+    def metrics(self) -> dict[str, float]:
+        """The newest values of all validators."""
+        return self._named({number: values for number, (_, values) in self.latest.items()})
+
+    def metrics_at(self, end: int, results: Iterable[tuple[int, int, dict[str, float]]]) -> dict[str, float]:
+        """Of `results`, what was the newest when a phase that ended with version `end` was left.
+
+        A result of `evaluate` on that version is newer: the script asks for it after its loop.
+        """
+        found: dict[int, tuple[int, dict[str, float]]] = {}
+        for number, version, values in results:
+            in_time = version < end or (version == end and self.validators[number].every > 0)
+            if in_time and (number not in found or found[number][0] < version):
+                found[number] = version, values
+        return self._named({number: values for number, (_, values) in found.items()})
+
+    def _named(self, values_of: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for number, values in sorted(values_of.items()):
+            for name, value in values.items():
+                known = name in found
+                found[f"{self.validators[number].name}-{number}.{name}" if known else name] = value
+        return found

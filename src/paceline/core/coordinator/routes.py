@@ -1,0 +1,268 @@
+"""The machines of a coordinator, which of them handles each message, and which of them hear of each event.
+
+This is the whole wiring: a new machine is made in `make_machines`, and listed in `Machines.in_order`, in `routes` and
+in `subscribers`. Order matters: it is the order in which a commit, a loss or a rewind passes through the machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paceline.core.coordinator import events as on
+from paceline.core.coordinator.checkpoints import Checkpoints
+from paceline.core.coordinator.claims import Claims
+from paceline.core.coordinator.commits import Commits
+from paceline.core.coordinator.heartbeats import Heartbeats
+from paceline.core.coordinator.identity import Identity
+from paceline.core.coordinator.leasing import Leasing
+from paceline.core.coordinator.membership import Membership
+from paceline.core.coordinator.pins import Pins
+from paceline.core.coordinator.placement import BlockPlacement
+from paceline.core.coordinator.requests import Requests
+from paceline.core.coordinator.restart import Restart
+from paceline.core.coordinator.rewind import Rewind
+from paceline.core.coordinator.segments import Segments
+from paceline.core.coordinator.suspicion import Suspicion
+from paceline.core.coordinator.tables import Tables
+from paceline.core.coordinator.validation import Validation
+from paceline.core.effects import History
+from paceline.core.policies.base import Policy
+from paceline.messages import (
+    Beat,
+    BeginPhase,
+    Bye,
+    Chained,
+    Checkpoint,
+    Claim,
+    ClaimDone,
+    Copied,
+    Declare,
+    Exited,
+    Failed,
+    GiveBack,
+    Message,
+    NotLoaded,
+    PlacementRequest,
+    Position,
+    Prepare,
+    Reachable,
+    Ready,
+    Receipt,
+    Register,
+    Saved,
+    Scale,
+    Stop,
+    Summed,
+    Turn,
+    Unreachable,
+)
+
+Handler = Callable[..., list[on.Output]]
+
+
+class Machine(Protocol):
+    """A part of the coordinator that owns some of its facts."""
+
+    def restore(self, history: History) -> list[on.Output]:
+        """Take over what an earlier coordinator wrote."""
+
+    def reset(self, position: Position | None) -> list[on.Output]:
+        """The job goes on from `position` (None: from nothing) in a new incarnation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """One of each."""
+
+    identity: Identity
+    membership: Membership
+    placement: BlockPlacement
+    suspicion: Suspicion
+    commits: Commits
+    pins: Pins
+    validation: Validation
+    claims: Claims
+    requests: Requests
+    segments: Segments
+    checkpoints: Checkpoints
+    leasing: Leasing
+    restart: Restart
+    rewind: Rewind
+    heartbeats: Heartbeats
+
+    @property
+    def in_order(self) -> tuple[Machine, ...]:
+        """All machines, in the order in which they are restored and reset: each after those that it reads then."""
+        return (
+            self.rewind,
+            self.identity,
+            self.membership,
+            self.placement,
+            self.suspicion,
+            self.commits,
+            self.pins,
+            self.validation,
+            self.claims,
+            self.requests,
+            self.segments,
+            self.checkpoints,
+            self.leasing,
+            self.restart,
+            self.heartbeats,
+        )
+
+
+def make_machines(
+    tables: Tables,
+    checkpoints: Sequence[Checkpoint],
+    policies: Sequence[Policy],
+    *,
+    wasted_slots: int,
+    lost_workers: int,
+) -> Machines:
+    """The machines over `tables`; `checkpoints` are complete, earlier coordinators have counted the rest."""
+    claims, requests, pins = Claims(), Requests(), Pins(tables)
+    validation, segments = Validation(tables, pins), Segments(tables, policies)
+    keeper = Checkpoints(tables, claims, checkpoints)
+    placement = BlockPlacement(tables, segments, keeper)
+    commits = Commits(tables, segments, keeper)
+    membership = Membership(tables, segments, requests, lost_workers)
+    return Machines(
+        identity=tables.identity,
+        membership=membership,
+        placement=placement,
+        suspicion=Suspicion(tables, placement),
+        commits=commits,
+        pins=pins,
+        validation=validation,
+        claims=claims,
+        requests=requests,
+        segments=segments,
+        checkpoints=keeper,
+        leasing=Leasing(tables, segments, validation, wasted_slots),
+        restart=Restart(tables, segments, commits, placement, membership),
+        rewind=Rewind(tables, segments, keeper),
+        heartbeats=Heartbeats(tables, segments, commits, placement),
+    )
+
+
+def open_routes(m: Machines) -> dict[type[Message], Handler]:
+    """Messages that need not come from a member."""
+    return {
+        Register: m.membership.register,
+        Beat: m.heartbeats.beat,
+        Exited: m.membership.exited,
+        Failed: m.membership.failed,
+        Stop: m.segments.stop,
+        Scale: m.membership.scale,
+    }
+
+
+def member_routes(m: Machines) -> dict[type[Message], Handler]:
+    """Messages of members."""
+    return {
+        Turn: m.leasing.turn,
+        GiveBack: m.leasing.give_back,
+        Ready: m.commits.ready,
+        Receipt: m.commits.receipt,
+        Summed: m.leasing.summed,
+        Prepare: m.identity.prepare,
+        Declare: m.validation.declare,
+        BeginPhase: m.segments.begin,
+        Claim: m.claims.claim,
+        ClaimDone: m.claims.done,
+        Bye: m.membership.bye,
+        PlacementRequest: m.placement.where,
+        Copied: m.placement.copied,
+        Unreachable: m.suspicion.unreachable,
+        Reachable: m.suspicion.reachable,
+        Saved: m.checkpoints.saved,
+        Chained: m.checkpoints.chained,
+        NotLoaded: m.rewind.not_loaded,
+    }
+
+
+def subscribers(m: Machines) -> dict[type[on.Event], tuple[Callable[[Any], list[on.Output]], ...]]:
+    """The machines that hear of each event, in order."""
+    return {
+        on.JobFailed: (m.identity.fail,),
+        on.Admitted: (m.membership.admit,),
+        on.ServerJoined: (m.placement.look_soon, m.restart.server_joined, m.placement.server_joined),
+        on.WorkerJoined: (m.validation.worker_joined, m.segments.worker_joined, m.leasing.worker_joined),
+        on.Evicted: (m.membership.evict,),
+        on.MemberRemoved: (
+            m.requests.member_removed,
+            m.heartbeats.member_removed,
+            m.suspicion.server_removed,
+            m.placement.member_removed,
+            m.restart.member_removed,
+        ),
+        on.WorkerGone: (
+            m.claims.worker_gone,
+            m.suspicion.worker_gone,
+            m.segments.worker_gone,
+            m.leasing.worker_gone,
+            m.validation.worker_gone,
+            m.pins.worker_gone,
+            m.leasing.offer_freed,
+        ),
+        on.WorkerRewound: (m.membership.send_back,),
+        on.ModelAgreed: (m.placement.model_agreed,),
+        on.ServersWanted: (m.placement.servers_wanted,),
+        on.WorkFreed: (m.leasing.offer_freed,),
+        on.LeaseHeld: (m.leasing.adopt,),
+        on.SlotSealed: (m.commits.sealed,),
+        on.SlotsSummed: (m.leasing.slots_summed,),
+        on.SlotEvaluated: (m.validation.evaluated,),
+        on.TurnReported: (m.leasing.turn_reported,),
+        on.StepNews: (m.commits.step_news,),
+        on.StepCommitted: (
+            m.checkpoints.begin,
+            m.commits.announce,
+            m.pins.committed,
+            m.leasing.committed,
+            m.validation.committed,
+            m.segments.committed,
+            m.checkpoints.hold,
+            m.placement.committed,
+            m.leasing.offer_freed,
+        ),
+        on.StepsDropped: (m.leasing.steps_dropped, m.commits.steps_dropped),
+        on.PhaseEnded: (m.pins.phase_ended, m.validation.phase_ended),
+        on.AttendanceChanged: (m.pins.attendance_changed,),
+        on.RoundEnded: (m.pins.round_ended, m.segments.round_ended),
+        on.PlacementDecided: (
+            m.checkpoints.void,
+            m.commits.void,
+            m.leasing.void,
+            m.validation.void,
+            m.placement.enact,
+            m.suspicion.placement_changed,
+            m.restart.placement_changed,
+            m.leasing.offer_freed,
+        ),
+        on.BlocksPlaced: (m.heartbeats.blocks_placed,),
+        on.WorkersCutOff: (m.leasing.cut_off,),
+        on.CopiesDiffer: (m.placement.copies_differ,),
+        on.BlocksLost: (m.rewind.blocks_lost,),
+        on.IncarnationBegan: (m.rewind.send_back, m.placement.incarnation_began),
+        on.VersionsKept: (m.validation.versions_kept, m.pins.versions_kept),
+        on.AllHeard: (m.restart.all_heard,),
+    }
+
+
+def ticks(m: Machines) -> tuple[Callable[[], list[on.Output]], ...]:
+    """What the machines do when time passes, in order."""
+    return (
+        m.membership.tick,
+        m.leasing.requeue_suspects,
+        m.pins.release_phases,
+        m.suspicion.evict_silent,
+        m.suspicion.probe,
+        m.suspicion.recheck,
+        m.suspicion.fail_if_stuck,
+        m.placement.tick,
+        m.leasing.tick,
+    )

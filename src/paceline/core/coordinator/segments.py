@@ -1,0 +1,319 @@
+"""Segments: which steps the job has, phase by phase, and where it stops. Rule 8: segments decide.
+
+Whatever changes while a job runs changes by appending a segment, durably, and every holder of blocks gets the new plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core.coordinator.events import (
+    AttendanceChanged,
+    Output,
+    PhaseEnded,
+    RoundEnded,
+    StepCommitted,
+    StepsDropped,
+    WorkerGone,
+    WorkerJoined,
+    WorkFreed,
+)
+from paceline.core.coordinator.phases import Phase
+from paceline.core.coordinator.tables import Tables
+from paceline.core.effects import History, PhaseFact, Send, StopFact
+from paceline.core.policies.base import PhaseBegan, Policy, PolicyEvent, StepDone, StopBefore, ValidationDone
+from paceline.messages import BeginPhase, Ok, PhaseBegun, Plan, Position, Stop
+from paceline.types import INIT_STEP, NodeId, Segment
+
+
+class Segments:
+    """Begins and ends phases, and stops the job.
+
+    The job is to end before step `limit`, for `stop_reason`. `final` is the version with which it was cut short.
+    """
+
+    def __init__(self, tables: Tables, policies: Sequence[Policy] = ()) -> None:
+        self.stop_reason: str | None = None
+        self.limit: int | None = None
+        self.final = -1
+        self.finished = False
+        self.begun = False
+        self._closing: Segment | None = None
+        self._identity = tables.identity
+        self._incarnation = tables.incarnation
+        self._log = tables.log
+        self._members = tables.members
+        self._phases = tables.phases
+        self._attendance = tables.attendance
+        self._placed = tables.placed
+        self._leases = tables.leases
+        self._rounds = tables.rounds
+        self._policies = tuple(policies)
+
+    # ------------------------------------------------------------ restart and rewind
+
+    def restore(self, history: History) -> list[Output]:
+        """Take over the phases and the stop of the log."""
+        for row in history.facts:
+            if isinstance(row.fact, StopFact):
+                self.stop_reason, self.limit = self.stop_reason or row.fact.reason, row.fact.step
+        self._phases.reset(self._incarnation.position)
+        for row in history.facts:
+            if isinstance(row.fact, PhaseFact) and row.incarnation == history.incarnation:
+                self._phases.add(row.fact.spec, row.fact.segment)
+        self._phases.close_earlier()
+        self.begun = self._log.version >= 0
+        out = self._settle()
+        self._restore_metrics(history)
+        return out
+
+    def _restore_metrics(self, history: History) -> None:
+        """The metrics with which workers left phases: all but the last, and that too if its validation is complete."""
+        position = self._incarnation.position
+        results = [] if position is None else list(position.results)
+        results += [(row.validator, row.version, row.values) for row in history.evaluations]
+        phases = self._phases.phases
+        for phase in phases:
+            end = phase.end_version
+            if phase.metrics is not None or end is None:
+                continue
+            due = self._rounds.due(end, last=True) if phase is phases[-1] else ()
+            if all(self._rounds.is_validated(validator.number, end) for validator in due):
+                self._phases.set_metrics(phase, self._rounds.metrics_at(end, results))
+
+    def reset(self, position: Position | None) -> list[Output]:
+        """Go back to the phases of `position`; a phase that began right there begins again. The stop stays decided."""
+        later = self._phases.phases
+        self._phases.reset(position)
+        self._closing, self.final, self.finished = None, -1, False
+        self.begun = self._log.version >= 0
+        return self._keep_phase(later) + self._settle()
+
+    def _keep_phase(self, later: list[Phase]) -> list[Output]:
+        number, watermark = len(self._phases.phases), self._log.watermark
+        if number >= len(later) or self._phases.open is not None or watermark.above:
+            return []
+        spec, segment = later[number].spec, later[number].segment
+        if segment.step != watermark.low or self._log.version < 0:
+            return []
+        self._phases.add(spec, segment)
+        return [PhaseFact(spec, segment)]
+
+    def _settle(self) -> list[Output]:
+        """Whether the job is to end here, and whether it has."""
+        self._limit_phase()
+        if (
+            self.stop_reason is not None
+            and self._phases.open is None
+            and self._log.version >= 0
+            and self._is_at_limit()
+        ):
+            self.finished, self.final = True, self._log.version
+        out = self._end_phase_if_done()
+        if self.finished:
+            out.append(StepsDropped(self._log.watermark.low))  # attempts were chosen on steps that the job ends without
+        return out
+
+    # ------------------------------------------------------------ what others read
+
+    @property
+    def state(self) -> str:
+        """The state of the job: waiting, running, finished or failed."""
+        if self._identity.failure is not None:
+            return "failed"
+        return "finished" if self.finished else "running" if self.begun else "waiting"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, finished or failed."""
+        return self.finished or self._identity.failure is not None
+
+    def plan(self) -> Plan:
+        """All segments so far."""
+        schedule = self._phases.schedule
+        return Plan(
+            self._identity.generation,
+            tuple(schedule.segments),
+            self.final,
+            self._incarnation.number,
+            schedule.revision,
+        )
+
+    def is_open(self, step: int) -> bool:
+        """Whether `step` may still be committed."""
+        if step == INIT_STEP:
+            return self._log.version < 0
+        phase = self._phases.open
+        return phase is not None and phase.start <= step < phase.end and not self._log.watermark.has(step)
+
+    def is_whole(self, step: int) -> bool:
+        """Whether a slot of `step` counts only as one whole attempt (rule 2)."""
+        return self._identity.whole or step == INIT_STEP or self._phases.schedule.window(step) != 0
+
+    def is_ahead(self, progress: int) -> bool:
+        """Whether a script that is so far has left a phase that the job must compute again."""
+        if self._log.version < 0:
+            return progress >= 0 and self._incarnation.number > 0
+        phases = self._phases.phases
+        number = next((i for i, p in enumerate(phases) if p.end_version is None), None)
+        return progress >= 2 * len(phases) if number is None else progress > 2 * number
+
+    # ------------------------------------------------------------ workers in phases
+
+    def start_running(self) -> None:
+        """A slot was leased for the first time."""
+        self.begun = True
+
+    def enter(self, worker: NodeId, phase: int) -> None:
+        """`worker` asks for work in `phase`."""
+        self._attendance.enter(worker, phase)
+        self._attendance.advance(worker, 2 * phase)
+
+    def leave(self, worker: NodeId, phase: int) -> None:
+        """`worker` is told that `phase` is over."""
+        self._attendance.advance(worker, 2 * phase + 1)
+
+    def fix_metrics(self, phase: Phase | None) -> dict[str, float]:
+        """The metrics that a worker which leaves `phase` is told: the newest when the first worker leaves it."""
+        metrics = None if phase is None else phase.metrics
+        if metrics is None:
+            metrics = self._rounds.metrics()
+            if phase is not None:
+                self._phases.set_metrics(phase, metrics)
+        return metrics
+
+    def note_progress(self, worker: NodeId, progress: int) -> None:
+        """The script of `worker` is that far."""
+        self._attendance.advance(worker, progress)
+
+    def worker_joined(self, event: WorkerJoined) -> list[Output]:
+        """A worker that registers again is in the phase that it says."""
+        if event.message.progress >= 0:
+            self._attendance.enter(event.node, event.message.progress // 2)
+        return []
+
+    def worker_gone(self, event: WorkerGone) -> list[Output]:
+        """The worker is in no phase any more."""
+        self._attendance.forget(event.worker)
+        return []
+
+    # ------------------------------------------------------------ phases begin and end
+
+    def begin(self, sender: NodeId, message: BeginPhase) -> list[Output]:
+        """A worker enters its n-th `batches`."""
+        generation = self._identity.generation
+        if self.finished:
+            self._attendance.leave(sender)
+            return [Send(sender, PhaseBegun(message.req, generation, None)), AttendanceChanged()]
+        assert self._identity.job is not None
+        number = message.phase.number
+        segment = self._phases.begin(message.phase, self._identity.job, self._members.name(sender))
+        self.enter(sender, number)
+        out: list[Output] = []
+        if segment is not None:
+            out.append(PhaseFact(message.phase, segment))
+            closing = self._limit_phase()
+            if closing is not None:
+                assert self.stop_reason is not None
+                out.append(StopFact(self.stop_reason, closing, closing.step))
+            out += self._plans()
+        out.append(Send(sender, PhaseBegun(message.req, generation, self._phases.phases[number].segment)))
+        if segment is not None:
+            out += [*self._end_phase_if_done(), WorkFreed()]
+        out.append(AttendanceChanged())
+        return out
+
+    def _plans(self) -> list[Output]:
+        return [Send(server, self.plan()) for server in self._placed.holders]
+
+    def committed(self, event: StepCommitted) -> list[Output]:
+        """Close the open phase once all its steps are committed, and ask the policies."""
+        out = self._end_phase_if_done()
+        if self._policies and event.commit.step != INIT_STEP:
+            out += self._ask(StepDone(event.commit.step, event.commit.version, self._log.values))
+        return out
+
+    def round_ended(self, event: RoundEnded) -> list[Output]:
+        """Ask the policies about a result of validation."""
+        return self._ask(ValidationDone(event.validator, event.version, event.metrics))
+
+    def _end_phase_if_done(self) -> list[Output]:
+        phase, version = self._phases.open, self._log.version
+        if phase is None or version < 0 or self._log.watermark.low < phase.end:
+            return []
+        self._phases.close(version)
+        out: list[Output] = [PhaseEnded(phase.spec.number, version)]
+        if self.stop_reason is not None and self._is_at_limit():
+            self.finished = True
+        if self._closing is not None:
+            # Servers may hold slots of steps that will not be committed; with this version they drop them.
+            self._phases.cut(self._closing)
+            self._closing = None
+            self.final = version
+            out += self._plans()
+        return out
+
+    # ------------------------------------------------------------ the stop
+
+    def stop(self, sender: NodeId, message: Stop) -> list[Output]:
+        """A worker or a person asks to end the job after a step, or at the last committed version."""
+        if self._identity.failure is not None:
+            return []
+        end = self._log.watermark.low if message.at_once else message.step + 1
+        return self._stop(message.reason, end, sooner=message.at_once, reply=[Send(sender, Ok(message.req))])
+
+    def _stop(self, reason: str, end: int, *, sooner: bool, reply: list[Output]) -> list[Output]:
+        phase, low = self._phases.open, self._log.watermark.low
+        self.stop_reason = self.stop_reason or reason
+        if phase is None and self._log.version < 0:
+            # The job was rewound to its very beginning: it ends at the limit when it gets there.
+            self.limit = 0 if sooner else end
+            return [StopFact(self.stop_reason, None, self.limit), *reply]
+        if self.finished or phase is None:
+            if self.finished:
+                return [*reply, WorkFreed()]
+            self.finished, self.limit = True, low
+            return [StopFact(self.stop_reason, None, self.limit), *reply, WorkFreed()]
+        if not sooner and self._phases.schedule.window(low) != 0:
+            # With a window, commits are not in step order: what is leased is still computed.
+            end = max(end, self._leases.highest_step + 1)
+        limit = min(max(end, low), phase.end)
+        self.limit = limit if self.limit is None else min(limit, self.limit)
+        closing = self._limit_phase()
+        fact = StopFact(self.stop_reason, closing, self.limit)
+        return [fact, *reply, StepsDropped(phase.end), *self._end_phase_if_done(), WorkFreed()]
+
+    def _ask(self, event: PolicyEvent) -> list[Output]:
+        decision = self._decision(event)
+        if decision is None or self.stop_reason is not None:
+            return []
+        end = self._log.watermark.low if decision.step is None else decision.step
+        return self._stop(decision.reason, end, sooner=False, reply=[])
+
+    def _decision(self, event: PolicyEvent) -> StopBefore | None:
+        """The decision of the first policy that has one."""
+        for policy in self._policies:
+            decision = policy.decide(event)
+            if decision is not None:
+                return decision
+        return None
+
+    def _limit_phase(self) -> Segment | None:
+        """Cut the open phase at the limit, if it goes beyond; returns the segment that says so."""
+        phase = self._phases.open
+        if phase is None:
+            return None
+        decision = self._decision(PhaseBegan(phase.spec.number, phase.start, phase.end))
+        limits = [self.limit, None if decision is None else decision.step]
+        limit = min((n for n in limits if n is not None), default=phase.end)
+        if phase.end <= limit:
+            return None
+        if self.stop_reason is None and decision is not None:
+            self.stop_reason = decision.reason
+        self.limit = limit
+        self._closing = self._phases.end_at(limit)
+        return self._closing
+
+    def _is_at_limit(self) -> bool:
+        """Whether the job, which is to be stopped, is there."""
+        return self.limit is None or self._log.watermark.low >= self.limit

@@ -1,0 +1,93 @@
+"""Late slots are leased a second time, and slow workers do not get the last slots of a step. Promise 4."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from paceline.core.coordinator.leases import Lease
+from paceline.core.coordinator.tables import Tables
+from paceline.types import Fence, NodeId
+
+_UNKNOWN_S = 60.0  # for a worker to fetch its reserved slot, while no worker's speed is known
+
+
+class Speculation:
+    """Which leases are late, and which workers are too slow to be leased another slot."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._clock = tables.clock
+        self._log = tables.log
+        self._phases = tables.phases
+        self._members = tables.members
+        self._leases = tables.leases
+        self._speeds = tables.speeds
+        self._late: dict[Fence, Lease] = {}
+        self._readable_since = (-1, 0.0)
+
+    @property
+    def has_late(self) -> bool:
+        """Whether a late slot may be leased a second time."""
+        return bool(self._late)
+
+    def is_late(self, fence: Fence) -> bool:
+        """Whether the slot of that lease waits for a second worker."""
+        return fence in self._late
+
+    def mark(self, late: Lease) -> None:
+        """The slot of a late lease may be leased to a second worker."""
+        self._late[late.fence] = late
+
+    def find_late(self) -> list[Lease]:
+        """Leases of the lowest uncommitted step that are late, in slot order."""
+        step, now = self._log.watermark.low, self._clock.now
+        return [
+            lease
+            for lease in sorted(self._leases.open_leases(), key=lambda lease: lease.slot)
+            if lease.slot.step == step and self._speeds.is_late(lease.worker, now - self._since(lease))
+        ]
+
+    def is_new(self, late: Lease) -> bool:
+        """Whether a late slot has one holder, and does not wait for a second one yet."""
+        return self._leases.attempts(late.slot) <= 1 and late.fence not in self._late
+
+    def late_reservations(self) -> list[NodeId]:
+        """Workers that have not fetched their reserved slot in the usual time."""
+        now = self._clock.now
+        return [r.worker for r in self._leases.reserved.all() if self._is_late(r.worker, now - r.at)]
+
+    def _is_late(self, worker: NodeId, elapsed_s: float) -> bool:
+        if self._speeds.typical is None:
+            return elapsed_s > _UNKNOWN_S
+        return self._speeds.is_late(worker, elapsed_s)
+
+    def take(self, node: NodeId) -> Lease | None:
+        """A late lease whose slot `node` may compute as well; it is not offered again."""
+        for fence, late in list(self._late.items()):
+            if self._leases.is_open(fence) and self._leases.attempts(late.slot) == 1:
+                if late.worker != node:
+                    del self._late[fence]
+                    return late
+            else:
+                del self._late[fence]
+        return None
+
+    def _since(self, lease: Lease) -> float:
+        """Since when `lease` can be computed: leases are granted before the state that they read is committed."""
+        version, at = self._readable_since
+        if version != self._log.version:
+            self._readable_since = (self._log.version, self._clock.now)
+            at = self._clock.now
+        return max(lease.at, at)
+
+    def holds_back(self, node: NodeId, end_step: int, waiting: Collection[NodeId]) -> bool:
+        """Whether `node` is so slow that the others finish the rest before it would end one slot."""
+        leases, now = self._leases, self._clock.now
+        if not self._speeds.is_slow(node, now) or leases.has_requeued or leases.reserved.has(node):
+            return False
+        in_step = self._phases.schedule.window(self._log.watermark.low) == 0
+        slots = leases.unleased(end_step, in_step=in_step)
+        if not 0 < slots <= 4 * len(self._members.members):
+            return False
+        busy = {ls.worker: now - self._since(ls) for ls in leases.open_leases()}
+        others = {n: 0.0 for n in waiting if n != node} | {n: s for n, s in busy.items() if n != node}
+        return self._speeds.others_are_sooner(node, slots, others.items())

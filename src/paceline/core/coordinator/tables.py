@@ -1,0 +1,84 @@
+"""The tables of a coordinator: what its machines know. Every machine reads them all; each is changed by one machine.
+
+| table | changed by |
+| --- | --- |
+| `clock` | the dispatcher |
+| `identity` | itself |
+| `members` | `membership`; the dispatcher and `heartbeats` note signs of life |
+| `incarnation` | `restart`, `rewind` |
+| `log`, `gate` | `commits` |
+| `phases`, `attendance` | `segments` |
+| `placed` | `placement` |
+| `reach` | `suspicion` |
+| `leases`, `speeds` | `leasing` with its parts `offers` and `speculation` |
+| `rounds` | `validation` |
+| `pins` | `pins` |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.config.dials import ClusterSpec
+from paceline.core.coordinator.clock import Clock
+from paceline.core.coordinator.commit_log import CommitLog
+from paceline.core.coordinator.gate import Gate
+from paceline.core.coordinator.identity import Identity
+from paceline.core.coordinator.incarnation import Incarnation
+from paceline.core.coordinator.leases import LeaseBook
+from paceline.core.coordinator.members import Members
+from paceline.core.coordinator.phases import Attendance, PhaseBook
+from paceline.core.coordinator.pin_book import PinBook
+from paceline.core.coordinator.placed import PlacedBlocks
+from paceline.core.coordinator.reachability import Reach
+from paceline.core.coordinator.rounds import Rounds
+from paceline.core.coordinator.worker_speed import WorkerSpeeds
+from paceline.types import INIT_STEP, SlotId
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """One of each. A table changes only by its own methods, which only its machine calls."""
+
+    clock: Clock
+    identity: Identity
+    members: Members
+    incarnation: Incarnation
+    log: CommitLog
+    gate: Gate
+    phases: PhaseBook
+    attendance: Attendance
+    placed: PlacedBlocks
+    reach: Reach
+    leases: LeaseBook
+    speeds: WorkerSpeeds
+    rounds: Rounds
+    pins: PinBook
+
+
+def make_tables(spec: ClusterSpec, generation: int) -> Tables:
+    """The tables of a job of which nothing is known."""
+    members = Members(spec.heartbeat_timeout_s, spec.workers, spec.servers)
+    incarnation, log, gate, phases = Incarnation(), CommitLog(), Gate(), PhaseBook(spec.workers)
+
+    def is_done(slot: SlotId) -> bool:
+        if slot.step == INIT_STEP:
+            return log.version >= 0
+        return log.watermark.has(slot.step) or gate.chosen(slot.step, slot.slot) is not None
+
+    return Tables(
+        clock=Clock(),
+        identity=Identity(spec, generation, members),
+        members=members,
+        incarnation=incarnation,
+        log=log,
+        gate=gate,
+        phases=phases,
+        attendance=Attendance(),
+        placed=PlacedBlocks(incarnation),
+        reach=Reach(),
+        leases=LeaseBook(phases.schedule, generation, hold=spec.held, max_losses=spec.max_losses, done=is_done),
+        speeds=WorkerSpeeds(),
+        rounds=Rounds(generation << 32),
+        pins=PinBook(),
+    )
