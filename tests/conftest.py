@@ -189,6 +189,10 @@ LONGEST_FIRST = (
 """Processes share the tests by file: the long files begin first, so that the processes end at about the same time."""
 
 
+REAL_UNITS = ("test_fork_client.py", "test_processes.py", "test_loading.py")
+"""Unit tests whose subject is the start of a process that loads torch: they cannot be quick."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--first-seed", type=int, default=None, help="the first simulator seed [default: by commit]")
 
@@ -199,9 +203,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test in tests/e2e is a `real_run`; the longest files come first."""
+    """Every test in tests/e2e or `REAL_UNITS` is a `real_run`; the longest files come first."""
     for item in items:
-        if "e2e" in item.path.parts:
+        if "e2e" in item.path.parts or item.path.name in REAL_UNITS:
             item.add_marker("real_run")
     order = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))

@@ -17,7 +17,7 @@ from paceline.types import Fence
 
 
 class _Lost:
-    """The delivery of a push that never left."""
+    """The delivery of a push that was never sent."""
 
     done = True
 
@@ -62,8 +62,8 @@ class PartialPort:
                 self.abandoned += 1
         delivery: Delivery = self._inner.send(peer, message, frames)
         if first and self.turns == self._die_at and not self._died.exists():
-            self._died.touch()  # once: the engine starts the worker again
-            time.sleep(0.1)  # the lane sends behind our back
+            self._died.touch()  # only once: the engine restarts the worker
+            time.sleep(0.1)  # the port sends in the background
             os.kill(os.getpid(), signal.SIGKILL)
         return delivery
 

@@ -1,4 +1,4 @@
-"""One plain PyTorch process that trains as the design's rule 11 says. It does not import Paceline.
+"""One plain PyTorch process that follows rule 11 of the design. It does not import Paceline.
 
 The order of samples, the seeds and the digest are written here a second time, from docs/protocol.md.
 
@@ -11,6 +11,7 @@ import hashlib
 import json
 import random
 import sys
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def mix(x: int) -> int:
 
 
 def sample_at(position: int, count: int, seed: int, epoch: int) -> int:
-    """The sample at `position` of the shuffled epoch: six Feistel rounds, walked until the result is a sample."""
+    """The sample at `position` of the shuffled epoch: six Feistel rounds, repeated until the result is a sample."""
     if count <= 1:
         return 0
     half = ((count - 1).bit_length() + 1) // 2
@@ -84,7 +85,7 @@ def digest(model: nn.Module) -> str:
 
 
 class WeightedMean:
-    """(Σ wᵢ·xᵢ) / Σ wᵢ in slot order; the weights of slots without a value count below the line."""
+    """(Σ wᵢ·xᵢ) / Σ wᵢ in slot order; slots without a value count only in the divisor."""
 
     def __init__(self) -> None:
         self.total: torch.Tensor | None = None
@@ -98,7 +99,7 @@ class WeightedMean:
 
 
 def train_step(case: Case, model: nn.Module, data: Any, slots: list[list[int]], step: int) -> set[str]:
-    """Leave the step's gradient in the parameters and its buffers in the model; returns which gradients are absent."""
+    """Compute the gradient and the buffers of one step in the model; return the names of absent gradients."""
     start = {name: buffer.clone() for name, buffer in model.named_buffers()}
     changed: dict[str, torch.Tensor] = {}
     floats = {name: WeightedMean() for name, buffer in start.items() if buffer.is_floating_point()}
@@ -170,8 +171,9 @@ def train(case: Case, slots: int) -> tuple[nn.Module, int, set[str]]:
     return model, step, absent
 
 
+@cache
 def expected(name: str) -> str:
-    """The digest that a case must end with."""
+    """The digest with which a case must end."""
     model, _, _ = train(CASES[name], CASES[name].slots)
     return digest(model)
 

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, TensorDataset
 FEATURES, CLASSES = 32, 10
 COUNTED = 512
 
-Loss = Callable[[nn.Module, Sequence[torch.Tensor]], Any]  # a tensor, whose `backward` has no types
+Loss = Callable[[nn.Module, Sequence[torch.Tensor]], Any]  # returns a tensor; `backward` has no types
 
 
 def _no_scheduler(_: torch.optim.Optimizer) -> Any:
@@ -58,7 +58,7 @@ class Case:
 
 
 class Mlp(nn.Module):
-    """About 290 kB in several blocks, one tensor of which is cut: enough for three servers."""
+    """About 290 kB in several blocks, with one tensor cut into several: enough for three servers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Normed(nn.Module):
 
 
 class Branched(nn.Module):
-    """`rare` is used when the batch says so: in some slots and some steps only. `never` is not used at all."""
+    """`rare` is used only in some slots and some steps, depending on the batch. `never` is not used at all."""
 
     def __init__(self) -> None:
         super().__init__()

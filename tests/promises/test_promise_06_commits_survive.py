@@ -122,7 +122,8 @@ def test_with_a_window_killed_servers_cost_no_step(tmp_path: Path) -> None:
 @pytest.mark.real_run
 @pytest.mark.timeout(200)
 def test_a_run_with_backups_continues_without_a_server_that_is_not_restarted(tmp_path: Path) -> None:
-    with live(tmp_path, [*REPLICATED, "--max-restarts", "0"], TRAIN_CASE, "norm-long", "--sleep", SLOW) as running:
+    case = ["norm-long", "--sleep", json.dumps({"worker-0": 0.05, "worker-1": 0.05})]
+    with live(tmp_path, [*REPLICATED, "--max-restarts", "0"], TRAIN_CASE, *case) as running:
         running.until(is_whole)
         running.strike("server-1", signal.SIGKILL)
         running.until(lambda status: status.wanted_servers == 2 and status.placement.short == 0)

@@ -1,4 +1,4 @@
-"""When a loop of a benchmark ends, and what it leaves."""
+"""When the loop of a benchmark ends, and which marks it writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_loop_ends_so_long_after_its_warm_up(tmp_path: Path, clock: list[float]) -> None:
+def test_a_loop_ends_after_the_given_time_from_its_warm_up(tmp_path: Path, clock: list[float]) -> None:
     marker = marking.Marker(tmp_path, "one", warmup=5, seconds=2.0)
     assert _turns(marker, 5, 99, clock, 0.125) == 5 + 16
     marker.save()
@@ -37,7 +37,7 @@ def test_a_loop_ends_so_long_after_its_warm_up(tmp_path: Path, clock: list[float
     assert marks[-1] == [21, 100.0 + 21 * 0.125]
 
 
-def test_slow_turns_are_at_least_a_few(tmp_path: Path, clock: list[float]) -> None:
+def test_a_slow_loop_makes_a_minimum_of_turns(tmp_path: Path, clock: list[float]) -> None:
     marker = marking.Marker(tmp_path, "one", warmup=1, seconds=2.0)
     assert _turns(marker, 1, 99, clock, 50.0) == 1 + marking.LEAST_TURNS
 
@@ -51,12 +51,12 @@ def test_the_time_begins_when_the_peers_are_warm_too(tmp_path: Path, clock: list
     assert _turns(marker, 1, 99, clock, 0.5) == 2
 
 
-def test_a_peer_that_gets_nothing_to_do_does_not_hold_up_the_others(tmp_path: Path, clock: list[float]) -> None:
+def test_a_peer_without_work_does_not_delay_the_others(tmp_path: Path, clock: list[float]) -> None:
     marker = marking.Marker(tmp_path, "one", warmup=0, seconds=1.0, peers=2)
     assert _turns(marker, 1, 99, clock, 1.0) == marking.PATIENCE_S + 4
 
 
-def test_turns_that_fill_the_time_go_by_the_later_half(tmp_path: Path, clock: list[float]) -> None:
+def test_the_number_of_turns_follows_from_the_later_half_of_the_warm_up(tmp_path: Path, clock: list[float]) -> None:
     marker = marking.Marker(tmp_path, "one", warmup=9, seconds=1.0)
     for turn, each in enumerate([5.0] * 5 + [0.25] * 5):
         marker.mark(turn)
@@ -64,7 +64,7 @@ def test_turns_that_fill_the_time_go_by_the_later_half(tmp_path: Path, clock: li
     assert marker.turns_in(2.0) == 8
 
 
-def test_somebody_who_does_not_come_is_not_waited_for_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_missing_peer_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marking, "MEETING_S", 0.05)
     with pytest.raises(TimeoutError, match="not all of 2"):
         marking.Marker(tmp_path, "one", warmup=1, seconds=1.0, peers=2).meet()

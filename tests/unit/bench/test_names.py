@@ -1,4 +1,4 @@
-"""The agreed names of ratios, the page, and how memory is counted."""
+"""The names of the ratios, the generated page, and how memory is counted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ tables = load("tables")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ratios_have_the_agreed_names_even_before_anything_is_measured(name: str) -> None:
+def test_ratios_have_their_names_before_any_measurement(name: str) -> None:
     bench = load(name)
     ratios = bench.ratios({})
     assert set(ratios) == NAMES[name]
@@ -53,7 +53,7 @@ def test_every_contender_has_a_name_of_its_own(name: str, arguments: tuple[Any, 
     assert len(load(name).contenders(*arguments)) == {"sync": 8, "replicas": 4, "straggler": 5}[name]
 
 
-def test_the_floors_are_made_of_what_was_measured() -> None:
+def test_the_floors_follow_from_the_measurements() -> None:
     limits = load("limits")
     assert set(limits.ratios({}).values()) == {None}
     values = {"copy_alone": [10.0], "copy_two": [15.0], "pass_alone": [40.0], "pass_two": [20.0], "loopback": [30.0]}
@@ -64,7 +64,7 @@ def test_the_floors_are_made_of_what_was_measured() -> None:
     assert found["two_copies_over_one"] == pytest.approx(1.5)
 
 
-def test_memory_takes_off_the_idle_server() -> None:
+def test_the_memory_of_an_idle_server_is_subtracted() -> None:
     memory = load("memory")
     weights = memory.WEIGHTS_MB
     values = {"server_own": [300 + 4 * weights], "idle_own": [300.0], "worker_own": [650.0], "plain_own": [500.0]}
@@ -87,7 +87,7 @@ def test_shared_memory_counts_where_it_is_writable_and_by_its_share() -> None:
     assert load("resident").shared(smaps) == (80 * 1024, 60 * 1024)
 
 
-def test_files_and_segments_may_not_grow_and_memory_a_little() -> None:
+def test_files_and_segments_may_not_grow_and_memory_may_grow_a_little() -> None:
     leak = load("leak")
     samples = [
         {"step": n, "seconds": n, "w resident_mb": 300 + n * 0.1, "w fds": 10.0, "shared_mb": 4.0} for n in range(9)
@@ -98,7 +98,7 @@ def test_files_and_segments_may_not_grow_and_memory_a_little() -> None:
     assert leak.judge(more, 2.0)["grew"] == ["w fds", "shared_mb"]
 
 
-def test_the_page_keeps_what_is_written_by_hand() -> None:
+def test_the_page_keeps_its_handwritten_text() -> None:
     page = "intro\n<!-- begin x: written by make bench -->\nold\n<!-- end x -->\nby hand\n"
     new = tables.insert(page, "x", "new")
     assert "old" not in new

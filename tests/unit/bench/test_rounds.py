@@ -1,4 +1,4 @@
-"""Rounds go on without a contender that fails, and nothing that was measured is lost."""
+"""Rounds continue without a contender that fails, and keep all measurements."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_rounds_alternate_their_direction() -> None:
     }  # fmt: skip
 
 
-def test_a_contender_that_fails_is_named_and_given_up_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_contender_that_fails_is_named_and_the_others_continue(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "some.json"
     results = _results(path)
     calls: list[int] = []
@@ -58,7 +58,7 @@ def test_a_contender_that_fails_is_named_and_given_up_and_the_others_go_on(tmp_p
     def fails() -> dict[str, float]:
         if calls:
             kept = json.loads(path.read_text())
-            assert kept["figures"]["a"]["values"], "what was measured before is on disk already"
+            assert kept["figures"]["a"]["values"], "the earlier measurements are on disk already"
         calls.append(1)
         raise harness.ContenderError("boom")
 
@@ -72,7 +72,7 @@ def test_a_contender_that_fails_is_named_and_given_up_and_the_others_go_on(tmp_p
     assert "**Failed**: c in round 2: boom" in tables.section(document)
 
 
-def test_a_process_that_hangs_is_ended_with_what_it_printed(tmp_path: Path) -> None:
+def test_a_hung_process_is_killed_and_its_output_is_kept(tmp_path: Path) -> None:
     script = "import os, signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); print('here I hang', os.getpid(), "
     script += "flush=True); time.sleep(60)"
     pids: list[int] = []
@@ -86,7 +86,7 @@ def test_a_process_that_hangs_is_ended_with_what_it_printed(tmp_path: Path) -> N
     assert not psutil.pid_exists(pids[0])
 
 
-def test_one_process_that_fails_ends_its_peers() -> None:
+def test_the_peers_of_a_failed_process_are_killed() -> None:
     env = harness.environment()
     commands = [
         ([sys.executable, "-c", "import time; time.sleep(60)"], env),
@@ -96,14 +96,14 @@ def test_one_process_that_fails_ends_its_peers() -> None:
         harness.run_together(commands, timeout_s=30.0)
 
 
-def test_contenders_do_not_see_settings_of_this_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contenders_do_not_inherit_paceline_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_LANE", "tcp")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert not {"PACELINE_LANE", "OMP_NUM_THREADS"} & set(harness.environment())
     assert harness.environment(PACELINE_LANE="tcp")["PACELINE_LANE"] == "tcp"
 
 
-def test_marks_of_a_process_that_left_none_are_missed(tmp_path: Path) -> None:
+def test_missing_marks_of_a_process_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "worker-0.marks.json").write_text("[[0, 1.5]]")
     assert harness.read_marks(tmp_path, 1) == {"worker-0": [(0, 1.5)]}
     with pytest.raises(harness.ContenderError, match="1 of 2"):
