@@ -1,6 +1,6 @@
 """A small transformer that learns to write like the LICENSE of this repository, character by character.
 
-It shows what a real loop brings along: AdamW with two parameter groups, a schedule, clipping of the whole
+It shows the parts of a real training loop: AdamW with two parameter groups, a schedule, clipping of the whole
 step, tied input and output embeddings, dropout, and a validation measure per sample.
 
     python examples/char_lm.py

@@ -31,7 +31,7 @@ class LeNet(nn.Module):
         return self.fc3(F.relu(self.fc2(x)))
 
 
-OPTIMIZERS = {  # the class, its usual learning rate, and what else it is given
+OPTIMIZERS = {  # class, usual learning rate, other arguments
     "sgd": (torch.optim.SGD, 0.05, {"momentum": 0.9, "weight_decay": 5e-4}),
     "adam": (torch.optim.Adam, 2e-3, {"weight_decay": 1e-4}),
     "adamw": (torch.optim.AdamW, 2e-3, {"weight_decay": 1e-2}),

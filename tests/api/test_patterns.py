@@ -1,4 +1,4 @@
-"""A PyTorch loop stays a PyTorch loop: the ways of writing one that must go on working."""
+"""A PyTorch loop stays a PyTorch loop: ways to write one that must work."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_break_ends_the_job_at_the_last_committed_version(wrap: Callable[[Any], 
         error(model, x, y).backward()
         optimizer.step()
     after = weights(model)
-    assert after == at_break, "step 3 was the first that did not count"
+    assert after == at_break, "step 3 is the first that does not count"
     assert job.step == 3
     assert [w for _, w in seen] == [after], "the validation ran on the last version"
     assert job.metrics["error"] == pytest.approx(error(model, *points().tensors).item(), rel=1e-5)
@@ -148,7 +148,7 @@ def test_an_exception_that_the_script_catches_ends_the_job_like_break() -> None:
 
 
 def test_a_loop_in_a_function_that_ends_with_the_script_open() -> None:
-    """Nobody called close(): leaving it to the end of the process is fine, and so is a later job."""
+    """A script need not call close(): the end of the process does, and so does the next job."""
     job, model, optimizer = prepared()
     assert fit(job, model, optimizer) == 4
     job.close()
@@ -280,7 +280,7 @@ def test_schedulers_with_state_and_chains_are_replayed() -> None:
 
 
 @pytest.mark.parametrize("zero", ["set_to_none", "in place", "model", "never"])
-def test_gradients_start_fresh_however_they_are_zeroed(zero: str) -> None:
+def test_every_turn_starts_without_gradients_however_they_are_zeroed(zero: str) -> None:
     job, model, optimizer = prepared()
     with job:
         for x, y in job.batches(points(), 8, slots=2):
@@ -332,7 +332,7 @@ def test_continue_before_backward_seals_the_slot_empty(tmp_path: Path) -> None:
     assert summary["steps"] == 4
     assert summary["samples"] == 5 * 8
 
-    with paceline.join(seed=3) as job:  # the same, by hand: the slots that are left make the mean
+    with paceline.join(seed=3) as job:  # the same by hand: the mean is of the slots that are not empty
         model2, optimizer2 = line()
         job.prepare(model2, optimizer2)
         batches = list(_batches_of(job))
@@ -349,7 +349,7 @@ def test_continue_before_backward_seals_the_slot_empty(tmp_path: Path) -> None:
 
 
 def _batches_of(job: paceline.Job) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """What the loop of two epochs sees, without training."""
+    """The batches of a loop of two epochs, without training."""
     yield from job.batches(points(), 8, slots=2, epochs=2)
 
 
@@ -386,7 +386,7 @@ def test_log_is_the_mean_over_the_slots_of_a_step(tmp_path: Path) -> None:
             job.log(turn=10 * turn, half=np.float32(0.5))
             optimizer.step()
     metrics = summary_of(tmp_path / "run")["metrics"]
-    assert metrics["turn"] == 25.0, "the last word of a turn counts, and the mean of turns 2 and 3 is shown"
+    assert metrics["turn"] == 25.0, "the last value that a turn logs counts; the mean is of turns 2 and 3"
     assert metrics["half"] == 0.5
     assert metrics["loss"] > 0
 
@@ -405,7 +405,7 @@ class Items(Dataset[Any]):
 
 
 def _indices(data: Any, **options: Any) -> list[list[int]]:
-    """What a loop without training sees."""
+    """The positions that a loop reads, without training."""
     job, _, _ = prepared()
     with job:
         loop = job.batches(data, **{"slots": 2, **options})
@@ -422,7 +422,7 @@ def test_batches_of_dicts_cover_the_epoch_once() -> None:
     assert both[3:] != slots, "each epoch has its own order"
 
 
-def test_order_remainder_and_collation_are_the_scripts() -> None:
+def test_the_script_decides_order_remainder_and_collation() -> None:
     assert _indices(Items(), batch_size=4, shuffle=False) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert _indices(Items(), batch_size=4, shuffle=False, drop_last=True) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     backwards = _indices(
@@ -439,7 +439,7 @@ def test_a_loader_is_taken_apart() -> None:
     assert _indices(shuffled) == _indices(Items(), batch_size=4)
     collated = DataLoader(Items(), batch_size=5, collate_fn=lambda items: [i["index"] for i in items][::-1])
     assert _indices(collated) == [[4, 3, 2, 1, 0], [9, 8, 7, 6, 5]]
-    assert [len(b) for b in _indices(in_order, batch_size=3)] == [3, 3, 3], "an argument goes over the loader's"
+    assert [len(b) for b in _indices(in_order, batch_size=3)] == [3, 3, 3], "an argument overrides the loader's"
 
 
 class Noisy(Dataset[Any]):

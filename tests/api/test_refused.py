@@ -163,7 +163,7 @@ def test_a_prepared_scheduler_is_not_stepped_by_the_script() -> None:
             loop()
 
 
-@pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # torch does not like the order either
+@pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # torch warns about the order as well
 @pytest.mark.parametrize("made", ["before", "after"])
 @pytest.mark.parametrize("order", ["step first", "scheduler first"])
 def test_another_scheduler_is_not_stepped_in_the_loop(made: str, order: str) -> None:

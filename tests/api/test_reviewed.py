@@ -1,4 +1,4 @@
-"""Things that a reviewer found: each was silent, or ended in a traceback of Paceline's own."""
+"""Faults found in a review: each was silent, or ended in a traceback inside Paceline."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_numbers_that_json_does_not_know_are_shown_as_text() -> None:
     assert shown(None) == "None"
 
 
-def test_the_progress_line_names_whom_a_step_waits_for() -> None:
+def test_the_progress_line_names_the_worker_that_a_step_waits_for() -> None:
     slowest = {"step": 3, "slot": 1, "worker": "worker-1", "seconds": 22.4}
     assert "waits for slot 1 of step 3, 22 s at worker-1" in describe(status(STATUS, slowest=slowest))
     assert "waits for" not in describe(status(STATUS, slowest={**slowest, "seconds": 0.4}))
@@ -66,7 +66,7 @@ def test_a_summary_that_cannot_be_written_is_refused_before_training() -> None:
         RunPlan(script=Path(__file__), run=Path("unused"), summary=Path("/proc/zz/s.json"))
 
 
-def test_what_a_loop_may_not_do_is_refused_by_name() -> None:
+def test_mistakes_in_a_loop_are_refused_by_name() -> None:
     with pytest.raises(UsageError, match="seed"):
         paceline.join(seed=2**70)
     with paceline.join() as job:
@@ -78,7 +78,7 @@ def test_what_a_loop_may_not_do_is_refused_by_name() -> None:
             job.log(loss=1.0)
         other = nn.Linear(2, 1)
         rival = torch.optim.Adam(other.parameters())
-        rival.step()  # outside of a turn it is nobody's business
+        rival.step()  # outside of a turn it is allowed
         job.batches(points(), 8)  # a loop that is never begun is no phase
         for x, y in job.batches(points(), 8):
             error(model, x, y).backward()

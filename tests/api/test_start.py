@@ -1,4 +1,4 @@
-"""What a start costs: help comes at once, and `import paceline` is cheap."""
+"""The cost of a start: help appears at once, and `import paceline` is cheap."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.kit.real_runs import PACELINE, python, run
 
 
 @pytest.mark.parametrize("command", ["", "run", "status", "demo"])
-def test_help_comes_at_once_and_fits_a_screen(command: str, tmp_path: Path) -> None:
-    # The least of a few, against the least of a bare interpreter: a busy machine slows both.
+def test_help_appears_at_once_and_fits_a_screen(command: str, tmp_path: Path) -> None:
+    # The minimum of a few runs, compared with that of a bare interpreter: a busy machine slows both.
     words = [*PACELINE, *command.split(), "--help"]
     helps = [run(words, tmp_path, timeout_s=20).check() for _ in range(3)]
     bare = min(python("-c", "pass", cwd=tmp_path).seconds for _ in range(3))

@@ -39,7 +39,7 @@ def weights(model: torch.nn.Module) -> list[float]:
 
 
 def through(iterable: Any) -> Iterator[Any]:
-    """What a progress bar does to a loop."""
+    """Iterates as a progress bar does."""
     yield from iterable
 
 

@@ -1,8 +1,8 @@
-"""Slot -> samples and seed, as a pure function of (seed, segments, step, slot).
+"""The samples and the random seed of a slot: a pure function of (seed, segments, step, slot).
 
 The order of samples in an epoch is a keyed permutation of ``range(n)`` with random access: a balanced Feistel
-network of six rounds over the next even number of bits, walked until the result is below n. Nothing of size n is
-ever stored, and any process can compute any slot, again. docs/protocol.md spells the function out.
+network of six rounds over the next even number of bits, applied again until the result is below n. Nothing of size n is
+stored, and any process can compute any slot again. docs/protocol.md spells the function out.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def permute(positions: Indices, n: int, seed: int, epoch: int) -> Indices:
 
 
 def slot_seed(seed: int, step: int, slot: int, purpose: str = "slot") -> int:
-    """The 63-bit random seed of a slot. `purpose` keeps the data's draws apart from the model's."""
+    """The 63-bit random seed of a slot. `purpose` separates the random numbers of data and model."""
     raw = blake2b(f"paceline {purpose} {seed} {step} {slot}".encode(), digest_size=8).digest()
     return int.from_bytes(raw, "little") >> 1
 
 
-class Place(NamedTuple):
-    """Where a step lies in the data: its epoch, first position, number of samples and of slots."""
+class SampleRange(NamedTuple):
+    """The samples of a step: its epoch, first position, number of samples and number of slots."""
 
     epoch: int
     offset: int
@@ -76,7 +76,7 @@ class _Epochs(NamedTuple):
 
 
 def _epochs(segment: Segment) -> _Epochs:
-    """How many steps the (possibly begun) first epoch of a segment has, and each later one."""
+    """The steps of a segment's first epoch, of which a part may be done before it, and of each later epoch."""
     per_step = segment.slots * segment.batch_size
 
     def usable(n: int) -> int:
@@ -87,8 +87,11 @@ def _epochs(segment: Segment) -> _Epochs:
     return _Epochs(first_end, -(-(first_end - segment.offset) // per_step), end, -(-end // per_step))
 
 
-def place(segment: Segment, step: int) -> Place:
-    """Where `step` (of this segment) lies. A step never crosses an epoch; its last slots may be short or missing."""
+def sample_range(segment: Segment, step: int) -> SampleRange:
+    """The samples of a step of this segment.
+
+    A step does not cross the end of an epoch: its last slots may be short or missing.
+    """
     per_step = segment.slots * segment.batch_size
     first_end, first_steps, end, steps = _epochs(segment)
     k = step - segment.step
@@ -98,11 +101,11 @@ def place(segment: Segment, step: int) -> Place:
         k -= first_steps
         epoch, offset, stop = segment.epoch + 1 + k // steps, (k % steps) * per_step, end
     count = min(per_step, stop - offset)
-    return Place(epoch, offset, count, -(-count // segment.batch_size))
+    return SampleRange(epoch, offset, count, -(-count // segment.batch_size))
 
 
-class Places(NamedTuple):
-    """Where many steps lie: as `Place`, one array a field."""
+class SampleRanges(NamedTuple):
+    """As `SampleRange` for many steps: one array a field."""
 
     epoch: Indices
     offset: Indices
@@ -110,8 +113,8 @@ class Places(NamedTuple):
     slots: Indices
 
 
-def places(segment: Segment, steps: Indices) -> Places:
-    """As `place`, for many steps (of this segment) at once."""
+def sample_ranges(segment: Segment, steps: Indices) -> SampleRanges:
+    """As `sample_range`, for many steps of this segment at once."""
     per_step = segment.slots * segment.batch_size
     first_end, first_steps, end, later_steps = _epochs(segment)
     k = steps - segment.step
@@ -119,7 +122,7 @@ def places(segment: Segment, steps: Indices) -> Places:
     turn, at = np.divmod(k - first_steps, max(1, later_steps))
     offset = np.where(first, segment.offset + k * per_step, at * per_step)
     samples = np.minimum(per_step, np.where(first, first_end, end) - offset)
-    return Places(
+    return SampleRanges(
         np.where(first, segment.epoch, segment.epoch + 1 + turn), offset, samples, -(-samples // segment.batch_size)
     )
 
@@ -131,15 +134,15 @@ def num_steps(segment: Segment) -> int:
 
 
 class Order:
-    """The samples of slots, remembering the last few permuted chunks."""
+    """The samples of slots. Keeps the last few permuted chunks."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._chunks: OrderedDict[tuple[int, int, int], Indices] = OrderedDict()
 
     def samples(self, segment: Segment, step: int, slot: int) -> Indices:
-        """Sample numbers of one slot, in order."""
-        at = place(segment, step)
+        """Sample positions of one slot, in order."""
+        at = sample_range(segment, step)
         start = at.offset + slot * segment.batch_size
         stop = min(start + segment.batch_size, at.offset + at.samples)
         if not segment.shuffle:

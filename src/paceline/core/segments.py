@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from paceline.core.sampling import Place, place
+from paceline.core.sampling import SampleRange, sample_range
 from paceline.types import INIT_STEP, Segment
 
 _REMEMBERED = 1024  # places of steps: each is read several times per slot
@@ -18,7 +18,7 @@ class Schedule:
         self.segments: list[Segment] = []
         self.revision = 0
         self._starts: list[int] = []
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, SampleRange] = {}
         for segment in segments:
             self.append(segment)
 
@@ -47,13 +47,13 @@ class Schedule:
             return self.segments[-1]
         return self.segments[bisect_right(self._starts, step) - 1]
 
-    def place(self, step: int) -> Place:
+    def place(self, step: int) -> SampleRange:
         """The position of `step` in the data of its phase."""
         found = self._places.get(step)
         if found is None:
             if len(self._places) >= _REMEMBERED:
                 self._places.clear()
-            found = self._places[step] = place(self.segment(step), step)
+            found = self._places[step] = sample_range(self.segment(step), step)
         return found
 
     def num_slots(self, step: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.core.sampling import place
+from paceline.core.sampling import sample_range
 from paceline.core.window import admits
 from paceline.messages import PhaseOver
 from paceline.sim.record import Record
@@ -55,5 +55,5 @@ class WorkerChecks:
 
 def weight(segment: Segment, step: int, slot: int) -> float:
     """The samples of the slot, divided by the slot batch."""
-    at = place(segment, step)
+    at = sample_range(segment, step)
     return min(segment.batch_size, at.samples - slot * segment.batch_size) / segment.batch_size

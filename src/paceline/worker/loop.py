@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from paceline.core.sampling import place
+from paceline.core.sampling import sample_range
 from paceline.core.worker.turn import WorkerState
 from paceline.data.batch_source import BatchSource
 from paceline.messages import BeginPhase, EvalGrant, EvalOver, Evaluated, Grant, Ok, PhaseBegun, PhaseOver, Stop
@@ -101,7 +101,7 @@ class Loop:
             content, num_samples = prefetch.take(grant)
             with tracing.span("turn", step=grant.step, slot=grant.slot):
                 assert grant.segment is not None
-                self.step, self.epoch = grant.step, place(grant.segment, grant.step).epoch
+                self.step, self.epoch = grant.step, sample_range(grant.segment, grant.step).epoch
                 self.turn.begin(grant, num_samples)
                 prefetch.seed_turn(grant)
                 self.turn.compute()
@@ -169,7 +169,7 @@ class Loop:
             segment = self._segment
             self.step = task.step if segment is None else min(task.step, segment.end_step)
             if segment is not None and self.step > segment.step:
-                self.epoch = place(segment, self.step - 1).epoch
+                self.epoch = sample_range(segment, self.step - 1).epoch
 
     def _validate_slot(self, task: EvalGrant, evaluation: int) -> None:
         self.binding.begin_turn()

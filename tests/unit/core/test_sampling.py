@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.kit.core import segment
 
-from paceline.core.sampling import Order, num_steps, permute, place, slot_seed
+from paceline.core.sampling import Order, num_steps, permute, sample_range, slot_seed
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 65, 1000, 4097, 60_000])
@@ -48,7 +48,7 @@ def test_an_epoch_has_every_sample_once(data_len: int, slots: int, batch: int, d
     order = Order(7)
     epochs: dict[int, list[int]] = {}
     for step in range(num_steps(seg)):
-        at = place(seg, step)
+        at = sample_range(seg, step)
         for slot in range(at.slots):
             samples = order.samples(seg, step, slot)
             assert 0 < len(samples) <= batch
@@ -65,18 +65,18 @@ def test_an_epoch_has_every_sample_once(data_len: int, slots: int, batch: int, d
 def test_the_last_step_of_an_epoch_may_be_short() -> None:
     seg = segment(data_len=11, slots=3, batch_size=2, end_epoch=2)
     assert num_steps(seg) == 4
-    assert [place(seg, t) for t in range(4)] == [(0, 0, 6, 3), (0, 6, 5, 3), (1, 0, 6, 3), (1, 6, 5, 3)]
+    assert [sample_range(seg, t) for t in range(4)] == [(0, 0, 6, 3), (0, 6, 5, 3), (1, 0, 6, 3), (1, 6, 5, 3)]
     assert len(Order(1).samples(seg, 1, 2)) == 1
-    assert place(segment(data_len=7, slots=4, batch_size=2), 0) == (0, 0, 7, 4)
-    assert place(segment(data_len=3, slots=4, batch_size=2), 0).slots == 2
+    assert sample_range(segment(data_len=7, slots=4, batch_size=2), 0) == (0, 0, 7, 4)
+    assert sample_range(segment(data_len=3, slots=4, batch_size=2), 0).slots == 2
 
 
 def test_a_segment_may_begin_in_the_middle_of_an_epoch() -> None:
     whole = segment(data_len=20, slots=2, batch_size=2, end_epoch=2)
     later = segment(data_len=20, slots=1, batch_size=2, end_epoch=2, step=3, offset=12)
     assert num_steps(later) == 4 + 10
-    assert place(later, 3) == (0, 12, 2, 1)
-    assert place(later, 7) == (1, 0, 2, 1)
+    assert sample_range(later, 3) == (0, 12, 2, 1)
+    assert sample_range(later, 7) == (1, 0, 2, 1)
     order = Order(7)
     rest = [s for t in range(3, 7) for s in order.samples(later, t, 0).tolist()]
     before = [s for t in range(3) for i in range(2) for s in order.samples(whole, t, i).tolist()]
@@ -85,7 +85,7 @@ def test_a_segment_may_begin_in_the_middle_of_an_epoch() -> None:
 
 def test_a_segment_in_the_middle_drops_its_own_remainder() -> None:
     seg = segment(data_len=10, slots=1, batch_size=3, drop_last=True, offset=2, end_epoch=2)
-    assert [place(seg, t) for t in range(num_steps(seg))] == [
+    assert [sample_range(seg, t) for t in range(num_steps(seg))] == [
         (0, 2, 3, 1),
         (0, 5, 3, 1),
         (1, 0, 3, 1),

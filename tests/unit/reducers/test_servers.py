@@ -68,7 +68,7 @@ def backward_again(worker: PushingWorker) -> None:
         (backward_again, True),
     ],
 )
-def test_the_gradient_of_step_counts(
+def test_the_gradient_at_the_seal_counts(
     worker: PushingWorker, change: Callable[[PushingWorker], None], again: bool
 ) -> None:
     for _ in range(3):
@@ -76,7 +76,7 @@ def test_the_gradient_of_step_counts(
         worker.backward()
         worker.talk()
         ahead = [push for server in worker.servers for push in server.pushes]
-        assert ahead, "nothing left before the seal"
+        assert ahead, "nothing was pushed before the seal"
         assert all(push.seal is None for push in ahead)
         change(worker)
         worker.seal()
@@ -98,7 +98,7 @@ def swap_servers(worker: PushingWorker, epoch: int) -> None:
 
 
 def moved(worker: PushingWorker) -> None:
-    """Every block is at another server, which has nothing of this turn; the slot is leased again."""
+    """Every block moves to the other server, which has nothing of this turn; the slot is leased again."""
     swap_servers(worker, 2)
     worker.lease(Fence(1, 100 + worker.slot))
     for server in worker.servers:
@@ -106,7 +106,7 @@ def moved(worker: PushingWorker) -> None:
 
 
 @pytest.mark.parametrize("change", [nothing, clipped, taken_away])
-def test_what_was_sealed_can_be_sent_again_to_where_the_blocks_are_now(
+def test_a_sealed_turn_can_be_pushed_again_to_the_blocks_new_servers(
     worker: PushingWorker, change: Callable[[PushingWorker], None]
 ) -> None:
     worker.begin()
@@ -121,7 +121,7 @@ def test_what_was_sealed_can_be_sent_again_to_where_the_blocks_are_now(
 
 
 def held(worker: PushingWorker) -> dict[int, tuple[bytes, float, frozenset[int]]]:
-    """What the servers have, by block: its bytes, its weight, and what is absent of it."""
+    """What the servers have, by block: its bytes, its weight, and its absent tensors."""
     found = {}
     for server in worker.servers:
         assert server.attempt.whole
@@ -136,7 +136,7 @@ def held(worker: PushingWorker) -> dict[int, tuple[bytes, float, frozenset[int]]
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.5])
-def test_statistics_and_weights_are_sent_again_whatever_became_of_the_model(weight: float) -> None:
+def test_a_seal_pushed_again_does_not_depend_on_the_model(weight: float) -> None:
     torch.manual_seed(0)
     normal = PushingWorker(
         nn.Sequential(nn.Linear(40, 400), nn.BatchNorm1d(400), nn.Linear(400, 400), nn.Linear(400, 10))
@@ -157,7 +157,7 @@ def test_statistics_and_weights_are_sent_again_whatever_became_of_the_model(weig
     normal.binding.begin_turn()
     normal.model(torch.randn(4, 40))
     normal.binding.begin_turn()
-    for block in normal.binding.blocks:  # as if something else were read meanwhile
+    for block in normal.binding.blocks:  # as if another version were read meanwhile
         normal.binding.fill([BlockFrame(block.index, block.dtype, block.numel)], [memoryview(bytearray(block.nbytes))])
     for _ in range(2):
         moved(normal)
@@ -167,7 +167,7 @@ def test_statistics_and_weights_are_sent_again_whatever_became_of_the_model(weig
     normal.close()
 
 
-def test_an_empty_slot_is_as_empty_again(worker: PushingWorker) -> None:
+def test_an_empty_seal_pushed_again_is_empty(worker: PushingWorker) -> None:
     worker.begin()
     worker.seal(empty=True)
     moved(worker)
@@ -176,7 +176,7 @@ def test_an_empty_slot_is_as_empty_again(worker: PushingWorker) -> None:
     assert [push.seal for server in worker.servers for push in server.pushes] == [Seal(0.0, (), ())] * 2
 
 
-def test_without_overlap_everything_goes_with_the_seal(worker: PushingWorker) -> None:
+def test_without_offers_everything_is_pushed_with_the_seal(worker: PushingWorker) -> None:
     worker.overlap.close()
     worker.begin(0.5)
     worker.backward()
@@ -188,7 +188,7 @@ def test_without_overlap_everything_goes_with_the_seal(worker: PushingWorker) ->
         assert push.weight == push.seal.weight == 0.5
 
 
-def test_a_skipped_step_is_empty_whatever_was_sent_ahead(worker: PushingWorker) -> None:
+def test_a_skipped_step_is_empty_whatever_was_offered(worker: PushingWorker) -> None:
     worker.begin()
     worker.backward()
     worker.seal(empty=True)
@@ -199,7 +199,7 @@ def test_a_skipped_step_is_empty_whatever_was_sent_ahead(worker: PushingWorker) 
         assert (server.attempt.seal.weight, server.attempt.seal.revs) == (0.0, ())
 
 
-def test_blocks_that_move_in_the_middle_of_a_turn_are_sent_again(worker: PushingWorker) -> None:
+def test_offered_blocks_that_move_are_pushed_again(worker: PushingWorker) -> None:
     worker.begin()
     worker.backward()
     worker.talk()
@@ -234,7 +234,7 @@ def test_a_buffer_is_written_again_only_while_nothing_reads_it(worker: PushingWo
     assert len(worker.reducer._buffers) == 1
 
 
-def test_what_is_not_acknowledged_is_not_written(worker: PushingWorker) -> None:
+def test_a_buffer_without_acknowledgement_is_not_written(worker: PushingWorker) -> None:
     worker.overlap.close()
     worker.begin()
     worker.backward()
@@ -243,7 +243,7 @@ def test_what_is_not_acknowledged_is_not_written(worker: PushingWorker) -> None:
     contents = [{index: bytes(frame) for index, frame in buffer.items()} for buffer in before]
     for server in worker.servers:
         server.take(ack=False)
-        server.drop()  # it reads nothing more, but it may be asked for again
+        server.drop()  # it reads nothing more, but the push may be repeated
     worker.begin()
     worker.backward()
     worker.reducer.seal(worker.binding.made())
@@ -251,7 +251,7 @@ def test_what_is_not_acknowledged_is_not_written(worker: PushingWorker) -> None:
     worker.talk()
 
 
-def test_a_script_that_changes_its_gradients_is_left_alone_after_a_while(worker: PushingWorker) -> None:
+def test_a_script_that_changes_its_gradients_stops_the_offers(worker: PushingWorker) -> None:
     for _ in range(12):
         worker.begin()
         worker.backward()
@@ -266,7 +266,7 @@ def test_a_script_that_changes_its_gradients_is_left_alone_after_a_while(worker:
     assert not any(server.pushes for server in worker.servers)
 
 
-def test_when_overlap_pays() -> None:
+def test_overlap_pays_beside_a_free_core_or_another_host() -> None:
     here, there = ["tcp://127.0.0.1:5", "inproc://server-0"], ["tcp://127.0.0.1:5", "tcp://10.0.0.2:5"]
     large = SMALLEST_NBYTES
     assert not pays(large, here, cores=2, busy=2)

@@ -26,7 +26,7 @@ SEED = 11
 
 
 class Noted(Dataset[Any]):
-    """Draws at random, and notes what the worker was waiting for."""
+    """Draws random numbers, and notes the worker's state at each sample."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -47,7 +47,7 @@ def job() -> Iterator[Job]:
 
 
 class Rows(Dataset[Any]):
-    """Rows of 24 numbers; drawing at random on the way leaves them as they are."""
+    """Rows of 24 numbers. Draws random numbers, which do not change the rows."""
 
     def __len__(self) -> int:
         return 8
@@ -63,7 +63,7 @@ def draws() -> tuple[float, float, float]:
     return torch.rand(()).item(), random.random(), float(np.random.rand())
 
 
-def test_a_batch_is_made_while_the_state_is_on_its_way(job: Job) -> None:
+def test_a_batch_is_made_while_the_state_is_read(job: Job) -> None:
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     job.prepare(model, optimizer)
@@ -85,7 +85,7 @@ def test_a_batch_is_made_while_the_state_is_on_its_way(job: Job) -> None:
     assert set(first_slots[1:]) == {WorkerState.PULLING}, "the batch had to wait for the servers"
 
 
-def test_a_batch_for_a_lease_that_became_void_is_dropped(job: Job) -> None:
+def test_a_batch_for_a_void_lease_is_dropped(job: Job) -> None:
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     job.prepare(model, optimizer)
@@ -128,14 +128,14 @@ GRANT = Grant(1, 1, 0, 1, 3, 1, 2, Fence(1, 1), SEGMENT, True)
         ({"segment": msgspec.structs.replace(SEGMENT, batch_size=32)}, False),
     ],
 )
-def test_which_leases_are_of_a_turn_that_was_computed(changes: dict[str, Any], same: bool) -> None:
+def test_a_lease_of_the_same_slot_is_recognised(changes: dict[str, Any], same: bool) -> None:
     turn = SealedTurn(GRANT, 3, 1.0, (), {}, 0.1)
     assert turn.is_of(msgspec.structs.replace(GRANT, **changes)) == same
-    assert not turn._replace(version=-1).is_of(GRANT), "nobody knows what it was computed on"
+    assert not turn._replace(version=-1).is_of(GRANT), "it was computed on blocks of several versions"
 
 
 @pytest.mark.parametrize("moved_on", [False, True])
-def test_a_slot_that_comes_back_is_computed_again_only_on_another_version(
+def test_a_slot_leased_again_is_computed_again_only_on_another_version(
     job: Job, monkeypatch: pytest.MonkeyPatch, moved_on: bool
 ) -> None:
     model = nn.Linear(3, 1)

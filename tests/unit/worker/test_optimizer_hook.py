@@ -1,4 +1,4 @@
-"""A prepared scheduler is a function of the step."""
+"""`optimizer.step()` seals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _optimizer() -> tuple[torch.nn.Module, torch.optim.SGD]:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_any_step_can_be_sought_in_any_order(name: str) -> None:
+def test_a_scheduler_can_go_to_any_step_in_any_order(name: str) -> None:
     _, plain = _optimizer()
     scheduler = MAKE[name](plain)
     expected = [_numbers(plain)]
@@ -66,7 +66,7 @@ def test_an_optimizer_is_prepared_once() -> None:
         attach(optimizer, lambda skipped: None)
 
 
-def test_step_becomes_the_seal() -> None:
+def test_step_calls_the_seal() -> None:
     sealed: list[bool] = []
     model, optimizer = _optimizer()
     before = model.state_dict()["weight"].clone()

@@ -1,4 +1,4 @@
-"""A worker's conversation: outside of turns, with coordinators that come and go, and when it is told to leave."""
+"""A worker's session: requests, coordinators that come and go, servers that move, and leaving."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DECLARE = ValidatorSpec(0, "accuracy", 1, 10, 10)
 
 
 class Coordinators:
-    """Coordinators on a hub, one after the other; `seen` is what all of them heard, with their number."""
+    """Coordinators on a hub, one after the other. `seen` has the number of the coordinator and the message's name."""
 
     def __init__(self, hub: InprocHub) -> None:
         self.hub = hub
@@ -119,9 +119,7 @@ def declare(session: Session) -> None:
     session.ask(lambda req: Declare(req, DECLARE), Ok)
 
 
-def test_a_worker_that_was_taken_for_lost_registers_again_and_asks_anew(
-    opened: Open, coordinators: Coordinators
-) -> None:
+def test_an_evicted_worker_registers_again_and_repeats_its_request(opened: Open, coordinators: Coordinators) -> None:
     def answer(message: Message) -> Message | None:
         if isinstance(message, Declare) and coordinators.seen.count((1, "Register")) == 0:
             return Refused(message.req, "unknown", "register first")
@@ -132,16 +130,16 @@ def test_a_worker_that_was_taken_for_lost_registers_again_and_asks_anew(
     assert [name for _, name in coordinators.seen] == ["Declare", "Register", "Declare"]
     session.say(session.core.tick(1e9))
     coordinators.hub.pump()
-    assert coordinators.seen[-1][1] == "Declare", "the new registration was heard, and is not repeated"
+    assert coordinators.seen[-1][1] == "Declare", "the new registration was answered, and is not repeated"
 
 
-def test_another_coordinator_is_told_who_this_is_before_it_is_asked(opened: Open, coordinators: Coordinators) -> None:
-    def dies(message: Message) -> Message | None:
+def test_a_worker_registers_with_another_coordinator_before_it_asks(opened: Open, coordinators: Coordinators) -> None:
+    def die(message: Message) -> Message | None:
         coordinators.kill()
         coordinators.start(lambda m: welcome(m, 2) or ok(m))
         return None
 
-    session = opened(lambda message: welcome(message) or dies(message))
+    session = opened(lambda message: welcome(message) or die(message))
     declare(session)
     assert coordinators.seen == [(1, "Declare"), (2, "Register"), (2, "Declare")]
     assert session.core.registration.generation == 2
@@ -152,45 +150,47 @@ def test_another_coordinator_is_told_who_this_is_before_it_is_asked(opened: Open
 def test_a_coordinator_at_another_address_is_found(hub: InprocHub, opened: Open, coordinators: Coordinators) -> None:
     announced = ["inproc://coordinator"]
 
-    def dies(message: Message) -> Message | None:
+    def die(message: Message) -> Message | None:
         coordinators.kill()
         announced[0] = coordinators.start(ok, listen="elsewhere")
         return None
 
-    session = opened(lambda message: welcome(message) or dies(message), find=lambda: announced[0])
+    session = opened(lambda message: welcome(message) or die(message), find=lambda: announced[0])
     declare(session)
     assert coordinators.seen == [(1, "Declare"), (2, "Register"), (2, "Declare")]
 
 
-def test_an_open_turn_is_said_again_to_another_coordinator(opened: Open, coordinators: Coordinators) -> None:
-    def dies(message: Message) -> Message | None:
+def test_an_open_turn_is_repeated_to_another_coordinator(opened: Open, coordinators: Coordinators) -> None:
+    def die(message: Message) -> Message | None:
         coordinators.kill()
         coordinators.start(lambda m: welcome(m, 2) or (Abort(2, "stopped", "seen") if isinstance(m, Turn) else None))
         return None
 
-    session = opened(lambda message: welcome(message) or dies(message))
+    session = opened(lambda message: welcome(message) or die(message))
     session.say(session.core.ask(0.0, 0))
     with pytest.raises(JobStoppedError, match="seen"):
         session.wait(frozenset({WorkerState.COMPUTING}), "grant a lease")
     assert coordinators.seen == [(1, "Turn"), (2, "Register"), (2, "Turn")]
 
 
-def test_silence_ends_a_wait_by_name(opened: Open, coordinators: Coordinators) -> None:
+def test_a_silent_coordinator_ends_a_wait_with_the_open_request(opened: Open, coordinators: Coordinators) -> None:
     silence = [0.0]
 
-    def dies(message: Message) -> Message | None:
+    def die(message: Message) -> Message | None:
         coordinators.kill()
         silence[0] = 6.0
         return None
 
-    session = opened(lambda message: welcome(message) or dies(message), silent_s=lambda: silence[0])
+    session = opened(lambda message: welcome(message) or die(message), silent_s=lambda: silence[0])
     with pytest.raises(
         DeadlineError, match=r"the coordinator did not answer Declare \(coordinator/1: .*\) within 6\.0 s"
     ):
         declare(session)
 
 
-def test_blocks_that_move_are_followed(hub: InprocHub, opened: Open, coordinators: Coordinators) -> None:
+def test_a_worker_connects_to_the_servers_of_a_new_placement(
+    hub: InprocHub, opened: Open, coordinators: Coordinators
+) -> None:
     servers = {f"server-{i}/1": hub.port(f"server-{i}/1", listen=f"server-{i}") for i in range(3)}
     model = ModelSpec((), OptimizerSpec("SGD", ()))
 
@@ -219,8 +219,8 @@ def test_blocks_that_move_are_followed(hub: InprocHub, opened: Open, coordinator
         port.close()
 
 
-def test_only_a_coordinator_is_one(hub: InprocHub, coordinators: Coordinators) -> None:
-    """The port of a dead coordinator may be given to another role."""
+def test_another_role_at_the_coordinators_address_is_ignored(hub: InprocHub, coordinators: Coordinators) -> None:
+    """The operating system may give the port of a dead coordinator to another role."""
     other = hub.port("server-0/1", listen="coordinator")
     port = hub.port("worker-0/1")
     session = Session(
@@ -229,7 +229,7 @@ def test_only_a_coordinator_is_one(hub: InprocHub, coordinators: Coordinators) -
     with pytest.raises(DeadlineError, match="did not accept a session at inproc://coordinator"):
         session.open("inproc://coordinator")
     assert isinstance(other.recv(0), PeerUp)
-    assert other.recv(0) is None, "it was told nothing"
+    assert other.recv(0) is None, "nothing was sent to it"
     port.close()
     other.close()
 
@@ -252,7 +252,7 @@ def test_a_request_to_leave_ends_a_wait_and_the_worker_says_bye(opened: Open, co
     assert coordinators.seen == [(1, "Declare"), (1, "Bye")]
 
 
-def test_leaving_ends_without_a_coordinator_too(opened: Open, coordinators: Coordinators) -> None:
+def test_leaving_ends_without_a_coordinator(opened: Open, coordinators: Coordinators) -> None:
     session = opened(silent_s=lambda: 100.0)
     coordinators.kill()
     session.leave()
@@ -261,14 +261,14 @@ def test_leaving_ends_without_a_coordinator_too(opened: Open, coordinators: Coor
 @pytest.mark.parametrize(
     ("kind", "error"), [("rewound", JobRewoundError), ("lost", ClusterLostError), ("stopped", JobStoppedError)]
 )
-def test_how_a_job_ends(kind: str, error: type[Exception]) -> None:
+def test_each_kind_of_abort_has_its_error(kind: str, error: type[Exception]) -> None:
     assert type(error_of(Abort(1, kind, "why"))) is error
 
 
-def test_a_server_that_cannot_be_reached_is_reported_by_name_until_it_can(
+def test_an_unreachable_server_is_reported_until_it_is_reached(
     hub: InprocHub, opened: Open, coordinators: Coordinators
 ) -> None:
-    """The coordinator must know: it decides who does without whom. Nobody retries in silence."""
+    """The coordinator decides whether to do without the server or the worker."""
     session = opened()
     session._reachability = ServerReachability(0.3)
     here = hub.port("server-1/1", listen="server-1")

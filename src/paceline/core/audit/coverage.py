@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from paceline.core.sampling import Indices, permute, places
+from paceline.core.sampling import Indices, permute, sample_ranges
 from paceline.core.segments import Schedule
 from paceline.types import PhaseEntry
 
@@ -47,7 +47,7 @@ def place_all(schedule: Schedule, steps: Indices) -> Steps:
     stops = np.searchsorted(steps[order], ends).tolist()
     for segment, start, stop in zip(schedule.segments, [0, *stops], stops, strict=False):
         mine = order[start:stop]
-        at = places(segment, steps[mine])
+        at = sample_ranges(segment, steps[mine])
         values: list[Indices | int] = [segment.phase, *at, segment.window, begins[segment.phase]]
         for column, value in zip(columns, values, strict=True):
             column[mine] = value

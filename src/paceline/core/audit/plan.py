@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.core.audit.case import Case
 from paceline.core.effects import PhaseFact, StopFact
-from paceline.core.sampling import num_steps, place
+from paceline.core.sampling import num_steps, sample_range
 from paceline.core.segments import Schedule
 from paceline.types import UNLIMITED, PhaseEntry, Segment
 
@@ -57,7 +57,7 @@ def _phases(case: Case, phases: list[PhaseEntry], segments: list[Segment]) -> No
     for segment in filter(_is_sound, segments):
         later = bool(before.segments) and segment.step >= before.segments[-1].step and before.covers(segment.step)
         if later and segment not in firsts:
-            at = place(before.segments[-1], segment.step)
+            at = sample_range(before.segments[-1], segment.step)
             if (at.epoch, at.offset) != (segment.epoch, segment.offset):
                 detail = f"the segment from step {segment.step} on begins at sample {segment.offset} of epoch "
                 detail += f"{segment.epoch}, not at {at.offset} of {at.epoch}"

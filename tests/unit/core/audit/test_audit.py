@@ -17,7 +17,7 @@ from paceline.core.audit import coverage
 from paceline.core.audit.audit import audit
 from paceline.core.audit.findings import LISTED, CheckpointRecord
 from paceline.core.effects import FactRow, IncarnationFact, JobFact, PhaseFact
-from paceline.core.sampling import Indices, num_steps, place, places
+from paceline.core.sampling import Indices, num_steps, sample_range, sample_ranges
 from paceline.types import INIT_STEP, Fence
 
 replace = msgspec.structs.replace
@@ -540,6 +540,6 @@ def test_places_equals_place_for_each_step(
         offset=min(offset, data_len), drop_last=drop_last,
     )  # fmt: skip
     steps = np.arange(3, 3 + num_steps(seg))
-    assert [tuple(map(int, at)) for at in zip(*places(seg, steps), strict=True)] == [
-        place(seg, s) for s in steps.tolist()
+    assert [tuple(map(int, at)) for at in zip(*sample_ranges(seg, steps), strict=True)] == [
+        sample_range(seg, s) for s in steps.tolist()
     ]

@@ -53,7 +53,7 @@ def test_a_turn_from_asking_to_sealing() -> None:
     assert not core.transfers.unacked
 
 
-def test_every_turn_tells_how_many_validators_are_declared() -> None:
+def test_every_turn_carries_the_number_of_declared_validators() -> None:
     kit = WorkerKit()
     kit.core.declare(2)
     assert [turn.declared for turn in sent(kit.core.ask(0.0, 0), Turn)] == [2]
@@ -76,7 +76,7 @@ def test_asynchronous_workers_read_their_own_writes() -> None:
     assert {p.after for p in sent(kit.grant(9, of=ASP, slots=1), Pull)} == {3}
 
 
-def test_what_the_model_has_already_is_not_read_again() -> None:
+def test_a_version_that_the_model_has_is_not_read_again() -> None:
     kit = WorkerKit()
     kit.computing(0)
     kit.core.ask(0.0, 0)
@@ -94,7 +94,7 @@ def test_an_older_version_is_read_in_full() -> None:
     assert {(p.exact, p.have) for p in sent(out, Pull)} == {(2, -1)}
 
 
-def test_the_end_of_a_phase_is_read_and_a_long_gone_one_is_not() -> None:
+def test_the_end_of_a_phase_is_read_unless_its_version_is_gone() -> None:
     kit = WorkerKit()
     kit.core.ask(0.0, 0)
     out = kit.over(6)
@@ -137,7 +137,7 @@ def test_a_revoked_lease_is_dropped_while_it_waits_and_kept_while_it_computes() 
     assert state_of(kit.core) == WorkerState.COMPUTING
 
 
-def test_a_read_of_which_parts_arrive_is_not_asked_for_again() -> None:
+def test_a_pull_whose_parts_arrive_is_not_repeated() -> None:
     kit = WorkerKit()
     kit.core.ask(0.0, 0)
     out = kit.grant(0)
@@ -161,7 +161,7 @@ def test_a_refused_push_gives_the_slot_back_once() -> None:
     assert sent(kit.core.tick(10.0), GiveBack) == []
 
 
-def test_a_slot_given_back_before_its_seal_is_not_waited_for_either() -> None:
+def test_a_worker_does_not_wait_for_a_slot_given_back_before_its_seal() -> None:
     kit = WorkerKit()
     kit.computing(3, of=ASP, slots=1)
     push, _ = kit.push(seal=False)
@@ -171,7 +171,7 @@ def test_a_slot_given_back_before_its_seal_is_not_waited_for_either() -> None:
 
 
 @pytest.mark.parametrize("rule", ["gone", "incarnation"])
-def test_a_refused_read_hands_the_lease_back(rule: str) -> None:
+def test_a_refused_pull_gives_the_lease_back(rule: str) -> None:
     kit = WorkerKit()
     kit.core.ask(0.0, 0)
     pull, other = sent(kit.grant(4), Pull)
@@ -180,7 +180,7 @@ def test_a_refused_read_hands_the_lease_back(rule: str) -> None:
     assert kit.hear(Refused(other.req, rule, ""), "s1") == []
 
 
-def test_a_refused_placement_is_asked_for_again() -> None:
+def test_a_pull_refused_for_its_epoch_asks_for_the_placement() -> None:
     kit = WorkerKit()
     kit.core.ask(0.0, 0)
     pull, _ = sent(kit.grant(4), Pull)
@@ -192,7 +192,7 @@ def test_a_refused_placement_is_asked_for_again() -> None:
     assert kit.core.model.by_server == {"s1": (0, 1)}, "an older placement that arrives late"
 
 
-def test_the_report_of_a_seal_survives_a_refused_placement() -> None:
+def test_the_report_of_a_seal_survives_a_push_refused_for_its_epoch() -> None:
     kit = WorkerKit()
     kit.computing(0)
     push, _ = kit.push()
@@ -202,8 +202,8 @@ def test_the_report_of_a_seal_survives_a_refused_placement() -> None:
     assert turn_of(kit.core) == turn
 
 
-def test_a_registration_that_is_said_again_tells_how_far_the_worker_is_now() -> None:
-    """The coordinator that was meant may be gone, and the next one hears this first."""
+def test_a_repeated_registration_tells_how_far_the_worker_is_now() -> None:
+    """Another coordinator may be the first to receive it."""
     kit = WorkerKit()
     kit.computing(0)
     (first,) = sent(kit.core.reconnected(1.0), Register)
@@ -223,7 +223,7 @@ def test_an_evicted_worker_keeps_its_payloads_until_they_are_read() -> None:
     assert kit.core.reports.last_step == -2
 
 
-def test_a_host_that_registers_by_itself_is_not_disturbed() -> None:
+def test_answers_to_requests_of_the_host_change_nothing() -> None:
     kit = WorkerKit()
     assert kit.hear(Refused(77, "unknown", "")) == []
     kit.computing(0)
@@ -239,7 +239,7 @@ def test_the_end_of_the_job_is_final() -> None:
     assert kit.core.turn.abort is not None
 
 
-def test_blocks_lie_where_the_placement_says() -> None:
+def test_blocks_are_where_the_placement_says() -> None:
     kit = WorkerKit()
     assert kit.core.model.by_server == {"s0": (0,), "s1": (1,)}
     assert len(BLOCKS) == 2

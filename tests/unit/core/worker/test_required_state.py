@@ -1,4 +1,4 @@
-"""Which state each kind of task must read."""
+"""The state that each kind of task must read."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def test_what_a_task_must_read() -> None:
     assert wanted(grant(7, UNLIMITED), 7) == Want(-1, 0, -2), "its own last step is what it is given again"
     assert wanted(EvalGrant(1, 1, 0, 1, 1, 0, 0, fence(9), 2, False), 6) == Want(2)
     assert wanted(PhaseOver(1, 1, 0, 1, 0, 6, 6, False, True, {}), 6) == Want(6)
-    assert wanted(PhaseOver(1, 1, 0, 1, 0, -1, -1, False, True, {}), 6) is None, "it is long gone"
+    assert wanted(PhaseOver(1, 1, 0, 1, 0, -1, -1, False, True, {}), 6) is None, "that version is gone"
     assert wanted(EvalOver(1, 1, 2, 5, {}), 6) is None

@@ -1,4 +1,4 @@
-"""What a worker sealed lately: told again to a new coordinator, unless it cannot count."""
+"""Reports of sealed slots: repeated to a new coordinator, unless the attempt cannot count."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def steps(reports: SealedReports) -> list[int]:
 def test_the_newest_reports_are_kept_and_only_those_that_may_count() -> None:
     reports = SealedReports()
     seal(reports, INIT_STEP)
-    assert reports.last_step == -2, "nobody waits for the initial weights"
+    assert reports.last_step == -2, "no worker waits for the initial weights"
     for step in range(5):
         seal(reports, step)
     assert (steps(reports), reports.last_step) == ([1, 2, 3, 4], 4)
     seal(reports, 5, epoch=2)
-    assert (steps(reports), reports.last_step) == ([1, 2, 3, 4], 4), "of a placement that is no more"
+    assert (steps(reports), reports.last_step) == ([1, 2, 3, 4], 4), "of an older placement"
     seal(reports, 6, incarnation=1)
     assert (steps(reports), reports.last_step) == ([1, 2, 3, 4], 6)
     seal(reports, 7, slots=2)
