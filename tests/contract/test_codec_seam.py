@@ -103,11 +103,11 @@ def test_sizes_are_checked_before_anything_is_decoded(monkeypatch: pytest.Monkey
         decoded_nbytes(DECLARED, 7)
     bomb = BlockFrame(0, "float32", 1 << 40, codec="run-length")
     with pytest.raises(RefusedFrameError, match="frame-size"):
-        check_frames([bomb], [bytes(64)])
+        check_frames([bomb], [memoryview(bytes(64))])
     with pytest.raises(RefusedFrameError, match="frame-cap"):
-        check_frames([DECLARED], [bytes(6)], WireLimits(max_frame_nbytes=255))
+        check_frames([DECLARED], [memoryview(bytes(6))], WireLimits(max_frame_nbytes=255))
     with pytest.raises(RefusedFrameError, match="message-cap"):
-        check_frames([DECLARED], [bytes(6)], WireLimits(max_message_nbytes=255))
+        check_frames([DECLARED], [memoryview(bytes(6))], WireLimits(max_message_nbytes=255))
 
 
 def test_raw_frames_are_passed_on_without_a_copy() -> None:

@@ -11,7 +11,7 @@ from paceline.testing.faulty import FaultPlan, FaultyPort
 from paceline.transport.base import Port
 from paceline.transport.inproc import InprocHub
 from paceline.transport.zmq.port import ZmqPort
-from paceline.wire.handshake import new_token
+from paceline.wire.token import new_token
 
 
 class ZmqPorts(PortFactory):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.kit.real_runs import PACELINE, ROOT, Trained, run, trained_in
 
-from paceline.wire.handshake import new_token
+from paceline.wire.token import new_token
 
 FIXTURES = sorted(path.parent for path in (ROOT / "tests" / "fixtures").glob("*/expected.json"))
 

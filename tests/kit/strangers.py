@@ -11,7 +11,8 @@ import pytest
 import zmq
 
 from paceline.transport.base import Port
-from paceline.wire.handshake import ClientHandshake, make_ticket
+from paceline.wire.handshake import ClientHandshake
+from paceline.wire.token import make_ticket
 
 
 class Stranger:

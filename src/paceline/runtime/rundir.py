@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import ClusterLostError, UsageError
-from paceline.wire.handshake import new_token
+from paceline.wire.token import new_token
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,15 +54,13 @@ class Sessions:
         self.limits = limits
         self.counters = Counters()
         self.events: deque[Event] = deque()
+        self.take_event = self.events.popleft
+        """The next event for the role; there must be one."""
         self._links: dict[NodeId, Link] = {}
 
     def report(self, event: Event) -> None:
         """Queue an event for the role."""
         self.events.append(event)
-
-    def take_event(self) -> Event:
-        """The next event for the role; there must be one."""
-        return self.events.popleft()
 
     def drop_events(self) -> None:
         """The port closes: the role sees no more events."""

@@ -75,20 +75,24 @@ def decoded_nbytes(declared: BlockFrame, encoded_nbytes: int) -> int:
         RefusedFrameError: rule ``codec`` for an unknown codec, ``dtype``, ``numel``, or ``frame-size`` when the codec
             cannot have made a frame of this size from these elements.
     """
+    size = ITEM_NBYTES.get(declared.dtype)
+    numel = declared.numel
+    if size and declared.codec == RAW and numel * size == encoded_nbytes:
+        return encoded_nbytes  # almost every frame: no further call
     codec = CODECS.get(declared.codec)
     if codec is None:
         known = ", ".join(CODECS)
         raise RefusedFrameError("codec", f"{declared.codec[:40]!r} of block {declared.block} is not one of {known}")
     size = item_nbytes(declared.dtype)
-    if declared.numel < 0:
-        raise RefusedFrameError("numel", f"{declared.numel} elements in block {declared.block}")
-    if not codec.fits(declared.numel, size, encoded_nbytes):
+    if numel < 0:
+        raise RefusedFrameError("numel", f"{numel} elements in block {declared.block}")
+    if not codec.fits(numel, size, encoded_nbytes):
         raise RefusedFrameError(
             "frame-size",
             f"block {declared.block} declares {declared.numel} x {declared.dtype} as {declared.codec} and has "
             f"{encoded_nbytes} bytes",
         )
-    return declared.numel * size
+    return numel * size
 
 
 def decode(declared: BlockFrame, frame: memoryview) -> memoryview:

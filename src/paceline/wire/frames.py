@@ -77,7 +77,7 @@ def message_blocks(message: Message) -> tuple[BlockFrame, ...]:
 
 
 def check_frames(
-    blocks: Sequence[BlockFrame], frames: Sequence[memoryview | bytes], limits: WireLimits = DEFAULT_LIMITS
+    blocks: Sequence[BlockFrame], frames: Sequence[memoryview], limits: WireLimits = DEFAULT_LIMITS
 ) -> None:
     """Check that `frames` are exactly what `blocks` declare, within `limits`, before and after decoding.
 
@@ -87,17 +87,23 @@ def check_frames(
     """
     _check_count(len(blocks), len(frames), limits)
     seen: set[int] = set()
-    total = 0
+    total, most = 0, limits.max_frame_nbytes
     for declared, frame in zip(blocks, frames, strict=True):
-        total += _check_frame(declared, len(frame) if isinstance(frame, bytes) else frame.nbytes, limits)
-        if declared.block in seen:
-            raise RefusedFrameError("duplicate-block", f"block {declared.block} twice in one message")
-        seen.add(declared.block)
+        nbytes = frame.nbytes
+        decoded = decoded_nbytes(declared, nbytes)
+        largest = decoded if decoded > nbytes else nbytes
+        block = declared.block
+        if largest > most or not 0 <= block <= _MAX_COUNTER or not 0 <= declared.rev <= _MAX_COUNTER:
+            raise _broken_rule(declared, largest, limits)
+        total += largest
+        seen.add(block)
+    if len(seen) < len(blocks):
+        raise RefusedFrameError("duplicate-block", "a block twice in one message")
     _check_total(total, limits)
 
 
 def _check_copies(
-    copies: Sequence[CopyFrame], frames: Sequence[memoryview | bytes], limits: WireLimits = DEFAULT_LIMITS
+    copies: Sequence[CopyFrame], frames: Sequence[memoryview], limits: WireLimits = DEFAULT_LIMITS
 ) -> None:
     """As `check_frames`, for a copy: a block has several frames there, each with its own name."""
     _check_count(len(copies), len(frames), limits)
@@ -105,7 +111,10 @@ def _check_copies(
     total = 0
     for copy, frame in zip(copies, frames, strict=True):
         declared = BlockFrame(copy.block, copy.dtype, copy.numel)
-        total += _check_frame(declared, len(frame) if isinstance(frame, bytes) else frame.nbytes, limits)
+        nbytes = decoded_nbytes(declared, frame.nbytes)
+        if nbytes > limits.max_frame_nbytes or not 0 <= copy.block <= _MAX_COUNTER:
+            raise _broken_rule(declared, nbytes, limits)
+        total += nbytes
         name = copy.block, copy.piece, copy.name
         if name in seen:
             raise RefusedFrameError("duplicate-block", f"block {copy.block} {copy.name[:40]!r} twice in one message")
@@ -120,18 +129,12 @@ def _check_count(declared: int, came: int, limits: WireLimits) -> None:
         raise RefusedFrameError("frame-count", f"{declared} declared, {came} came")
 
 
-def _check_frame(declared: BlockFrame, nbytes: int, limits: WireLimits) -> int:
-    """The bytes that this frame takes, encoded or decoded, whichever is more."""
+def _broken_rule(declared: BlockFrame, nbytes: int, limits: WireLimits) -> RefusedFrameError:
     if not 0 <= declared.block <= _MAX_COUNTER:
-        raise RefusedFrameError("block", f"block {declared.block}")
+        return RefusedFrameError("block", f"block {declared.block}")
     if not 0 <= declared.rev <= _MAX_COUNTER:
-        raise RefusedFrameError("rev", f"rev {declared.rev} of block {declared.block}")
-    if nbytes > limits.max_frame_nbytes:
-        raise RefusedFrameError("frame-cap", f"{nbytes} bytes, at most {limits.max_frame_nbytes}")
-    decoded = decoded_nbytes(declared, nbytes)
-    if decoded > limits.max_frame_nbytes:
-        raise RefusedFrameError("frame-cap", f"{decoded} bytes decoded, at most {limits.max_frame_nbytes}")
-    return decoded if decoded > nbytes else nbytes
+        return RefusedFrameError("rev", f"rev {declared.rev} of block {declared.block}")
+    return RefusedFrameError("frame-cap", f"{nbytes} bytes, at most {limits.max_frame_nbytes}")
 
 
 def _check_total(nbytes: int, limits: WireLimits) -> None:
@@ -139,7 +142,7 @@ def _check_total(nbytes: int, limits: WireLimits) -> None:
         raise RefusedFrameError("message-cap", f"{nbytes} bytes, at most {limits.max_message_nbytes}")
 
 
-def check_message(message: Message, frames: Sequence[memoryview | bytes], limits: WireLimits = DEFAULT_LIMITS) -> None:
+def check_message(message: Message, frames: Sequence[memoryview], limits: WireLimits = DEFAULT_LIMITS) -> None:
     """Run every check of this module that applies to `message`. The transport does this for each received message.
 
     Raises:

@@ -15,13 +15,11 @@ must be sent there. The client chooses the *lane*, and only then does either sid
 session go by the same lane. Every control frame starts with a byte that no message starts with, so neither is taken for
 the other.
 
-A connection without encryption also shows a *ticket* before it may send any frame: see `make_ticket`.
+A connection without encryption also shows a *ticket* before it may send any frame: see `make_ticket` in `token`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
 import secrets
 import struct
@@ -32,35 +30,15 @@ import msgspec
 
 from paceline.errors import AuthenticationError, RefusedFrameError
 from paceline.types import NodeId
+from paceline.wire.token import VERSION, check_token, mac, proofs_match
 
-VERSION = 3
-"""Raise it with every change after which two builds could misread each other. Different versions refuse each other."""
-
-TOKEN_NBYTES = 32
 NONCE_NBYTES = 32
-_MIN_TOKEN_NBYTES = 16
 _MAX_CONTROL_NBYTES = 1024
 
 # 0xc1 is the one byte that msgpack never uses: no encoded message starts with it.
 _MAGIC = b"\xc1PCL"
 _PREFIX = struct.Struct("!4sH")
 _NODE = re.compile(r"[A-Za-z0-9._/#-]{1,128}")
-
-
-def new_token() -> bytes:
-    """A random token of 256 bits for one job."""
-    return secrets.token_bytes(TOKEN_NBYTES)
-
-
-def check_token(token: bytes) -> bytes:
-    """`token`, if it is too long to be guessed.
-
-    Raises:
-        ValueError: it has fewer than 128 bits.
-    """
-    if len(token) < _MIN_TOKEN_NBYTES:
-        raise ValueError(f"a job token has at least {_MIN_TOKEN_NBYTES} bytes, this one {len(token)}: use new_token()")
-    return token
 
 
 def check_node(node: NodeId) -> NodeId:
@@ -72,11 +50,6 @@ def check_node(node: NodeId) -> NodeId:
     if not _NODE.fullmatch(node):
         raise RefusedFrameError("node", f"{node[:40]!r} is not a node id ({_NODE.pattern})")
     return node
-
-
-def curve_secret(token: bytes) -> bytes:
-    """The 32-byte CURVE secret key of every listener of the job. It follows from the token, so every peer knows it."""
-    return hashlib.blake2b(check_token(token), digest_size=32, person=b"paceline-curve").digest()
 
 
 # ---------------------------------------------------------------- control frames
@@ -179,19 +152,6 @@ def decode_control(frame: bytes) -> Control:
 # ---------------------------------------------------------------- proofs
 
 
-def _mac(token: bytes, role: bytes, *fields: bytes) -> bytes:
-    mac = hmac.new(token, digestmod=hashlib.sha256)
-    # Lengths in front: no two different lists of fields give the same bytes.
-    for field in (b"paceline", role, struct.pack("!H", VERSION), *fields):
-        mac.update(struct.pack("!I", len(field)))
-        mac.update(field)
-    return mac.digest()
-
-
-def _proofs_match(expected: bytes, shown: bytes) -> bool:
-    return hmac.compare_digest(expected, shown)
-
-
 def _check_nonce(nonce: bytes) -> bytes:
     if len(nonce) != NONCE_NBYTES:
         raise RefusedFrameError("control", f"a nonce of {len(nonce)} bytes")
@@ -245,10 +205,10 @@ class ClientHandshake:
         match decode_control(frame):
             case Challenge(node, nonce, proof) if before is _State.START:
                 names = (self._nonce, _check_nonce(nonce), self._node.encode(), check_node(node).encode())
-                if not _proofs_match(_mac(self._token, b"server", *names), proof):
+                if not proofs_match(mac(self._token, b"server", *names), proof):
                     raise AuthenticationError(f"{node} did not prove that it knows this job's token")
                 self._proven, self._state = node, _State.WAITING
-                return encode_control(Proof(_mac(self._token, b"client", *names)))
+                return encode_control(Proof(mac(self._token, b"client", *names)))
             case Accepted() as accepted if before is _State.WAITING:
                 if accepted.offer is not None:
                     _check_nonce(accepted.offer.nonce)
@@ -302,11 +262,11 @@ class ServerHandshake:
             case Hello(node, nonce) if before is _State.START:
                 names = (_check_nonce(nonce), self._nonce, check_node(node).encode(), self._node.encode())
                 self._claimed = node
-                self._expected = _mac(self._token, b"client", *names)
+                self._expected = mac(self._token, b"client", *names)
                 self._state = _State.WAITING
-                return encode_control(Challenge(self._node, self._nonce, _mac(self._token, b"server", *names)))
+                return encode_control(Challenge(self._node, self._nonce, mac(self._token, b"server", *names)))
             case Proof(proof) if before is _State.WAITING:
-                if not _proofs_match(self._expected, proof):
+                if not proofs_match(self._expected, proof):
                     raise AuthenticationError("the peer did not prove that it knows this job's token")
                 self._state = _State.CHOOSING
                 return encode_control(Accepted(self.offer))
@@ -317,41 +277,3 @@ class ServerHandshake:
                 return None
             case other:
                 raise RefusedFrameError("control", f"{type(other).__name__} out of order")
-
-
-# ---------------------------------------------------------------- tickets
-
-
-def make_ticket(token: bytes, port: int) -> tuple[str, str]:
-    """A user name and a password that admit one connection to the listener on TCP port `port`.
-
-    The name is a nonce and the password its MAC: the token is not sent, and a ticket that an impostor sees on one port
-    is not valid on another. A ticket does not prove a node id (the handshake does that); it only keeps processes
-    without the token from sending frames.
-    """
-    nonce = secrets.token_hex(16)
-    return nonce, _ticket_mac(token, nonce, port)
-
-
-def _ticket_mac(token: bytes, nonce: str, port: int) -> str:
-    return _mac(check_token(token), b"ticket", nonce.encode(), struct.pack("!I", port)).hex()
-
-
-class TicketGate:
-    """Checks tickets for one listener. Each is valid for one connection."""
-
-    def __init__(self, token: bytes, port: int, *, remember: int = 4096) -> None:
-        self._token = check_token(token)
-        self._port = port
-        self._remember = remember
-        self._used: dict[str, None] = {}
-
-    def admits(self, name: str, password: str) -> bool:
-        """Whether the pair is a ticket of this job, for this port, that was not used before."""
-        expected = _ticket_mac(self._token, name, self._port)
-        if not _proofs_match(expected.encode(), password.encode()) or name in self._used:
-            return False
-        self._used[name] = None
-        if len(self._used) > self._remember:
-            del self._used[next(iter(self._used))]
-        return True

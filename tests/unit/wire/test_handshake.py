@@ -19,16 +19,13 @@ from paceline.wire.handshake import (
     Offer,
     Proof,
     ServerHandshake,
-    TicketGate,
     check_node,
-    curve_secret,
     decode_control,
     encode_control,
     is_control,
-    make_ticket,
-    new_token,
 )
 from paceline.wire.headers import encode_header
+from paceline.wire.token import VERSION, TicketGate, make_ticket
 
 TOKEN = bytes(range(32))
 OTHER = bytes(range(1, 33))
@@ -184,12 +181,12 @@ def test_the_token_is_in_no_frame() -> None:
 
 
 def test_another_version_is_refused_and_named() -> None:
-    hello = encode_control(Hello("w", bytes(32)), version=wire.VERSION + 1)
+    hello = encode_control(Hello("w", bytes(32)), version=VERSION + 1)
     with pytest.raises(RefusedFrameError) as refused:
         ServerHandshake("s", TOKEN).receive(hello)
     assert refused.value.rule == "version"
     assert "install" in refused.value.detail
-    answer = encode_control(Farewell("version", ""), version=wire.VERSION + 1)
+    answer = encode_control(Farewell("version", ""), version=VERSION + 1)
     with pytest.raises(RefusedFrameError) as refused:
         ClientHandshake("w", TOKEN).receive(answer)
     assert refused.value.rule == "version"
@@ -262,39 +259,3 @@ def test_twenty_thousand_mutated_control_frames_prove_no_peer() -> None:
             except TransportError:
                 break
         assert server.peer is None
-
-
-def test_tokens_are_random_and_long_enough() -> None:
-    assert len({new_token() for _ in range(100)}) == 100
-    assert len(new_token()) == 32
-    for short in (b"", b"secret", bytes(15)):
-        with pytest.raises(ValueError, match="at least 16 bytes"):
-            ClientHandshake("w", short)
-
-
-def test_the_curve_key_is_a_function_of_the_token_alone() -> None:
-    assert curve_secret(TOKEN) == curve_secret(TOKEN)
-    assert curve_secret(TOKEN) != curve_secret(OTHER)
-    assert len(curve_secret(TOKEN)) == 32
-    assert TOKEN not in curve_secret(TOKEN)
-
-
-def test_token_check_of_tickets() -> None:
-    gate = TicketGate(TOKEN, 5000)
-    name, password = make_ticket(TOKEN, 5000)
-    assert not gate.admits(name, password[:-1])
-    assert not gate.admits(name, "")
-    assert not gate.admits("", "")
-    assert not gate.admits(name + "0", password)
-    assert not gate.admits("\xff", "\xff")
-    assert not gate.admits(*make_ticket(OTHER, 5000))
-    assert not gate.admits(*make_ticket(TOKEN, 5001))
-    assert gate.admits(name, password)
-    assert not gate.admits(name, password), "a ticket is good for one connection"
-
-
-def test_a_gate_remembers_a_bounded_number_of_tickets() -> None:
-    gate = TicketGate(TOKEN, 5000, remember=10)
-    tickets = [make_ticket(TOKEN, 5000) for _ in range(50)]
-    assert all(gate.admits(*ticket) for ticket in tickets)
-    assert not any(gate.admits(*ticket) for ticket in tickets[-10:])

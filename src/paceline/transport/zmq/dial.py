@@ -38,15 +38,8 @@ from paceline.transport.zmq.sockets import (
     set_pings,
 )
 from paceline.types import NodeId
-from paceline.wire.handshake import (
-    ClientHandshake,
-    Farewell,
-    Offer,
-    curve_secret,
-    decode_control,
-    is_control,
-    make_ticket,
-)
+from paceline.wire.handshake import ClientHandshake, Farewell, Offer, decode_control, is_control
+from paceline.wire.token import curve_secret, make_ticket
 
 logger = logging.getLogger(__name__)
 

@@ -36,14 +36,8 @@ from paceline.transport.zmq.sockets import (
     set_pings,
 )
 from paceline.transport.zmq.tickets import TicketCheck, open_ticket_socket
-from paceline.wire.handshake import (
-    Farewell,
-    ServerHandshake,
-    TicketGate,
-    curve_secret,
-    encode_control,
-    is_control,
-)
+from paceline.wire.handshake import Farewell, ServerHandshake, encode_control, is_control
+from paceline.wire.token import TicketGate, curve_secret
 
 logger = logging.getLogger(__name__)
 

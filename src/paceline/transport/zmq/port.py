@@ -25,7 +25,8 @@ from paceline.transport.zmq.dial import Dial
 from paceline.transport.zmq.listener import Listener
 from paceline.transport.zmq.sockets import PortContext
 from paceline.types import NodeId
-from paceline.wire.handshake import check_node, check_token
+from paceline.wire.handshake import check_node
+from paceline.wire.token import check_token
 
 
 class ZmqPort:
@@ -129,13 +130,15 @@ class ZmqPort:
 
     def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
         """As `Port.send`."""
-        self._check_open()
+        if self._closed:
+            self._check_open()
         self._loop.sent(type(message))
         return self._sessions.send(peer, message, frames)
 
     def recv(self, timeout_s: float) -> Event | None:
         """As `Port.recv`."""
-        self._check_open()
+        if self._closed:
+            self._check_open()
         loop, events = self._loop, self._sessions.events
         now = loop.now()
         deadline = now + timeout_s

@@ -10,7 +10,7 @@ import zmq
 
 from paceline.transport.base import Counters
 from paceline.transport.zmq.sockets import ZmqContext, ZmqSocket
-from paceline.wire.handshake import TicketGate
+from paceline.wire.token import TicketGate
 
 _ENDPOINT = "inproc://zeromq.zap.01"
 _FRAMES = 8

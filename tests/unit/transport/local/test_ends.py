@@ -22,8 +22,8 @@ from paceline.transport.loop import Loop
 from paceline.transport.memory.loans import PeerProcess
 from paceline.transport.sessions import Sessions
 from paceline.transport.zmq.port import ZmqPort
-from paceline.wire.handshake import new_token
 from paceline.wire.headers import encode_header
+from paceline.wire.token import new_token
 
 
 class End:

@@ -25,8 +25,9 @@ from paceline.transport.local import records
 from paceline.transport.local.listener import connect
 from paceline.transport.memory import loans
 from paceline.transport.zmq.port import ZmqPort
-from paceline.wire.handshake import ClientHandshake, Lane, encode_control, new_token
+from paceline.wire.handshake import ClientHandshake, Lane, encode_control
 from paceline.wire.headers import encode_header
+from paceline.wire.token import new_token
 
 TOKEN = new_token()
 TABLE_NBYTES = loans.CELLS * 8

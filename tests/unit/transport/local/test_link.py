@@ -29,7 +29,8 @@ from paceline.transport.local.listener import LocalLaneError, LocalListener
 from paceline.transport.memory import loans, shared_files
 from paceline.transport.zmq.port import ZmqPort
 from paceline.types import Fence
-from paceline.wire.handshake import Offer, new_token
+from paceline.wire.handshake import Offer
+from paceline.wire.token import new_token
 
 TOKEN = new_token()
 MIB = 1 << 20

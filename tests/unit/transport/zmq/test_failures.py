@@ -21,7 +21,7 @@ from paceline.transport.limits import LinkLimits
 from paceline.transport.zmq.connections import Connection
 from paceline.transport.zmq.outbox import Outbox
 from paceline.transport.zmq.port import ZmqPort
-from paceline.wire.handshake import new_token
+from paceline.wire.token import new_token
 
 TOKEN = new_token()
 MIB = 1 << 20

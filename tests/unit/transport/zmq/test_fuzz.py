@@ -17,8 +17,9 @@ from tests.unit.wire.test_headers import SAMPLES, mutate
 from paceline.messages import BlockFrame, Ok, PullReply, Push, StatusReply, StatusRequest
 from paceline.transport.zmq.port import ZmqPort
 from paceline.types import Fence
-from paceline.wire.handshake import ClientHandshake, is_control, new_token
+from paceline.wire.handshake import ClientHandshake, is_control
 from paceline.wire.headers import encode_header
+from paceline.wire.token import new_token
 
 TOKEN = new_token()
 MIB = 1 << 20

@@ -21,18 +21,9 @@ from paceline.messages import Ok, Register, StatusReply, StatusRequest
 from paceline.transport.base import PeerDown, PeerUp, Port, Received
 from paceline.transport.limits import LinkLimits
 from paceline.transport.zmq.port import ZmqPort
-from paceline.wire.handshake import (
-    VERSION,
-    ClientHandshake,
-    Farewell,
-    Hello,
-    Proof,
-    decode_control,
-    encode_control,
-    make_ticket,
-    new_token,
-)
+from paceline.wire.handshake import ClientHandshake, Farewell, Hello, Proof, decode_control, encode_control
 from paceline.wire.headers import encode_header
+from paceline.wire.token import VERSION, make_ticket, new_token
 
 TOKEN = new_token()
 MakePort = Callable[..., ZmqPort]
