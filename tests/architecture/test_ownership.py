@@ -9,31 +9,13 @@ from tests.architecture.house import check_table, package, snippet
 from tools.house import late, shared
 from tools.ownership import violations
 
-VIOLATIONS: dict[str, int] = {
-    "coordinator/service.py": 2,
-    "core/coordinator/checkpoints.py": 7,
-    "core/coordinator/commits.py": 17,
-    "core/coordinator/dispatch.py": 13,
-    "core/coordinator/leasing.py": 7,
-    "core/coordinator/phasing.py": 8,
-    "core/coordinator/placement.py": 6,
-    "core/coordinator/recovery.py": 66,
-    "core/coordinator/roster.py": 13,
-}
+VIOLATIONS: dict[str, int] = {}
 """Statements of each module that change another's state. May only shrink: a number that is too high fails as well."""
 
-SHARED = 59
+SHARED = 0
 """Attributes of the coordinator's state that two or more modules write. May only shrink."""
 
-LATE: dict[str, str] = {
-    "Books.serve": "core/coordinator/leasing.py",
-    "Commits.committed": "core/coordinator/dispatch.py",
-    "Keeping.differs": "core/coordinator/dispatch.py",
-    "Placing.gone": "core/coordinator/roster.py",
-    "Placing.lose": "core/coordinator/roster.py",
-    "Recovery.forget": "core/coordinator/roster.py",
-    "Recovery.lose": "core/coordinator/roster.py",
-}
+LATE: dict[str, str] = {}
 """Attributes of classes in core that another module assigns a function to, with where. May only shrink."""
 
 OWNER = """

@@ -7,18 +7,19 @@ from pathlib import Path
 from tests.architecture.house import check_table, package, snippet
 from tools.house import large_classes, long_files, long_functions
 
-FILES: dict[str, int] = {
-    "core/coordinator/recovery.py": 407,
-}
+FILES: dict[str, int] = {}
 """Files over 400 lines. May only shrink: a number that is too high fails as well."""
 
-FUNCTIONS: dict[str, int] = {}
+FUNCTIONS: dict[str, int] = {
+    "core/coordinator/routes.py:subscribers": 67,
+}
 """Functions over 60 lines."""
 
 CLASSES: dict[str, int] = {
-    "core/coordinator/leases.py:LeaseBook": 36,
-    "core/coordinator/placement.py:Placing": 26,
-    "core/coordinator/recovery.py:Recovery": 26,
+    "core/coordinator/leases.py:LeaseBook": 37,
+    "core/coordinator/leasing.py:Leasing": 27,
+    "core/coordinator/placement.py:BlockPlacement": 29,
+    "core/coordinator/segments.py:Segments": 30,
 }
 """Classes over 25 methods; properties count."""
 
