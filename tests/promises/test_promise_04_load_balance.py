@@ -2,7 +2,7 @@
 
 A free worker takes the next slot. A slot is not granted to a worker that would end it after the others could finish
 the rest, and a late slot may be leased twice.
-Upheld by: `core.coordinator.worker_speed`, `core.coordinator.leases` and the lease offers of `core.coordinator`.
+Upheld by: `core.coordinator.worker_speed`, `core.coordinator.offers` and `core.coordinator.speculation`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Any one server at a time may be lost with `--replicas 1` or more. Otherwise the job rewinds to the last complete
 checkpoint, says by how many steps, and in lock-step computes the same bits again.
 
-Upheld by: `core.coordinator.placement` (failover, or rewind), `core.server.replication`,
+Upheld by: `core.coordinator.placement` (failover), `core.coordinator.rewind`, `core.server.replication`,
 `checkpoint` and the commit log (`coordinator.store`).
 """
 

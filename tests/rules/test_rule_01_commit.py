@@ -58,7 +58,9 @@ def test_a_commit_waits_until_every_server_is_ready() -> None:
         desk.seal(worker, grant)
     fences = [g.fence for g in grants]
     assert written(desk.ready("server-0", 0, *fences), Commit) == []
-    assert written(desk.ready("server-0", 0, *fences), Commit) == [], "one server twice is not two"
+    assert written(desk.ready("server-0", 0, *fences), Commit) == [], (
+        "a repeated report of one server does not count for another"
+    )
     (commit,) = written(desk.ready("server-1", 0, *fences), Commit)
     assert (commit.version, commit.step, commit.fences) == (1, 0, tuple(fences))
 
@@ -222,7 +224,7 @@ def test_a_worker_holds_a_version_when_its_last_part_has_arrived() -> None:
     assert len(kit.hear(part(reads["s0"], 3, 1), "s0", ("x",))) == 1, "filled as it comes"
     assert (kit.core.model.held["s0"], kit.core.state) == (-1, WorkerState.PULLING)
     kit.hear(part(reads["s0"], 3, 1), "s0", ("x",))
-    assert kit.core.state == WorkerState.PULLING, "the same part again is not another one"
+    assert kit.core.state == WorkerState.PULLING, "a repeated part does not count twice"
     kit.hear(part(reads["s0"], 3, 0), "s0", ("x",))
     assert (kit.core.model.held["s0"], kit.core.state) == (3, WorkerState.COMPUTING)
 

@@ -135,7 +135,7 @@ def test_attempts_are_kept_apart_by_fence() -> None:
     server = ServerKit(segment(slots=1, data_len=10, window=3, end_step=5))
     server.push(0, 0, 5, revs={0: 0}, seal=False, content="a")
     server.push(0, 0, 6, revs={1: 0}, sealed={0: 0, 1: 0}, content="b")
-    assert server.store.added[1:] == [], "half of one attempt and half of another make no whole one"
+    assert server.store.added[1:] == [], "halves of two attempts are not one attempt"
     server.push(0, 0, 6, revs={0: 0}, seal=False, content="b")
     server.push(0, 0, 5, revs={1: 0}, sealed={0: 0, 1: 0}, content="a")
     assert [(key, payloads) for key, _, payloads in server.store.added[1:]] == [
@@ -150,7 +150,7 @@ def test_attempts_are_kept_apart_by_fence() -> None:
 def test_a_report_for_a_void_lease_is_ignored() -> None:
     desk = Desk().start().initialise()
     lost = desk.lease("worker-0")
-    desk.core.lost("worker-0", "a pause", desk.now)
+    desk.core.lost("worker-0", "silent", desk.now)
     desk.join("worker-0")
     desk.seal("worker-0", lost)
     assert len(desk.core.tables.gate) == 0
@@ -193,7 +193,7 @@ def test_a_choice_of_attempts_is_durable_before_a_server_hears_it() -> None:
     assert [c.fence for c in sent(effects, Choose)] == [grant.fence] * 2
     desk.restart()
     effects = [e for server in desk.servers for e in server_back(desk, server)]
-    assert {c.fence for c in sent(effects, Choose)} == {grant.fence}, "whoever had not heard it hears it now"
+    assert {c.fence for c in sent(effects, Choose)} == {grant.fence}, "the choice is announced again"
     desk.now += 1.0
     worker_back(desk, "worker-1")
     assert desk.lease("worker-1").slot == 1, "the chosen slot is not computed again"
@@ -215,7 +215,7 @@ def test_an_attempt_that_was_given_back_is_not_reported_as_sealed() -> None:
 
 
 def test_a_slot_given_back_during_a_registration_is_given_back_again_after_it() -> None:
-    """It answers at once, of a lease that it does not know yet; then it hears that the slot was sealed."""
+    """The new coordinator answers the first GiveBack before it knows the lease; then a seal is reported."""
     core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "bsp", 1, 1)))
     core.place(Prepared(0, 1, 0, Placement(1, ("server-0",), {"server-0": "at"})))
     core.ask(0.0, 0)
@@ -231,7 +231,7 @@ def test_a_slot_given_back_during_a_registration_is_given_back_again_after_it() 
     core.handle("coordinator", Ok(first.req), (), 0.0)
     (again,) = sent(core.handle("coordinator", Welcome(intro.req, 2, 0, None, 0.5, 3.0), (), 0.0), GiveBack)
     assert again.fence == fence(1)
-    core.handle("coordinator", Ok(first.req), (), 0.0)  # to what was said before
+    core.handle("coordinator", Ok(first.req), (), 0.0)  # the reply to the GiveBack before the registration
     assert [g.fence for g in sent(core.tick(5.0), GiveBack)] == [fence(1)]
     core.handle("coordinator", Ok(again.req), (), 5.0)
     assert sent(core.tick(10.0), GiveBack) == []

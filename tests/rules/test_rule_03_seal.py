@@ -49,9 +49,9 @@ def test_the_sealed_push_of_a_block_counts_and_an_earlier_one_does_not() -> None
     server = ServerKit(segment(slots=1, data_len=10))
     server.push(0, 0, 5, seal=False, content="early")
     out = server.push(0, 0, 5, revs={0: 1}, sealed={0: 1, 1: 1}, content="late")
-    assert sent(out, Ready) == [], "block 1 was pushed again as well, and that push is not here yet"
+    assert sent(out, Ready) == [], "the second push of block 1 has not arrived"
     out = server.push(0, 0, 5, seal=False, content="early")
-    assert sent(out, Ready) == [], "an old push that arrives late"
+    assert sent(out, Ready) == [], "an older push that arrives late does not count"
     server.push(0, 0, 5, revs={1: 1}, seal=False, content="late")
     assert server.store.added[-1][2] == {0: "late:0:1", 1: "late:1:1"}
 
@@ -62,7 +62,7 @@ def test_a_payload_is_released_only_after_its_push_is_answered() -> None:
     first, second = kit.push()
     kit.hear(Refused(first.req, "plan", "not yet"), "s0")
     assert set(kit.core.transfers.unacked) == {first.req, second.req}
-    assert [p.req for p in sent(kit.core.tick(0.05), Push)] == [first.req], "asked again soon"
+    assert [p.req for p in sent(kit.core.tick(0.05), Push)] == [first.req], "the push is repeated soon"
     kit.hear(PushAck(first.req, "held"), "s0")
     assert set(kit.core.transfers.unacked) == {second.req}
 
@@ -89,7 +89,7 @@ def test_the_last_part_of_a_large_push_carries_the_seal() -> None:
     assert {(push.step, push.slot, push.fence, push.base, push.weight) for push, _ in pushes} == {
         (0, 0, fence(5), 0, 0.5)
     }
-    assert len(kit.core.transfers.unacked) == 4, "each is answered for itself, and said again until then"
+    assert len(kit.core.transfers.unacked) == 4, "each part needs its own answer"
     (empty,) = kit.core.push(0.0, {"s0": ((), (), Seal(0.0, (), ()))}, 0.0)
     assert isinstance(empty.message, Push)
     assert empty.message.seal == Seal(0.0, (), ())

@@ -90,10 +90,10 @@ def test_a_worker_that_waits_on_a_void_lease_gets_another_one() -> None:
 
 
 def test_a_worker_does_not_wait_for_a_step_that_it_sealed_for_an_earlier_coordinator() -> None:
-    """The new one may not count it, and have leased the step to somebody who waits for another."""
+    """The new coordinator may not count that seal, and may have leased the step to a worker that waits for this one."""
     kit = WorkerKit()
     kit.computing(3, of=ASP, slots=1)
-    kit.hear(Revoke(2, fence(99)))  # another coordinator speaks
+    kit.hear(Revoke(2, fence(99)))  # a message of another coordinator
     kit.push()
     kit.seal()
     out = kit.hear(Grant(turn_of(kit.core).req, 2, 0, 1, 4, 0, 1, fence(9), ASP, False))
@@ -111,11 +111,11 @@ def test_a_worker_that_waits_on_a_void_lease_takes_the_next_grant() -> None:
     kit = WorkerKit()
     kit.core.ask(0.0, 0)
     kit.grant(4, 5)
-    assert kit.grant(4, 5) == [], "the same answer again"
-    assert kit.grant(3, 4) == [], "an older answer that arrives late"
+    assert kit.grant(4, 5) == [], "a repeated grant is ignored"
+    assert kit.grant(3, 4) == [], "an older grant that arrives late is ignored"
     assert {p.exact for p in sent(kit.grant(3, 6), Pull)} == {3}
     assert {p.exact for p in sent(kit.over(3), Pull)} == {3}
-    assert kit.grant(5, 9) == [], "over is over"
+    assert kit.grant(5, 9) == [], "a grant after the end is ignored"
 
 
 def test_a_worker_does_not_wait_for_a_slot_that_it_gave_back() -> None:
@@ -127,5 +127,5 @@ def test_a_worker_does_not_wait_for_a_slot_that_it_gave_back() -> None:
     out = kit.hear(Refused(push.req, "stale", "too old"), "s0")
     assert len(sent(out, GiveBack)) == 1
     (turn,) = sent(out, Turn)
-    assert turn.abandoned == fence(6), "it waits to read a step that nobody has any more"
+    assert turn.abandoned == fence(6), "the step that it waits to read lost its slot"
     assert {p.after for p in sent(kit.grant(3, 7, of=ASP, slots=1), Pull)} == {-2}

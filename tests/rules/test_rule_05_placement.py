@@ -6,7 +6,8 @@ another reports it.
 
 Upheld by:
 - `core.placement_plan.promote`: only a live member becomes primary
-- `core.coordinator.placement`: durable before announced; shrinks sets, voids receipts
+- `core.coordinator.placement`: durable before announced; sets shrink; a change voids receipts
+- `core.coordinator.suspicion`: reports of unreachable peers
 - `core.server.dispatch.ServerCore._assign`: a server enters a placement after the commits before it
 - `core.server.pulls.Pulls.pull` and `core.server.step_sums.StepSums.push`: other epochs are refused
 """
@@ -96,7 +97,7 @@ def test_a_report_of_an_unreachable_peer_under_an_older_placement_is_ignored() -
 
 
 def test_a_restarted_coordinator_without_a_placement_continues_the_epoch_numbers() -> None:
-    """It died after a rewind, before the placement that follows: what servers say of older ones must not count."""
+    """The coordinator died between a rewind and the next placement: reports of older placements must not count."""
     job = desk(servers=1, replicas=0)
     kill(job, "server-0")
     assert job.core.placement is None
@@ -107,14 +108,14 @@ def test_a_restarted_coordinator_without_a_placement_continues_the_epoch_numbers
 
 
 def test_a_slot_whose_holder_was_lost_before_a_failover_is_leased_once_after_it() -> None:
-    """It was sealed, so others waited for what its holder had sent; all that is void now."""
+    """The slot was sealed, so the coordinator waited for its pushes; the failover voids them."""
     job = desk()
     tick(job, 0.0)
     compute(job, 0)
     job.wrote(job.core.lost("worker-1", "killed", job.now))
     assert job.core.machines.leasing.num_suspects
     kill(job, "server-0")
-    assert not job.core.machines.leasing.num_suspects, "nobody waits for it any longer"
+    assert not job.core.machines.leasing.num_suspects, "the coordinator does not wait for the lost holder"
     for slot in range(2):
         grant = job.lease("worker-0")
         assert (grant.step, grant.slot) == (0, slot)
@@ -196,7 +197,7 @@ def test_a_new_placement_cancels_saving_and_replication_of_the_old_one() -> None
     assert server.core.replication.pending(1) == []
     server.push(1, 7, epoch=3)
     server.tell(server.assign(placement(4, ("s0", "s1")), incarnation=1))
-    assert server.core.replication.pending(1) == [], "nor when the job goes back"
+    assert server.core.replication.pending(1) == [], "a rewind cancels it too"
 
 
 def test_only_in_sync_members_take_over_from_a_lost_server() -> None:
@@ -218,7 +219,7 @@ def test_an_empty_in_sync_set_means_a_rewind() -> None:
     job = desk()
     kill(job, "server-0")
     effects = kill(job, "server-1")
-    assert len(written(effects, IncarnationFact)) == 1, "server-2 lives, but was never sent all blocks"
+    assert len(written(effects, IncarnationFact)) == 1, "server-2 is alive but never received every block"
 
 
 def test_a_new_placement_is_durable_before_it_is_announced() -> None:
@@ -226,7 +227,7 @@ def test_a_new_placement_is_durable_before_it_is_announced() -> None:
     job.lease("worker-0")
     effects = kill(job, "server-0")
     told = [type(e.message) if isinstance(e, Send) else type(e) for e in effects]
-    assert {Revoke, Assign} <= set(told), "a lease is void, and servers are told"
+    assert {Revoke, Assign} <= set(told), "the lease is revoked and the servers get the placement"
     assert told.index(Write) < min(told.index(Revoke), told.index(Assign))
 
 
@@ -250,7 +251,7 @@ def test_a_failover_voids_uncommitted_receipts_and_leases_their_slots_again() ->
     again = [job.lease(worker) for worker in job.workers]
     assert {(g.step, g.slot) for g in again} == {(0, 0), (0, 1)}
     assert all(g.epoch == epoch(job) for g in again)
-    assert written(ready(job, 0, grants), Commit) == [], "its slots were sealed, but for the old placement"
+    assert written(ready(job, 0, grants), Commit) == [], "the seals belong to the old placement"
     for worker, grant in zip(job.workers, grants, strict=True):
         report = Sealed(grant.step, grant.slot, grant.fence, 1.0, HYPER, {}, 0.1)
         effects = job.say(worker, Turn(job.req(), 0, 0, report))
@@ -295,7 +296,7 @@ def test_an_unreachable_backup_leaves_the_set_durably_before_a_commit_without_it
     effects = job.say(primary, Unreachable(backup, 3.5, epoch(job)))
     (fact,) = written(effects, PlacementFact)
     for block, owner in enumerate(before.owners):
-        # What the other one serves keeps its copy here: it may be lost altogether.
+        # Blocks of the other server keep their copy here: that server may be lost.
         without = {backup} if owner == primary else set()
         assert set(fact.placement.copies(block)) == set(before.copies(block)) - without
     assert fact.placement.epoch == before.epoch + 1
@@ -309,7 +310,7 @@ def test_a_worker_that_cannot_reach_a_primary_gets_no_leases_until_it_can() -> N
     peer = placed(job).owners[0]
     job.say("worker-0", Unreachable(peer, 3.0, epoch(job)))
     assert sent(job.turn("worker-0"), Grant) == []
-    assert len(sent(job.turn("worker-1"), Grant, "worker-1")) == 1, "others are not held up"
+    assert len(sent(job.turn("worker-1"), Grant, "worker-1")) == 1, "other workers get leases"
     assert len(sent(job.say("worker-0", Reachable(peer)), Grant, "worker-0")) == 1
 
 
@@ -318,7 +319,7 @@ def test_copies_begin_with_a_commit_so_that_no_work_is_void() -> None:
     grants = replaced(job)
     for _ in range(5):
         tick(job, 0.4)
-    assert not placed(job).joining, "what is computed would be computed again"
+    assert not placed(job).joining, "a new placement now would void the current work"
     before, wasted = epoch(job), job.core.totals.wasted_slots
     effects = ready(job, 0, grants)
     assert [commit.version for commit in written(effects, Commit)] == [1]
@@ -329,12 +330,12 @@ def test_copies_begin_with_a_commit_so_that_no_work_is_void() -> None:
     at = next(n for n, row in enumerate(rows) if isinstance(row, Commit))
     assert [n for n, row in enumerate(rows) if isinstance(getattr(row, "fact", None), PlacementFact)] > [at]
     (announced,) = {m.epoch for m in sent(effects, Committed)}
-    assert announced == before, "it was made under the old one"
+    assert announced == before, "the commit was made under the old placement"
     assert {m.at for m in sent(effects, Assign)} == {1}
 
 
 def test_a_pull_under_an_older_placement_is_refused() -> None:
-    """A server that was replaced while it slept, or a worker that has missed a move, must not mix placements."""
+    """A server that was replaced during a pause, or a worker that missed a move, must not mix placements."""
     server = ServerKit()
     (reply,) = server.core.handle("w", Pull(1, 0, 1, 0), (), 0.0)
     assert isinstance(reply.message, PullReply)
@@ -345,8 +346,8 @@ def test_a_server_enters_a_placement_after_applying_every_commit_before_it() -> 
     server = Server("s1", placement(1, ("s0", "s1"))).begin()
     server.replicate("s0", 0, 7)
     (beat,) = sent(server.tell(server.assign(placement(2, ("s1", "s2")), at=1)), Beat)
-    assert (beat.epoch, beat.applied) == (1, 0), "version 1 was committed under the old one, and is not here yet"
-    assert server.tell(server.assign(placement(2, ("s1", "s2")), at=1)) == [], "once is enough"
+    assert (beat.epoch, beat.applied) == (1, 0), "version 1 was committed under the old placement and has not arrived"
+    assert server.tell(server.assign(placement(2, ("s1", "s2")), at=1)) == [], "the wait is reported once"
     (beat,) = sent(server.commit(1, 7), Beat)
     assert (beat.epoch, beat.applied) == (2, 1)
     assert set(server.core.own.blocks) == set(range(ALL))
@@ -354,12 +355,12 @@ def test_a_server_enters_a_placement_after_applying_every_commit_before_it() -> 
 
 
 def test_a_server_ignores_commits_of_a_placement_that_it_is_not_in() -> None:
-    """A server that was taken for lost, and does not know it, has sums of its own that nobody committed."""
+    """A server that was declared lost without hearing of it has sums that were never committed."""
     server = Server("s0", placement(1, ("s0",))).begin()
     server.push(0, 5)
     row = Commit(0, 1, 0, (fence(9),), HYPER, 1.0, False, 0, 0)
-    assert [b.epoch for b in sent(server.tell(Committed(1, 3, row)), Beat)] == [1], "it says where it is"
-    assert sent(server.tell(Committed(1, 3, row)), Beat) == [], "once"
+    assert [b.epoch for b in sent(server.tell(Committed(1, 3, row)), Beat)] == [1], "it reports its own placement"
+    assert sent(server.tell(Committed(1, 3, row)), Beat) == [], "it reports that once"
     assert server.core.versions.applied == 0
 
 

@@ -3,6 +3,7 @@
 Messages carry the incarnation. A server enters an incarnation only by loading the named checkpoint.
 
 Upheld by:
+- `core.coordinator.rewind` and `core.coordinator.incarnation`: the row of the log, and what it resets
 - `core.server.assignment.Assignment.load`: a server loads the checkpoint, or reports that it cannot
 - `core.server.pulls.Pulls.pull` and `core.server.step_sums.StepSums.push`: other incarnations are refused
 - `core.worker.model_state.ModelState.enter`: a worker reads everything again
@@ -64,7 +65,9 @@ def test_pulls_and_pushes_of_another_incarnation_are_refused() -> None:
     assert server.store.loaded == [("i0000-v0000000000", 0)]
     assert sent(server.say(Pull(50, 1, 2, 0)), Refused)[0].rule == "incarnation"
     assert sent(server.push(0, 0, 5, incarnation=1, epoch=2), Refused)[0].rule == "incarnation"
-    assert sent(server.push(0, 0, 5, incarnation=3, epoch=2), Refused)[0].rule == "plan", "the server comes there later"
+    assert sent(server.push(0, 0, 5, incarnation=3, epoch=2), Refused)[0].rule == "plan", (
+        "the server has not entered it yet"
+    )
     assert server.say(Pull(51, 3, 3, 0)) == [], "and a reader from there waits for it"
     row = Commit(1, 1, 0, (fence(5), fence(6)), HYPER, 1.0, False, 0, 0)
     server.tell(Committed(1, 1, row))
@@ -116,7 +119,7 @@ def test_a_lost_server_starts_a_new_incarnation_from_the_last_checkpoint() -> No
     ] * 2
     kinds = [type(e).__name__ for e in effects]
     assert kinds.index("Write") < kinds.index("Send")
-    assert sent(effects, Abort) == [], "a worker in the loop that goes on stays"
+    assert sent(effects, Abort) == [], "a worker in the current phase continues"
     (grant,) = sent(desk.turn("worker-0"), Grant)
     assert (grant.step, grant.incarnation, grant.epoch) == (2, 1, 2)
 
@@ -126,7 +129,7 @@ def test_reports_of_the_previous_incarnation_do_not_count() -> None:
     assert written(desk.say("server-0", Ready(0, 1, 2, (fence(1), fence(2)), 0, 0, ())), Commit) == []
     grant = desk.lease("worker-0", incarnation=1)
     desk.seal("worker-0", grant, incarnation=0)
-    assert 2 not in desk.core.tables.gate, "its seal speaks of another history"
+    assert 2 not in desk.core.tables.gate, "the seal belongs to another incarnation"
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3])
@@ -138,7 +141,7 @@ def test_a_resumed_job_places_no_block_on_servers_of_the_earlier_run(servers: in
     desk.restart([saved], resume=saved.folder, servers=servers, replicas=0)
     desk.say("coordinator's engine", Scale(desk.req(), 2, servers))
     for number in range(servers):
-        assert desk.core.placement is None, "not all are there"
+        assert desk.core.placement is None, "a server is missing"
         desk.say(f"new-{number}", Register(desk.req(), "server", f"server-{number}", 9, "here", "at"))
     assert desk.core.placement is not None
     assert set(desk.core.placement.addresses) == {f"new-{number}" for number in range(servers)}
@@ -155,7 +158,7 @@ def test_a_server_that_cannot_load_reports_it_and_serves_nothing() -> None:
     assert (told.incarnation, told.epoch, told.folder) == (1, 2, "i0000-v0000000007")
     assert "damaged" in told.problem
     assert kit.say(Pull(9, 1, 2, 7)) == []
-    assert sent(kit.core.tick(99.0), NotLoaded) == [told], "until it is told where to go instead"
+    assert sent(kit.core.tick(99.0), NotLoaded) == [told], "the report is repeated until an assignment arrives"
     older = msgspec.structs.replace(assign, incarnation=2, folder="i0000-v0000000003", version=3)
     kit.tell(older)
     assert (kit.core.assignment.incarnation, kit.core.versions.applied) == (2, 3)
@@ -176,7 +179,7 @@ def test_a_worker_that_enters_an_incarnation_pulls_every_block_again() -> None:
     assert len(core.transfers.unacked) == 2
     again = Grant(turn_of(core).req, 1, 1, 2, 4, 0, 1, fence(2), segment(slots=1, end_step=20), True)
     (asked,) = sent(core.handle("coordinator", again, (), 0.0), PlacementRequest)
-    assert len(core.transfers.unacked) == 0, "pushes of the other history are forgotten"
+    assert len(core.transfers.unacked) == 0, "pushes of the other incarnation are dropped"
     new = Placement(2, owners, dict.fromkeys(owners, "at"))
     effects = core.handle("coordinator", Prepared(asked.req, 1, 1, new), (), 0.0)
     assert [(p.exact, p.have, p.incarnation) for p in sent(effects, Pull)] == [(4, -1, 1)] * 2

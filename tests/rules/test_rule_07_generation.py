@@ -6,6 +6,8 @@ coordinator itself ran.
 Upheld by:
 - `core.server.assignment.Assignment.admits` and `core.worker.registration.Registration.accepts`
 - `coordinator.store.LogStore.write`: a lower generation writes nothing
+- `core.running_time.RunningTime.advance`: pauses of the coordinator do not count
+- `core.coordinator.restart`: a restarted coordinator waits for the registrations of all servers
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ def test_leases_reported_after_a_restart_get_a_full_new_term() -> None:
 
 
 def test_a_restarted_coordinator_leases_and_commits_only_after_every_server_registered() -> None:
-    """What servers keep, and so what may be read, is not known before that."""
+    """Until then the coordinator does not know which versions the servers hold."""
     desk = trained(1)
     first, second = desk.lease("worker-0"), desk.lease("worker-1")
     desk.restart()
@@ -116,7 +118,7 @@ def test_a_restarted_coordinator_leases_and_commits_only_after_every_server_regi
         effects += desk.ready(server, 1, first.fence, second.fence)
     assert written(effects, Commit) == []
     effects = server_back(desk, "server-1")
-    assert len(written(effects, Commit)) == 1, "now it is, by what was said meanwhile"
+    assert len(written(effects, Commit)) == 1, "the reports that arrived meanwhile complete the step"
     assert len(sent(effects, Grant)) == 1
 
 
@@ -138,7 +140,7 @@ def test_silence_counts_from_the_restart_of_the_coordinator() -> None:
     assert desk.core.tick(timeout - 0.1) == []
     assert not desk.core.machines.rewind.is_rewinding
     desk.core.tick(timeout + 0.2)
-    assert desk.core.machines.rewind.is_rewinding, "a server that never came back is lost"
+    assert desk.core.machines.rewind.is_rewinding, "a server that never registered is lost"
 
 
 def test_a_lower_generation_writes_nothing_to_the_log(tmp_path: Path) -> None:

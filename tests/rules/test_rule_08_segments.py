@@ -5,7 +5,7 @@ the version at which its phase ended, whatever is evaluated later.
 
 Upheld by:
 - `core.segments.Schedule.segment`: the last segment from a step on decides
-- `core.coordinator.validation`: metrics as of the end of a phase
+- `core.coordinator.segments.Segments.fix_metrics`: metrics as of the end of a phase
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paceline.types import INIT_STEP, Sums
 
 @pytest.mark.parametrize("event", ["nothing", "restart", "rewind"])
 def test_every_worker_that_leaves_a_phase_gets_the_metrics_of_its_end(event: str) -> None:
-    """A script may decide by them: one that lags behind, or begins again, must decide as the others did."""
+    """A script may branch on the metrics, so a late or restarted worker must see the same values."""
     desk = Desk(servers=2, slots=1, rewinds=True, checkpoint_steps=2).start(begin=False)
     for worker in desk.workers:
         desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 100, 4, 4)))
@@ -55,7 +55,7 @@ def test_every_worker_that_leaves_a_phase_gets_the_metrics_of_its_end(event: str
         worker_back(desk, "worker-1", declared=1)
         desk.now += 1.0
     effects = desk.turn("worker-1", incarnation=desk.core.incarnation)
-    for slot in sent(effects, EvalGrant):  # the last version of the second phase is validated once more
+    for slot in sent(effects, EvalGrant):  # the last version of the second phase is validated again
         effects = desk.evaluated("worker-1", slot, {"accuracy": Sums(3.0, 4.0)}, incarnation=desk.core.incarnation)
     assert [over.metrics for over in sent(effects, PhaseOver)] == [{"accuracy": 0.25}]
 

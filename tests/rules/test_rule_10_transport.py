@@ -53,7 +53,7 @@ def test_an_outdated_request_gets_no_reply() -> None:
 
 
 def test_a_deferred_reply_is_repeated_too() -> None:
-    """An answer may be caused by somebody else's message: a lost copy of it must not be lost for good."""
+    """A message of another peer may trigger the reply: if the reply is lost, it must be repeated."""
     desk = Desk(workers=3).start().initialise()
     grants = [desk.lease(w) for w in ("worker-0", "worker-1")]
     turn = Turn(desk.req(), 0, 0)
@@ -76,7 +76,7 @@ def test_a_request_parked_before_an_eviction_is_answered_when_repeated() -> None
     desk.say("worker-1", claim)
     waiting = Claim(desk.req(), "save")
     assert desk.say("worker-0", waiting) == []
-    desk.core.lost("worker-0", "a pause", desk.now)
+    desk.core.lost("worker-0", "silent", desk.now)
     desk.say("worker-0", Register(desk.req(), "worker", "worker-0", 1, "here", None, desk.job))
     assert desk.say("worker-0", waiting) == [], "it is in the line again"
     effects = desk.say("worker-1", ClaimDone(desk.req(), "save"))
@@ -109,7 +109,7 @@ def test_a_worker_repeats_every_request_without_a_reply() -> None:
     out = kit.grant(1)
     assert sorted(type(s.message).__name__ for s in kit.core.tick(4.1)) == ["Pull", "Pull", "Turn"]
     kit.fill(out, 1)
-    assert kit.core.tick(9.0) == [], "while it computes nothing is awaited"
+    assert kit.core.tick(9.0) == [], "a worker that computes waits for no reply"
     kit.push()
     assert len(sent(kit.core.tick(20.0), Push)) == 2
 
@@ -128,9 +128,9 @@ def test_an_evicted_worker_registers_and_asks_again() -> None:
     kit.grant(4)
     (turn,) = sent(kit.core.tick(3.0), Turn)
     (register,) = sent(kit.hear(Refused(turn.req, "unknown", "")), Register)
-    assert kit.hear(Refused(turn.req, "unknown", "")) == [], "said twice"
+    assert kit.hear(Refused(turn.req, "unknown", "")) == [], "the second refusal changes nothing"
     assert state_of(kit.core) == WorkerState.ASKING
     assert [r.req for r in sent(kit.core.tick(6.0), Register)] == [register.req]
-    assert kit.hear(Welcome(1, 1, 0, None, 0.5, 3.0)) == [], "the answer to its first registration"
+    assert kit.hear(Welcome(1, 1, 0, None, 0.5, 3.0)) == [], "the reply to its first registration"
     (again,) = sent(kit.hear(Welcome(register.req, 1, 0, None, 0.5, 3.0)), Turn)
     assert (again.phase, again.evaluation, again.abandoned) == (0, 3, None)
