@@ -1,0 +1,152 @@
+"""What a launcher does about ends and sizes, decided without a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.kit.statuses import status
+
+from paceline.engines.actions import Action, End, KeepSize, Lost, Outcome, Rescale, Start, Tell, Terminate
+from paceline.engines.decisions import Decisions
+from paceline.messages.status import FailureStatus, Status
+from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
+from paceline.runtime.roles import COORDINATOR, SERVER, WORKER
+
+RUNNING = Status()
+FINISHED = Status(unfinished=False)
+FAILED = Status(failure=FailureStatus("script", "worker-0 raised"))
+
+
+def made(workers: int = 2, servers: int = 2, *, replicas: int = 0, limit: int = 5, resumed: bool = False) -> Decisions:
+    decisions = Decisions(workers, servers, replicas, limit, Path("runs/a"), resumed=resumed)
+    for name in decisions.first():
+        decisions.started(name, 1, 0.0)
+    return decisions
+
+
+def ended(decisions: Decisions, name: str, code: int, now: Status = RUNNING) -> list[Action]:
+    return list(decisions.exited(name, code, 1.0, now))
+
+
+def test_the_coordinator_starts_first_and_workers_last() -> None:
+    assert list(Decisions(1, 2, 0, 5, Path("run"), resumed=False).first()) == [
+        "coordinator",
+        "server-0",
+        "server-1",
+        "worker-0",
+    ]
+
+
+def test_a_process_that_dies_is_due_at_once_and_later_after_a_pause() -> None:
+    decisions = made()
+    assert ended(decisions, "server-1", -9) == [Tell("server-1 was killed by signal 9: restarted (1)", warning=True)]
+    assert decisions.waiting
+    assert decisions.due(1.0) == ["server-1"]
+    assert not decisions.waiting
+    decisions.started("server-1", 2, 1.0)
+    assert ended(decisions, "server-1", -9) == [
+        Tell("server-1 was killed by signal 9: restarts in 0.5 s (2)", warning=True)
+    ]
+    assert decisions.due(1.4) == []
+    assert decisions.due(1.5) == ["server-1"]
+    assert decisions.restarts == {"worker": 0, "server": 2, "coordinator": 0}
+
+
+def test_no_process_is_restarted_once_the_job_has_failed() -> None:
+    decisions = made()
+    assert ended(decisions, "server-0", -9, FAILED) == []
+    assert not decisions.waiting
+
+
+def test_a_role_that_ends_by_itself_is_lost() -> None:
+    (lost,) = ended(made(), "coordinator", 2)
+    assert lost == Lost("coordinator", 2, "coordinator ended (exit code 2)")
+    assert list(made().lost(Lost("coordinator", 2, "why"))) == [
+        End(
+            Outcome(
+                EXIT_LOST,
+                "why",
+                advice="see logs/coordinator.log; `paceline run --resume runs/a` goes on",
+                tail_of="coordinator",
+            )
+        )
+    ]
+
+
+def test_the_run_does_without_a_server_if_others_have_its_blocks() -> None:
+    decisions = made(servers=3, replicas=1)
+    told = list(decisions.lost(Lost("server-2", -9, "server-2 ended")))
+    assert told == [Rescale(2, 2), Tell("server-2 ended: the run goes on with 2 servers", warning=True)]
+    (end,) = decisions.lost(Lost("server-1", -9, "server-1 ended"))
+    assert isinstance(end, End)
+    assert end.outcome.tail_of == "", "a killed process has nothing to say"
+
+
+def test_a_script_that_fails_ends_the_run_unless_the_coordinator_knows() -> None:
+    (end,) = ended(made(), "worker-1", EXIT_SCRIPT)
+    assert isinstance(end, End)
+    assert (end.outcome.code, end.outcome.tail_of) == (EXIT_SCRIPT, "worker-1")
+    assert ended(made(), "worker-1", EXIT_SCRIPT, FAILED) == []
+
+
+def test_a_worker_that_leaves_by_itself_is_not_wanted_any_more() -> None:
+    decisions = made()
+    assert ended(decisions, "worker-1", EXIT_LEFT)[1:] == [Rescale(1)]
+    assert len(ended(decisions, "worker-0", EXIT_LEFT)) == 1, "at least one is wanted"
+
+
+def test_a_worker_that_is_killed_after_the_work_is_done_is_not_restarted() -> None:
+    decisions = made()
+    assert ended(decisions, "worker-0", EXIT_DONE) == []
+    assert decisions.needs_status(WORKER, -9)
+    (told,) = ended(decisions, "worker-1", -9, FINISHED)
+    assert told == Tell("worker-1 ended (signal 9); its slots go to the other workers", warning=True)
+    assert not decisions.waiting
+
+
+def test_which_ends_need_a_new_status() -> None:
+    decisions = made()
+    assert decisions.needs_status(SERVER, EXIT_DONE)
+    assert decisions.needs_status(COORDINATOR, EXIT_SCRIPT)
+    assert not decisions.needs_status(SERVER, -9)
+    assert not decisions.needs_status(WORKER, EXIT_DONE)
+
+
+def test_more_processes_are_started_and_the_newest_are_ended() -> None:
+    decisions = made()
+    actions = list(decisions.saw(status(wanted_workers=3, wanted_servers=3), resizable=True))
+    assert actions == [
+        KeepSize(3, 3),
+        Tell("3 servers wanted instead of 2"),
+        Start("server-2"),
+        Tell("3 workers wanted instead of 2"),
+        Start("worker-2"),
+    ]
+    fewer = {"wanted_workers": 1, "wanted_servers": 2, "draining": ["server-2"]}
+    actions = list(decisions.saw(status(fewer), resizable=True))
+    assert actions == [
+        KeepSize(1, 2),
+        Tell("2 servers wanted instead of 3"),
+        Tell("1 worker wanted instead of 3"),
+        Terminate("worker-2"),
+        Terminate("worker-1"),
+    ]
+    assert list(decisions.saw(status(fewer, drained=["server-2"]), resizable=True)) == [Terminate("server-2")]
+    assert decisions.expected("server-2", EXIT_DONE) == Tell("server-2 holds no blocks any more, and has ended")
+    assert decisions.expected("server-1", -9) is None
+    assert decisions.expected("worker-0", -9) is None
+
+
+def test_a_worker_that_waits_for_its_restart_leaves_without_a_signal() -> None:
+    decisions = made()
+    ended(decisions, "worker-1", -9)
+    actions = list(decisions.saw(status(wanted_workers=1, wanted_servers=2), resizable=True))
+    assert Terminate("worker-1") not in actions
+    assert not decisions.waiting
+
+
+def test_a_resumed_run_tells_its_size_before_it_follows_the_status() -> None:
+    decisions = made(resumed=True)
+    assert list(decisions.saw(status(wanted_workers=5, wanted_servers=1), resizable=False)) == []
+    assert list(decisions.saw(status(wanted_workers=5, wanted_servers=1), resizable=True)) == [Rescale(2, 2)]
+    assert list(decisions.saw(status(wanted_workers=2, wanted_servers=2), resizable=True)) == []
