@@ -1,4 +1,4 @@
-"""No process outlives the one that started it, however that one ends."""
+"""Ends a process with its parent, however the parent ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int | None = None) -> None:
     """Ask the kernel to kill this process when its parent dies; exit at once if `parent` is gone already.
 
-    Linux only; elsewhere a role notices by its connections that it is alone.
+    Linux only; elsewhere a role notices it by its connections.
     """
     if sys.platform != "linux":
         return

@@ -55,7 +55,7 @@ def test_an_interrupted_campaign_ends_every_process(faults: list[str], tmp_path:
     ("words", "named"),
     [
         (["--kill", "worker", SCRIPT], "--kill takes worker=N"),
-        (["--kill", "worker=1"], "which script?"),
+        (["--kill", "worker=1"], "give the SCRIPT to run"),
         (["--kill", "worker=1", "there.py"], "there.py is not a file"),
         ([SCRIPT], "nothing to inject"),
         (["--replicas", "2", "-s", "2", "--kill", "server=1", SCRIPT], "--replicas 2 needs 3 servers"),

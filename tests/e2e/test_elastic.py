@@ -161,7 +161,7 @@ def _strike_until_given_up(running: Live, name: str) -> None:
         (["scale", "nowhere", "-w", "2"], "nowhere is not a run directory"),
         (["scale", "over", "-w", "2"], "over is over"),
         (["scale", "ended", "-w", "2"], "no coordinator of ended answers"),
-        (["scale", "ended"], "Give --workers, --servers or both"),
+        (["scale", "ended"], "give --workers, --servers or both"),
     ],
 )
 def test_join_and_scale_refuse_a_run_that_is_not_running(words: Sequence[str], named: str, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The command line: one file a command, parsing only."""
+"""The command line: one file a command. A command parses, calls and prints; it decides nothing."""

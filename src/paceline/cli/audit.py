@@ -10,12 +10,12 @@ import click
 
 @click.command("audit")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--json", "json_file", metavar="FILE", help="Write all of it to FILE as JSON; - prints it instead.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the report to FILE as JSON; - prints it.")
 def command(run: Path | None, json_file: str | None) -> None:
-    """Prove that RUN (by default runs/latest) applied every sample exactly once, while it goes on or afterwards.
+    """Prove that RUN (by default runs/latest) applied every sample exactly once, while it runs or afterwards.
 
-    Compares the commit log, the hash chains that servers left in checkpoints, and the sampling function. Exit codes: 0
-    clean, 1 with the list of what is not.
+    Compares the commit log, the hash chains in the checkpoints, and the sampling function. Exit codes: 0 clean, 1 not
+    clean, with a list of the findings.
     """
     import json
 

@@ -38,7 +38,7 @@ _AS_GIVEN = (
 
 
 class _Screen:
-    """Notes as lines; on a terminal, the newest state at the bottom."""
+    """Shows notes as lines; on a terminal, the newest state at the bottom."""
 
     def __init__(self, console: Console, live: Live | None) -> None:
         self._console = console
@@ -71,9 +71,9 @@ class _Screen:
 @click.option("--kill-all", type=click.IntRange(0), default=0, metavar="N", help="Kill everything, then resume.")
 @click.option("--kill-launcher", type=click.IntRange(0), default=0, metavar="N", help="Kill the launcher, then resume.")
 @click.option("--drop", type=float, default=0.0, metavar="P", help="Lose this share of the workers' messages.")
-@click.option("--duplicate", type=float, default=0.0, metavar="P", help="Double this share.")
-@click.option("--delay", type=float, default=0.0, metavar="P", help="Hold back this share for 50 ms.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the plan.")
+@click.option("--duplicate", type=float, default=0.0, metavar="P", help="Send this share of them twice.")
+@click.option("--delay", type=float, default=0.0, metavar="P", help="Delay this share of them by 50 ms.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the plan.")
 @click.option("-w", "--workers", type=int, default=3, show_default=True, help="Worker processes.")
 @click.option("-s", "--servers", type=int, default=2, show_default=True, help="Parameter servers.")
 @click.option("--replicas", type=int, default=0, show_default=True, help="Copies of each block on other servers.")
@@ -88,24 +88,26 @@ class _Screen:
 @click.option("--limit", multiple=True, metavar="ROLE=S", help="Fail if the p95 of kill to next commit exceeds this.")
 @click.option("--plain-args", default="", metavar="TEXT", help="More arguments for the run without faults.")
 @click.option("--plain-shape", metavar="WxS", help="Workers and servers of the run without faults.")
-@click.option("--deadline", type=float, default=60.0, show_default=True, metavar="S", help="Of every single wait.")
+@click.option(
+    "--deadline", type=float, default=60.0, show_default=True, metavar="S", help="Limit of every single wait."
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures here.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Where runs go. [default: runs/chaos-0001 …]")
 @click.option("--campaign", metavar=f"NAME|{ALL}", help="Run a long campaign by its name, or all of them.")
-@click.option("--fraction", type=float, default=1.0, show_default=True, help="Of the faults of a named campaign.")
+@click.option("--fraction", type=float, default=1.0, show_default=True, help="Share of the faults of a named campaign.")
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(campaign: str | None, folder: Path | None, json_file: Path | None, fraction: float, **given: Any) -> None:
     """Run SCRIPT under a seeded plan of faults, and prove that nothing was lost.
 
-    Each fault is injected once the one before has been recovered from. Exit codes: 0 everything as promised, 1 not.
+    Each fault is injected after the run has recovered from the fault before. Exit codes: 0 nothing was lost, 1 not so.
     """
     if campaign is not None:
         if given["script"] is not None:
             raise UsageError("--campaign brings its own script")
         sys.exit(_named(campaign, folder, json_file, fraction, given["seed"]))
     if given["script"] is None:
-        raise UsageError("which script? Name one, or use --campaign")
+        raise UsageError("give the SCRIPT to run, or --campaign NAME")
     result = _play(folder, **given)
     _write(json_file, result)
     _report("chaos", result)

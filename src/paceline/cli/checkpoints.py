@@ -13,9 +13,9 @@ import click
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Read every byte and check it.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 def command(run: Path | None, verify: bool, as_json: bool) -> None:
-    """List the checkpoints of RUN (by default runs/latest), oldest first, and say what is wrong with them.
+    """List the checkpoints of RUN (by default runs/latest), the oldest first, and name the damaged ones.
 
-    Exit codes: 0 if one of them is whole, 1 if none is.
+    Exit codes: 0 if at least one is complete, 1 if none is.
     """
     import time
 

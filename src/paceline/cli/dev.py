@@ -1,4 +1,4 @@
-"""``paceline dev``: tools for those who work on Paceline itself."""
+"""``paceline dev``: tools for developers of Paceline."""
 
 from __future__ import annotations
 

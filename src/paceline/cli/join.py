@@ -19,7 +19,7 @@ from paceline.cli.log_options import log_options
 def command(run: Path, script: Path | None, arguments: tuple[str, ...], **options: str | None) -> None:
     """Add a worker to RUN, which is running: SCRIPT with ARGUMENTS, by default as the run was started.
 
-    The worker stays in the foreground. Ctrl-C and SIGTERM let it hand back its lease and leave; the run goes on.
+    The worker stays in the foreground. Ctrl-C and SIGTERM let it give back its lease and leave; the run goes on.
     Exit codes: 0 the job is done, or the worker has left; 1 the script failed; 2 usage; 3 the run was lost.
     """
     from paceline.engines.join import JoinedWorker

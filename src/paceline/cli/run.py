@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("-s", "--servers", type=int, help="Parameter servers.  [default: 1]")
 @click.option("--replicas", type=int, metavar="R", help="Copies of each block on other servers.  [default: 0]")
 @click.option("--mode", metavar="bsp|ssp:K|asp", help="Lock-step, at most K steps stale, or asynchronous.")
-@click.option("--slots", type=int, help="Micro-batches in a step (else as the script says, or one a worker).")
+@click.option("--slots", type=int, help="Micro-batches in a step.  [default: as the script says, else one per worker]")
 @click.option("--seed", type=int, help="Seed of data order, weights and dropout.")
 @click.option("--threads", type=int, help="Threads of each worker; part of the result.  [default: 1]")
 @click.option(
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 @click.option(
     "--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with RUN from its last checkpoint."
 )
-@click.option("--dir", "run_dir", type=click.Path(path_type=Path), help="Run directory (new; else runs/NAME-0001 …).")
+@click.option("--dir", "run_dir", type=click.Path(path_type=Path), help="New directory.  [default: runs/NAME-0001 …]")
 @click.option("--summary", type=click.Path(path_type=Path), help="Also write the summary (JSON) here.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Write what every role did when, for Perfetto.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Write what every process did and when, for Perfetto.")
 @log_options
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(resume: Path | None, run_dir: Path | None, script: Path | None, **options: Any) -> None:
     """Run SCRIPT with ARGUMENTS on workers and servers of this machine.
 
-    Options stop at the script: what follows it belongs to the script. With --resume, script, arguments and options are
-    those of the run unless they are given. What dies is restarted. Exit codes: 0 done, 1 the script failed, 2 usage,
+    Words after SCRIPT belong to the script. With --resume, script, arguments and options are those of the run unless
+    you give others. A process that dies is restarted. Exit codes: 0 done, 1 the script failed, 2 usage,
     3 a role that the run needs was lost, 130 Ctrl-C, 143 SIGTERM.
     """
     from paceline.cli.screen import make_screen

@@ -28,7 +28,7 @@ def command(run: Path | None, workers: int | None, servers: int | None) -> None:
     from paceline.runtime.rundir import RunDir
 
     if workers is None and servers is None:
-        raise UsageError("how many? Give --workers, --servers or both")
+        raise UsageError("give --workers, --servers or both")
     for option, number in (("--workers", workers), ("--servers", servers)):
         if number is not None and number < 1:
             raise UsageError(f"{option} must be at least 1, not {number}")
@@ -54,14 +54,14 @@ def command(run: Path | None, workers: int | None, servers: int | None) -> None:
 
 
 def _keep(where: RunDir, wanted: Mapping[str, int | None]) -> None:
-    """`--resume` goes on with what was wanted last, though the launcher may end before it has heard of it.
+    """Keep the size for `--resume`, also if the launcher ends before it sees it.
 
-    The log knows the number too, but not who asked for it: when a worker leaves for good, the launcher asks for one
-    fewer, and a run that goes on is to have that one again.
+    The log has the wanted number too, but not its origin: when a worker leaves for good, the launcher itself asks for
+    one fewer, and a resumed run shall have that worker again.
     """
     from paceline.errors import UsageError
 
-    with suppress(OSError, UsageError):  # the coordinator knows; the launcher will keep it
+    with suppress(OSError, UsageError):  # the coordinator has it, and the launcher keeps it
         if plan := where.plan():
             where.write_plan(plan | {role: number for role, number in wanted.items() if number is not None})
 
@@ -77,20 +77,20 @@ def _check_replicas(servers: int, status: Status) -> None:
 
 
 _COMES = {
-    "worker": "the new ones join as soon as they have started",
-    "server": "blocks move to the new ones once they have started",
+    "worker": "the new workers join when they have started",
+    "server": "blocks move to the new servers when they have started",
 }
 _GOES = {
-    "worker": "the newest hand back their leases and leave",
-    "server": "the newest end once their blocks have moved away",
+    "worker": "the newest workers give back their leases and leave",
+    "server": "the newest servers end when their blocks have moved away",
 }
 
 
 def _change(role: str, number: int, before: int, leaving: int = 0) -> str:
-    """What follows from another number. Of those that are there already, `leaving` were about to go."""
+    """What another number means. Of the processes that run, `leaving` had to leave."""
     text = f"{number} {role}{'s' * (number != 1)}"
     if number == before:
         return f"{text}, as before"
     if before < number <= before + leaving:
-        return f"{text} instead of {before}; those that were being emptied stay"
+        return f"{text} instead of {before}; servers that were being emptied stay"
     return f"{text} instead of {before}; {(_COMES if number > before else _GOES)[role]}"

@@ -1,4 +1,4 @@
-"""What a run looks like: one progress line on a terminal, plain lines otherwise."""
+"""Shows a run: with a live progress line on a terminal, as plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
 
 
 class TextScreen:
-    """Lines for a log or a terminal; with `live`, the newest state is kept at the bottom."""
+    """Shows lines; with `live`, the newest state stays at the bottom."""
 
     def __init__(self, console: Console, live: Live | None, every_s: float = 5.0) -> None:
         self._console = console
@@ -31,7 +31,7 @@ class TextScreen:
 
     def line(self, name: str, text: str) -> None:
         """A role printed a line."""
-        if self._live is None:  # rich takes a millisecond a line, and there is nothing to colour
+        if self._live is None:  # without colours, rich would only cost a millisecond a line
             self._console.file.write(f"[{name}] {text}\n")
             return
         colour = _COLOURS[sum(name.encode()) % len(_COLOURS)]
@@ -89,7 +89,7 @@ class TextScreen:
                 rows[key] = getattr(summary, key)
         rows |= {key: str(getattr(summary, key)) for key in ("digest", "run")}
         width = max(map(len, rows))
-        for key, text in rows.items():  # not rich's table, which cuts a digest on a narrow screen
+        for key, text in rows.items():  # rich's table would cut the digest on a narrow screen
             self._console.print(Text(f"{key:<{width}}  {text}"), soft_wrap=True)
 
     def _finish(self) -> None:
@@ -103,7 +103,7 @@ class TextScreen:
 
 
 def make_console(file: IO[str] | None = None, *, terminal: bool | None = None) -> Console:
-    """A console that shows text as it is: names and output are the user's, and mean nothing to us."""
+    """A console that shows text as it is: markup in names and output of the user has no effect."""
     return Console(file=file, force_terminal=terminal, highlight=False, markup=False, emoji=False)
 
 

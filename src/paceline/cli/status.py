@@ -68,13 +68,13 @@ def command(run: Path | None, as_json: bool) -> None:
 
 
 def _ended(path: Path, end: Mapping[str, Any]) -> str:
-    """How a run ended that is not done."""
+    """How a run ended that was not completed."""
     import time
 
     at = f" at step {end['step']} of {end['end_step']}" if end.get("end_step") else ""
     checkpoint = end.get("checkpoint")
     kept = f"; checkpoint {checkpoint['folder']}, step {checkpoint['step']}" if checkpoint else ""
-    kept = kept or "; no checkpoint" * ("checkpoint" in end)  # else it ended before that was known
+    kept = kept or "; no checkpoint" * ("checkpoint" in end)  # absent if the run ended before the first status
     ago = f"{max(0.0, time.time() - end['at']):,.0f} s ago"
     return f"{path}: {end['reason']}{at}, {ago}{kept}. `paceline run --resume {path}` goes on with it"
 

@@ -1,1 +1,1 @@
-"""The dials and the job spec: frozen, checked when made. `load` alone reads the environment."""
+"""The dials of a job and the configuration of a role: frozen, checked when made. Only `load` reads the environment."""

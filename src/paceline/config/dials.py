@@ -51,18 +51,18 @@ def check_replicas(replicas: int, servers: int) -> None:
 
 
 REACH_S = 3.0
-"""How long a peer may leave another without an answer."""
+"""Default of PACELINE_REACH_S: how long a peer may leave another without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """What the coordinator is told when it starts.
+    """The coordinator's settings.
 
     A checkpoint is due every `checkpoint_steps` versions and every `checkpoint_s` seconds (0: not by that), and at the
-    end of a phase; without either there are none. With `rewinds` the loss of a server means a new incarnation, else
-    the end of the job. `resume` is the folder of the checkpoint to begin from, "" for none of them (from nothing), None
-    where the run is to be continued as it is. `max_steps` ends the job early. Each block has `replicas` copies besides
-    its primary, on other servers; one that does not answer for `reach_s` cannot be reached.
+    end of a phase; if both are 0, there are none. With `rewinds` the loss of a block's last copy begins a new
+    incarnation, else it fails the job. `resume` is the folder of the checkpoint to begin from, "" for no checkpoint,
+    None to go on where the log ends. `max_steps` ends the job early (0: not). Each block has `replicas` copies on
+    servers other than its primary. A peer that does not answer for `reach_s` counts as unreachable.
     """
 
     workers: int = 1

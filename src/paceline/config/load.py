@@ -92,7 +92,7 @@ def script_env(spec: RoleSpec, worker: WorkerSpec) -> dict[str, str]:
 
 
 def run_dir(env: Mapping[str, str] | None = None) -> Path | None:
-    """The run that a script joins which no engine has started, None outside of any run."""
+    """The run that a script joins by itself, None outside of any run."""
     env = os.environ if env is None else env
     return Path(env[RUN]) if env.get(RUN) else None
 
@@ -115,7 +115,7 @@ def heartbeat_timeout_s(env: Mapping[str, str] | None = None) -> float:
 
 
 def reach_s(env: Mapping[str, str] | None = None) -> float:
-    """How long a peer may leave others without an answer before they say so."""
+    """How long a peer may leave another without an answer before the coordinator is told."""
     return _seconds(env, REACH_S, "3")
 
 
@@ -128,19 +128,19 @@ def _seconds(env: Mapping[str, str] | None, name: str, default: str) -> float:
 
 
 def role_name(env: Mapping[str, str] | None = None) -> str:
-    """What a worker is called in its run that no engine has started."""
+    """The name of a worker that joins by itself."""
     env = os.environ if env is None else env
     return env.get(NAME) or "worker-0"
 
 
 def trace_dir(env: Mapping[str, str] | None = None) -> Path | None:
-    """Where this process records what it does, None for nowhere."""
+    """The folder in which a process records its trace, None for no trace."""
     env = os.environ if env is None else env
     return Path(env[TRACE]) if env.get(TRACE) else None
 
 
 def local_lane(env: Mapping[str, str] | None = None) -> bool:
-    """Whether processes of one host may pass the network by: ``tcp`` forbids it, ``auto`` is the default."""
+    """Whether processes of one host may use shared memory: ``tcp`` forbids it, ``auto`` is the default."""
     env = os.environ if env is None else env
     lane = env.get(LANE) or "auto"
     if lane not in ("auto", "tcp"):
@@ -160,7 +160,7 @@ def host(env: Mapping[str, str] | None = None) -> str:
 
 
 def via(name: str, env: Mapping[str, str] | None = None) -> list[str]:
-    """The command that starts the process of role `name`, before its own: ``{name}`` in it is that name."""
+    """The words before the command of process `name`; ``{name}`` in them is that name."""
     env = os.environ if env is None else env
     return [word.replace("{name}", name) for word in shlex.split(env.get(VIA) or "")]
 
@@ -182,6 +182,6 @@ def child_env(changes: Mapping[str, str], defaults: Mapping[str, str] | None = N
 
 
 def passed_on(env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a worker that joins from another terminal needs of the environment in which the run was started."""
+    """The variables of the launcher that a worker needs which joins from another terminal."""
     env = os.environ if env is None else env
     return {name: env[name] for name in (TIMEOUT_S, CACHE) if env.get(name)}

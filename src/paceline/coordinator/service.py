@@ -16,7 +16,7 @@ from paceline.coordinator.digest import DigestReader
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.status import status_of, summary_of, unfinished
 from paceline.coordinator.store import LogStore
-from paceline.coordinator.timeline import Course
+from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
 from paceline.core.effects import Complete, Effect, FactRow, IncarnationFact, PlacementFact, Send, Write
 from paceline.core.running_time import RunningTime
@@ -87,7 +87,7 @@ class CoordinatorService:
         )
         self.ended: str | None = None
         reached = max([history.version, *(row.version for row in history.facts)])
-        self.course = Course(notes.seconds, reached, failover_s=notes.failover_s)
+        self.timeline = Timeline(notes.seconds, reached, failover_s=notes.failover_s)
         self._running = RunningTime()
         self._keeper = Keeper(storage, path, log.generation)
         self._digest: DigestReader | None = None
@@ -144,12 +144,12 @@ class CoordinatorService:
                 continue
             match effect.row:
                 case FactRow(fact=PlacementFact(failover=True)):
-                    self.course.failed_over(now)
+                    self.timeline.failed_over(now)
                     tracing.instant("failover", version=self.core.version)
                 case Commit() | FactRow(fact=IncarnationFact()):
                     moved = True
         if moved:
-            self.course.committed(self.core.version, self.core.totals.samples, now)
+            self.timeline.committed(self.core.version, self.core.totals.samples, now)
             tracing.instant("commit", version=self.core.version, step=self.core.watermark.low)
 
     def _sweep(self, message: Saved) -> None:
@@ -164,16 +164,16 @@ class CoordinatorService:
         while (kept := self._keeper.poll()) is not None:
             folder, problem = kept
             if not problem:
-                self.course.checkpoint_at = now
+                self.timeline.saved(now)
             self._carry_out(self.core.completed(folder, problem, running))
         effects = self.core.tick(running)
         self._carry_out(effects)
         self._note(effects, now)
-        if now >= self._next_note and self.course.began is not None:
+        if now >= self._next_note and self.timeline.began is not None:
             self._next_note = now + _NOTE_S
-            totals, course = self.core.totals, self.course
+            totals, timeline = self.core.totals, self.timeline
             lost = totals.wasted_slots, totals.lost_workers
-            notes = _Notes(course.seconds, *lost, course.failover_s)
+            notes = _Notes(timeline.seconds, *lost, timeline.failover_s)
             self.log.put(_NOTES, msgspec.json.encode(notes).decode())
         self._conclude(now)
 
@@ -199,9 +199,9 @@ class CoordinatorService:
             match fact:
                 case PlacementFact(why=why) if why:
                     kind = "failover" if fact.failover else "planned" if fact.planned else "shrink"
-                    self.course.changed(kind, why, self.core.tables.clock.now)
+                    self.timeline.changed(kind, why, self.core.tables.clock.now)
                 case IncarnationFact(why=why):
-                    self.course.changed("rewind", why, self.core.tables.clock.now)
+                    self.timeline.changed("rewind", why, self.core.tables.clock.now)
 
     def _reply(self, to: NodeId, message: Message) -> None:
         try:
@@ -213,7 +213,7 @@ class CoordinatorService:
 
     def status(self, now: float) -> Status:
         """What `paceline status` and the progress line show."""
-        return status_of(self.core, self.course, now, self.run, self._start)
+        return status_of(self.core, self.timeline, now, self.run, self._start)
 
     def _finish(self, peer: NodeId, req: int, now: float) -> None:
         if self._summary is not None:
@@ -229,13 +229,13 @@ class CoordinatorService:
         if not self._finishing:
             return
         core = self.core
-        going_on = unfinished(core, self.course)
+        going_on = unfinished(core, self.timeline)
         readable = core.failure is None and core.version >= 0 and not (going_on and core.tables.incarnation.rewinds)
         if readable and not (self._is_settled(now) and self._read_digest(now)):
             return
         digest = None if self._digest is None else self._digest.value
         late = f"the last checkpoint was not complete after {_SETTLE_S:.0f} s" * (readable and not core.settled)
-        summary = msgspec.json.encode(summary_of(core, self.course, self.run, digest, late))
+        summary = msgspec.json.encode(summary_of(core, self.timeline, self.run, digest, late))
         if not going_on:
             self._summary = summary
             self.log.put("summary", summary.decode())

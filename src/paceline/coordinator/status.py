@@ -6,7 +6,7 @@ import os
 
 from paceline.coordinator.json_numbers import plain, shown
 from paceline.coordinator.placement_report import drained, placed
-from paceline.coordinator.timeline import Course
+from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
 from paceline.core.coordinator.leases import Lease
 from paceline.core.coordinator.reservations import Reservation
@@ -84,11 +84,11 @@ def describe(status: Status) -> str:
     return " · ".join(parts + warning)
 
 
-def _rate(core: CoordinatorCore, course: Course, now: float) -> float:
-    """Samples per second: of late while the run goes on, else from version 0 to the last commit."""
-    if core.tables.phases.open is not None and (rate := course.rate(now)) is not None:
+def _rate(core: CoordinatorCore, timeline: Timeline, now: float) -> float:
+    """Samples per second: of the last seconds while a phase is open, else from version 0 to the last commit."""
+    if core.tables.phases.open is not None and (rate := timeline.rate(now)) is not None:
         return rate
-    return core.totals.samples / course.seconds if course.seconds else 0.0
+    return core.totals.samples / timeline.seconds if timeline.seconds else 0.0
 
 
 def _slowest(core: CoordinatorCore) -> SlowestSlot | None:
@@ -103,18 +103,18 @@ def _slowest(core: CoordinatorCore) -> SlowestSlot | None:
     return SlowestSlot(found.slot.step, found.slot.slot, worker, core.tables.clock.now - found.at)
 
 
-def unfinished(core: CoordinatorCore, course: Course) -> bool:
-    """Whether there is work to do: steps of a phase that has begun, or what a rewind has undone."""
+def unfinished(core: CoordinatorCore, timeline: Timeline) -> bool:
+    """Whether there is work to do: steps of an open phase, or steps that a rewind has undone."""
     if core.tables.phases.open is not None and core.watermark.low < core.tables.phases.open.end:
         return True
-    return core.state != "finished" and core.version < course.reached
+    return core.state != "finished" and core.version < timeline.reached
 
 
-def _checkpoint(core: CoordinatorCore, course: Course, now: float) -> CheckpointStatus | None:
+def _checkpoint(core: CoordinatorCore, timeline: Timeline, now: float) -> CheckpointStatus | None:
     if core.machines.checkpoints.newest is None:
         return None
     folder, at = core.machines.checkpoints.newest.folder, core.machines.checkpoints.newest.position
-    age_s = None if course.checkpoint_at is None else now - course.checkpoint_at
+    age_s = None if timeline.checkpoint_at is None else now - timeline.checkpoint_at
     return CheckpointStatus(folder, at.version, at.watermark, age_s)
 
 
@@ -141,7 +141,7 @@ def _failure(core: CoordinatorCore) -> FailureStatus | None:
     return FailureStatus(core.failure.kind, core.failure.reason, core.failure.trace)
 
 
-def status_of(core: CoordinatorCore, course: Course, now: float, run: str, start: int) -> Status:
+def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, start: int) -> Status:
     """The state of a run now; this process is start number `start` of the coordinator."""
     phase = core.tables.phases.open or (core.tables.phases.phases[-1] if core.tables.phases.phases else None)
     segment = core.schedule.segment(core.watermark.low) if core.schedule.segments else None
@@ -160,9 +160,9 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str, start
         epoch=_epoch(core, segment),
         end_epoch=segment.end_epoch if segment else None,
         samples=round(core.totals.samples),
-        samples_per_s=_rate(core, course, now),
+        samples_per_s=_rate(core, timeline, now),
         slowest=_slowest(core),
-        unfinished=unfinished(core, course),
+        unfinished=unfinished(core, timeline),
         logs=plain(core.tables.log.values),
         metrics=plain(core.tables.rounds.metrics()),
         validating=tuple(ValidationStatus(r.version, r.validator.name) for r in core.tables.rounds.running.values()),
@@ -176,10 +176,10 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str, start
         draining=tuple(sorted(map(name_of, draining))),
         drained=drained(core.placement, draining),
         failovers=core.tables.placed.failovers,
-        failover_s=round(course.failover_s, 3),
+        failover_s=round(timeline.failover_s, 3),
         cuts=tuple(f"{name_of(node)} cannot reach {name_of(peer)}" for node, peer in core.machines.suspicion.cuts),
         changes=tuple(
-            ChangeStatus(c.number, c.kind, c.why, round(core.tables.clock.now - c.at, 3)) for c in course.changes
+            ChangeStatus(c.number, c.kind, c.why, round(core.tables.clock.now - c.at, 3)) for c in timeline.changes
         ),
         processes=_processes(core),
         pid=os.getpid(),
@@ -192,20 +192,20 @@ def status_of(core: CoordinatorCore, course: Course, now: float, run: str, start
         rewinds=core.tables.incarnation.rewinds,
         recomputed_steps=core.tables.incarnation.recomputed,
         rewinding=core.machines.rewind.is_rewinding,
-        checkpoint=_checkpoint(core, course, now),
+        checkpoint=_checkpoint(core, timeline, now),
         warning=core.machines.checkpoints.warning,
         failure=_failure(core),
     )
 
 
-def summary_of(core: CoordinatorCore, course: Course, run: str, digest: str | None, warning: str = "") -> RunSummary:
+def summary_of(core: CoordinatorCore, timeline: Timeline, run: str, digest: str | None, warning: str = "") -> RunSummary:
     """The summary of a run that has ended; a `warning` replaces the core's."""
-    seconds = course.seconds
+    seconds = timeline.seconds
     segment = core.schedule.segments[-1] if core.schedule.segments else None
     totals = core.totals
     return RunSummary(
         run=run,
-        state="failed" if core.failure else "unfinished" if unfinished(core, course) else "done",
+        state="failed" if core.failure else "unfinished" if unfinished(core, timeline) else "done",
         stopped=core.machines.segments.stop_reason,
         steps=max(0, core.version),
         samples=round(totals.samples),
@@ -230,7 +230,7 @@ def summary_of(core: CoordinatorCore, course: Course, run: str, digest: str | No
         rewinds=core.tables.incarnation.rewinds,
         recomputed_steps=core.tables.incarnation.recomputed,
         failovers=core.tables.placed.failovers,
-        failover_s=round(course.failover_s, 3),
+        failover_s=round(timeline.failover_s, 3),
         checkpoint=core.machines.checkpoints.newest.folder if core.machines.checkpoints.newest is not None else None,
         warning=warning or core.machines.checkpoints.warning,
         digest=digest,

@@ -99,7 +99,7 @@ def restarted(name: str, code: int, decision: Again) -> Tell:
 def retired(name: str, code: int, decision: Decision, limit: int) -> Iterator[Tell]:
     """A worker has ended, and is not started again."""
     if code == EXIT_LEFT:
-        yield Tell(f"{name} was told to leave, and has handed back what it held")
+        yield Tell(f"{name} was told to leave, and has given back its leases")
     elif isinstance(decision, GiveUp):
         yield Tell(f"{not_restarted(name, code, decision, limit)}: it is not restarted", warning=True)
     elif code not in (EXIT_DONE, EXIT_SCRIPT):

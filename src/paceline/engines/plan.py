@@ -1,4 +1,4 @@
-"""What to run, on how many processes: checked when made, kept in the run directory for those who join or resume."""
+"""What to run, on how many processes: checked when made, and kept in the run directory."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RunPlan:
 
     @property
     def cluster(self) -> ClusterSpec:
-        """What the coordinator is told when it is first started."""
+        """The settings of the run's first coordinator."""
         steps, seconds = parse_every(self.checkpoint_every)
         return ClusterSpec(
             workers=self.workers,
@@ -155,7 +155,7 @@ class RunPlan:
     # ------------------------------------------------------------ in the run directory
 
     def save(self) -> None:
-        """Keep the plan in the run directory, with paths that mean the same from anywhere."""
+        """Keep the plan in the run directory, with absolute paths."""
         kept = {key: value for key, value in asdict(self).items() if key not in _NOT_KEPT}
         kept["script"] = str(self.script.resolve())
         kept["cwd"] = str((self.cwd or Path.cwd()).resolve())
@@ -184,17 +184,17 @@ class RunPlan:
             raise UsageError(f"{RunDir(run).plan_file} cannot be used: {error}") from None
 
     def at(self, run: Path) -> RunPlan:
-        """The same in another run directory."""
+        """The same plan in another run directory."""
         return replace(self, run=run)
 
 
 def absolute_url(where: str) -> str:
-    """A place for checkpoints that means the same from any directory."""
+    """A place for checkpoints as an absolute path or a URL."""
     return where if "://" in where else str(Path(where).absolute())
 
 
 def _check_writable(option: str, file: Path) -> None:
-    """Better now than after the training."""
+    """Refuse a file that cannot be written before the training, not after it."""
     folder = file.absolute().parent
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Goes on with a run that was cut off: which plan, and from which checkpoint."""
+"""Resumes a run that has ended: with which plan, and from which checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.errors import TransportError, UsageError
 from paceline.runtime.rundir import RunDir
 
 _FIXED = ("threads", "seed", "mode", "slots")
-"""Dials that are part of the result: another value would make another run of it."""
+"""Dials that are part of the result: with another value it would be another run."""
 
 
 def is_running(run: RunDir) -> bool:
@@ -63,7 +63,7 @@ def resumed(run: Path, given: Mapping[str, Any]) -> RunPlan:
 
 
 def choose_checkpoint(plan: RunPlan, screen: Screen) -> RunPlan:
-    """The plan with the newest whole checkpoint; every byte is checked, and damaged ones are named."""
+    """The plan with the newest complete checkpoint. Reads every byte, and tells which checkpoints are damaged."""
     found, passed_over = newest(open_storage(RunDir(plan.run).checkpoints))
     for listed in passed_over:
         screen.note(f"checkpoint {listed.folder} cannot be used: {listed.problem}", warning=True)

@@ -1,4 +1,4 @@
-"""What an engine says to whoever watches a run."""
+"""What an engine shows to the user of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline.messages.status import RunSummary, Status
 
 
 class Screen(Protocol):
-    """Where a run shows itself."""
+    """Where a run is shown."""
 
     def line(self, name: str, text: str) -> None:
         """A role printed a line."""

@@ -1,4 +1,4 @@
-"""SIGTERM for those who wait: it is raised where Ctrl-C would be."""
+"""Raises an exception on SIGTERM, as Python does on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 
 
 class Terminated(KeyboardInterrupt):
-    """Told to end, by SIGTERM."""
+    """The process got SIGTERM."""
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises `Terminated` as long as the block lasts. Outside of the main thread signals are not ours."""
+    """SIGTERM raises `Terminated` as long as the block lasts. Outside of the main thread it does nothing."""
 
     def stop(*_: object) -> None:
         raise Terminated

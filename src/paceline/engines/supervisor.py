@@ -122,7 +122,7 @@ class Supervisor:
         failed = outcome.code != EXIT_DONE
         while True:
             try:
-                # Workers of a run that is not done would first hand back leases that no worker will compute.
+                # Workers of a run that is not done would first give back leases that no worker takes.
                 self.children.end(at_once=lambda role: failed and role is WORKER)
                 self._drain()
                 if failed:

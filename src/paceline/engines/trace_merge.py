@@ -1,4 +1,4 @@
-"""Lays the recordings of all roles side by side: one file in Chrome's trace format, which Perfetto opens.
+"""Merges the recordings of all roles into one file in Chrome's trace format, which Perfetto opens.
 
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
@@ -36,7 +36,7 @@ class _Part:
 
 @dataclass(slots=True)
 class _Row:
-    """One role: all of its processes, which came one after the other. Threads are known by their names."""
+    """One name: all of its processes, one after the other. A thread keeps its row by its name."""
 
     number: int
     role: str
@@ -46,7 +46,7 @@ class _Row:
     turn: tuple[Any, Any] | None = None
 
     def events(self, zero_ns: dict[str, int], servers: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """Its events, in Chrome's form. `zero_ns` is where the picture begins, by each clock; `servers` are rows."""
+        """Its events in Chrome's form. The trace begins at `zero_ns` of each clock; `servers` are rows."""
         for part in self.parts:
             zero = zero_ns[part.header.clock]
             for event in _events(part):
@@ -95,7 +95,7 @@ class _Row:
 
 
 def draw(folder: Path, file: Path, screen: Screen) -> None:
-    """Merge what is recorded in `folder` into `file`, and say how that went. Never raises: the run has ended."""
+    """Merge the recordings in `folder` into `file`, and show how that went. Never raises: the run has ended."""
     try:
         stopped = merge(folder, file)
     except (OSError, KeyboardInterrupt) as error:
@@ -108,7 +108,7 @@ def draw(folder: Path, file: Path, screen: Screen) -> None:
 
 
 def merge(folder: Path, file: Path) -> list[str]:
-    """Write the recordings in `folder` to `file`, which is there only once it is whole.
+    """Write the recordings in `folder` to `file`, which exists only when it is complete.
 
     Returns:
         The roles that had more to record than they may.
@@ -139,7 +139,7 @@ def merge(folder: Path, file: Path) -> list[str]:
 
 
 def _parts(folder: Path) -> list[_Part]:
-    """All recordings in `folder`, the oldest first; one whose process died before its first line says nothing."""
+    """All recordings in `folder`, the oldest first, without those whose process died before the first line."""
     found = []
     for file in folder.glob("*.jsonl"):
         with file.open("rb") as lines:

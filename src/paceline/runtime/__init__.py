@@ -1,1 +1,1 @@
-"""Builds one role from a config: the only wiring."""
+"""Builds and runs one role from its configuration, and knows the run directory. It starts no process: engines do."""

@@ -33,7 +33,7 @@ _assigned: tuple[RoleSpec, WorkerSpec] | None = None
 
 
 def assign(spec: RoleSpec, worker: WorkerSpec) -> None:
-    """`join` takes this place in a run, instead of asking the environment."""
+    """From now on `join` takes this place in a run, and does not ask the environment."""
     global _assigned
     _assigned = spec, worker
 
@@ -90,7 +90,7 @@ def close(*, failed: bool) -> None:
 def fail(trace: str) -> None:
     """Tell the job that this worker's script raised; a worker that never joined tells the engine by its exit code."""
     if _current is not None:
-        # Where the job has ended by itself, its own reason goes first.
+        # If the job has ended already, its own reason stands.
         with contextlib.suppress(JobError, TransportError):
             _current.fail(trace)
 
@@ -106,7 +106,7 @@ def _forget(failed: bool) -> None:
 
 
 def _place() -> tuple[RoleSpec | None, WorkerSpec]:
-    """The place that the environment gives to a script which no engine has started: a run, or none."""
+    """The place in a run that the environment names, for a script that no engine has started; None without a run."""
     run, worker = load.run_dir(), load.worker_spec()
     if run is None:
         return None, worker
@@ -131,7 +131,7 @@ def _clustered(spec: RoleSpec, worker: WorkerSpec, args: JobArgs) -> Job:
     if worker.faults:
         from paceline.runtime.fault_injection import wrap
 
-        port = wrap(port, worker.faults, spec.name)
+        port = wrap(port, worker.faults, spec.name, spec.start)
     intro = Register(1, spec.role, spec.name, spec.start, socket.gethostname(), None, args)
     session = Session(
         port, intro, timeout_s=worker.timeout_s, silent_s=beat.silent_s, find=run.coordinator, preemption=preemption
@@ -177,5 +177,5 @@ def _embedded(worker: WorkerSpec, args: JobArgs, path: Path | None) -> Job:
         cluster.close(failed=failed)
 
     session.open(cluster.address)
-    # One thread does everything here, so nothing can overlap; but what is asked for is done.
+    # One thread does everything, so nothing can overlap; PACELINE_OVERLAP=1 still sends early.
     return Job(session, args, end, send_ahead=lambda nbytes, addresses: bool(worker.overlap))

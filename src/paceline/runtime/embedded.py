@@ -27,7 +27,7 @@ _LINE_S = 5.0  # between two lines of progress
 
 
 class EmbeddedCluster:
-    """Both roles on one hub; they run whenever the worker waits."""
+    """A coordinator and a server on one hub; they run whenever the worker waits."""
 
     def __init__(self, path: Path | None, spec: ClusterSpec) -> None:
         self.hub = InprocHub()

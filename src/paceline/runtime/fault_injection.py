@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from paceline.transport.base import Port
 
 _COUNTS = "counts"
 
-# Whatever a worker says is said again until it is answered, so any of it may be lost.
+# A worker repeats every request until it is answered, so any of these may be lost.
 _SENT = (
     "BeginPhase", "Claim", "Declare", "GiveBack", "PlacementRequest", "Prepare", "Pull", "Push", "Register", "Turn",
 )  # fmt: skip
@@ -34,10 +33,10 @@ def plan_for_workers(seed: int, drop: float, duplicate: float, delay: tuple[floa
     return json.dumps(plan)
 
 
-def wrap(port: Port, plan: str, name: str) -> Port:
-    """`plan` is the JSON of a `FaultPlan`; each start of each role gets its own seed out of it.
+def wrap(port: Port, plan: str, name: str, start: int) -> Port:
+    """`port` with the faults of `plan`, the JSON of a `FaultPlan`; each start of a name has a seed of its own.
 
-    With a folder as its "counts", a line for each fault that fired goes to a file in there, at once: a role may be
+    If the plan has a folder "counts", each fault that fires adds a line to a file in it, at once: the process may be
     killed at any moment.
     """
     from paceline.transport.faulty import FaultPlan, FaultyPort
@@ -48,8 +47,7 @@ def wrap(port: Port, plan: str, name: str) -> Port:
         return FaultyPort(port, FaultPlan.from_dict({**fields, "seed": f"{fields.get('seed', 0)} {name}"}))
     folder = Path(counts)
     folder.mkdir(parents=True, exist_ok=True)
-    start = len(list(folder.glob(f"{name}.*")))
-    file = folder / f"{name}.{os.getpid()}"
+    file = folder / f"{name}.{start}"
     file.touch()
 
     def fired(key: str) -> None:

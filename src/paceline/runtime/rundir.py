@@ -1,4 +1,4 @@
-"""A run's directory: its token, the coordinator's address, the log, and where things go."""
+"""A run's directory: the names of its files, the token, the coordinator's address, and the launcher's lock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunDir:
 
     @classmethod
     def named(cls, path: Path | None) -> RunDir:
-        """The run that somebody names, by default the newest one below this directory.
+        """The run that a user names, by default the newest one below this directory.
 
         Raises:
             UsageError: there is no such directory.
@@ -53,7 +53,7 @@ class RunDir:
 
     @property
     def logs(self) -> Path:
-        """What the roles print."""
+        """What each role prints and logs: a file a name."""
         return self.path / "logs"
 
     @property
@@ -63,7 +63,7 @@ class RunDir:
 
     @property
     def trace(self) -> Path:
-        """What the roles record of their time, if they are told to."""
+        """The recordings of the roles for a trace."""
         return self.path / "trace"
 
     @property
@@ -73,12 +73,12 @@ class RunDir:
 
     @property
     def end_file(self) -> Path:
-        """How a run ended that is not done."""
+        """How a run ended that was not completed."""
         return self.path / "ended.json"
 
     @property
     def plan_file(self) -> Path:
-        """How the run was started, for those who join or resume it."""
+        """How the run was started, for `paceline join` and `paceline run --resume`."""
         return self.path / "run.json"
 
     @property
@@ -103,19 +103,19 @@ class RunDir:
         return plan
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
-        """Say how the run is started."""
+        """Keep how the run was started."""
         replace_file(self.plan_file, json.dumps(plan, indent=2) + "\n")
 
     def write_summary(self, text: str) -> None:
-        """The run is done."""
+        """Keep the summary: the run is complete."""
         replace_file(self.summary_file, text)
 
     def write_end(self, end: Mapping[str, Any]) -> None:
-        """The run has ended, and is not done."""
+        """Keep how the run ended that was not completed."""
         replace_file(self.end_file, json.dumps({**end, "at": time.time()}, indent=2) + "\n")
 
     def end(self) -> dict[str, Any] | None:
-        """How it ended; None for one that is done, runs, or was cut off with its launcher."""
+        """How it ended; None for a run that is complete or running, or whose launcher was killed."""
         try:
             end = json.loads(self.end_file.read_text())
         except (OSError, ValueError):
@@ -124,14 +124,14 @@ class RunDir:
 
     @contextmanager
     def launching(self) -> Iterator[None]:
-        """Be the only launcher of this run on this machine, for as long as the block lasts.
+        """Hold the run's launcher lock for as long as the block lasts.
 
         Raises:
-            UsageError: another one is alive.
+            UsageError: another launcher holds it.
         """
         descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if not _lock(descriptor, fcntl.LOCK_EX, patience_s=0.2):  # somebody may just be looking
+            if not _lock(descriptor, fcntl.LOCK_EX, patience_s=0.2):  # `launched` holds it for a moment
                 raise UsageError(f"{self.path} is running: another launcher holds it")
             yield
         finally:
@@ -151,7 +151,7 @@ class RunDir:
 
     @property
     def answer_s(self) -> float:
-        """How long a coordinator may take to answer: where there is a launcher, one that died is on its way back."""
+        """How long to wait for the coordinator's answer: a live launcher may be restarting it."""
         return 10.0 if self.launched else 2.0
 
     @property
@@ -178,7 +178,7 @@ class RunDir:
         return run
 
     def token(self) -> bytes:
-        """The secret.
+        """The job's secret.
 
         Raises:
             UsageError: there is no run here.
@@ -189,7 +189,7 @@ class RunDir:
             raise UsageError(f"{self.path} is not a run directory (no token in it)") from None
 
     def announce(self, address: str, generation: int) -> None:
-        """The coordinator says where it listens."""
+        """Keep the address at which the coordinator listens."""
         replace_file(
             self.coordinator_file, json.dumps({"address": address, "generation": generation, "pid": os.getpid()})
         )
@@ -235,7 +235,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def next_run(root: Path, stem: str) -> Path:
-    """A new numbered directory name under `root`, such as ``runs/train-0001``; it is made, so that it is taken."""
+    """Make a new numbered directory in `root`, such as ``runs/train-0001``."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):
@@ -249,7 +249,7 @@ def next_run(root: Path, stem: str) -> Path:
 
 
 def point_latest(path: Path) -> None:
-    """``latest`` beside the run names the newest one."""
+    """Let the link ``latest`` beside the run point to it."""
     link = path.parent / "latest"
     temporary = path.parent / f".latest.{os.getpid()}"
     temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Runs the user's script inside a worker process, and makes sure that the job hears how it ended."""
+"""Runs the user's script inside a worker's process, and tells the job how it ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_script(script: str, arguments: list[str]) -> int:
         heed_sigterm(current_job.preemption)
         error = _run(script)
         if not current_job.preemption.requested:
-            current_job.preemption.accept()  # from here on it is too late: the script has ended by itself
+            current_job.preemption.accept()  # the script has ended by itself: a later request changes nothing
     except Preempted as late:
         error = late
     if current_job.preemption.requested and (error is not None or not current_job.ever()):
@@ -61,7 +61,7 @@ def heed_sigterm(preemption: Preemption) -> None:
 
 
 def _leave(error: BaseException | None) -> int:
-    """Told to leave: an exception of the script after that is its own business."""
+    """The worker was told to leave: show an exception of the script after that, but do not fail the job."""
     if error is not None and not isinstance(error, Preempted):
         sys.stderr.write("".join(traceback.format_exception(error)))
     current_job.close(failed=True)
@@ -90,14 +90,14 @@ def _ended(script: str, error: BaseException) -> int:
         text = f"SystemExit: {error.code}" if isinstance(error.code, str) else f"the script called exit({error.code})"
         return _failed(text)
     frames = error.__traceback__
-    # The runner's own frames say nothing to the author of the script.
+    # Leave out the frames of this module: they do not help the author of the script.
     while frames is not None and frames.tb_frame.f_code.co_filename != str(script):
         frames = frames.tb_next
     return _failed("".join(traceback.format_exception(type(error), error, frames or error.__traceback__)))
 
 
 def _rewound(error: BaseException | None) -> JobRewoundError | None:
-    """Whether the job went back under this script, which may have made another exception of it."""
+    """The rewind that ended this script, also if the script raised another exception because of it."""
     while error is not None and not isinstance(error, JobRewoundError):
         error = error.__cause__ or error.__context__
     return error
@@ -115,7 +115,7 @@ def _failed(trace: str) -> int:
     sys.stderr.write(trace.rstrip() + "\n")
     sys.stderr.flush()
     try:
-        with contextlib.suppress(UsageError):  # one that was refused is not heard any more
+        with contextlib.suppress(UsageError):  # a worker that was refused cannot tell the job
             current_job.fail(trace)
     finally:
         current_job.close(failed=True)

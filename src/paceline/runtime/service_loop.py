@@ -14,11 +14,11 @@ from paceline.transport.base import Event, Port
 from paceline.types import NodeId
 
 _TICK_S = 0.1
-_BURST = 256  # events handled before time is looked at
+_BURST = 256  # events that are handled before the next look at the clock
 
 
 class Service(Protocol):
-    """A role as the loop sees it."""
+    """What the loop needs of a role."""
 
     ended: str | None
 
@@ -27,7 +27,7 @@ class Service(Protocol):
         ...
 
     def on_tick(self, now: float) -> None:
-        """Time passes; the inbox is empty."""
+        """Time has passed, and the inbox is empty."""
         ...
 
 
@@ -37,21 +37,21 @@ def node_id(name: str, start: int) -> NodeId:
 
 
 def serve(service: Service, port: Port, redial: Redial | None = None) -> str:
-    """Run until the service has ended or the process is told to; returns the reason.
+    """Run until the service has ended or the process gets SIGTERM or SIGINT; returns the reason.
 
-    With `redial`, the port is kept on the coordinator.
+    `redial` keeps the port connected to the coordinator.
     """
-    told: list[str] = []
+    signals: list[str] = []
 
     def on_signal(number: int, _: object) -> None:
-        told.append(signal.Signals(number).name)
+        signals.append(signal.Signals(number).name)
 
     previous = {s: signal.signal(s, on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
     next_tick = 0.0
     gc.collect()
-    gc.freeze()  # what was imported stays: looking through it again and again took a quarter of a server's time
+    gc.freeze()  # collections skip what was imported: scanning it took a quarter of a server's time
     try:
-        while service.ended is None and not told:
+        while service.ended is None and not signals:
             event = port.recv(_TICK_S)
             burst = 0
             while event is not None:
@@ -69,11 +69,11 @@ def serve(service: Service, port: Port, redial: Redial | None = None) -> str:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    return service.ended or told[0]
+    return service.ended or signals[0]
 
 
 def pump(service: Service, port: Port) -> bool:
-    """Handle what is waiting, without waiting: how a role lives inside another's thread. True if there was anything."""
+    """Handle the events that are there, without waiting: a role inside another's thread. True if there were any."""
     busy = False
     while (event := port.recv(0)) is not None:
         busy = True

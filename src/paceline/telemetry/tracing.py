@@ -1,4 +1,4 @@
-"""What a process did when: spans and instants, for a picture of a whole run. Costs next to nothing while it is off.
+"""Records what a process did and when, as spans and instants. Costs almost nothing while it is off.
 
 One clock (CLOCK_MONOTONIC) holds for all processes of a host, so that their recordings can be laid side by side.
 """
@@ -25,7 +25,7 @@ MAX_BYTES = 64 << 20
 STOPPED = "recording stopped"
 """The name of the last event of a role that had more to record."""
 
-_FLUSH_S = 0.5  # a process that is killed loses what it did since
+_FLUSH_S = 0.5  # a killed process loses the events of this time
 _MAX_WAITING = 200_000  # events that memory holds while the disk does not answer
 _BATCH = 4096
 
@@ -33,7 +33,7 @@ _Event = tuple[int, int, str, str, dict[str, Any]]
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The first line of a recording: whose it is, and by which clock. `offset_ns` makes Unix time of it."""
+    """The first line of a recording: the process and its clock. Adding `offset_ns` gives Unix time."""
 
     role: str
     pid: int
@@ -53,7 +53,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Span(Protocol):
-    """Something that takes time: recorded when the block is left, however that is."""
+    """Something that takes time: recorded when the block ends, also by an exception."""
 
     def __enter__(self) -> None: ...
 
@@ -114,7 +114,7 @@ def start(role: str, path: Path) -> None:
     try:
         _recorder = _Recorder(role, path)
     except OSError as error:
-        logger.warning("there will be no trace of %s: %s", role, error)
+        logger.warning("cannot record a trace of %s: %s", role, error)
         return
     atexit.register(stop)
 
@@ -129,7 +129,7 @@ def stop() -> None:
 
 
 def _forget() -> None:
-    """A forked process is no role: what its parent has not written yet is the parent's to write."""
+    """A forked process records nothing: its parent writes the events that are waiting."""
     global _recorder
     _recorder = None
 
@@ -138,7 +138,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class _Recorder:
-    """Events of one process on their way to its file. A thread writes, so that nobody waits for the disk."""
+    """Writes the events of one process to its file, in a thread of its own: no other thread waits for the disk."""
 
     def __init__(self, role: str, folder: Path) -> None:
         self._role = role
@@ -184,7 +184,7 @@ class _Recorder:
             self._give_up(str(error))
         if self._dropped and not self._over:
             dropped, self._dropped = self._dropped, 0
-            logger.warning("the trace of %s lacks %d events, which came too fast for the disk", self._role, dropped)
+            logger.warning("the trace of %s lacks %d events: the disk was too slow", self._role, dropped)
 
     def _write(self, events: list[_Event]) -> None:
         text = b"".join([self._encoder.encode(event) + b"\n" for event in events])
@@ -206,7 +206,7 @@ class _Recorder:
 
 
 def _clock() -> str:
-    """A name for this host's monotonic clock: it begins anew with every boot."""
+    """A name for this host's monotonic clock, which begins again with every boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from paceline.coordinator.placement_report import drained, placed
-from paceline.coordinator.timeline import Course
 from paceline.messages.status import PlacementStatus
 from paceline.types import Placement
 
@@ -39,14 +36,3 @@ def test_a_server_is_drained_once_it_holds_nothing() -> None:
     assert drained(moved, [C]) == ("server-2",)
     coming = Placement(5, (A, B, A), ADDRESSES, ((B,), (A,), (B,)), ((C, (0,)),))
     assert drained(coming, [C]) == (), "it is being sent a copy"
-
-
-def test_the_longest_time_without_a_commit() -> None:
-    course = Course()
-    course.committed(0, 0.0, 10.0)
-    course.committed(1, 8.0, 11.0)
-    course.failed_over(11.2)
-    course.failed_over(11.4)
-    course.committed(2, 16.0, 11.9)
-    course.committed(3, 24.0, 99.0)
-    assert course.failover_s == pytest.approx(0.9), "and not what has nothing to do with it"

@@ -18,7 +18,6 @@ from paceline.config.dials import ClusterSpec
 from paceline.coordinator.service import CoordinatorService
 from paceline.coordinator.status import describe
 from paceline.coordinator.store import LogStore
-from paceline.coordinator.timeline import Course
 from paceline.messages import Exited, Finish, JobArgs, Register, Summary
 from paceline.runtime.service_loop import pump
 from paceline.server.service import ServerService
@@ -337,16 +336,3 @@ def test_a_full_disk_is_a_warning_and_training_goes_on(start: Callable[..., Clus
     summary = cluster.finish()
     assert (summary["state"], summary["warning"], summary["checkpoint"]) == ("done", "", folder_name(0, 10))
     assert all(c.problem is None for c in list_checkpoints(storage, verify=True)), "no remains"
-
-
-def test_the_course_counts_what_is_left_of_a_rewind() -> None:
-    course = Course(earlier_s=10.0)
-    assert (course.seconds, course.rate(0.0)) == (10.0, None)
-    for second in range(5):
-        course.committed(second, 100.0 * second, float(second))
-    assert (course.seconds, course.rate(4.0), course.reached) == (14.0, 100.0, 4)
-    assert course.rate(9.0) == 50.0, "a time without a commit counts"
-    course.committed(2, 200.0, 5.0)
-    assert (course.rate(5.0), course.reached) == (None, 4)
-    course.committed(3, 300.0, 6.0)
-    assert (course.rate(6.0), course.seconds) == (100.0, 16.0)

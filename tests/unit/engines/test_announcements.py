@@ -102,7 +102,7 @@ def test_ends() -> None:
         Tell("worker-1 was killed by signal 9: restarted (1)", warning=True),
         Tell("worker-1 ended (exit code 3): restarts in 0.5 s (2)", warning=True),
         Tell("worker-1 starts its script again: the job was rewound to before its loop"),
-        Tell("worker-1 was told to leave, and has handed back what it held"),
+        Tell("worker-1 was told to leave, and has given back its leases"),
         Tell(
             "worker-1 ended (signal 9) 6 times in a row within 10 s of its start, and --max-restarts is 5: "
             "it is not restarted",

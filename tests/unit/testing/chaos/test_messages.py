@@ -16,8 +16,8 @@ def test_message_faults_are_counted_on_disk_so_that_a_kill_loses_none(tmp_path: 
     hub = InprocHub()
     server = hub.port("server-0/a", listen="here")
     plan = plan_for_workers(7, 1.0, 0.0, (0.0, 0.05), tmp_path / "counts")
-    for node in ("worker-0/a", "worker-0/b"):
-        port = wrap(hub.port(node), plan, "worker-0")
+    for start, node in enumerate(("worker-0/a", "worker-0/b"), 1):
+        port = wrap(hub.port(node), plan, "worker-0", start)
         assert server.address is not None
         port.connect(server.address)
         while (event := port.recv(0.1)) is None:
