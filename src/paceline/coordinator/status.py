@@ -198,7 +198,9 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
     )
 
 
-def summary_of(core: CoordinatorCore, timeline: Timeline, run: str, digest: str | None, warning: str = "") -> RunSummary:
+def summary_of(
+    core: CoordinatorCore, timeline: Timeline, run: str, digest: str | None, warning: str = ""
+) -> RunSummary:
     """The summary of a run that has ended; a `warning` replaces the core's."""
     seconds = timeline.seconds
     segment = core.schedule.segments[-1] if core.schedule.segments else None
