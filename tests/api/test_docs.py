@@ -17,6 +17,8 @@ PACKAGE = ROOT / "src" / "paceline"
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 RECORDS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 
+ROLES = ("coordinator", "server", "worker")
+
 _CODE = re.compile(r"`([^`\s]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -71,6 +73,26 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in _anchors(target)):
             broken.append(link)
     assert not broken, f"{_name(page)} has links that lead nowhere"
+
+
+def _owners(text: str) -> list[tuple[str, str]]:
+    """Rows of the tables of machines: (class, file)."""
+    rows = re.findall(r"^\| `(\w+)` \| `([\w/]+\.py)`", text, re.MULTILINE)
+    return [(owner, file) for owner, file in rows if owner[0].isupper()]
+
+
+def test_every_machine_is_in_the_file_that_is_named() -> None:
+    owners = _owners((ROOT / "docs" / "architecture.md").read_text())
+    assert len(owners) > 40
+    missing = [(owner, file) for owner, file in owners if f"\nclass {owner}" not in (PACKAGE / file).read_text()]
+    assert not missing
+
+
+def test_every_module_of_the_three_cores_is_explained() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    cores = [f"core/{role}/{file.name}" for role in ROLES for file in (PACKAGE / "core" / role).glob("*.py")]
+    missing = [file for file in cores if not file.endswith("__init__.py") and f"`{file}`" not in text]
+    assert not missing, "name them in the tables of docs/architecture.md, with what they own"
 
 
 def _layers() -> list[list[str]]:
