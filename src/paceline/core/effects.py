@@ -168,6 +168,7 @@ class Complete:
 
 
 Effect = Send | Write | Complete
+"""Of the coordinator; a server only sends, and a worker has `WorkerEffect`."""
 
 
 @dataclass(frozen=True, slots=True)

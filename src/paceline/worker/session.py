@@ -13,7 +13,7 @@ import msgspec
 from paceline.clients.redial import Find, Redial, is_coordinator
 from paceline.config.dials import REACH_S
 from paceline.core.effects import Send
-from paceline.core.worker.dispatch import Connect, Effect, Fill, WorkerCore
+from paceline.core.worker.dispatch import Connect, Fill, WorkerCore, WorkerEffect
 from paceline.core.worker.reachability import ServerReachability
 from paceline.core.worker.turn import WorkerState
 from paceline.errors import (
@@ -264,7 +264,7 @@ class Session:
         sender = COORDINATOR if peer == self.coordinator else peer
         self._carry_out(self.core.handle(sender, message, frames, now))
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
+    def _carry_out(self, effects: Sequence[WorkerEffect]) -> None:
         for effect in effects:
             match effect:
                 case Fill():

@@ -1,4 +1,4 @@
-"""What does not fit into one message: where it is cut; parts that are lost, repeated, and come in any order."""
+"""Large messages: where they are cut, and parts that are lost, repeated and out of order."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def replicas(sends: Sequence[Send], to: NodeId) -> list[tuple[Replicate, Sequenc
     return [(s.message, s.payload) for s in sends if isinstance(s.message, Replicate) and s.to == to]
 
 
-# ---------------------------------------------------------------- where
+# ---------------------------------------------------------------- cuts
 
 BLOCKS = st.lists(st.one_of(st.integers(1, 64 << 20), st.just(64 << 20), st.integers(1, 4096)), max_size=40)
 
 
 @given(BLOCKS, st.integers(1, 1000))
-def test_every_part_of_a_push_is_a_message_that_may_be_sent(sizes: list[int], times: int) -> None:
+def test_every_part_of_a_push_keeps_the_limits_of_a_message(sizes: list[int], times: int) -> None:
     frames = [BlockFrame(n, "uint8", size) for n, size in enumerate(sizes * times)]
     bounds = push_cuts(frames, PUSH_NBYTES)
     assert (bounds[0], bounds[-1]) == (0, len(frames))
@@ -58,14 +58,14 @@ def test_an_answer_of_any_size_fits_into_a_queue(total: int) -> None:
     size = part_nbytes(total, PART_NBYTES)
     assert PART_NBYTES <= size <= limits.wire.max_frame_nbytes
     assert size // LEAST_NBYTES <= limits.wire.max_frames
-    assert total // (size - (1 << 20) + 1) < limits.queue_messages, "blocks are of 1 MiB: a part is that much smaller"
+    assert total // (size - (1 << 20) + 1) < limits.queue_messages, "a part may lack one block of 1 MiB"
     assert total <= limits.queue_nbytes
 
 
 # ---------------------------------------------------------------- a primary
 
 
-def test_a_small_sum_is_one_message_a_copy() -> None:
+def test_a_small_sum_is_one_message_for_each_copy() -> None:
     server = Server("s0", placement(1, ("s0", "s1", "s2")))
     asked = sent(server.push(INIT_STEP, 1), Replicate)
     assert [(m.part, m.parts, len(m.blocks)) for m in asked] == [(0, 1, ALL)] * 2
@@ -84,7 +84,7 @@ def test_a_primary_is_ready_only_when_every_part_is_answered(order: Sequence[int
             assert len(ready) == (count == len(order) and not again)
 
 
-def test_a_part_that_is_not_answered_is_said_again_alone_and_less_and_less_often() -> None:
+def test_an_unanswered_part_is_repeated_alone_and_less_and_less_often() -> None:
     server = Server("s0", placement(1, ("s0", "s1")), part_nbytes=1)
     lost, held = sent(server.push(INIT_STEP, 1), Replicate)
     server.say("s1", Replicated(held.req, 0, 1))
@@ -111,7 +111,7 @@ def flowing(**target: bool) -> tuple[Replication, list[Send]]:
     return primary, primary.send(SumKey(0, None), Ready(0, 1, 0, (fence(1),), 0, 0, ()), 0.0)
 
 
-def test_not_all_of_a_large_sum_is_under_way_at_once() -> None:
+def test_only_some_parts_of_a_large_sum_are_under_way_at_once() -> None:
     primary, out = flowing()
     asked, ready = sent(out, Replicate), None
     assert [[f.block for f in m.blocks] for m in asked] == [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -122,7 +122,7 @@ def test_not_all_of_a_large_sum_is_under_way_at_once() -> None:
     assert ready is not None
 
 
-def test_what_waits_behind_a_sum_that_nobody_needs_goes_on() -> None:
+def test_a_dropped_sum_does_not_hold_up_the_next_one() -> None:
     primary, out = flowing()
     assert len(sent(out, Replicate)) == 4
     assert primary.send(SumKey(1, None), Ready(0, 1, 1, (fence(2),), 0, 0, ()), 0.0) == []
@@ -141,7 +141,7 @@ def test_what_waits_behind_a_sum_that_nobody_needs_goes_on() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_backup_has_a_sum_when_it_has_all_parts_whatever_happened_to_them(seed: int) -> None:
+def test_a_backup_has_a_sum_once_it_has_all_parts_with_losses_and_repeats(seed: int) -> None:
     dice = random.Random(seed)
     primary = Server("s0", placement(1, ("s0", "s1")), part_nbytes=1)
     backup = Server("s1", placement(1, ("s0", "s1")))
@@ -171,7 +171,7 @@ def test_a_backup_has_a_sum_when_it_has_all_parts_whatever_happened_to_them(seed
     assert follower.group.chains == primary.core.own.chains
 
 
-def test_parts_of_a_sum_that_was_not_used_are_dropped_with_its_step() -> None:
+def test_parts_of_an_unused_sum_are_dropped_with_its_step() -> None:
     backup = Server("s1", placement(1, ("s0", "s1"))).begin()
     follower = backup.core.backups.synced["s0"]
     store = follower.group.store
@@ -183,13 +183,13 @@ def test_parts_of_a_sum_that_was_not_used_are_dropped_with_its_step() -> None:
     backup.commit(1, 8)
     assert store.dropped == [SumKey(0, fence(7))]
     assert len(sent(backup.replicate("s0", 0, 7, fence=fence(7), part=0, parts=2), Replicated)) == 1
-    assert len(store.installed) == 4, "what comes late is answered, and not held"
+    assert len(store.installed) == 4, "a late part is answered, and not kept"
     backup.tell(backup.assign(placement(2, ("s0", "s1")), at=1))
     assert store.dropped == [SumKey(0, fence(7)), SumKey(1, fence(9))]
 
 
 @pytest.mark.parametrize("order", list(permutations(range(2 * ALL))))
-def test_who_joins_catches_up_with_parts_of_the_copy_and_of_sums_in_any_order(order: Sequence[int]) -> None:
+def test_a_joining_copy_catches_up_with_parts_of_blocks_and_of_sums_in_any_order(order: Sequence[int]) -> None:
     primary = Server("s0", placement(1, ("s0",)), part_nbytes=1).begin()
     joiner = Server("s1", placement(1, ("s0",)), at=0)
     where = placement(2, ("s0",), joining=(("s1", tuple(range(ALL))),))

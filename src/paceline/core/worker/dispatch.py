@@ -60,7 +60,7 @@ class Connect:
     addresses: Mapping[NodeId, str]
 
 
-Effect = Send | Fill | Connect
+WorkerEffect = Send | Fill | Connect
 Pushed = Mapping[NodeId, tuple[tuple[BlockFrame, ...], Sequence[object], Seal | None]]
 """What goes to each server: frames, their content, and the seal if this ends the attempt."""
 
@@ -191,7 +191,7 @@ class WorkerCore:
 
     # ------------------------------------------------------------ messages
 
-    def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[Effect]:
+    def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[WorkerEffect]:
         """Handle one message. The host carries out what is returned, in order."""
         route = _ROUTES.get(type(message))
         if route is not None:
@@ -200,25 +200,25 @@ class WorkerCore:
             return [Fill(sender, message.blocks, payload)]
         return []
 
-    def _on_push_ack(self, ack: PushAck, now: float) -> list[Effect]:
+    def _on_push_ack(self, ack: PushAck, now: float) -> list[WorkerEffect]:
         self.transfers.end_push(ack.req)
         return []
 
-    def _on_ok(self, ok: Ok, now: float) -> list[Effect]:
+    def _on_ok(self, ok: Ok, now: float) -> list[WorkerEffect]:
         self.requests.end_give_back(ok.req)
         return []
 
-    def _on_abort(self, abort: Abort, now: float) -> list[Effect]:
+    def _on_abort(self, abort: Abort, now: float) -> list[WorkerEffect]:
         if self.registration.accepts(abort.generation):
             self.turn.end(abort)
         return []
 
-    def _on_revoke(self, revoke: Revoke, now: float) -> list[Effect]:
+    def _on_revoke(self, revoke: Revoke, now: float) -> list[WorkerEffect]:
         if not self.registration.accepts(revoke.generation) or not self.turn.is_pulling_for(revoke.fence):
             return []
         return list(self.ask(now, self.turn.phase, evaluation=self.turn.evaluation))
 
-    def _on_task(self, task: Task, now: float) -> list[Effect]:
+    def _on_task(self, task: Task, now: float) -> list[WorkerEffect]:
         if not self.registration.accepts(task.generation) or not self.requests.is_turn(task.req):
             return []
         if self.requests.answered and not self.turn.accepts(task):
@@ -229,38 +229,38 @@ class WorkerCore:
             self._enter(task.incarnation)
         return list(self._reading.begin(task, self.reports.last_step, now))
 
-    def _on_prepared(self, prepared: Prepared, now: float) -> list[Effect]:
+    def _on_prepared(self, prepared: Prepared, now: float) -> list[WorkerEffect]:
         before = self.model.placement
         self.place(prepared)
         placement = self.model.placement
         if placement is before or placement is None:
             return []
-        out: list[Effect] = [Connect(dict(placement.addresses))]
+        out: list[WorkerEffect] = [Connect(dict(placement.addresses))]
         if self.turn.task is not None and self._reading.is_open:
             # Read again from the new primaries: the old ones do not have all blocks.
             self.requests.end_placement()
             out += self._reading.begin(self.turn.task, self.reports.last_step, now)
         return out
 
-    def _on_welcome(self, welcome: Welcome, now: float) -> list[Effect]:
+    def _on_welcome(self, welcome: Welcome, now: float) -> list[WorkerEffect]:
         """Registered again: repeat what only the coordinator before may have received."""
         if not self.registration.welcome(welcome):
             return []
         if self.registration.readmit():
             return list(self.ask(now, self.turn.phase, evaluation=self.turn.evaluation))
-        out: list[Effect] = [*self.requests.give_back_again(now)]
+        out: list[WorkerEffect] = [*self.requests.give_back_again(now)]
         if self.transfers.waits_for_step():
             return [*out, *self._abandon(now)]
         return [*out, *self.requests.ask_again(now)]
 
-    def _on_refused(self, refused: Refused, now: float) -> list[Effect]:
+    def _on_refused(self, refused: Refused, now: float) -> list[WorkerEffect]:
         if refused.rule == "unknown":
             return list(self._register_again(refused, now))
         is_push, is_pull = self.transfers.is_push(refused.req), self.transfers.is_pull(refused.req)
         if refused.rule == "plan" and is_push:
             self.transfers.retry_push(refused.req, now, _PLAN_RETRY_S)
             return []
-        out: list[Effect] = []
+        out: list[WorkerEffect] = []
         if refused.rule == "epoch" and (is_pull or is_push):
             out.append(Send(COORDINATOR, PlacementRequest(self.requests.next_req(), self.model.epoch)))
         if is_pull:
@@ -300,7 +300,7 @@ class WorkerCore:
         return self.ask(now, self.turn.phase, abandoned=self.turn.fence, evaluation=self.turn.evaluation)
 
 
-_ROUTES: Mapping[type[Message], Callable[[WorkerCore, Any, float], list[Effect]]] = {
+_ROUTES: Mapping[type[Message], Callable[[WorkerCore, Any, float], list[WorkerEffect]]] = {
     Abort: WorkerCore._on_abort,
     EvalGrant: WorkerCore._on_task,
     EvalOver: WorkerCore._on_task,
