@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import random
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
 
 import torch
 
-from paceline.blocks.block_state import BlockState
+from paceline.blocks.block_state import BlockState, FrozenVersion
 from paceline.blocks.tensors import bytes_of, piece_of
 from paceline.blocks.torch_optimizers import optimizer_class
 from paceline.checkpoint.manifest import FORMAT, Manifest, folder_name, write_manifest
-from paceline.checkpoint.storage import Storage
+from paceline.checkpoint.storage import LocalStorage, Storage
 from paceline.core.layout import cut
 from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.messages import JobArgs, Position
 from paceline.server.checkpoint_writer import CheckpointWriter, Outcome
 from paceline.server.dense_store import DenseStore
-from paceline.types import INIT_STEP, Commit, Fence, Hyper, Kind, ModelSpec, OptimizerSpec, SavedFile, TensorSpec
+from paceline.types import (
+    INIT_STEP,
+    BlockSpec,
+    Commit,
+    Fence,
+    Hyper,
+    Kind,
+    ModelSpec,
+    OptimizerSpec,
+    SavedFile,
+    TensorSpec,
+)
 
 TENSORS = (
     TensorSpec("weight", (40, 30), "float32", Kind.PARAMETER, 0),
@@ -30,6 +45,24 @@ TENSORS = (
     TensorSpec("seen", (3,), "bool", Kind.LAST),
 )
 BLOCKS = cut(TENSORS, 1024)
+NUMBERS: list[tuple[str, dict[str, Any]]] = [
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "fused": True}),
+    ("Adam", {"lr": 0.01, "weight_decay": 0.1}),
+    ("Adam", {"lr": 0.01, "amsgrad": True, "maximize": True}),
+    ("Adam", {"lr": 0.01, "fused": True}),
+    ("AdamW", {"lr": 0.01, "betas": (0.8, 0.9)}),
+    ("AdamW", {"lr": 0.01, "fused": True}),
+    ("Adagrad", {"lr": 0.01, "lr_decay": 0.1, "initial_accumulator_value": 0.5}),
+    ("Adagrad", {"lr": 0.01, "fused": True}),
+    ("RMSprop", {"lr": 0.01, "momentum": 0.5, "centered": True}),
+]
+"""Hyper-parameters of every optimizer that servers run."""
+
+# torch's fused SGD with momentum reads beyond a half-precision tensor: its own result depends on what lies there.
+EXACT = [(name, numbers) for name, numbers in NUMBERS if not (name == "SGD" and "fused" in numbers)]
+
 SGD: dict[str, Any] = {"lr": 0.1, "momentum": 0.9}
 
 
@@ -120,3 +153,63 @@ def save(spec: ModelSpec, stores: Iterable[tuple[DenseStore, Sequence[int]]], st
 
 def position(version: int) -> Position:
     return Position(0, version, version, (), (), (), (), JobArgs(7, "bsp", None, 1), {"loss": float("nan")})
+
+
+def bits(frozen: FrozenVersion) -> dict[str, bytes]:
+    return bits_of(frozen.blocks)
+
+
+def hyper_of(optimizer: torch.optim.Optimizer) -> Hyper:
+    return tuple({k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups)
+
+
+def frames(blocks: tuple[BlockSpec, ...], values: list[torch.Tensor | None]) -> dict[int, object]:
+    """Frames of the blocks that have any of the values."""
+    found: dict[int, object] = {}
+    for block in blocks:
+        if all(values[p.tensor] is None for p in block.pieces):
+            continue
+        whole = torch.zeros(block.numel, dtype=getattr(torch, block.dtype))
+        for piece in block.pieces:
+            value = values[piece.tensor]
+            if value is not None:
+                piece_of(whole, piece).copy_(value[piece.start : piece.start + piece.numel])
+        found[block.index] = bytes_of(whole)
+    return found
+
+
+def content(dice: random.Random, index: int) -> memoryview:
+    block = BLOCKS[index]
+    values = torch.randn(block.numel, generator=torch.Generator().manual_seed(dice.randrange(1 << 30)))
+    return bytes_of((values * 3).to(getattr(torch, block.dtype)))
+
+
+class Slot:
+    """The pushes of one worker for one slot: tensors may be absent, and the weight may be low or 0."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.weight = dice.choice([1.0, 1.0, 1.0, 0.25, 0.3])
+        gone = {n for n, t in enumerate(TENSORS) if t.kind != Kind.FROZEN and dice.random() < 0.25}
+        empty = dice.random() < 0.05
+        self.weight = 0.0 if empty else self.weight
+        self.absent = frozenset(gone)
+        self.frames = {
+            b.index: content(dice, b.index)
+            for b in BLOCKS
+            if b.kind != Kind.FROZEN and not empty and not all(p.tensor in gone for p in b.pieces)
+        }
+
+
+class HangingStorage(LocalStorage):
+    """A medium that hangs until the test releases it."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.reached, self.let_go = threading.Event(), threading.Event()
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[IO[bytes]]:
+        with super().create(name) as file:
+            self.reached.set()
+            assert self.let_go.wait(20)
+            yield file

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit.server import frames, hyper_of
 
 from paceline.blocks import flat_optimizers
 from paceline.blocks.block_state import BlockState
 from paceline.blocks.flat_optimizers import fits
-from paceline.blocks.tensors import bytes_of, piece_of
+from paceline.blocks.tensors import piece_of
 from paceline.blocks.threads import Threads
 from paceline.blocks.torch_optimizers import optimizer_class
 from paceline.core.layout import cut
 from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.server.dense_store import DenseStore
-from paceline.types import INIT_STEP, BlockSpec, Commit, Hyper, Kind, ModelSpec, OptimizerSpec, TensorSpec
+from paceline.types import INIT_STEP, BlockSpec, Commit, Kind, ModelSpec, OptimizerSpec, TensorSpec
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -38,10 +39,6 @@ def numbers_of(name: str, dice: random.Random) -> dict[str, Any]:
     return some
 
 
-def hyper_of(optimizer: torch.optim.Optimizer) -> Hyper:
-    return tuple({k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups)
-
-
 class Plain:
     """The same model trained by plain torch."""
 
@@ -55,21 +52,6 @@ class Plain:
         order = sorted(set(self.groups))
         self.groups = [order.index(g) for g in self.groups]
         self.optimizer = optimizer_class(name)(made)  # type: ignore[call-arg]
-
-
-def frames(blocks: tuple[BlockSpec, ...], values: list[torch.Tensor | None]) -> dict[int, object]:
-    """Frames of the blocks that have any of the values."""
-    found: dict[int, object] = {}
-    for block in blocks:
-        if all(values[p.tensor] is None for p in block.pieces):
-            continue
-        whole = torch.zeros(block.numel, dtype=getattr(torch, block.dtype))
-        for piece in block.pieces:
-            value = values[piece.tensor]
-            if value is not None:
-                piece_of(whole, piece).copy_(value[piece.start : piece.start + piece.numel])
-        found[block.index] = bytes_of(whole)
-    return found
 
 
 def tensors(blocks: tuple[BlockSpec, ...], taken: dict[int, BlockState], shapes: list[int]) -> list[torch.Tensor]:

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from tests.unit.blocks.test_flat_optimizers import frames, hyper_of
+from tests.kit.server import frames, hyper_of
 
 from paceline.blocks.threads import WORTH_NBYTES, Scratch, Threads
 from paceline.core.layout import cut

@@ -6,26 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit.server import NUMBERS
 
 from paceline.blocks.torch_optimizers import PieceOptimizer, optimizer_class
 from paceline.config.dials import OPTIMIZERS
 from paceline.errors import UsageError
 from paceline.types import Hyper, OptimizerSpec
-
-NUMBERS: list[tuple[str, dict[str, Any]]] = [
-    ("SGD", {"lr": 0.1}),
-    ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
-    ("SGD", {"lr": 0.1, "momentum": 0.9, "fused": True}),
-    ("Adam", {"lr": 0.01, "weight_decay": 0.1}),
-    ("Adam", {"lr": 0.01, "amsgrad": True, "maximize": True}),
-    ("Adam", {"lr": 0.01, "fused": True}),
-    ("AdamW", {"lr": 0.01, "betas": (0.8, 0.9)}),
-    ("AdamW", {"lr": 0.01, "fused": True}),
-    ("Adagrad", {"lr": 0.01, "lr_decay": 0.1, "initial_accumulator_value": 0.5}),
-    ("Adagrad", {"lr": 0.01, "fused": True}),
-    ("RMSprop", {"lr": 0.01, "momentum": 0.5, "centered": True}),
-]
-
 
 CUT = [64, 320, 616]  # at multiples of 64, as blocks are cut
 

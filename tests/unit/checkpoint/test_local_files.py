@@ -28,11 +28,11 @@ def test_writes_of_any_size_arrive_in_order(
 
         monkeypatch.setattr(os, "open", refuse)
     storage = LocalStorage(tmp_path)
-    room = memoryview(mmap.mmap(-1, PIECE))  # aligned, as in `write_shards`
+    buffer = memoryview(mmap.mmap(-1, PIECE))  # aligned, as in `write_shards`
     expected = b""
     with storage.create("folder/file") as file:
         for number, size in enumerate(sizes):
-            room[:] = bytes([number + 1]) * PIECE
-            assert file.write(room[:size]) == size
-            expected += bytes(room[:size])
+            buffer[:] = bytes([number + 1]) * PIECE
+            assert file.write(buffer[:size]) == size
+            expected += bytes(buffer[:size])
     assert storage.read("folder/file") == expected

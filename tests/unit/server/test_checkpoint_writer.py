@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,20 @@ from typing import IO, Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.kit.server import BLOCKS, TENSORS, bits_of, contents, model, opened, push, save, split, written
-from tests.unit.blocks.test_torch_optimizers import NUMBERS
+from tests.kit.server import (
+    BLOCKS,
+    EXACT,
+    TENSORS,
+    HangingStorage,
+    bits,
+    contents,
+    model,
+    opened,
+    push,
+    save,
+    split,
+    written,
+)
 
 from paceline.blocks.block_state import BlockState, FrozenVersion
 from paceline.checkpoint.manifest import folder_name, newest
@@ -27,17 +38,10 @@ from paceline.types import ModelSpec
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# torch's fused SGD with momentum reads beyond a half-precision tensor: its own result depends on what lies there.
-EXACT = [(name, numbers) for name, numbers in NUMBERS if not (name == "SGD" and "fused" in numbers)]
-
 
 @pytest.fixture(params=["local", "memory"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     return open_storage(tmp_path / "ckpt" if request.param == "local" else f"memory://{tmp_path.name}/{id(request)}")
-
-
-def bits(frozen: FrozenVersion) -> dict[str, bytes]:
-    return bits_of(frozen.blocks)
 
 
 @pytest.mark.parametrize(("name", "numbers"), EXACT, ids=lambda v: v if isinstance(v, str) else ",".join(v))
@@ -271,23 +275,8 @@ def test_a_full_disk_is_reported_and_the_old_checkpoint_stays_complete(small_dis
     assert passed_over == []
 
 
-class Gate(LocalStorage):
-    """A medium that hangs until the test releases it."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.reached, self.let_go = threading.Event(), threading.Event()
-
-    @contextmanager
-    def create(self, name: str) -> Iterator[IO[bytes]]:
-        with super().create(name) as file:
-            self.reached.set()
-            assert self.let_go.wait(20)
-            yield file
-
-
 def test_a_version_that_was_given_up_has_no_outcome(tmp_path: Path) -> None:
-    storage = Gate(tmp_path)
+    storage = HangingStorage(tmp_path)
     writer = CheckpointWriter(storage, "server-0/1")
     first, second, third = _frozen(1000), _frozen(1000), _frozen(1000)
     writer.begin(folder_name(0, 1), first)
@@ -307,7 +296,7 @@ def test_a_version_that_was_given_up_has_no_outcome(tmp_path: Path) -> None:
 
 
 def test_closing_does_not_wait_for_a_medium_that_hangs(tmp_path: Path) -> None:
-    storage = Gate(tmp_path)
+    storage = HangingStorage(tmp_path)
     writer = CheckpointWriter(storage, "server-0/1")
     writer.begin(folder_name(0, 1), _frozen(1000))
     assert storage.reached.wait(20)

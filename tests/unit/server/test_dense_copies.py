@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from tests.kit.server import BLOCKS, TENSORS, commit, contents, model
-from tests.unit.server.test_checkpoint_writer import EXACT, bits
+from tests.kit.server import BLOCKS, EXACT, Slot, bits, commit, content, contents, model
 
 from paceline.blocks.block_state import FrozenVersion
 from paceline.blocks.chunks import LentFrame
@@ -38,7 +37,7 @@ Sent = tuple[SumMeta, tuple[BlockFrame, ...], tuple[Frame, ...]]
 
 
 def lent(parts: Sequence[object]) -> tuple[Frame, ...]:
-    """What the other side sees, for as long as it wants to."""
+    """The frames as the receiver sees them; the memory is lent for as long as they exist."""
     assert all(isinstance(part, LentFrame) for part in parts)
     mine = [part for part in parts if isinstance(part, LentFrame)]
     views, delivery = _lend([part.frame for part in mine])
@@ -47,30 +46,8 @@ def lent(parts: Sequence[object]) -> tuple[Frame, ...]:
     return views
 
 
-def content(dice: random.Random, index: int) -> memoryview:
-    block = BLOCKS[index]
-    values = torch.randn(block.numel, generator=torch.Generator().manual_seed(dice.randrange(1 << 30)))
-    return bytes_of((values * 3).to(getattr(torch, block.dtype)))
-
-
-class Slot:
-    """What one worker pushes for one slot: it may lack tensors, and weigh less or nothing."""
-
-    def __init__(self, dice: random.Random) -> None:
-        self.weight = dice.choice([1.0, 1.0, 1.0, 0.25, 0.3])
-        gone = {n for n, t in enumerate(TENSORS) if t.kind != Kind.FROZEN and dice.random() < 0.25}
-        empty = dice.random() < 0.05
-        self.weight = 0.0 if empty else self.weight
-        self.absent = frozenset(gone)
-        self.frames = {
-            b.index: content(dice, b.index)
-            for b in BLOCKS
-            if b.kind != Kind.FROZEN and not empty and not all(p.tensor in gone for p in b.pieces)
-        }
-
-
 class Primary:
-    """A server that trains, and what it tells of it."""
+    """The store of a primary, and the sums that it sends."""
 
     def __init__(self, dice: random.Random, spec: ModelSpec) -> None:
         self.dice, self.spec = dice, spec

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
-from tests.unit.blocks.test_flat_optimizers import hyper_of
+from tests.kit.server import hyper_of
 
 from paceline.blocks.chunks import LentFrame
 from paceline.blocks.sums import SumMemory

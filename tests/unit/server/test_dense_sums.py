@@ -5,21 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
-from tests.kit.server import BLOCKS, TENSORS, commit, contents, model
+from tests.kit.server import BLOCKS, TENSORS, commit, content, contents, model
 
-from paceline.blocks.tensors import bytes_of
 from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.server.dense_store import DenseStore
 from paceline.types import INIT_STEP, Fence, Kind
 
 Blocks = dict[int, tuple[int, object]]
-
-
-def content(dice: random.Random, index: int) -> memoryview:
-    block = BLOCKS[index]
-    values = torch.randn(block.numel, generator=torch.Generator().manual_seed(dice.randrange(1 << 30)))
-    return bytes_of((values * 3).to(getattr(torch, block.dtype)))
 
 
 def open_both(dice: random.Random) -> list[DenseStore]:

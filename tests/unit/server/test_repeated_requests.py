@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 from tests.kit.server import BLOCKS
-from tests.unit.server.test_replication import LANES, Cluster, ports
+from tests.kit.server_cluster import LANES, Cluster, ports
 
 from paceline.errors import PeerLostError
 from paceline.messages import Copied, CopyOver, CopyPart, Message, Reachable, Replicate, Unreachable
@@ -17,7 +17,7 @@ from paceline.types import NodeId
 
 EVERYTHING = tuple(range(len(BLOCKS)))
 ALONE: list[int] = [0] * len(BLOCKS)
-NOBODY: list[list[int]] = [[] for _ in BLOCKS]
+NO_BACKUPS: list[list[int]] = [[] for _ in BLOCKS]
 KINDS = pytest.mark.parametrize("kind", [Replicate, CopyPart])
 
 
@@ -67,7 +67,7 @@ class Pair:
         self.cluster.place(ALONE, [[1] for _ in BLOCKS])
         self.cluster.step()
         if kind is CopyPart:
-            self.cluster.place(ALONE, NOBODY)
+            self.cluster.place(ALONE, NO_BACKUPS)
         for _ in range(3):
             self.cluster.turn()
 
@@ -75,7 +75,7 @@ class Pair:
         """Send the request; in the end all copies are complete and equal."""
         cluster = self.cluster
         if kind is CopyPart:
-            cluster.place(ALONE, NOBODY, [(1, EVERYTHING)])
+            cluster.place(ALONE, NO_BACKUPS, [(1, EVERYTHING)])
             cluster.until(Copied, [self.second])
             cluster.front.send(self.second, CopyOver(1, 0, cluster.epoch, cluster.nodes[0]))
             cluster.place(ALONE, [[1] for _ in BLOCKS])

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from tests.kit.server import BLOCKS, bits_of, commit, model, opened, position, push
-from tests.unit.server.test_checkpoint_writer import Gate
+from tests.kit.server import BLOCKS, HangingStorage, bits_of, commit, model, opened, position, push
 
 from paceline.blocks.tensors import bytes_of
 from paceline.checkpoint.manifest import FORMAT, Manifest, folder_name, write_manifest
@@ -161,7 +160,7 @@ def test_a_missing_checkpoint_is_reported_by_name(stage: Stage) -> None:
 
 
 def test_a_rewind_gives_up_the_version_that_is_being_saved(tmp_path: Path) -> None:
-    storage = Gate(tmp_path)
+    storage = HangingStorage(tmp_path)
     stage = Stage(storage)
     stage.until(Register)
     stage.assign()
@@ -179,7 +178,7 @@ def test_a_rewind_gives_up_the_version_that_is_being_saved(tmp_path: Path) -> No
 
 
 def test_the_writing_of_a_checkpoint_ends_when_the_coordinator_ends_it(tmp_path: Path) -> None:
-    storage = Gate(tmp_path)
+    storage = HangingStorage(tmp_path)
     stage = Stage(storage)
     stage.until(Register)
     stage.assign()

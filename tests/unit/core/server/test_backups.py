@@ -342,7 +342,7 @@ def test_a_kept_version_stays_readable_for_blocks_that_came_from_a_backup() -> N
 
 
 def test_a_version_older_than_a_copy_is_released() -> None:
-    """Nobody needs it any more, but this server may not have heard that when it is promoted."""
+    """No reader needs it any more, but a promoted server may not know that yet."""
     server = Server("s1", placement(1, ("s0", "s1"), ("s0",)))
     server.replicate("s0", INIT_STEP, 1)
     server.tell(

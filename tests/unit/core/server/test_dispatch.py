@@ -9,7 +9,6 @@ from tests.kit.core import BLOCKS, Recorder, ServerKit, fence, frame, model, pla
 from paceline.core.effects import Send
 from paceline.core.server.block_store import SumKey
 from paceline.core.server.dispatch import ServerCore
-from paceline.core.server.parked_pulls import ParkedPulls
 from paceline.messages import (
     Abort,
     Assign,
@@ -211,19 +210,6 @@ def test_the_parked_pulls_of_a_lost_peer_are_dropped() -> None:
     server.push(0, 0, 5)
     server.push(0, 1, 6)
     assert sent(server.commit(1, 0, 5, 6), PullReply) == []
-
-
-def test_parked_pulls_are_taken_out_by_their_condition() -> None:
-    parked = ParkedPulls()
-    parked.park("a", Pull(1, 0, 1, 3), version=3)
-    parked.park("b", Pull(1, 0, 1, -1), watermark=2)
-    parked.park("c", Pull(1, 0, 1, -1), step=7)
-    parked.park("d", Pull(1, 0, 1, -1))
-    assert len(parked) == 4
-    assert [s for s, _ in parked.take_unconditional()] == ["d"]
-    assert parked.take_committed(2, 6, 1) == []
-    assert [s for s, _ in parked.take_committed(3, 7, 2)] == ["a", "c", "b"]
-    assert len(parked) == 0
 
 
 def test_progress_is_reported_only_if_a_step_has_more_slots_than_hold() -> None:
