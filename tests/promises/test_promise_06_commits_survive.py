@@ -82,7 +82,7 @@ batches = Job.batches
 def noted(self, *arguments, **named):
     with pathlib.Path(f"turns-{self._session.port.node.replace('/', '-')}").open("a", buffering=1) as file:
         for batch in batches(self, *arguments, **named):
-            grant = self._turns.grant
+            grant = self._loop.turn.grant
             file.write(f"{grant.step} {grant.slot}\\n")
             yield batch
 Job.batches = noted

@@ -5,7 +5,8 @@ Debian package `dataset-fashion-mnist`; a download over https; and the Debian pa
 state (neither root nor an earlier `apt-get update` is needed). Every file is checked against a SHA-256 of its decoded
 content before an image is used; what was fetched stays in the cache.
 
-Nothing heavy is imported until a data set is asked for.
+Importing this package imports neither torch nor numpy. What lives here finds and decodes files; how a job reads a data
+set is in `paceline.data`.
 """
 
 from paceline.datasets.images import GENERATED, Splits, fashion_mnist, generated_ten_classes

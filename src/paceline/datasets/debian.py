@@ -57,7 +57,7 @@ def fetch_package(release: Release, into: Path) -> None:
         _run([*apt, "download", DEBIAN_PACKAGE], work)
         (package,) = work.glob("*.deb")
     except (ProviderError, ValueError) as error:
-        raise ProviderError(f"{error}; the update before said: {update}") from None
+        raise ProviderError(f"{error}; the update before it printed: {update}") from None
     _run(["dpkg-deb", "-x", str(package), "unpacked"], work)
     unpacked = work / "unpacked" / DEBIAN_DIRECTORY.relative_to("/")
     for file in release.files(None):

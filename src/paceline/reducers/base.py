@@ -26,7 +26,7 @@ class Carried:
 class Made:
     """What a turn made: gradients and changed buffers by tensor number, as the script left them.
 
-    The tensors belong to the script: whoever keeps their content after the call copies it.
+    The tensors belong to the script: a reducer that needs their content after the call copies it.
     """
 
     values: Mapping[int, torch.Tensor]

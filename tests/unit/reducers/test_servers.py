@@ -11,7 +11,6 @@ from torch import nn
 
 from paceline.messages import BlockFrame, Prepared, Seal
 from paceline.types import Fence, Kind, Placement
-from paceline.worker.overlap import SMALLEST_NBYTES, pays
 
 
 @pytest.fixture
@@ -264,12 +263,3 @@ def test_a_script_that_changes_its_gradients_stops_the_offers(worker: PushingWor
     worker.backward()
     worker.talk()
     assert not any(server.pushes for server in worker.servers)
-
-
-def test_overlap_pays_beside_a_free_core_or_another_host() -> None:
-    here, there = ["tcp://127.0.0.1:5", "inproc://server-0"], ["tcp://127.0.0.1:5", "tcp://10.0.0.2:5"]
-    large = SMALLEST_NBYTES
-    assert not pays(large, here, cores=2, busy=2)
-    assert pays(large, here, cores=3, busy=2)
-    assert pays(large, there, cores=2, busy=2)
-    assert not pays(large - 1, there, cores=3, busy=2)

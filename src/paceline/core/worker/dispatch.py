@@ -85,12 +85,12 @@ class WorkerCore:
 
     @property
     def state(self) -> WorkerState:
-        """What the worker does now."""
+        """What the worker does now; the host waits for certain states."""
         return self.turn.state
 
     @property
     def task(self) -> Task | None:
-        """What the coordinator told it to do in this turn, if it has."""
+        """The coordinator's answer to this turn; None before it arrives."""
         return self.turn.task
 
     # ------------------------------------------------------------ the host's calls

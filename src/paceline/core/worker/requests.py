@@ -137,7 +137,7 @@ class CoordinatorRequests:
         return True
 
     def forget_turn(self) -> None:
-        """The coordinator does not know this worker: nothing that it was asked or told counts."""
+        """The coordinator does not know this worker: what was asked or answered before does not count."""
         self.turn = None
         self._given_back.clear()
 

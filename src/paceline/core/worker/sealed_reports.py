@@ -7,7 +7,7 @@ from collections import deque
 from paceline.messages import Grant, HeldLease, Push, Sealed
 from paceline.types import INIT_STEP, Fence
 
-_KEPT = 4  # reports that a new coordinator is told again
+_KEPT = 4  # reports that are repeated to a new coordinator
 _NONE = -2
 
 
