@@ -1,9 +1,9 @@
 """A process with one ZeroMQ port, for tests that must kill, stop or flood a real peer.
 
-`python -m tests.kit.peer {listen PORT | connect ADDRESS} NODE`, with the token in PEER_TOKEN,
-answers `Ok` with `Ok`, `StatusRequest` with its counters and a push with the CRC of each frame; frames pushed for
-slot `KEEP` are kept. A pull of block n is answered with n patterned bytes; one of `DROP` drops what is kept, and one
-of `FORK` does so in a fork. It ends with its standard input.
+`python -m tests.kit.peer {listen PORT | connect ADDRESS} NODE`, with the token in PEER_TOKEN, answers `Ok` with `Ok`,
+`StatusRequest` with its counters and a push with the CRC of each frame. It keeps frames that are pushed for slot
+`KEEP`. It answers a pull of block n with n patterned bytes; a pull of `DROP` drops the kept frames, and a pull of
+`FORK` drops them in a fork. It ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(mode: str, where: str, node: str) -> None:
             continue
         answer, frames = answer_to(port, event, kept)
         if answer is not None:
-            with contextlib.suppress(PeerLostError, PeerUnknownError):  # whoever asked is gone
+            with contextlib.suppress(PeerLostError, PeerUnknownError):  # the peer that asked has ended
                 port.send(event.peer, answer, frames)
         del event, frames
     port.close()
@@ -51,9 +51,9 @@ def answer_to(port: ZmqPort, event: Received, kept: list[Received]) -> tuple[Mes
     """The answer to a message, with its frames."""
     match event.message:
         case Pull(req=req, blocks=(nbytes,)) if nbytes > 0:
-            room = port.memory.allocate(nbytes)
-            room[:] = pattern(nbytes)
-            return PullReply(req, 0, 1, 1, (BlockFrame(0, "uint8", nbytes),)), [room]
+            frame = port.memory.allocate(nbytes)
+            frame[:] = pattern(nbytes)
+            return PullReply(req, 0, 1, 1, (BlockFrame(0, "uint8", nbytes),)), [frame]
         case Pull(req=req, blocks=(order,)):
             if order == DROP:
                 kept.clear()
@@ -70,7 +70,7 @@ def answer_to(port: ZmqPort, event: Received, kept: list[Received]) -> tuple[Mes
 
 
 def pattern(nbytes: int) -> bytes:
-    """Bytes that show where they are."""
+    """Bytes whose value depends on their position."""
     return (b"".join(i.to_bytes(4) for i in range(1 << 12)) * (nbytes // (1 << 14) + 1))[:nbytes]
 
 
@@ -89,7 +89,7 @@ def plain_answer(port: ZmqPort, event: Received) -> Message | None:
 
 @contextmanager
 def peer_process(token: bytes, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A running peer and the address it printed; it is gone, by force if need be, at the end."""
+    """A running peer and the address that it printed; the process is killed at the end."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.kit.peer", *arguments],
         env=os.environ | {"PEER_TOKEN": token.hex(), "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -1,4 +1,4 @@
-"""Peers that do not keep the rules: raw sockets that speak as much of the protocol as they want."""
+"""Peers that break the rules: raw sockets with any part of the protocol, and a proxy that keeps all bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.wire.token import make_ticket
 
 
 class Stranger:
-    """A raw DEALER; with a token it shows a valid ticket, and so may send frames."""
+    """A raw DEALER. With a token it shows a valid ticket, so it may send frames."""
 
     def __init__(self, address: str, token: bytes | None = None, *, routing_id: bytes | None = None) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -42,7 +42,7 @@ class Stranger:
         self.socket.send_multipart(parts)
 
     def prove(self, node: str, token: bytes, pump: Callable[[], object]) -> None:
-        """Run the whole handshake; `pump` lets the listener work meanwhile."""
+        """Run the whole handshake; `pump` runs the listener meanwhile."""
         handshake = ClientHandshake(node, token)
         self.send(handshake.hello())
         while handshake.peer is None:
@@ -70,7 +70,7 @@ class Stranger:
 
 
 class Proxy:
-    """Stands between a client and a listener on loopback and keeps every byte. No thread: call `pump`."""
+    """Carries bytes between a client and a listener on loopback, and keeps them. No thread: call `pump`."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.removeprefix("tcp://").rpartition(":")
@@ -113,7 +113,7 @@ class Proxy:
 
 
 def pump_all(*ports: Port) -> Callable[[], None]:
-    """A function that lets each port do what it has to do."""
+    """A function that calls `recv` of each port until it has no more events."""
 
     def pump() -> None:
         for port in ports:
