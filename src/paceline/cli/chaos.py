@@ -212,15 +212,15 @@ def _report(name: str, result: dict[str, Any]) -> None:
     click.echo(
         f"{name}: {fired or 'nothing'} in {result['seconds']:.0f} s and {counted(len(result['rounds']), 'round')}"
     )
-    for who, s in result["recovery_s"].items():
+    for fault, s in result["recovery_s"].items():
         click.echo(
-            f"  {who}: next commit after p50 {s['p50']:.2f} s, p95 {s['p95']:.2f} s, max {s['max']:.2f} s, n {s['n']}"
+            f"  {fault}: next commit after p50 {s['p50']:.2f} s, p95 {s['p95']:.2f} s, max {s['max']:.2f} s, n {s['n']}"
         )
-    for who, s in result["pause_s"].items():
-        click.echo(f"  {who}: no commit for p50 {s['p50']:.2f} s, p95 {s['p95']:.2f} s, max {s['max']:.2f} s")
-    for who, s in result["restored_s"].items():
-        if who.startswith("cut"):
-            click.echo(f"  {who}: whole after its end p50 {s['p50']:.2f} s, p95 {s['p95']:.2f} s, max {s['max']:.2f} s")
+    for fault, s in result["pause_s"].items():
+        click.echo(f"  {fault}: no commit for p50 {s['p50']:.2f} s, p95 {s['p95']:.2f} s, max {s['max']:.2f} s")
+    for fault, s in result["restored_s"].items():
+        if fault.startswith("cut"):
+            click.echo(f"  {fault}: restored after p50 {s['p50']:.2f} s, p95 {s['p95']:.2f} s, max {s['max']:.2f} s")
     for failure in result["failures"]:
         click.echo(f"  FAILED: {failure}", err=True)
     if result["ok"]:

@@ -207,7 +207,7 @@ def _set_title(title: bytes) -> None:
 
 
 def _reseed() -> None:
-    """Seed anew what took its seed from the system when it was imported; `random` does that by itself."""
+    """Seed again what took its seed from the system when it was imported; `random` does that by itself."""
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
 

@@ -99,7 +99,7 @@ def test_the_summary_keeps_the_digest_whole(show: Show) -> None:
     assert rows["steps"] == "100"
 
 
-def test_the_summary_says_what_the_run_lived_through(show: Show) -> None:
+def test_the_summary_tells_of_restarts_and_rewinds(show: Show) -> None:
     calm = dict(line.split(None, 1) for line in show(lambda screen: screen.summary(summary(SUMMARY))) if line.strip())
     assert not {"restarts", "rewinds", "checkpoint", "warning"} & set(calm)
     lived = SUMMARY | {

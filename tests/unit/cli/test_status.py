@@ -28,7 +28,7 @@ STATUS: dict[str, Any] = {
 }
 
 
-def test_who_holds_what() -> None:
+def test_servers_and_their_blocks() -> None:
     assert list(_copies(status(STATUS))) == [
         "server-0 (pid 71): primary of 2 blocks, backup of 1",
         "server-1 (pid 72): primary of 2 blocks, backup of 3",
@@ -37,7 +37,7 @@ def test_who_holds_what() -> None:
     ]
 
 
-def test_what_is_under_way() -> None:
+def test_draining_servers_and_missing_copies() -> None:
     placement = {**STATUS["placement"], "short": 1, "building": 1}
     lines = list(_copies(status(STATUS, placement=placement, draining=["server-1"], wanted_servers=2)))
     assert lines[1] == "server-1 (pid 72): primary of 2 blocks, backup of 3, being emptied"
@@ -55,7 +55,7 @@ def test_copies_in_words() -> None:
     assert line == "2 copies of each of 5 blocks; 2 blocks with fewer"
 
 
-def test_without_copies_there_is_nothing_to_say_of_them() -> None:
+def test_without_replicas_no_line_tells_of_copies() -> None:
     placement = {**STATUS["placement"], "servers": {"server-0": [4, 0]}}
     changed = status(STATUS, replicas=0, servers=["server-0"], wanted_servers=1, placement=placement)
     lines = list(_copies(changed))

@@ -163,8 +163,8 @@ def test_a_failover_promises_nothing_that_a_second_loss_would_break(sheet: Sheet
     ]
 
 
-def test_a_rewind_is_the_end_of_what_was_before_it(sheet: Sheet, announcements: Announcements) -> None:
-    """All of it is heard of at once: the backup that took over did not help."""
+def test_changes_before_a_rewind_in_the_same_status_are_not_told(sheet: Sheet, announcements: Announcements) -> None:
+    """One status has all of it: the failover before the rewind is undone."""
     announcements.status(status(BEFORE))
     announcements.status(status({**AFTER, "changes": [LOST_0, LOST_1, LOST_2]}))
     assert sheet.notes == [

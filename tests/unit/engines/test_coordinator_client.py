@@ -31,7 +31,7 @@ def until(done: Callable[[], bool], client: CoordinatorClient, timeout_s: float 
         time.sleep(0.01)
 
 
-def test_nothing_waits_while_nobody_is_there(client: CoordinatorClient) -> None:
+def test_pump_does_not_wait_without_a_coordinator(client: CoordinatorClient) -> None:
     client.report("worker-0", 7, -9)
     began = time.monotonic()
     for _ in range(20):
@@ -60,7 +60,7 @@ def test_a_report_survives_a_coordinator_that_never_answered_it(client: Coordina
         assert [m.name for m in second.heard if isinstance(m, Exited)] == ["worker-0", "worker-1"]
 
 
-def test_the_status_is_of_now(client: CoordinatorClient) -> None:
+def test_look_waits_for_a_new_status(client: CoordinatorClient) -> None:
     status = {"step": 1}
     with fake_coordinator(answer_all(status)) as coordinator:
         announced[0] = coordinator.address
@@ -70,7 +70,7 @@ def test_the_status_is_of_now(client: CoordinatorClient) -> None:
         assert client.status == Status(step=2)
 
 
-def test_a_summary_that_takes_its_time_keeps_nothing_waiting(client: CoordinatorClient) -> None:
+def test_reports_and_statuses_do_not_wait_for_a_slow_summary(client: CoordinatorClient) -> None:
     ready: list[bytes] = []
 
     def slow(message: Message) -> Message | None:

@@ -57,7 +57,7 @@ def test_a_process_that_has_not_taken_part_yet_does_not_hang() -> None:
     assert watched.look(500, {("coordinator", 1)}) == {}, "a server may have much to load"
 
 
-def test_a_new_process_of_the_same_name_begins_anew() -> None:
+def test_another_start_of_the_same_name_has_its_own_silence() -> None:
     watched = Watched()
     watched.look(5, EVERYONE)
     hanging, again = watched.hanging, {**ALIVE, "coordinator": 2}

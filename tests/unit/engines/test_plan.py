@@ -25,17 +25,17 @@ def script(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "steps", "seconds"), [("500", 500, 0.0), ("30s", 0, 30.0), ("0.5s", 0, 0.5), ("0", 0, 0.0), ("0s", 0, 0.0)]
 )
-def test_every(text: str, steps: int, seconds: float) -> None:
+def test_intervals_of_checkpoints(text: str, steps: int, seconds: float) -> None:
     assert parse_every(text) == (steps, seconds)
 
 
 @pytest.mark.parametrize("text", ["", "often", "-5", "30 s m", "5m", "1.5", "s", "1e3"])
-def test_every_refused(text: str) -> None:
+def test_a_wrong_interval_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--checkpoint-every"):
         parse_every(text)
 
 
-def test_the_coordinator_is_told(script: Path, tmp_path: Path) -> None:
+def test_the_settings_of_the_coordinator(script: Path, tmp_path: Path) -> None:
     plan = RunPlan(script=script, run=tmp_path, checkpoint_every="20", keep=2, max_steps=9, resume="i0-v1")
     cluster = plan.cluster
     assert (cluster.checkpoint_steps, cluster.checkpoint_s) == (20, 0.0)
@@ -107,7 +107,7 @@ def test_which_processes_are_traced(script: Path, tmp_path: Path, monkeypatch: p
     assert resumed(run.path, {"trace": Path("t.json")}).trace == Path("t.json")
 
 
-def test_checkpoints_are_in_the_run_directory_unless_said(script: Path, tmp_path: Path) -> None:
+def test_checkpoints_are_in_the_run_directory_by_default(script: Path, tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "run")
     assert run.checkpoints == str(run.path / "checkpoints")
     RunPlan(script=script, run=run.path).save()

@@ -59,7 +59,7 @@ def test_a_name_may_be_started_again_and_its_log_goes_on(children: Children, tmp
     children.end()
 
 
-def test_what_a_child_leaves_behind_ends_with_it(children: Children, tmp_path: Path) -> None:
+def test_processes_that_a_child_started_end_with_it(children: Children, tmp_path: Path) -> None:
     source = (
         "import os, signal, subprocess\n"
         "print(subprocess.Popen(['sleep', '1000']).pid, flush=True)\n"
@@ -76,7 +76,7 @@ def test_what_a_child_leaves_behind_ends_with_it(children: Children, tmp_path: P
     children.end()
 
 
-def test_end_asks_and_then_insists(children: Children, tmp_path: Path) -> None:
+def test_end_sends_sigterm_and_then_sigkill(children: Children, tmp_path: Path) -> None:
     stubborn = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(1000)\n"
     child = start(children, tmp_path, stubborn)
     assert events(children, Line) == [Line("worker-0", "up")]
@@ -109,7 +109,7 @@ def test_defaults_go_under_the_environment(children: Children, tmp_path: Path, m
     children.end()
 
 
-def test_signals_to_one_that_has_ended_go_nowhere(children: Children, tmp_path: Path) -> None:
+def test_signals_to_an_ended_child_have_no_effect(children: Children, tmp_path: Path) -> None:
     child = start(children, tmp_path, "pass")
     events(children)
     assert child.pid != os.getpid()

@@ -53,7 +53,7 @@ def test_which_ends_are_retried(name: str, code: int, again: bool) -> None:
     assert isinstance(decision, Again if again else Stay)
 
 
-def test_the_pause_grows_while_it_dies_at_once_and_does_nothing() -> None:
+def test_the_pause_grows_with_quick_deaths_without_a_commit() -> None:
     clock = Clock(limit=100)
     pauses = []
     for _ in range(8):
@@ -63,7 +63,7 @@ def test_the_pause_grows_while_it_dies_at_once_and_does_nothing() -> None:
     assert pauses == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
 
-def test_a_long_life_forgets_the_deaths_before_it() -> None:
+def test_a_long_life_resets_the_count_of_quick_deaths() -> None:
     clock = Clock(limit=3)
     for _ in range(3):
         clock.life()
@@ -77,20 +77,20 @@ def test_a_role_that_is_killed_while_it_works_is_back_at_once() -> None:
     assert [clock.life(useful=True) for _ in range(5)] == [Again(0.0, n) for n in range(1, 6)]
 
 
-def test_quick_deaths_are_limited_even_if_it_worked() -> None:
+def test_quick_deaths_are_limited_also_with_commits() -> None:
     clock = Clock(limit=2)
     assert isinstance(clock.life(useful=True), Again)
     assert isinstance(clock.life(useful=True), Again)
     assert clock.life(useful=True) == GiveUp(3)
 
 
-def test_a_limit_of_none_at_all() -> None:
+def test_a_limit_of_0_allows_no_death() -> None:
     assert Clock(limit=0).life() == GiveUp(1)
     assert Clock(limit=0).life(seconds=1000.0) == GiveUp(1)
-    assert Clock(limit=0).life(EXIT_AGAIN) == Again(0.0, 0), "being sent back is no death"
+    assert Clock(limit=0).life(EXIT_AGAIN) == Again(0.0, 0), "a restart that the process asks for is no death"
 
 
-def test_being_sent_back_is_not_counted() -> None:
+def test_a_restart_that_the_process_asks_for_is_not_counted() -> None:
     clock = Clock(limit=1)
     for _ in range(10):
         assert clock.life(EXIT_AGAIN) == Again(0.0, 0)

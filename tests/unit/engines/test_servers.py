@@ -76,7 +76,7 @@ def test_whether_the_run_can_do_without_a_server(size: int, replicas: int, can: 
     assert servers_of(size).can_do_without(replicas) is can
 
 
-def test_one_after_the_other_is_given_up_as_long_as_the_others_are_enough() -> None:
+def test_servers_are_given_up_while_enough_remain() -> None:
     servers = servers_of(4)
     servers.give_up("server-3")
     assert servers.can_do_without(1)

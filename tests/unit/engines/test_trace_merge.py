@@ -82,7 +82,7 @@ def test_processes_of_one_role_share_its_row(tmp_path: Path) -> None:
 
 
 def test_clocks_of_two_boots(tmp_path: Path) -> None:
-    """After a reboot the monotonic clock begins anew; within one boot, a clock that was set changes nothing."""
+    """After a reboot the monotonic clock begins again; within one boot, setting the time of day changes nothing."""
     hour = 3_600_000
     record(tmp_path / "trace", "worker-0", 1, span(hour + 5, 1, "old"), began_ms=hour, clock="a", offset=0)
     record(tmp_path / "trace", "worker-1", 2, span(hour + 7, 1, "old"), began_ms=hour + 1, clock="a", offset=9 * MS)
@@ -106,7 +106,7 @@ def test_nothing_recorded_is_an_empty_trace(tmp_path: Path) -> None:
     assert merged(tmp_path).rows == []
 
 
-def test_what_is_said(tmp_path: Path) -> None:
+def test_the_screen_shows_the_file_and_the_roles_at_their_limit(tmp_path: Path) -> None:
     record(tmp_path / "trace", "worker-0", 1, span(1, 1, "push"), instant(2, STOPPED))
     screen = Screen()
     trace_merge.draw(tmp_path / "trace", tmp_path / "out.json", screen)

@@ -56,7 +56,7 @@ def test_runs_are_numbered_and_the_latest_is_named(tmp_path: Path) -> None:
     (root / "latest").unlink()
     (root / "latest").mkdir()
     point_latest(second)
-    assert not (root / "latest").is_symlink(), "somebody's own directory is left alone"
+    assert not (root / "latest").is_symlink(), "a directory of the user is left alone"
     assert {p.name for p in root.iterdir()} == {"train-0001", "train-0002", "eval-0001", "latest"}
 
 
@@ -73,7 +73,7 @@ def test_a_run_has_one_launcher(tmp_path: Path) -> None:
         pass
 
 
-def test_what_is_announced_is_read_whole(tmp_path: Path) -> None:
+def test_a_reader_never_sees_half_an_announcement(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "run")
     for number in range(50):
         run.announce(f"tcp://127.0.0.1:{number}", number)

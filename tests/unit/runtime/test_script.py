@@ -41,7 +41,7 @@ def up(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "up\n"
 
 
-def test_a_notice_runs_the_finally_blocks(tmp_path: Path) -> None:
+def test_sigterm_runs_the_finally_blocks(tmp_path: Path) -> None:
     process = start(tmp_path, LOOP)
     up(process)
     process.send_signal(signal.SIGTERM)
@@ -50,7 +50,7 @@ def test_a_notice_runs_the_finally_blocks(tmp_path: Path) -> None:
     assert out == "finally\n"
 
 
-def test_a_second_notice_ends_it_at_once(tmp_path: Path) -> None:
+def test_a_second_sigterm_ends_it_at_once(tmp_path: Path) -> None:
     source = LOOP + "    time.sleep(1000)\n"
     process = start(tmp_path, source)
     up(process)
@@ -71,7 +71,7 @@ def test_an_error_while_leaving_is_shown_and_fails_nothing(tmp_path: Path) -> No
     assert "ValueError: late" in out
 
 
-def test_a_forked_child_has_its_own_death(tmp_path: Path) -> None:
+def test_sigterm_ends_a_forked_child_of_the_script(tmp_path: Path) -> None:
     source = """
 import os, signal, time
 ready, tell = os.pipe()
@@ -107,7 +107,7 @@ def test_a_worker_without_a_coordinator_is_lost_by_name(announced: bool, tmp_pat
     assert time.monotonic() - began < 25.0
 
 
-def test_a_job_that_went_back_is_seen_through_the_scripts_own_errors(tmp_path: Path) -> None:
+def test_a_rewind_is_found_below_the_scripts_own_exception(tmp_path: Path) -> None:
     source = """
 from paceline.errors import JobRewoundError
 try:
@@ -121,7 +121,7 @@ except JobRewoundError:
     assert out == "JobRewoundError: back to version 3\n"
 
 
-def test_a_notice_at_the_very_end(tmp_path: Path) -> None:
+def test_sigterm_at_the_very_end(tmp_path: Path) -> None:
     """The script swallows it, and ends."""
     source = """
 import os, signal

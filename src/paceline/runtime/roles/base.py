@@ -13,11 +13,11 @@ from paceline.runtime.exit_codes import EXIT_DONE
 
 
 class HangRule(Enum):
-    """Who can tell that a live process of the role hangs."""
+    """How the engine sees that a live process of the role hangs."""
 
-    ENGINE = "the engine: the process answers its requests"
-    COORDINATOR = "the coordinator: the process is a member of the run"
-    NEVER = "nobody: the process may compute for any time"
+    ENGINE = "it does not answer the engine"
+    COORDINATOR = "the coordinator answers, and does not name it as a member"
+    NEVER = "it never hangs: it may compute for any time"
 
 
 class Launch:

@@ -20,7 +20,7 @@ from paceline.transport.zmq.port import ZmqPort
 
 
 class CoordinatorRole(Role):
-    """One light process. It answers the engine, so the engine sees that it hangs, and nobody reports its end."""
+    """One light process. It answers the engine, so the engine sees that it hangs. Its end is not reported to it."""
 
     name = "coordinator"
     single = True

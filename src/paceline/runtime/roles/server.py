@@ -6,7 +6,6 @@ import socket
 from pathlib import Path
 
 from paceline.checkpoint.storage import open_storage
-from paceline.clients.heartbeat import Heartbeat
 from paceline.clients.redial import Redial
 from paceline.config.role_spec import RoleSpec, ServerSpec
 from paceline.messages import Register
@@ -33,6 +32,7 @@ class ServerRole(Role):
         """Serve blocks until told to end."""
         import torch
 
+        from paceline.clients.heartbeat import Heartbeat
         from paceline.server.service import ServerService
 
         torch.set_num_threads(1)
