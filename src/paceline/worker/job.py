@@ -97,7 +97,7 @@ class Job:
         *,
         clip_norm: float | None = None,
     ) -> tuple[Any, ...]:
-        """Hand model and optimizer to the job, in place; returns what it was given.
+        """Hand model and optimizer to the job, in place; returns its arguments.
 
         `clip_norm` clips the whole step's gradient, on the servers; clipping in the loop clips the slot's.
 

@@ -166,9 +166,10 @@ class Session:
     def wait(
         self, states: frozenset[WorkerState], awaited: str, fill: Callable[[Fill], None] | None = None
     ) -> WorkerState:
-        """Wait until the core is in one of `states`. `awaited` is what the coordinator "did not" if it is silent.
+        """Wait until the core is in one of `states`.
 
-        `fill` gets the blocks that have arrived, in order; without it they stay for the next wait that has one.
+        `awaited` completes the error "the coordinator did not …". `fill` gets the blocks that have arrived, in order;
+        without it they stay for the next wait that has one.
         """
         with self.preemption:
             while True:
