@@ -207,7 +207,7 @@ class ServerCore:
 
     def _hear(self, _: NodeId, message: BeatAck | Welcome, payload: Sequence[object], now: float) -> list[Send]:
         self.assignment.hear(message.generation)
-        if isinstance(message, Welcome):
+        if isinstance(message, Welcome) and message.generation == self.assignment.generation:
             self.heartbeat_s = message.heartbeat_s
             self.replication.set_reach(message.reach_s)
         return []
