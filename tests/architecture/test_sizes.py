@@ -10,17 +10,10 @@ from tools.house import large_classes, long_files, long_functions
 FILES: dict[str, int] = {}
 """Files over 400 lines. May only shrink: a number that is too high fails as well."""
 
-FUNCTIONS: dict[str, int] = {
-    "core/coordinator/routes.py:subscribers": 67,
-}
+FUNCTIONS: dict[str, int] = {}
 """Functions over 60 lines."""
 
-CLASSES: dict[str, int] = {
-    "core/coordinator/leases.py:LeaseBook": 37,
-    "core/coordinator/leasing.py:Leasing": 27,
-    "core/coordinator/placement.py:BlockPlacement": 29,
-    "core/coordinator/segments.py:Segments": 30,
-}
+CLASSES: dict[str, int] = {}
 """Classes over 25 methods; properties count."""
 
 

@@ -93,7 +93,7 @@ def test_leases_reported_after_a_restart_get_a_full_new_term() -> None:
         server_back(desk, server)
     worker_back(desk, "worker-0", held(first))
     worker_back(desk, "worker-1", held(second, sealed=True))
-    assert {lease.slot.slot for lease in desk.core.tables.leases.held_by("worker-0")} == {0}
+    assert {lease.slot.slot for lease in desk.core.tables.leases.live.held_by("worker-0")} == {0}
     grants = sent(desk.turn("worker-1"), Grant)
     assert [g.step for g in grants] == [2], "both slots of step 1 are held"
     desk.seal("worker-0", first)

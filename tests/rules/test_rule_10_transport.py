@@ -87,7 +87,7 @@ def test_a_lease_whose_grant_was_lost_goes_to_another_worker() -> None:
     desk = Desk().start().initialise()
     lost = desk.lease("worker-0")
     desk.turn("worker-0")
-    assert lost.fence not in desk.core.tables.leases
+    assert lost.fence not in desk.core.tables.leases.live
     assert desk.core.tables.leases.grant("x", 0, True, 9) is not None
 
 

@@ -1,1 +1,6 @@
-"""The coordinator: an I/O shell around the core, and its durable log. No torch here."""
+"""The coordinator process: carries out the effects of `core.coordinator`, and keeps what must be durable.
+
+`service` feeds messages and time to the core; `store` writes the SQLite log, `history` and `reader` read it;
+`checkpoint_completion` completes checkpoints in a thread; `status` tells people and engines how the run is. It decides
+nothing about the job: that is `core.coordinator`. No torch.
+"""

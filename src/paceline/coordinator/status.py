@@ -8,7 +8,7 @@ from paceline.coordinator.json_numbers import plain, shown
 from paceline.coordinator.placement_report import drained, placed
 from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
-from paceline.core.coordinator.leases import Lease
+from paceline.core.coordinator.live_leases import Lease
 from paceline.core.coordinator.reservations import Reservation
 from paceline.messages.status import (
     ChangeStatus,
@@ -93,7 +93,7 @@ def _rate(core: CoordinatorCore, timeline: Timeline, now: float) -> float:
 
 def _slowest(core: CoordinatorCore) -> SlowestSlot | None:
     """The slot for which the oldest uncommitted step has waited longest: leased, or reserved for a worker."""
-    found: Lease | Reservation | None = core.tables.leases.oldest_open(core.watermark.low)
+    found: Lease | Reservation | None = core.tables.leases.live.oldest_open(core.watermark.low)
     if found is None:
         found = min(core.tables.leases.reserved.all(), key=lambda left: left.at, default=None)
     if found is None:

@@ -172,7 +172,12 @@ def _settle(cluster: Cluster) -> bool:
 
 def _is_at_rest(cluster: Cluster) -> bool:
     core = cluster.coordinator.core
-    if len(core.tables.leases) or len(core.tables.gate) or not core.settled or not cluster.server_pool.is_redundant():
+    if (
+        len(core.tables.leases.live)
+        or len(core.tables.gate)
+        or not core.settled
+        or not cluster.server_pool.is_redundant()
+    ):
         return False
     try:
         cluster.server_pool.check_end(len(cluster.record.log) - 1)
@@ -195,8 +200,8 @@ def _check_end(cluster: Cluster) -> None:
     last = len(record.log) - 1
     cluster.server_pool.check_end(last)
     _check_progress(cluster, last)
-    if len(core.tables.leases) or len(core.tables.gate):
-        raise Violation(f"{len(core.tables.leases)} leases and {len(core.tables.gate)} steps are left")
+    if len(core.tables.leases.live) or len(core.tables.gate):
+        raise Violation(f"{len(core.tables.leases.live)} leases and {len(core.tables.gate)} steps are left")
     if not cluster.saves:
         raise Violation("no worker saved the model")
     counted, true = (core.totals.samples, core.totals.skipped_slots), record.counted()

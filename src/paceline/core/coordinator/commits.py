@@ -115,14 +115,14 @@ class Commits:
         owners, schedule, whole = self._placed.owners, self._phases.schedule, self._segments.is_whole(step)
         slots = schedule.num_slots(step)
         if whole and slots > 1 and fence is not None:
-            if not self._gate.choose(step, slot, fence, owners, self._leases):
+            if not self._gate.choose(step, slot, fence, owners, self._leases.live):
                 return []
             # Durable before a server adds it: a sum cannot be undone, whichever coordinator comes next.
             choose = self._choose(step, slot, fence)
             return [ChoiceFact(self._gate.report(step, fence)), *(Send(s, choose) for s in owners)]
         if step != INIT_STEP and schedule.window(step) == 0 and step != self._log.watermark.low:
             return []
-        passed = self._gate.passed(step, slots, owners, whole=whole, valid=self._leases)
+        passed = self._gate.passed(step, slots, owners, whole=whole, valid=self._leases.live)
         return [] if passed is None else self._commit(passed)
 
     def choices(self) -> list[Choose]:

@@ -134,7 +134,7 @@ class CoordinatorCore:
         """Whether an answer that was given is a lease that no longer holds, or of another placement."""
         match reply:
             case Grant():
-                is_held = reply.fence in self.tables.leases
+                is_held = reply.fence in self.tables.leases.live
             case EvalGrant():
                 is_held = reply.fence in self.tables.rounds
             case PhaseOver():

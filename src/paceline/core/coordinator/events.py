@@ -185,6 +185,12 @@ class BlocksPlaced(Event, frozen=True, gc=False):
     """The first placement of an incarnation is durable."""
 
 
+class BlocksMayMove(Event, frozen=True, gc=False):
+    """Something has changed: see after `after_s` whether blocks should be elsewhere."""
+
+    after_s: float
+
+
 class WorkersCutOff(Event, frozen=True, gc=False):
     """These workers cannot reach some primary."""
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable
 from typing import NamedTuple
 
+from paceline.core.coordinator.live_leases import Lease, LiveLeases
 from paceline.core.coordinator.reservations import Reserved
+from paceline.core.coordinator.slot_queue import RequeuedSlots, SummedSlots
 from paceline.core.segments import Schedule
 from paceline.core.window import may_lease
 from paceline.types import INIT_STEP, UNLIMITED, Fence, NodeId, SlotId
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Permission for `worker` to compute `slot`, named by `fence`."""
-
-    slot: SlotId
-    fence: Fence
-    worker: NodeId
-    at: float = 0.0
 
 
 class Revoked(NamedTuple):
@@ -34,15 +24,6 @@ class Revoked(NamedTuple):
     again: list[SlotId]
     sealed: list[SlotId]
     poisoned: tuple[SlotId, tuple[NodeId, ...]] | None
-
-
-@dataclass(slots=True)
-class _Step:
-    """A step that is not committed: how many of its slots, from the first on, each server has summed."""
-
-    num_slots: int
-    low: int = 0
-    summed: dict[NodeId, int] = field(default_factory=dict)
 
 
 class LeaseBook:
@@ -64,17 +45,13 @@ class LeaseBook:
         self.hold = hold
         self.max_losses = max_losses
         self.counter = counter
+        self.live = LiveLeases()
         self.reserved = Reserved()
+        self.requeued = RequeuedSlots()
+        self._summed = SummedSlots()
         self._done = done
         self._next = SlotId(INIT_STEP, 0)
-        self._requeued: list[SlotId] = []
-        self._waiting: set[SlotId] = set()
-        self._leases: dict[Fence, Lease] = {}
-        self._sealed: set[Fence] = set()
-        self._by_worker: dict[NodeId, dict[Fence, Lease]] = {}
-        self._by_slot: dict[SlotId, dict[Fence, Lease]] = {}
         self._losses: dict[SlotId, list[NodeId]] = {}
-        self._steps: dict[int, _Step] = {}
 
     def fence(self) -> Fence:
         """A new fence, larger than every earlier one."""
@@ -90,13 +67,9 @@ class LeaseBook:
 
     def _forget(self, first: SlotId) -> None:
         self._next = first
-        self._requeued.clear()
-        self._waiting.clear()
-        self._leases.clear()
-        self._sealed.clear()
-        self._by_worker.clear()
-        self._by_slot.clear()
-        self._steps.clear()
+        self.live.clear()
+        self.requeued.clear()
+        self._summed.clear()
 
     def restart(self, step: int, *, initialised: bool, now: float = 0.0) -> tuple[list[Lease], int]:
         """Make every lease void: slots from `step` on that are not committed are leased again; no loss is counted.
@@ -104,8 +77,8 @@ class LeaseBook:
         In lock-step the state that `step` is computed on does not change: its slots are reserved for the workers that
         had them. Returns the leases that were not sealed, and how many were.
         """
-        held, sealed = self.open_leases(), len(self._sealed)
-        theirs = [(ls.fence, ls.worker, ls.slot) for ls in self._leases.values() if ls.slot.step == step]
+        held, sealed = self.live.open_leases(), self.live.num_sealed
+        theirs = [(ls.fence, ls.worker, ls.slot) for ls in self.live.all() if ls.slot.step == step]
         self.reserved.begin(step, theirs if initialised and theirs and not self.schedule.window(step) else (), now)
         self._forget(SlotId(step, 0) if initialised else SlotId(INIT_STEP, 0))
         return held, sealed
@@ -118,38 +91,34 @@ class LeaseBook:
         `watermark` is the lowest uncommitted step, `end_step` the first step that must not be leased.
         """
         slot = self._own(worker, watermark, end_step) or self._take(watermark, initialised, end_step)
-        return None if slot is None else self._lease(slot, self.fence(), worker, now)
+        return None if slot is None else self.lease(slot, worker, now)
 
-    def _lease(self, slot: SlotId, fence: Fence, worker: NodeId, now: float) -> Lease:
-        lease = Lease(slot, fence, worker, now)
-        self._leases[fence] = lease
-        self._by_worker.setdefault(worker, {})[fence] = lease
-        self._by_slot.setdefault(slot, {})[fence] = lease
+    def lease(self, slot: SlotId, worker: NodeId, now: float) -> Lease:
+        """Lease a slot to `worker`; if its holder is late, as a second attempt: the first to arrive counts."""
+        lease = Lease(slot, self.fence(), worker, now)
+        self.live.add(lease)
         return lease
-
-    def again(self, late: Lease, worker: NodeId, now: float) -> Lease:
-        """Lease a slot a second time, because its holder is late; whichever attempt is first counts."""
-        return self._lease(late.slot, self.fence(), worker, now)
 
     def adopt(self, worker: NodeId, slot: SlotId, fence: Fence, now: float) -> bool:
         """Give a lease of an earlier coordinator a full new term, unless another worker has the slot (rule 7)."""
-        if fence.generation >= self.generation or fence in self._leases or self._by_slot.get(slot) or self._done(slot):
+        live = self.live
+        if fence.generation >= self.generation or fence in live or live.is_leased(slot) or self._done(slot):
             return False
         if slot.step != INIT_STEP:
-            self._step(slot.step)
-        self._lease(slot, fence, worker, now)
-        self._keep_requeued([s for s in self._requeued if s != slot])
+            self._low(slot.step)
+        live.add(Lease(slot, fence, worker, now))
+        self.requeued.drop(lambda other: other == slot)
         return True
 
     def _own(self, worker: NodeId, watermark: int, end_step: int) -> SlotId | None:
         """The slot reserved for `worker`, if it may be leased now."""
         slot = self.reserved.end(worker)
-        if slot is None or slot.step < watermark or slot in self._by_slot or self._done(slot):
+        if slot is None or slot.step < watermark or self.live.is_leased(slot) or self._done(slot):
             return None
-        if slot.step >= end_step or slot.slot >= self._step(slot.step).low + self.hold:
+        if slot.step >= end_step or slot.slot >= self._low(slot.step) + self.hold:
             self._requeue(slot)
             return None
-        self._keep_requeued([s for s in self._requeued if s != slot])
+        self.requeued.drop(lambda other: other == slot)
         return slot
 
     def release(self, worker: NodeId) -> None:
@@ -159,18 +128,14 @@ class LeaseBook:
             self._requeue(slot)
 
     def _take(self, watermark: int, initialised: bool, end_step: int) -> SlotId | None:
-        if self._requeued:
+        if self.requeued:
             # Slots are requeued from below `_next`: where the lowest of them may not be leased, nothing may.
-            if self._requeued[0].step >= end_step:
-                return None
-            slot = heappop(self._requeued)
-            self._waiting.discard(slot)
-            return slot
+            return None if self.requeued.lowest.step >= end_step else self.requeued.pop()
         while True:
             slot = self._next
             if slot.step == INIT_STEP:
                 self._next = SlotId(0, 0)
-                if not initialised and slot not in self._by_slot:
+                if not initialised and not self.live.is_leased(slot):
                     return slot
                 continue
             if not initialised and slot.step > 0:
@@ -178,36 +143,27 @@ class LeaseBook:
             if slot.step >= end_step or not may_lease(self.schedule.window(slot.step), slot.step, watermark):
                 return None
             # Leased under an earlier coordinator, or by a reservation.
-            is_taken = slot in self._by_slot or self._done(slot)
-            if not is_taken and slot.slot >= self._step(slot.step).low + self.hold:
+            is_taken = self.live.is_leased(slot) or self._done(slot)
+            if not is_taken and slot.slot >= self._low(slot.step) + self.hold:
                 return None
             last = slot.slot + 1 == self.schedule.num_slots(slot.step)
             self._next = SlotId(slot.step + 1, 0) if last else SlotId(slot.step, slot.slot + 1)
             if not is_taken and slot not in self.reserved:
                 return slot
 
-    def _step(self, number: int) -> _Step:
-        step = self._steps.get(number)
-        if step is None:
-            step = self._steps[number] = _Step(self.schedule.num_slots(number))
-        return step
+    def _low(self, step: int) -> int:
+        return self._summed.low(step, self.schedule.num_slots)
 
-    def summed(self, server: NodeId, number: int, count: int, num_servers: int) -> bool:
+    def summed(self, server: NodeId, step: int, count: int, num_servers: int) -> bool:
         """A server has added the first `count` slots of a step; True if that lets a further slot be leased."""
-        step = self._steps.get(number)
-        if step is None or count <= step.summed.get(server, 0):
-            return False
-        step.summed[server] = count
-        low = min(step.summed.values()) if len(step.summed) == num_servers else 0
-        moved, step.low = low > step.low, low
-        return moved
+        return self._summed.note(server, step, count, num_servers)
 
     def recall(self, watermark: int, initialised: bool) -> Lease | None:
         """Take back one lease whose holder can only wait, so that it computes a slot that waits to be leased again.
 
         Leases are granted one step early, so when a slot comes back every worker may hold a lease of the next step.
         """
-        return self.take_back(self._requeued[0].step, watermark, initialised) if self._requeued else None
+        return self.take_back(self.requeued.lowest.step, watermark, initialised) if self.requeued else None
 
     def take_back(self, above: int, watermark: int, initialised: bool) -> Lease | None:
         """Take back one lease of a step above `above` that cannot be computed yet; its slot is leased later."""
@@ -217,54 +173,22 @@ class LeaseBook:
         window = self.schedule.window(step)
         if initialised and (window == UNLIMITED or step <= watermark + window):
             return None
-        top = self._next.slot if self._next.slot else self._step(step).num_slots
+        top = self._next.slot if self._next.slot else self.schedule.num_slots(step)
         for index in range(top - 1, -1, -1):
             slot = SlotId(step, index)
-            for lease in self._by_slot.get(slot, {}).values():
-                if lease.fence not in self._sealed:
-                    self._remove(lease)
+            for lease in self.live.of_slot(slot):
+                if not self.live.is_sealed(lease.fence):
+                    self.live.remove(lease)
                     self._requeue(slot)
                     return lease
         return None
-
-    # ------------------------------------------------------------ what becomes of a lease
-
-    def __len__(self) -> int:
-        """Live leases."""
-        return len(self._leases)
-
-    def __contains__(self, fence: object) -> bool:
-        """Whether a live lease has that fence."""
-        return fence in self._leases
-
-    def oldest_open(self, step: int) -> Lease | None:
-        """Of the leases of `step` that are not sealed, the one granted first."""
-        waiting = [ls for ls in self._leases.values() if ls.slot.step == step and ls.fence not in self._sealed]
-        return min(waiting, key=lambda lease: lease.at, default=None)
-
-    def open_leases(self) -> list[Lease]:
-        """Leases that are not sealed."""
-        return [lease for lease in self._leases.values() if lease.fence not in self._sealed]
-
-    def is_open(self, fence: Fence) -> bool:
-        """Whether a live lease has that fence and is not sealed."""
-        return fence in self._leases and fence not in self._sealed
-
-    def attempts(self, slot: SlotId) -> int:
-        """How many live leases a slot has."""
-        return len(self._by_slot.get(slot, ()))
-
-    @property
-    def has_requeued(self) -> bool:
-        """Whether a slot waits to be leased again."""
-        return bool(self._requeued)
 
     def unleased(self, end_step: int, *, in_step: bool) -> int:
         """How many slots have no lease yet: of the step that is leased now, or of all steps before `end_step`.
 
         An estimate: slots leased out of order count, reserved ones may not.
         """
-        count, at = len(self._requeued), self._next
+        count, at = len(self.requeued), self._next
         if at.step == INIT_STEP or at.step >= end_step:
             return count
         count += self.schedule.num_slots(at.step) - at.slot
@@ -272,25 +196,29 @@ class LeaseBook:
             count += sum(self.schedule.num_slots(s) for s in range(at.step + 1, min(end_step, at.step + 65)))
         return count
 
-    def find(self, fence: Fence) -> Lease | None:
-        """The live lease with that fence; None once it was given back, revoked or its step committed."""
-        return self._leases.get(fence)
+    @property
+    def highest_step(self) -> int:
+        """The highest step of which a slot is leased or waits to be leased again; -1 for none."""
+        leased = max((lease.slot.step for lease in self.live.all()), default=-1)
+        return max(leased, self.requeued.highest_step)
+
+    # ------------------------------------------------------------ what becomes of a lease
 
     def seal(self, fence: Fence, worker: NodeId) -> Lease | None:
         """Its holder sealed the slot. The lease lives on until the step is committed: the pushes may still be lost."""
-        lease = self._leases.get(fence)
+        lease = self.live.find(fence)
         if lease is None or lease.worker != worker:
             return None
-        self._sealed.add(fence)
+        self.live.seal(fence)
         self._losses.pop(lease.slot, None)  # a holder survived the slot: losses are no longer in a row
         return lease
 
     def abandon(self, fence: Fence) -> SlotId | None:
         """The holder gives the lease back without work; the slot is leased again, and no loss is counted."""
-        lease = self._leases.get(fence)
+        lease = self.live.find(fence)
         if lease is None:
             return None
-        self._remove(lease)
+        self.live.remove(lease)
         return self._requeue(lease.slot)
 
     def abandon_open(self, worker: NodeId) -> bool:
@@ -299,7 +227,7 @@ class LeaseBook:
         A worker has at most one turn under way. When it asks for the next one, it does not know of a lease that it
         neither sealed nor gave back.
         """
-        held = [ls for ls in self._by_worker.get(worker, {}).values() if ls.fence not in self._sealed]
+        held = [ls for ls in self.live.held_by(worker) if not self.live.is_sealed(ls.fence)]
         for lease in held:
             self.abandon(lease.fence)
         return bool(held)
@@ -310,9 +238,9 @@ class LeaseBook:
         sealed: list[SlotId] = []
         poisoned = None
         self.release(worker)
-        for lease in list(self._by_worker.get(worker, {}).values()):
-            was_sealed = lease.fence in self._sealed
-            self._remove(lease)
+        for lease in self.live.held_by(worker):
+            was_sealed = self.live.is_sealed(lease.fence)
+            self.live.remove(lease)
             if was_sealed:
                 sealed.append(lease.slot)
                 continue
@@ -327,66 +255,41 @@ class LeaseBook:
 
     def requeue(self, slot: SlotId) -> None:
         """The pushes of a sealed slot did not arrive: it is leased again, unless its step is over."""
-        if slot.step in self._steps or slot.step == INIT_STEP:
+        if slot.step in self._summed or slot.step == INIT_STEP:
             self._requeue(slot)
 
     def committed(self, step: int) -> list[Lease]:
         """The step is in the log; returns the sealed attempts of it. All its leases end."""
         sealed: list[Lease] = []
-        for index in range(self._step(step).num_slots if step != INIT_STEP else 1):
+        live = self.live
+        for index in range(self.schedule.num_slots(step)):
             slot = SlotId(step, index)
             self._losses.pop(slot, None)
-            for lease in list(self._by_slot.get(slot, {}).values()):
-                if lease.fence in self._sealed:
+            for lease in list(live.of_slot(slot)):
+                if live.is_sealed(lease.fence):
                     sealed.append(lease)
-                self._remove(lease)
-        self._steps.pop(step, None)
-        self._keep_requeued([s for s in self._requeued if s.step != step])
+                live.remove(lease)
+        self._summed.forget(step)
+        self.requeued.drop(lambda slot: slot.step == step)
         self.reserved.end_steps(lambda other: other == step)
         return sealed
 
     def beyond(self, end_step: int) -> list[Lease]:
         """Live leases on steps that will not be computed after all; they are void now."""
-        void = [lease for lease in self._leases.values() if lease.slot.step >= end_step]
+        void = [lease for lease in self.live.all() if lease.slot.step >= end_step]
         for lease in void:
-            self._remove(lease)
-        for step in [s for s in self._steps if s >= end_step]:
-            del self._steps[step]
-        self._keep_requeued([s for s in self._requeued if s.step < end_step])
+            self.live.remove(lease)
+        self._summed.drop_beyond(end_step)
+        self.requeued.drop(lambda slot: slot.step >= end_step)
         self.reserved.end_steps(lambda step: step >= end_step)
         if self._next.step >= end_step:
             self._next = SlotId(end_step, 0)
         return void
 
-    @property
-    def highest_step(self) -> int:
-        """The highest step of which a slot is leased or waits to be leased again; -1 for none."""
-        leased = max((lease.slot.step for lease in self._leases.values()), default=-1)
-        return max(leased, max((s.step for s in self._requeued), default=-1))
-
-    def held_by(self, worker: NodeId) -> Iterable[Lease]:
-        """Live leases of a worker."""
-        return self._by_worker.get(worker, {}).values()
-
     def _requeue(self, slot: SlotId) -> SlotId | None:
-        if self._by_slot.get(slot) or slot in self._waiting:
+        if self.live.is_leased(slot) or slot in self.requeued:
             return None  # another worker has it, or will
         if slot >= self._next:
             return slot  # it was leased out of order, and is still to come in order
-        heappush(self._requeued, slot)
-        self._waiting.add(slot)
+        self.requeued.push(slot)
         return slot
-
-    def _keep_requeued(self, slots: list[SlotId]) -> None:
-        if len(slots) < len(self._requeued):
-            self._requeued, self._waiting = slots, set(slots)
-            heapify(self._requeued)
-
-    def _remove(self, lease: Lease) -> None:
-        del self._leases[lease.fence]
-        self._sealed.discard(lease.fence)
-        for table, key in ((self._by_worker, lease.worker), (self._by_slot, lease.slot)):
-            held: dict[Fence, Lease] = table[key]  # type: ignore[index]
-            del held[lease.fence]
-            if not held:
-                del table[key]  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ from collections import OrderedDict, deque
 from paceline.core.coordinator.events import (
     Event,
     JobFailed,
-    LeaseHeld,
     Output,
     PlacementDecided,
     SlotEvaluated,
@@ -20,11 +19,10 @@ from paceline.core.coordinator.events import (
     StepsDropped,
     TurnReported,
     WorkerGone,
-    WorkerJoined,
     WorkerRewound,
     WorkersCutOff,
 )
-from paceline.core.coordinator.leases import Lease
+from paceline.core.coordinator.live_leases import Lease
 from paceline.core.coordinator.offers import Offers
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.speculation import Speculation
@@ -44,6 +42,7 @@ class Leasing:
 
     def __init__(self, tables: Tables, segments: Segments, validation: Validation, wasted_slots: int = 0) -> None:
         self.wasted_slots = wasted_slots
+        self._attendance = tables.attendance
         self._clock = tables.clock
         self._gate = tables.gate
         self._identity = tables.identity
@@ -96,7 +95,7 @@ class Leasing:
         if turn.phase >= len(self._phases.phases) and not self._segments.finished:
             return [WorkerRewound(sender)]  # its phase began in an incarnation that is over
         if turn.phase >= 0:
-            self._segments.enter(sender, turn.phase)
+            self._attendance.ask(sender, turn.phase)
         out: list[Output] = []
         if turn.incarnation == self._incarnation.number:
             if turn.sealed is not None:
@@ -289,34 +288,3 @@ class Leasing:
             stop = min(start + segment.batch_size, at.offset + at.samples)
             samples = f"positions {start}..{stop - 1} of epoch {at.epoch}"
         return JobFailed("lost", str(SlotPoisonedError(slot.step, slot.slot, holders, samples)))
-
-    # ------------------------------------------------------------ leases of an earlier coordinator
-
-    def worker_joined(self, event: WorkerJoined) -> list[Output]:
-        """Rule 7: a worker reports what it holds: its leases go on, its sealed slots count.
-
-        An unsealed lease counts the first time that the worker reports it: since then it may have asked for another.
-        """
-        if event.message.incarnation != self._incarnation.number:
-            return []
-        return [LeaseHeld(event.node, held, event.again) for held in event.message.leases]
-
-    def adopt(self, event: LeaseHeld) -> list[Output]:
-        """A lease of an earlier coordinator goes on, unless it is void or its slot is done."""
-        held, placement = event.held, self._placed.placement
-        if event.again and held.sealed is None:
-            return []
-        if placement is not None and held.epoch not in (0, placement.epoch):
-            return []  # void since a change of placement
-        slot = SlotId(held.step, held.slot)
-        if not self._is_slot(slot) or not self._leases.adopt(event.worker, slot, held.fence, self._clock.now):
-            return []
-        if held.sealed is None:
-            return []
-        self._leases.seal(held.fence, event.worker)
-        return [SlotSealed(held.sealed)]
-
-    def _is_slot(self, slot: SlotId) -> bool:
-        if slot.step == INIT_STEP:
-            return self._log.version < 0 and slot.slot == 0
-        return self._segments.is_open(slot.step) and 0 <= slot.slot < self._phases.schedule.num_slots(slot.step)

@@ -29,6 +29,7 @@ class Membership:
 
     def __init__(self, tables: Tables, segments: Segments, requests: Requests, lost_workers: int = 0) -> None:
         self.lost_workers = lost_workers
+        self._attendance = tables.attendance
         self._clock = tables.clock
         self._identity = tables.identity
         self._incarnation = tables.incarnation
@@ -69,7 +70,7 @@ class Membership:
                 return self._refuse_late(sender, str(error)) if is_late else [JobFailed("script", str(error))]
             if self._segments.is_ahead(message.progress):
                 return [WorkerRewound(sender)]
-            self._segments.note_progress(sender, message.progress)
+            self._attendance.advance(sender, message.progress)
         if message.role == "server":
             # A server that starts again under its name does not have the blocks of its earlier start.
             for member in self._members.by_role("server"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from paceline.core.coordinator.leases import Lease
+from paceline.core.coordinator.live_leases import Lease
 from paceline.core.coordinator.phases import Phase
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.speculation import Speculation
@@ -22,6 +22,7 @@ class Offers:
 
     def __init__(self, tables: Tables, segments: Segments, validation: Validation, late: Speculation) -> None:
         self.held_back = False
+        self._attendance = tables.attendance
         self._clock = tables.clock
         self._identity = tables.identity
         self._incarnation = tables.incarnation
@@ -102,7 +103,7 @@ class Offers:
         if mine and self._late.has_late and not self._leases.reserved.has(node):
             # A reserved slot is computed already, so it comes before the late slots of others.
             late = self._late.take(node)
-            lease = None if late is None else self._leases.again(late, node, self._clock.now)
+            lease = None if late is None else self._leases.lease(late.slot, node, self._clock.now)
         if lease is None and mine and version >= 0 and self._late.holds_back(node, end, waiting):
             self.held_back = True
             return None
@@ -142,7 +143,7 @@ class Offers:
         version = current if phase is None or phase.end_version is None else phase.end_version
         if version != current and version not in self._pins:
             version = -1  # released long ago: a late joiner reads the state it needs with its first lease
-        self._segments.leave(node, turn.phase)
+        self._attendance.advance(node, 2 * turn.phase + 1)
         return PhaseOver(
             turn.req,
             self._identity.generation,

@@ -11,7 +11,7 @@ from paceline.core.sampling import num_steps
 from paceline.core.segments import Schedule
 from paceline.errors import MismatchError
 from paceline.messages import JobArgs, Position
-from paceline.types import NodeId, PhaseEntry, PhaseSpec, Segment
+from paceline.types import PhaseEntry, PhaseSpec, Segment
 
 
 @dataclass(slots=True)
@@ -149,53 +149,3 @@ class PhaseBook:
             end_step=end,
             end_epoch=at.epoch,
         )
-
-
-class Attendance:
-    """The phase that each active worker is in, and how far its script is. Only `Segments` changes it.
-
-    The progress of a script is 2n inside phase n, and 2n + 1 after it.
-    """
-
-    def __init__(self) -> None:
-        self._phase: dict[NodeId, int] = {}
-        self._count: dict[int, int] = {}
-        self._progress: dict[NodeId, int] = {}
-
-    def enter(self, worker: NodeId, phase: int) -> bool:
-        """`worker` is in `phase`; True if that is news."""
-        before = self._phase.get(worker, -1)
-        if phase <= before:
-            return False
-        self._leave(before)
-        self._phase[worker] = phase
-        self._count[phase] = self._count.get(phase, 0) + 1
-        return True
-
-    def leave(self, worker: NodeId) -> None:
-        """`worker` is in no phase."""
-        self._leave(self._phase.pop(worker, -1))
-
-    def forget(self, worker: NodeId) -> None:
-        """`worker` is gone."""
-        self.leave(worker)
-        self._progress.pop(worker, None)
-
-    def _leave(self, phase: int) -> None:
-        if phase >= 0:
-            self._count[phase] -= 1
-            if not self._count[phase]:
-                del self._count[phase]
-
-    def lowest(self, default: int) -> int:
-        """The earliest phase that some worker is in. Workers that have not entered any do not count."""
-        return min(self._count, default=default)
-
-    def advance(self, worker: NodeId, progress: int) -> None:
-        """The script of `worker` is at least that far."""
-        if progress > self._progress.get(worker, -1):
-            self._progress[worker] = progress
-
-    def progress(self, worker: NodeId) -> int:
-        """How far the script of `worker` is; -1 before its first phase."""
-        return self._progress.get(worker, -1)

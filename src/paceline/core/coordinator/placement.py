@@ -1,17 +1,17 @@
 """Placement: which server holds which blocks, while the job goes on. Rule 5.
 
 Any change is a new placement epoch and a barrier at the last committed version: it is durable first, and what was not
-committed under the old one is void. `placement_plan` decides what should be where, `suspicion` which servers are lost
-because others cannot reach them.
+committed under the old one is void. `suspicion` decides which servers are lost because others cannot reach them,
+`rebalance` which blocks should be elsewhere.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.events import (
     BlocksLost,
+    BlocksMayMove,
     BlocksPlaced,
     CopiesDiffer,
     IncarnationBegan,
@@ -21,7 +21,6 @@ from paceline.core.coordinator.events import (
     PlacementDecided,
     ServerJoined,
     ServersWanted,
-    StepCommitted,
     WorkFreed,
 )
 from paceline.core.coordinator.members import Member
@@ -32,12 +31,9 @@ from paceline.core.placement_plan import (
     Backups,
     Joining,
     Owners,
-    Servers,
     balance,
-    joins,
     normal,
     promote,
-    settle,
     spread,
 )
 from paceline.messages import Assign, Copied, CopyOver, PlacementRequest, Position, Prepared
@@ -47,31 +43,21 @@ DIFFERENT = "are not equal to their primaries'"
 """How the reason ends for which copies are made again that should be equal to their primaries'."""
 
 _PATIENCE_S = 3.0  # for a lost server to be replaced, before its copies are made elsewhere
-_AGAIN_S = 0.25
-_STALLED_S = 3.0  # without a commit, after which the placement changes although work is lost
-_OVERDUE_S = 10.0  # of waiting for a moment at which nothing is lost
-_LONGEST_S = 60.0  # pause between two commits that predicts the next
+_AGAIN_S = 0.25  # after which copies that left a set are made again
 
 
 class BlockPlacement:
     """Makes the first placement of an incarnation, and each later one out of the one before."""
 
-    def __init__(self, tables: Tables, segments: Segments, checkpoints: Checkpoints) -> None:
-        self._clock = tables.clock
+    def __init__(self, tables: Tables, segments: Segments) -> None:
         self._identity = tables.identity
         self._incarnation = tables.incarnation
         self._leases = tables.leases
         self._log = tables.log
         self._members = tables.members
-        self._pins = tables.pins
         self._placed = tables.placed
         self._segments = segments
-        self._checkpoints = checkpoints
-        self._reach = tables.reach
         self._prepare_waiting: dict[NodeId, int] = {}
-        self._look_at: float | None = None
-        self._committed_at: float | None = None
-        self._pause_s = 0.0
 
     def restore(self, history: History) -> list[Output]:
         """Take over the placement of the log."""
@@ -135,8 +121,7 @@ class BlockPlacement:
         return self._place()
 
     def servers_wanted(self, event: ServersWanted) -> list[Output]:
-        """Fewer servers may be wanted than the first placement waits for; others must be emptied."""
-        self.look(0.0)
+        """Fewer servers may be wanted than the first placement waits for."""
         return self._place()
 
     def incarnation_began(self, event: IncarnationBegan) -> list[Output]:
@@ -168,7 +153,7 @@ class BlockPlacement:
 
     # ------------------------------------------------------------ one placement follows another
 
-    def _change(
+    def change(
         self,
         owners: Owners,
         backups: Backups,
@@ -203,9 +188,10 @@ class BlockPlacement:
         if found is None:
             return [BlocksLost(member.name, event.why)]
         servers = len(self._members.by_role("server"))
-        self.look(_PATIENCE_S if servers < self._members.wanted_servers else 0.0)
+        patience_s = _PATIENCE_S if servers < self._members.wanted_servers else 0.0
         failover = member.node in placement.owners
-        return self._change(*found, why=f"{member.name} is lost ({event.why})", failover=failover)
+        why = f"{member.name} is lost ({event.why})"
+        return [BlocksMayMove(patience_s), *self.change(*found, why=why, failover=failover)]
 
     def _without(self, placement: Placement, server: NodeId) -> tuple[Owners, Backups] | None:
         alive = frozenset(m.node for m in self._members.by_role("server"))
@@ -239,8 +225,8 @@ class BlockPlacement:
             return [over]
         placement = msgspec.structs.replace(old, backups=normal(backups), joining=joining)
         self._placed.set(placement)
-        self.look(0.0)
-        return [PlacementFact(placement, f"{name_of(sender)} has its copies", planned=True), over]
+        fact = PlacementFact(placement, f"{name_of(sender)} has its copies", planned=True)
+        return [fact, over, BlocksMayMove(0.0)]
 
     def copies_differ(self, event: CopiesDiffer) -> list[Output]:
         """Copies that are not what their primaries have leave the sets, and are made again."""
@@ -255,82 +241,4 @@ class BlockPlacement:
         joining = tuple(j for j in old.joining if j[0] not in without)
         if normal(backups) == old.backups and joining == old.joining:
             return []
-        self.look(_AGAIN_S)
-        return self._change(old.owners, normal(backups), why=why)
-
-    # ------------------------------------------------------------ planned changes
-
-    def look(self, after_s: float) -> None:
-        """Something has changed: see after a while whether blocks should be elsewhere."""
-        at = self._clock.now + after_s
-        self._look_at = at if self._look_at is None else min(at, self._look_at)
-
-    def look_soon(self, event: ServerJoined) -> list[Output]:
-        """A new server may take blocks."""
-        self.look(0.0)
-        return []
-
-    def tick(self) -> list[Output]:
-        """Plan, if there is reason to and no work is lost with it."""
-        return self._plan_if_due() if self._may_void() else []
-
-    def committed(self, event: StepCommitted) -> list[Output]:
-        """Plan right after a commit: in lock-step nothing of the next step is computed yet.
-
-        It waits while a version is being saved: the servers would have to drop what they have written of it.
-        """
-        now = self._clock.now
-        if self._committed_at is not None:
-            self._pause_s = max(min(now - self._committed_at, _LONGEST_S), 0.7 * self._pause_s)
-        self._committed_at = now
-        if self._look_at is None:
-            return []
-        busy = event.save or not self._checkpoints.settled
-        return [] if busy and not self._is_overdue() else self._plan_if_due()
-
-    def _may_void(self) -> bool:
-        """Whether a change between two commits loses no work, or has waited long enough."""
-        if self._reach.cut_off or not len(self._leases) or self._is_overdue():
-            return True
-        since = max(self._committed_at or 0.0, self._look_at or 0.0)
-        return self._clock.now - since > max(_STALLED_S, 3 * self._pause_s)
-
-    def _is_overdue(self) -> bool:
-        """Whether the best moment has been waited for long enough: there may be none."""
-        return self._look_at is not None and self._clock.now - self._look_at > max(_OVERDUE_S, 3 * self._pause_s)
-
-    def _plan_if_due(self) -> list[Output]:
-        now, placement = self._clock.now, self._placed.placement
-        if self._look_at is None or now < self._look_at:
-            return []
-        is_ready = self._log.version >= 0 and not self._incarnation.awaited and self._identity.failure is None
-        if placement is None or not is_ready or placement.joining:
-            self._look_at = now + _AGAIN_S
-            return []
-        if self._pins.older(self._log.version):  # a new copy would not have that version; it may be released soon
-            return []
-        self._look_at = self._reach.next_end(now)
-        return self._plan(placement)
-
-    def _plan(self, placement: Placement) -> list[Output]:
-        blocks, servers = self._identity.blocks, self._servers()
-        owners, backups = settle(blocks, placement, servers)
-        settled = msgspec.structs.replace(placement, owners=owners, backups=backups)
-        joining = joins(blocks, settled, servers)
-        if (owners, backups) == (placement.owners, placement.backups) and not joining:
-            return []
-        why = "copies are made" if joining else "blocks are balanced"
-        return self._change(owners, backups, joining, why=why, planned=True)
-
-    def _servers(self) -> Servers:
-        leaving = self._members.draining
-        servers = [m.node for m in self._members.by_role("server")]
-        workers = {m.node for m in self._members.by_role("worker")}
-        cuts = self._reach.cuts(self._clock.now)
-        return Servers(
-            staying=tuple(s for s in servers if s not in leaving),
-            leaving=leaving,
-            replicas=self._identity.spec.replicas,
-            barred=frozenset(pair for pair in cuts if pair[0] not in workers),
-            unfit=frozenset(peer for node, peer in cuts if node in workers),
-        )
+        return [BlocksMayMove(_AGAIN_S), *self.change(old.owners, normal(backups), why=why)]

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paceline.core.coordinator import events as on
+from paceline.core.coordinator.adoption import Adoption
+from paceline.core.coordinator.attendance import Attendance
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.claims import Claims
 from paceline.core.coordinator.commits import Commits
@@ -20,6 +22,7 @@ from paceline.core.coordinator.leasing import Leasing
 from paceline.core.coordinator.membership import Membership
 from paceline.core.coordinator.pins import Pins
 from paceline.core.coordinator.placement import BlockPlacement
+from paceline.core.coordinator.rebalance import Rebalance
 from paceline.core.coordinator.requests import Requests
 from paceline.core.coordinator.restart import Restart
 from paceline.core.coordinator.rewind import Rewind
@@ -78,7 +81,9 @@ class Machines:
 
     identity: Identity
     membership: Membership
+    attendance: Attendance
     placement: BlockPlacement
+    rebalance: Rebalance
     suspicion: Suspicion
     commits: Commits
     pins: Pins
@@ -88,6 +93,7 @@ class Machines:
     segments: Segments
     checkpoints: Checkpoints
     leasing: Leasing
+    adoption: Adoption
     restart: Restart
     rewind: Rewind
     heartbeats: Heartbeats
@@ -99,7 +105,9 @@ class Machines:
             self.rewind,
             self.identity,
             self.membership,
+            self.attendance,
             self.placement,
+            self.rebalance,
             self.suspicion,
             self.commits,
             self.pins,
@@ -109,6 +117,7 @@ class Machines:
             self.segments,
             self.checkpoints,
             self.leasing,
+            self.adoption,
             self.restart,
             self.heartbeats,
         )
@@ -126,13 +135,15 @@ def make_machines(
     claims, requests, pins = Claims(), Requests(), Pins(tables)
     validation, segments = Validation(tables, pins), Segments(tables, policies)
     keeper = Checkpoints(tables, claims, checkpoints)
-    placement = BlockPlacement(tables, segments, keeper)
+    placement = BlockPlacement(tables, segments)
     commits = Commits(tables, segments, keeper)
     membership = Membership(tables, segments, requests, lost_workers)
     return Machines(
         identity=tables.identity,
         membership=membership,
+        attendance=tables.attendance,
         placement=placement,
+        rebalance=Rebalance(tables, placement, keeper),
         suspicion=Suspicion(tables, placement),
         commits=commits,
         pins=pins,
@@ -142,6 +153,7 @@ def make_machines(
         segments=segments,
         checkpoints=keeper,
         leasing=Leasing(tables, segments, validation, wasted_slots),
+        adoption=Adoption(tables, segments),
         restart=Restart(tables, segments, commits, placement, membership),
         rewind=Rewind(tables, segments, keeper),
         heartbeats=Heartbeats(tables, segments, commits, placement),
@@ -184,13 +196,20 @@ def member_routes(m: Machines) -> dict[type[Message], Handler]:
     }
 
 
-def subscribers(m: Machines) -> dict[type[on.Event], tuple[Callable[[Any], list[on.Output]], ...]]:
+Subscribers = dict[type[on.Event], tuple[Callable[[Any], list[on.Output]], ...]]
+
+
+def subscribers(m: Machines) -> Subscribers:
     """The machines that hear of each event, in order."""
+    return _of_members(m) | _of_slots(m) | _of_blocks(m)
+
+
+def _of_members(m: Machines) -> Subscribers:
     return {
         on.JobFailed: (m.identity.fail,),
         on.Admitted: (m.membership.admit,),
-        on.ServerJoined: (m.placement.look_soon, m.restart.server_joined, m.placement.server_joined),
-        on.WorkerJoined: (m.validation.worker_joined, m.segments.worker_joined, m.leasing.worker_joined),
+        on.ServerJoined: (m.rebalance.server_joined, m.restart.server_joined, m.placement.server_joined),
+        on.WorkerJoined: (m.validation.worker_joined, m.attendance.worker_joined, m.adoption.worker_joined),
         on.Evicted: (m.membership.evict,),
         on.MemberRemoved: (
             m.requests.member_removed,
@@ -202,7 +221,7 @@ def subscribers(m: Machines) -> dict[type[on.Event], tuple[Callable[[Any], list[
         on.WorkerGone: (
             m.claims.worker_gone,
             m.suspicion.worker_gone,
-            m.segments.worker_gone,
+            m.attendance.worker_gone,
             m.leasing.worker_gone,
             m.validation.worker_gone,
             m.pins.worker_gone,
@@ -210,9 +229,14 @@ def subscribers(m: Machines) -> dict[type[on.Event], tuple[Callable[[Any], list[
         ),
         on.WorkerRewound: (m.membership.send_back,),
         on.ModelAgreed: (m.placement.model_agreed,),
-        on.ServersWanted: (m.placement.servers_wanted,),
+        on.ServersWanted: (m.rebalance.servers_wanted, m.placement.servers_wanted),
+    }
+
+
+def _of_slots(m: Machines) -> Subscribers:
+    return {
         on.WorkFreed: (m.leasing.offer_freed,),
-        on.LeaseHeld: (m.leasing.adopt,),
+        on.LeaseHeld: (m.adoption.adopt,),
         on.SlotSealed: (m.commits.sealed,),
         on.SlotsSummed: (m.leasing.slots_summed,),
         on.SlotEvaluated: (m.validation.evaluated,),
@@ -226,13 +250,18 @@ def subscribers(m: Machines) -> dict[type[on.Event], tuple[Callable[[Any], list[
             m.validation.committed,
             m.segments.committed,
             m.checkpoints.hold,
-            m.placement.committed,
+            m.rebalance.committed,
             m.leasing.offer_freed,
         ),
         on.StepsDropped: (m.leasing.steps_dropped, m.commits.steps_dropped),
         on.PhaseEnded: (m.pins.phase_ended, m.validation.phase_ended),
         on.AttendanceChanged: (m.pins.attendance_changed,),
         on.RoundEnded: (m.pins.round_ended, m.segments.round_ended),
+    }
+
+
+def _of_blocks(m: Machines) -> Subscribers:
+    return {
         on.PlacementDecided: (
             m.checkpoints.void,
             m.commits.void,
@@ -244,6 +273,7 @@ def subscribers(m: Machines) -> dict[type[on.Event], tuple[Callable[[Any], list[
             m.leasing.offer_freed,
         ),
         on.BlocksPlaced: (m.heartbeats.blocks_placed,),
+        on.BlocksMayMove: (m.rebalance.blocks_may_move,),
         on.WorkersCutOff: (m.leasing.cut_off,),
         on.CopiesDiffer: (m.placement.copies_differ,),
         on.BlocksLost: (m.rewind.blocks_lost,),
@@ -263,6 +293,6 @@ def ticks(m: Machines) -> tuple[Callable[[], list[on.Output]], ...]:
         m.suspicion.probe,
         m.suspicion.recheck,
         m.suspicion.fail_if_stuck,
-        m.placement.tick,
+        m.rebalance.tick,
         m.leasing.tick,
     )

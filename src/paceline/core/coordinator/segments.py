@@ -14,8 +14,6 @@ from paceline.core.coordinator.events import (
     RoundEnded,
     StepCommitted,
     StepsDropped,
-    WorkerGone,
-    WorkerJoined,
     WorkFreed,
 )
 from paceline.core.coordinator.phases import Phase
@@ -158,20 +156,11 @@ class Segments:
         number = next((i for i, p in enumerate(phases) if p.end_version is None), None)
         return progress >= 2 * len(phases) if number is None else progress > 2 * number
 
-    # ------------------------------------------------------------ workers in phases
+    # ------------------------------------------------------------ what leasing tells
 
     def start_running(self) -> None:
         """A slot was leased for the first time."""
         self.begun = True
-
-    def enter(self, worker: NodeId, phase: int) -> None:
-        """`worker` asks for work in `phase`."""
-        self._attendance.enter(worker, phase)
-        self._attendance.advance(worker, 2 * phase)
-
-    def leave(self, worker: NodeId, phase: int) -> None:
-        """`worker` is told that `phase` is over."""
-        self._attendance.advance(worker, 2 * phase + 1)
 
     def fix_metrics(self, phase: Phase | None) -> dict[str, float]:
         """The metrics that a worker which leaves `phase` is told: the newest when the first worker leaves it."""
@@ -181,21 +170,6 @@ class Segments:
             if phase is not None:
                 self._phases.set_metrics(phase, metrics)
         return metrics
-
-    def note_progress(self, worker: NodeId, progress: int) -> None:
-        """The script of `worker` is that far."""
-        self._attendance.advance(worker, progress)
-
-    def worker_joined(self, event: WorkerJoined) -> list[Output]:
-        """A worker that registers again is in the phase that it says."""
-        if event.message.progress >= 0:
-            self._attendance.enter(event.node, event.message.progress // 2)
-        return []
-
-    def worker_gone(self, event: WorkerGone) -> list[Output]:
-        """The worker is in no phase any more."""
-        self._attendance.forget(event.worker)
-        return []
 
     # ------------------------------------------------------------ phases begin and end
 
@@ -208,7 +182,7 @@ class Segments:
         assert self._identity.job is not None
         number = message.phase.number
         segment = self._phases.begin(message.phase, self._identity.job, self._members.name(sender))
-        self.enter(sender, number)
+        self._attendance.ask(sender, number)
         out: list[Output] = []
         if segment is not None:
             out.append(PhaseFact(message.phase, segment))

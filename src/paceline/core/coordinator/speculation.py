@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from paceline.core.coordinator.leases import Lease
+from paceline.core.coordinator.live_leases import Lease
 from paceline.core.coordinator.tables import Tables
 from paceline.types import Fence, NodeId
 
@@ -42,13 +42,13 @@ class Speculation:
         step, now = self._log.watermark.low, self._clock.now
         return [
             lease
-            for lease in sorted(self._leases.open_leases(), key=lambda lease: lease.slot)
+            for lease in sorted(self._leases.live.open_leases(), key=lambda lease: lease.slot)
             if lease.slot.step == step and self._speeds.is_late(lease.worker, now - self._since(lease))
         ]
 
     def is_new(self, late: Lease) -> bool:
         """Whether a late slot has one holder, and does not wait for a second one yet."""
-        return self._leases.attempts(late.slot) <= 1 and late.fence not in self._late
+        return self._leases.live.attempts(late.slot) <= 1 and late.fence not in self._late
 
     def late_reservations(self) -> list[NodeId]:
         """Workers that have not fetched their reserved slot in the usual time."""
@@ -63,7 +63,7 @@ class Speculation:
     def take(self, node: NodeId) -> Lease | None:
         """A late lease whose slot `node` may compute as well; it is not offered again."""
         for fence, late in list(self._late.items()):
-            if self._leases.is_open(fence) and self._leases.attempts(late.slot) == 1:
+            if self._leases.live.is_open(fence) and self._leases.live.attempts(late.slot) == 1:
                 if late.worker != node:
                     del self._late[fence]
                     return late
@@ -82,12 +82,12 @@ class Speculation:
     def holds_back(self, node: NodeId, end_step: int, waiting: Collection[NodeId]) -> bool:
         """Whether `node` is so slow that the others finish the rest before it would end one slot."""
         leases, now = self._leases, self._clock.now
-        if not self._speeds.is_slow(node, now) or leases.has_requeued or leases.reserved.has(node):
+        if not self._speeds.is_slow(node, now) or leases.requeued or leases.reserved.has(node):
             return False
         in_step = self._phases.schedule.window(self._log.watermark.low) == 0
         slots = leases.unleased(end_step, in_step=in_step)
         if not 0 < slots <= 4 * len(self._members.members):
             return False
-        busy = {ls.worker: now - self._since(ls) for ls in leases.open_leases()}
+        busy = {ls.worker: now - self._since(ls) for ls in leases.live.open_leases()}
         others = {n: 0.0 for n in waiting if n != node} | {n: s for n, s in busy.items() if n != node}
         return self._speeds.others_are_sooner(node, slots, others.items())

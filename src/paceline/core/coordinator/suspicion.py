@@ -7,6 +7,7 @@ worker.
 from __future__ import annotations
 
 from paceline.core.coordinator.events import (
+    BlocksMayMove,
     Evicted,
     JobFailed,
     MemberRemoved,
@@ -82,9 +83,7 @@ class Suspicion:
         member = self._members.members.get(sender)
         wary = member is not None and member.role == "server"
         self._reach.restore(sender, message.peer, self._clock.now, wary=wary)
-        out = self._note_cut_off()
-        self._placement.look(0.0)
-        return [*out, WorkFreed()]
+        return [*self._note_cut_off(), BlocksMayMove(0.0), WorkFreed()]
 
     def server_removed(self, event: MemberRemoved) -> list[Output]:
         """Reports about a holder of blocks that is no member any more do not count."""

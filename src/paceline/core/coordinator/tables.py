@@ -3,14 +3,14 @@
 | table | changed by |
 | --- | --- |
 | `clock` | the dispatcher |
-| `identity` | itself |
+| `identity`, `attendance` | themselves |
 | `members` | `membership`; the dispatcher and `heartbeats` note signs of life |
 | `incarnation` | `restart`, `rewind` |
 | `log`, `gate` | `commits` |
-| `phases`, `attendance` | `segments` |
+| `phases` | `segments` |
 | `placed` | `placement` |
 | `reach` | `suspicion` |
-| `leases`, `speeds` | `leasing` with its parts `offers` and `speculation` |
+| `leases`, `speeds` | `leasing` with its parts `offers` and `speculation`; `adoption` |
 | `rounds` | `validation` |
 | `pins` | `pins` |
 """
@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.config.dials import ClusterSpec
+from paceline.core.coordinator.attendance import Attendance
 from paceline.core.coordinator.clock import Clock
 from paceline.core.coordinator.commit_log import CommitLog
 from paceline.core.coordinator.gate import Gate
@@ -27,7 +28,7 @@ from paceline.core.coordinator.identity import Identity
 from paceline.core.coordinator.incarnation import Incarnation
 from paceline.core.coordinator.leases import LeaseBook
 from paceline.core.coordinator.members import Members
-from paceline.core.coordinator.phases import Attendance, PhaseBook
+from paceline.core.coordinator.phases import PhaseBook
 from paceline.core.coordinator.pin_book import PinBook
 from paceline.core.coordinator.placed import PlacedBlocks
 from paceline.core.coordinator.reachability import Reach

@@ -136,7 +136,7 @@ def test_a_silent_worker_is_evicted_and_may_return() -> None:
         desk.say(node, Beat(node))
     assert sent(desk.core.tick(10.5), Revoke) == []
     assert "worker-0" not in desk.core.tables.members.members
-    assert grant.fence not in desk.core.tables.leases
+    assert grant.fence not in desk.core.tables.leases.live
     (ack,) = sent(desk.say("beats", Beat("worker-0")), BeatAck)
     assert not ack.known
     assert [m.rule for m in sent(desk.turn("worker-0"), Refused)] == ["unknown"]
@@ -159,7 +159,7 @@ def test_a_worker_that_has_left_gets_nothing_more() -> None:
     desk = Desk().start().initialise()
     desk.say("worker-0", Bye(desk.req()))
     assert desk.turn("worker-0") == []
-    assert len(desk.core.tables.leases) == 0
+    assert len(desk.core.tables.leases.live) == 0
     desk.core.lost("worker-0", "its process ended", desk.now)
     assert desk.core.totals.lost_workers == 0
 

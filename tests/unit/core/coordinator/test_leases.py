@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.kit.core import fence, segment
 
-from paceline.core.coordinator.leases import Lease, LeaseBook
+from paceline.core.coordinator.leases import LeaseBook
+from paceline.core.coordinator.live_leases import Lease
 from paceline.core.segments import Schedule
 from paceline.types import INIT_STEP, UNLIMITED, SlotId
 
@@ -50,7 +51,7 @@ def test_hold_bounds_the_slots_ahead_of_the_lowest_unsummed() -> None:
     leases = book(slots=6, data_len=24, end_step=2, hold=2)
     assert [take(leases, "a").slot.slot for _ in range(2)] == [0, 1]
     assert leases.grant("a", 0, True, 5) is None
-    for lease in list(leases.held_by("a")):
+    for lease in list(leases.live.held_by("a")):
         leases.seal(lease.fence, "a")
     assert leases.grant("a", 0, True, 5) is None, "sealed is not summed: the pushes may still be on their way"
     assert not leases.summed("s0", 0, 1, 2), "the other server has summed nothing yet"
@@ -67,8 +68,8 @@ def test_a_slot_that_comes_back_is_leased_before_all_others_in_order() -> None:
         leases.revoke(lost)
     assert [take(leases, "w9").slot.slot for _ in range(3)] == [0, 1, 3]
     assert take(leases, "w9").slot == (1, 0)
-    assert got[0].fence not in leases
-    assert got[2].fence in leases
+    assert got[0].fence not in leases.live
+    assert got[2].fence in leases.live
 
 
 def test_asking_beyond_the_end_does_not_lose_slots_that_came_back() -> None:
@@ -124,8 +125,8 @@ def test_a_worker_that_asks_again_has_nothing_in_hand() -> None:
     first, second = take(leases, "a"), take(leases, "a")
     leases.seal(first.fence, "a")
     assert leases.abandon_open("a")
-    assert first.fence in leases
-    assert second.fence not in leases
+    assert first.fence in leases.live
+    assert second.fence not in leases.live
     assert not leases.abandon_open("a")
     assert take(leases, "b").slot == second.slot
 
@@ -138,9 +139,9 @@ def test_a_lease_that_can_only_wait_is_recalled_for_a_slot_that_nobody_has() -> 
     assert leases.recall(0, True) is None, "nothing came back"
     leases.revoke("dead")
     assert leases.recall(0, True) == early[1], "the highest first"
-    assert early[1].fence not in leases
+    assert early[1].fence not in leases.live
     assert take(leases, "early-1").slot == dead.slot
-    assert other.fence in leases
+    assert other.fence in leases.live
     assert take(leases, "x").slot == early[1].slot
 
 
@@ -168,8 +169,8 @@ def test_a_commit_ends_all_leases_of_its_step_and_returns_the_sealed_ones() -> N
     leases.seal(a.fence, "a")
     leases.abandon(b.fence)
     assert leases.committed(0) == [a]
-    assert a.fence not in leases
-    assert later.fence in leases
+    assert a.fence not in leases.live
+    assert later.fence in leases.live
     assert take(leases, "d", watermark=1).slot == (1, 1), "what came back of the committed step is gone"
 
 
@@ -180,9 +181,9 @@ def test_what_lies_beyond_a_new_end_is_void() -> None:
     leases.abandon(void[0].fence)
     assert leases.highest_step == 1
     assert leases.beyond(1) == [void[1]]
-    assert [f.fence in leases for f in kept] == [True, True]
+    assert [f.fence in leases.live for f in kept] == [True, True]
     assert leases.highest_step == 0
-    assert len(leases) == 2
+    assert len(leases.live) == 2
     assert leases.grant("a", 0, True, 1) is None
 
 
@@ -190,7 +191,7 @@ def test_what_lies_beyond_a_new_end_is_void() -> None:
 def test_unknown_fences_change_nothing(late: object) -> None:
     leases = book()
     take(leases, "a")
-    assert late not in leases
-    assert leases.find(late) is None  # type: ignore[arg-type]
+    assert late not in leases.live
+    assert leases.live.find(late) is None  # type: ignore[arg-type]
     assert leases.abandon(late) is None  # type: ignore[arg-type]
     assert leases.seal(late, "a") is None  # type: ignore[arg-type]

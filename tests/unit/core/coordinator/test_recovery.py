@@ -44,11 +44,11 @@ def test_a_registration_that_is_repeated_does_not_take_back_what_the_worker_has_
         server_back(desk, server)
     intro = Register(desk.req(), "worker", "worker-0", 1, "here", None, desk.job, leases=(held(grant),), progress=0)
     desk.say("worker-0", intro)
-    assert grant.fence in desk.core.tables.leases
+    assert grant.fence in desk.core.tables.leases.live
     desk.now += 100.0
     again = desk.lease("worker-0")
     desk.say("worker-0", intro)
-    assert grant.fence not in desk.core.tables.leases
+    assert grant.fence not in desk.core.tables.leases.live
     assert (again.step, again.slot) == (grant.step, grant.slot)
 
 
@@ -87,10 +87,10 @@ def test_a_lease_that_somebody_else_has_is_not_adopted() -> None:
     again = desk.lease("worker-1")
     assert (again.step, again.slot) == (grant.step, grant.slot)
     worker_back(desk, "worker-0", held(grant))
-    assert list(desk.core.tables.leases.held_by("worker-0")) == []
-    assert grant.fence not in desk.core.tables.leases
+    assert list(desk.core.tables.leases.live.held_by("worker-0")) == []
+    assert grant.fence not in desk.core.tables.leases.live
     worker_back(desk, "worker-0", HeldLease(1, 1, Fence(2, 99)))
-    assert Fence(2, 99) not in desk.core.tables.leases, "only leases of earlier coordinators are adopted"
+    assert Fence(2, 99) not in desk.core.tables.leases.live, "only leases of earlier coordinators are adopted"
 
 
 def test_choices_on_steps_that_the_job_ended_without_are_forgotten() -> None:

@@ -10,7 +10,8 @@ from tests.kit.core import fence, segment, sent
 from tests.kit.placed_job import compute, desk, epoch, kill, placed, ready, tick
 
 from paceline.coordinator.status import _slowest
-from paceline.core.coordinator.leases import Lease, LeaseBook
+from paceline.core.coordinator.leases import LeaseBook
+from paceline.core.coordinator.live_leases import Lease
 from paceline.core.effects import Effect
 from paceline.core.segments import Schedule
 from paceline.messages import Exited, Grant, Revoke, Unreachable
@@ -128,7 +129,7 @@ def test_a_step_that_is_committed_is_left_to_nobody() -> None:
     leases = struck(slots=1, workers="a")
     (late,) = [leases.grant("a", 0, True, 5)]
     assert late is not None
-    leases.again(late, "b", 0.0)  # both have it
+    leases.lease(late.slot, "b", 0.0)  # both have it
     leases.restart(0, initialised=True)
     assert len(leases.reserved) == 2
     assert take(leases, "a") == (0, 0)
@@ -156,7 +157,7 @@ class History:
         lease = self.leases.grant(worker, self.low, True, end)
         if lease is not None:
             assert lease.slot.step >= self.low
-            assert lease.slot.slot < self.leases._step(lease.slot.step).low + self.hold
+            assert lease.slot.slot < self.leases._low(lease.slot.step) + self.hold
         return lease
 
     def lose(self, worker: str) -> None:
@@ -165,7 +166,7 @@ class History:
 
     def sum(self) -> bool:
         """Whether a step is committed by it."""
-        sealed = {ls.slot for ls in self.leases._leases.values() if not self.leases.is_open(ls.fence)}
+        sealed = {ls.slot for ls in self.leases.live.all() if not self.leases.live.is_open(ls.fence)}
         count = next(i for i in range(self.slots + 1) if SlotId(self.low, i) not in sealed)
         self.leases.summed("server", self.low, count, 1)
         if count < self.slots:
@@ -176,7 +177,7 @@ class History:
 
     def event(self) -> None:
         leases, worker = self.leases, self.chance.choice(self.workers)
-        open_ = leases.open_leases()
+        open_ = leases.live.open_leases()
         held = self.chance.choice(open_) if open_ else None
         match self.chance.choices(range(8), (45, 20, 6, 6, 6, 6, 3, 5))[0]:
             case 0:
@@ -191,8 +192,8 @@ class History:
                 self.lose(worker)
             case 5:
                 leases.restart(self.low, initialised=True)
-            case 6 if held is not None and leases.attempts(held.slot) == 1:
-                leases.again(held, worker, 0.0)
+            case 6 if held is not None and leases.live.attempts(held.slot) == 1:
+                leases.lease(held.slot, worker, 0.0)
             case 7:
                 self.sum()
                 leases.recall(self.low, True)

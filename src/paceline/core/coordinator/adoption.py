@@ -1,0 +1,60 @@
+"""Leases that an earlier coordinator granted go on under this one. Rule 7: they get a full new term."""
+
+from __future__ import annotations
+
+from paceline.core.coordinator.events import LeaseHeld, Output, SlotSealed, WorkerJoined
+from paceline.core.coordinator.segments import Segments
+from paceline.core.coordinator.tables import Tables
+from paceline.core.effects import History
+from paceline.messages import Position
+from paceline.types import INIT_STEP, SlotId
+
+
+class Adoption:
+    """Takes the leases that workers report when they register."""
+
+    def __init__(self, tables: Tables, segments: Segments) -> None:
+        self._clock = tables.clock
+        self._incarnation = tables.incarnation
+        self._leases = tables.leases
+        self._log = tables.log
+        self._phases = tables.phases
+        self._placed = tables.placed
+        self._segments = segments
+
+    def restore(self, history: History) -> list[Output]:
+        """Workers report their leases when they register."""
+        return []
+
+    def reset(self, position: Position | None) -> list[Output]:
+        """Leases of the incarnation before are refused by their incarnation."""
+        return []
+
+    def worker_joined(self, event: WorkerJoined) -> list[Output]:
+        """Rule 7: a worker reports what it holds: its leases go on, its sealed slots count.
+
+        An unsealed lease counts the first time that the worker reports it: since then it may have asked for another.
+        """
+        if event.message.incarnation != self._incarnation.number:
+            return []
+        return [LeaseHeld(event.node, held, event.again) for held in event.message.leases]
+
+    def adopt(self, event: LeaseHeld) -> list[Output]:
+        """A lease of an earlier coordinator goes on, unless it is void or its slot is done."""
+        held, placement = event.held, self._placed.placement
+        if event.again and held.sealed is None:
+            return []
+        if placement is not None and held.epoch not in (0, placement.epoch):
+            return []  # void since a change of placement
+        slot = SlotId(held.step, held.slot)
+        if not self._is_slot(slot) or not self._leases.adopt(event.worker, slot, held.fence, self._clock.now):
+            return []
+        if held.sealed is None:
+            return []
+        self._leases.seal(held.fence, event.worker)
+        return [SlotSealed(held.sealed)]
+
+    def _is_slot(self, slot: SlotId) -> bool:
+        if slot.step == INIT_STEP:
+            return self._log.version < 0 and slot.slot == 0
+        return self._segments.is_open(slot.step) and 0 <= slot.slot < self._phases.schedule.num_slots(slot.step)

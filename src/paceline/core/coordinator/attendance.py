@@ -1,0 +1,75 @@
+"""Attendance: the phase that each active worker is in, and how far its script is."""
+
+from __future__ import annotations
+
+from paceline.core.coordinator.events import Output, WorkerGone, WorkerJoined
+from paceline.core.effects import History
+from paceline.messages import Position
+from paceline.types import NodeId
+
+
+class Attendance:
+    """The progress of a script is 2n inside phase n, and 2n + 1 after it."""
+
+    def __init__(self) -> None:
+        self._phase: dict[NodeId, int] = {}
+        self._count: dict[int, int] = {}
+        self._progress: dict[NodeId, int] = {}
+
+    def restore(self, history: History) -> list[Output]:
+        """Workers say how far they are when they register."""
+        return []
+
+    def reset(self, position: Position | None) -> list[Output]:
+        """Workers that are further than the job are sent back one by one."""
+        return []
+
+    def worker_joined(self, event: WorkerJoined) -> list[Output]:
+        """A worker that registers again is in the phase that it says."""
+        if event.message.progress >= 0:
+            self.enter(event.node, event.message.progress // 2)
+        return []
+
+    def worker_gone(self, event: WorkerGone) -> list[Output]:
+        """The worker is in no phase any more."""
+        self.leave(event.worker)
+        self._progress.pop(event.worker, None)
+        return []
+
+    def ask(self, worker: NodeId, phase: int) -> None:
+        """`worker` asks for work in `phase`."""
+        self.enter(worker, phase)
+        self.advance(worker, 2 * phase)
+
+    def enter(self, worker: NodeId, phase: int) -> bool:
+        """`worker` is in `phase`; True if that is news."""
+        before = self._phase.get(worker, -1)
+        if phase <= before:
+            return False
+        self._leave(before)
+        self._phase[worker] = phase
+        self._count[phase] = self._count.get(phase, 0) + 1
+        return True
+
+    def leave(self, worker: NodeId) -> None:
+        """`worker` is in no phase."""
+        self._leave(self._phase.pop(worker, -1))
+
+    def _leave(self, phase: int) -> None:
+        if phase >= 0:
+            self._count[phase] -= 1
+            if not self._count[phase]:
+                del self._count[phase]
+
+    def lowest(self, default: int) -> int:
+        """The earliest phase that some worker is in. Workers that have not entered any do not count."""
+        return min(self._count, default=default)
+
+    def advance(self, worker: NodeId, progress: int) -> None:
+        """The script of `worker` is at least that far."""
+        if progress > self._progress.get(worker, -1):
+            self._progress[worker] = progress
+
+    def progress(self, worker: NodeId) -> int:
+        """How far the script of `worker` is; -1 before its first phase."""
+        return self._progress.get(worker, -1)

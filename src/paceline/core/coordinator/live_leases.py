@@ -1,0 +1,110 @@
+"""The live leases of training slots, by fence, worker and slot, and which of them are sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from paceline.types import Fence, NodeId, SlotId
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Permission for `worker` to compute `slot`, named by `fence`."""
+
+    slot: SlotId
+    fence: Fence
+    worker: NodeId
+    at: float = 0.0
+
+
+class LiveLeases:
+    """A lease lives until it is given back or revoked, or its step is committed. Only `LeaseBook` changes it."""
+
+    def __init__(self) -> None:
+        self._leases: dict[Fence, Lease] = {}
+        self._sealed: set[Fence] = set()
+        self._by_worker: dict[NodeId, dict[Fence, Lease]] = {}
+        self._by_slot: dict[SlotId, dict[Fence, Lease]] = {}
+
+    def __len__(self) -> int:
+        """How many leases live."""
+        return len(self._leases)
+
+    def __contains__(self, fence: object) -> bool:
+        """Whether a live lease has that fence."""
+        return fence in self._leases
+
+    def add(self, lease: Lease) -> None:
+        """A slot is leased."""
+        self._leases[lease.fence] = lease
+        self._by_worker.setdefault(lease.worker, {})[lease.fence] = lease
+        self._by_slot.setdefault(lease.slot, {})[lease.fence] = lease
+
+    def seal(self, fence: Fence) -> None:
+        """The holder sealed the slot. The lease lives on: the pushes may still be lost."""
+        self._sealed.add(fence)
+
+    def remove(self, lease: Lease) -> None:
+        """A lease ends."""
+        del self._leases[lease.fence]
+        self._sealed.discard(lease.fence)
+        for table, key in ((self._by_worker, lease.worker), (self._by_slot, lease.slot)):
+            held: dict[Fence, Lease] = table[key]  # type: ignore[index]
+            del held[lease.fence]
+            if not held:
+                del table[key]  # type: ignore[arg-type]
+
+    def clear(self) -> None:
+        """All leases end."""
+        self._leases.clear()
+        self._sealed.clear()
+        self._by_worker.clear()
+        self._by_slot.clear()
+
+    def find(self, fence: Fence) -> Lease | None:
+        """The live lease with that fence."""
+        return self._leases.get(fence)
+
+    def all(self) -> list[Lease]:
+        """All live leases, in the order of granting."""
+        return list(self._leases.values())
+
+    @property
+    def num_sealed(self) -> int:
+        """How many live leases are sealed."""
+        return len(self._sealed)
+
+    def is_sealed(self, fence: Fence) -> bool:
+        """Whether the holder of a live lease has sealed its slot."""
+        return fence in self._sealed
+
+    def is_open(self, fence: Fence) -> bool:
+        """Whether a live lease has that fence and is not sealed."""
+        return fence in self._leases and fence not in self._sealed
+
+    def open_leases(self) -> list[Lease]:
+        """Live leases that are not sealed."""
+        return [lease for lease in self._leases.values() if lease.fence not in self._sealed]
+
+    def oldest_open(self, step: int) -> Lease | None:
+        """Of the leases of `step` that are not sealed, the one granted first."""
+        waiting = [ls for ls in self._leases.values() if ls.slot.step == step and ls.fence not in self._sealed]
+        return min(waiting, key=lambda lease: lease.at, default=None)
+
+    def held_by(self, worker: NodeId) -> list[Lease]:
+        """Live leases of a worker."""
+        held = self._by_worker.get(worker)
+        return [] if held is None else list(held.values())
+
+    def of_slot(self, slot: SlotId) -> Iterable[Lease]:
+        """Live leases of a slot."""
+        return self._by_slot.get(slot, {}).values()
+
+    def is_leased(self, slot: SlotId) -> bool:
+        """Whether a slot has a live lease."""
+        return slot in self._by_slot
+
+    def attempts(self, slot: SlotId) -> int:
+        """How many live leases a slot has."""
+        return len(self._by_slot.get(slot, ()))

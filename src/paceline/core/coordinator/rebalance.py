@@ -1,0 +1,135 @@
+"""Planned changes of the placement: copies that are missing are made, blocks are balanced, servers are emptied.
+
+Rule 5: a change voids what is not committed, so it waits for a moment at which no work is lost. `placement_plan`
+decides what should be where.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from paceline.core.coordinator.checkpoints import Checkpoints
+from paceline.core.coordinator.events import BlocksMayMove, Output, ServerJoined, ServersWanted, StepCommitted
+from paceline.core.coordinator.placement import BlockPlacement
+from paceline.core.coordinator.tables import Tables
+from paceline.core.effects import History
+from paceline.core.placement_plan import Servers, joins, settle
+from paceline.messages import Position
+from paceline.types import Placement
+
+_AGAIN_S = 0.25  # until the next look, while nothing can be planned
+_STALLED_S = 3.0  # without a commit, after which the placement changes although work is lost
+_OVERDUE_S = 10.0  # of waiting for a moment at which nothing is lost
+_LONGEST_S = 60.0  # pause between two commits that predicts the next
+
+
+class Rebalance:
+    """Looks, when something has changed, whether blocks should be elsewhere."""
+
+    def __init__(self, tables: Tables, placement: BlockPlacement, checkpoints: Checkpoints) -> None:
+        self._clock = tables.clock
+        self._identity = tables.identity
+        self._incarnation = tables.incarnation
+        self._leases = tables.leases
+        self._log = tables.log
+        self._members = tables.members
+        self._pins = tables.pins
+        self._placed = tables.placed
+        self._reach = tables.reach
+        self._placement = placement
+        self._checkpoints = checkpoints
+        self._look_at: float | None = None
+        self._committed_at: float | None = None
+        self._pause_s = 0.0
+
+    def restore(self, history: History) -> list[Output]:
+        """The first server that registers is a reason to look."""
+        return []
+
+    def reset(self, position: Position | None) -> list[Output]:
+        """A look that was due stays due."""
+        return []
+
+    def blocks_may_move(self, event: BlocksMayMove) -> list[Output]:
+        """Something has changed: see after a while whether blocks should be elsewhere."""
+        self._look(event.after_s)
+        return []
+
+    def server_joined(self, event: ServerJoined) -> list[Output]:
+        """A new server may take blocks."""
+        self._look(0.0)
+        return []
+
+    def servers_wanted(self, event: ServersWanted) -> list[Output]:
+        """Servers that are not wanted must be emptied."""
+        self._look(0.0)
+        return []
+
+    def _look(self, after_s: float) -> None:
+        at = self._clock.now + after_s
+        self._look_at = at if self._look_at is None else min(at, self._look_at)
+
+    def tick(self) -> list[Output]:
+        """Plan, if there is reason to and no work is lost with it."""
+        return self._plan_if_due() if self._may_void() else []
+
+    def committed(self, event: StepCommitted) -> list[Output]:
+        """Plan right after a commit: in lock-step nothing of the next step is computed yet.
+
+        It waits while a version is being saved: the servers would have to drop what they have written of it.
+        """
+        now = self._clock.now
+        if self._committed_at is not None:
+            self._pause_s = max(min(now - self._committed_at, _LONGEST_S), 0.7 * self._pause_s)
+        self._committed_at = now
+        if self._look_at is None:
+            return []
+        busy = event.save or not self._checkpoints.settled
+        return [] if busy and not self._is_overdue() else self._plan_if_due()
+
+    def _may_void(self) -> bool:
+        """Whether a change between two commits loses no work, or has waited long enough."""
+        if self._reach.cut_off or not len(self._leases.live) or self._is_overdue():
+            return True
+        since = max(self._committed_at or 0.0, self._look_at or 0.0)
+        return self._clock.now - since > max(_STALLED_S, 3 * self._pause_s)
+
+    def _is_overdue(self) -> bool:
+        """Whether the best moment has been waited for long enough: there may be none."""
+        return self._look_at is not None and self._clock.now - self._look_at > max(_OVERDUE_S, 3 * self._pause_s)
+
+    def _plan_if_due(self) -> list[Output]:
+        now, placement = self._clock.now, self._placed.placement
+        if self._look_at is None or now < self._look_at:
+            return []
+        is_ready = self._log.version >= 0 and not self._incarnation.awaited and self._identity.failure is None
+        if placement is None or not is_ready or placement.joining:
+            self._look_at = now + _AGAIN_S
+            return []
+        if self._pins.older(self._log.version):  # a new copy would not have that version; it may be released soon
+            return []
+        self._look_at = self._reach.next_end(now)
+        return self._plan(placement)
+
+    def _plan(self, placement: Placement) -> list[Output]:
+        blocks, servers = self._identity.blocks, self._servers()
+        owners, backups = settle(blocks, placement, servers)
+        settled = msgspec.structs.replace(placement, owners=owners, backups=backups)
+        joining = joins(blocks, settled, servers)
+        if (owners, backups) == (placement.owners, placement.backups) and not joining:
+            return []
+        why = "copies are made" if joining else "blocks are balanced"
+        return self._placement.change(owners, backups, joining, why=why, planned=True)
+
+    def _servers(self) -> Servers:
+        leaving = self._members.draining
+        servers = [m.node for m in self._members.by_role("server")]
+        workers = {m.node for m in self._members.by_role("worker")}
+        cuts = self._reach.cuts(self._clock.now)
+        return Servers(
+            staying=tuple(s for s in servers if s not in leaving),
+            leaving=leaving,
+            replicas=self._identity.spec.replicas,
+            barred=frozenset(pair for pair in cuts if pair[0] not in workers),
+            unfit=frozenset(peer for node, peer in cuts if node in workers),
+        )

@@ -1,0 +1,111 @@
+"""Slots that wait to be leased again, and how many slots of each step the servers have summed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from paceline.types import NodeId, SlotId
+
+
+class RequeuedSlots:
+    """Slots that were leased before, lowest first. Only `LeaseBook` changes it."""
+
+    def __init__(self) -> None:
+        self._heap: list[SlotId] = []
+        self._waiting: set[SlotId] = set()
+
+    def __len__(self) -> int:
+        """How many slots wait."""
+        return len(self._heap)
+
+    def __contains__(self, slot: object) -> bool:
+        """Whether `slot` waits."""
+        return slot in self._waiting
+
+    @property
+    def lowest(self) -> SlotId:
+        """The lowest slot that waits."""
+        return self._heap[0]
+
+    @property
+    def highest_step(self) -> int:
+        """The highest step of a slot that waits; -1 for none."""
+        return max((slot.step for slot in self._heap), default=-1)
+
+    def push(self, slot: SlotId) -> None:
+        """`slot` is to be leased again."""
+        heappush(self._heap, slot)
+        self._waiting.add(slot)
+
+    def pop(self) -> SlotId:
+        """Take the lowest slot."""
+        slot = heappop(self._heap)
+        self._waiting.discard(slot)
+        return slot
+
+    def drop(self, over: Callable[[SlotId], bool]) -> None:
+        """Slots that are `over` wait no longer."""
+        if not self._heap:
+            return
+        kept = [slot for slot in self._heap if not over(slot)]
+        if len(kept) < len(self._heap):
+            self._heap, self._waiting = kept, set(kept)
+            heapify(self._heap)
+
+    def clear(self) -> None:
+        """No slot waits."""
+        self._heap.clear()
+        self._waiting.clear()
+
+
+@dataclass(slots=True)
+class _Step:
+    num_slots: int
+    low: int = 0
+    summed: dict[NodeId, int] = field(default_factory=dict)
+
+
+class SummedSlots:
+    """Of each step that is not committed: how many slots, from the first on, every server has summed.
+
+    Rule 4: slots are leased within `hold` of that. Only `LeaseBook` changes it.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[int, _Step] = {}
+
+    def __contains__(self, step: object) -> bool:
+        """Whether slots of `step` have been leased."""
+        return step in self._steps
+
+    def low(self, number: int, num_slots: Callable[[int], int]) -> int:
+        """How many slots of a step every server has summed; the step is known from now on."""
+        step = self._steps.get(number)
+        if step is None:
+            step = self._steps[number] = _Step(num_slots(number))
+        return step.low
+
+    def note(self, server: NodeId, number: int, count: int, num_servers: int) -> bool:
+        """A server has summed the first `count` slots of a step; True if every server has summed more than before."""
+        step = self._steps.get(number)
+        if step is None or count <= step.summed.get(server, 0):
+            return False
+        step.summed[server] = count
+        low = min(step.summed.values()) if len(step.summed) == num_servers else 0
+        moved, step.low = low > step.low, low
+        return moved
+
+    def forget(self, step: int) -> None:
+        """The step is committed."""
+        self._steps.pop(step, None)
+
+    def drop_beyond(self, end_step: int) -> None:
+        """Steps from `end_step` on will not be computed."""
+        for step in [s for s in self._steps if s >= end_step]:
+            del self._steps[step]
+
+    def clear(self) -> None:
+        """No step has been leased."""
+        self._steps.clear()
