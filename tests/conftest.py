@@ -26,6 +26,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.kit.schedules import first_seed
+from tests.kit.tiers import LONGEST_FIRST, REAL_UNITS
 
 GRACE_S = 2.0
 SHM = Path("/dev/shm")
@@ -166,31 +167,6 @@ def _clean_up(before: Snapshot) -> None:
             os.environ[name] = before.environment[name]
         else:
             del os.environ[name]
-
-
-LONGEST_FIRST = (
-    "test_promise_06_commits_survive.py",
-    "test_promise_02_same_result.py",
-    "test_promise_05_no_hang.py",
-    "test_promise_01_exactly_once.py",
-    "test_run.py",
-    "test_elastic.py",
-    "test_resume.py",
-    "test_bench.py",
-    "test_seeds_more.py",
-    "test_seeds_of_modes.py",
-    "test_promise_07_any_order.py",
-    "test_fork_client.py",
-    "test_trace.py",
-    "test_promise_03_bounded_staleness.py",
-    "test_promise_04_load_balance.py",
-    "test_whole_api.py",
-)
-"""Processes share the tests by file: the long files begin first, so that the processes end at about the same time."""
-
-
-REAL_UNITS = ("test_fork_client.py", "test_processes.py", "test_loading.py")
-"""Unit tests whose subject is the start of a process that loads torch: they cannot be quick."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.kit.tiers import LONGEST_FIRST, REAL_UNITS
 
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src" / "paceline"
@@ -56,3 +57,8 @@ def test_a_file_states_what_it_shows_and_names_the_code_that_upholds_it(file: Pa
     names = upholding(file)
     assert names
     assert [name for name in names if not exists(name)] == []
+
+
+def test_the_files_that_the_tiers_name_exist() -> None:
+    names = [file.name for file in TESTS.rglob("test_*.py")]
+    assert [name for name in {*LONGEST_FIRST, *REAL_UNITS} if name not in names] == []

@@ -43,11 +43,14 @@ def test_the_trace_does_not_depend_on_the_process() -> None:
         "from paceline.sim.run import simulate; from paceline.sim.scenario import make_scenario; "
         "print([simulate(make_scenario(seed), hashed=True).digest for seed in range(20, 32)])"
     )
-    seen = set()
-    for salt in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": salt}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        seen.add(done.stdout)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": salt}, stdout=subprocess.PIPE, text=True
+        )
+        for salt in ("1", "2")
+    ]
+    seen = {process.communicate()[0] for process in processes}
+    assert [process.returncode for process in processes] == [0, 0]
     assert len(seen) == 1
 
 
