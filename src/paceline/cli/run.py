@@ -81,6 +81,7 @@ def _new(run_dir: Path | None, script: Path | None, given: dict[str, Any]) -> Ru
     if script is None:
         raise UsageError("give the SCRIPT to run, or --resume RUN")
     checked = RunPlan(run=Path("checked-before-a-directory-is-made"), script=script, **given)
+    checked.check_environment()
     return checked.at(run_dir if run_dir is not None else next_run(Path("runs"), script.stem))
 
 

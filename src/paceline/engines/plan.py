@@ -111,6 +111,14 @@ class RunPlan:
             max_steps=self.max_steps,
         )
 
+    def check_environment(self) -> None:
+        """Refuse a wrong value in the environment now: a role would fail by it later.
+
+        Raises:
+            UsageError: names the variable.
+        """
+        self._launch(None)
+
     def role_spec(self, name: str, start: int, *, resume: str | None = None) -> RoleSpec:
         """The configuration of start number `start` of `name`: all that its process is told.
 

@@ -47,7 +47,7 @@ class Supervisor:
     """One run on this machine, from start to summary. `run` is called once."""
 
     def __init__(self, plan: RunPlan, screen: Screen) -> None:
-        plan.role_spec(WORKER.process_name(0), 1)  # refuses a wrong environment before a directory is made
+        plan.check_environment()
         self.plan = plan
         self.screen = screen
         # Half of the time after which the other roles give up; the plan may set it.

@@ -60,6 +60,13 @@ def test_refused(words: list[str], named: str, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_wrong_environment_is_refused_before_a_directory_is_made(tmp_path: Path) -> None:
+    (tmp_path / "here.py").touch()
+    done = run([*PACELINE, "run", "here.py"], tmp_path, timeout_s=20, PACELINE_SLOTS="many").check(2)
+    assert done.lines[-1] == "paceline: PACELINE_SLOTS must be a whole number, not 'many'"
+    assert [path.name for path in tmp_path.iterdir()] == ["here.py"]
+
+
 def test_no_threads_at_all_are_refused() -> None:
     with pytest.raises(UsageError, match="PACELINE_THREADS"):
         worker_spec({"PACELINE_THREADS": "0"})
