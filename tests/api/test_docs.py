@@ -131,6 +131,13 @@ def test_the_reference_names_every_environment_variable() -> None:
     assert set(re.findall(r"`(PACELINE_\w+)`", text)) == read
 
 
+def test_decisions_have_numbers_of_their_own() -> None:
+    numbers = [int(record.name[:4]) for record in RECORDS]
+    assert numbers == list(range(1, len(RECORDS) + 1))
+    titles = [record.read_text().split(maxsplit=2)[1] for record in RECORDS]
+    assert [int(title.rstrip(".:")) for title in titles] == numbers
+
+
 def test_every_promise_has_its_section_and_its_test() -> None:
     text = (ROOT / "docs" / "guarantees.md").read_text()
     sections = re.findall(r"^## (\d)\. ", text, re.MULTILINE)
