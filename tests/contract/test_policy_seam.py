@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.kit.core import Desk, sent, written
+from tests.kit.core import CoordinatorKit, sent, written
 
 from paceline.core.coordinator.dispatch import CoordinatorCore
 from paceline.core.effects import Effect, StopFact
@@ -39,56 +39,56 @@ class StopAtAccuracy:
         return None
 
 
-def job_with(*policies: Policy, mode: str = "bsp") -> Desk:
-    desk = Desk(workers=1, slots=1, mode=mode)
-    desk.core = CoordinatorCore(desk.spec, 1, policies=policies)
-    desk.start()
-    return desk.initialise()
+def job_with(*policies: Policy, mode: str = "bsp") -> CoordinatorKit:
+    job = CoordinatorKit(workers=1, slots=1, mode=mode)
+    job.core = CoordinatorCore(job.spec, 1, policies=policies)
+    job.start()
+    return job.initialise()
 
 
 def test_a_job_stops_for_the_reason_of_a_policy_that_is_one_new_class() -> None:
     policy = StopAtVersion(2)
-    desk = job_with(policy)
+    job = job_with(policy)
     effects: list[Effect] = []
     for step in range(6):
-        effects += desk.finish_step(step)
-    assert (desk.core.state, desk.core.version) == ("finished", 2)
-    assert desk.core.machines.segments.stop_reason == "version 2 is enough"
+        effects += job.finish_step(step)
+    assert (job.core.state, job.core.version) == ("finished", 2)
+    assert job.core.machines.segments.stop_reason == "version 2 is enough"
     (fact,) = written(effects, StopFact)
     assert (fact.reason, fact.step) == ("version 2 is enough", 2)
-    (over,) = sent(desk.turn("worker-0"), PhaseOver)
+    (over,) = sent(job.turn("worker-0"), PhaseOver)
     assert (over.version, over.finished) == (2, True)
     assert policy.told[0] == PhaseBegan(0, 0, 6)
     assert [e.version for e in policy.told if isinstance(e, StepDone)] == [1, 2]
 
 
 def test_a_stop_of_a_policy_outlives_the_coordinator() -> None:
-    desk = job_with(StopAtVersion(2))
+    job = job_with(StopAtVersion(2))
     for step in range(2):
-        desk.finish_step(step)
-    desk.restart()
-    assert (desk.core.state, desk.core.machines.segments.stop_reason) == ("finished", "version 2 is enough")
+        job.finish_step(step)
+    job.restart()
+    assert (job.core.state, job.core.machines.segments.stop_reason) == ("finished", "version 2 is enough")
 
 
 def test_a_policy_decides_on_a_result_of_validation() -> None:
-    desk = job_with(StopAtAccuracy())
-    desk.say("worker-0", Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 2, 2)))
-    desk.finish_step(0)
-    (grant,) = sent(desk.turn("worker-0", declared=1), EvalGrant)
-    effects = desk.evaluated("worker-0", grant, {"acc": Sums(1.0, 2.0)}, declared=1)
+    job = job_with(StopAtAccuracy())
+    job.say("worker-0", Declare(job.req(), ValidatorSpec(0, "accuracy", 1, 2, 2)))
+    job.finish_step(0)
+    (grant,) = sent(job.turn("worker-0", declared=1), EvalGrant)
+    effects = job.evaluated("worker-0", grant, {"acc": Sums(1.0, 2.0)}, declared=1)
     (fact,) = written(effects, StopFact)
     assert fact.reason == "accurate enough"
-    assert desk.core.state == "finished"
+    assert job.core.state == "finished"
 
 
 def test_policies_are_asked_in_order_and_the_first_decision_counts() -> None:
-    desk = job_with(MaxSteps(3), StopAtVersion(9))
+    job = job_with(MaxSteps(3), StopAtVersion(9))
     for step in range(6):
-        desk.finish_step(step)
-    assert (desk.core.version, desk.core.machines.segments.stop_reason) == (3, "max_steps is 3")
+        job.finish_step(step)
+    assert (job.core.version, job.core.machines.segments.stop_reason) == (3, "max_steps is 3")
 
 
 @pytest.mark.parametrize(("max_steps", "kinds"), [(0, []), (7, [MaxSteps])])
 def test_the_registry_has_the_policies_that_the_spec_asks_for(max_steps: int, kinds: list[type]) -> None:
-    spec = replace(Desk().spec, max_steps=max_steps)
+    spec = replace(CoordinatorKit().spec, max_steps=max_steps)
     assert [type(policy) for policy in default_policies(spec)] == kinds

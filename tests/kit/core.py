@@ -299,7 +299,7 @@ class ServerKit:
 # ---------------------------------------------------------------- a coordinator
 
 
-class Desk:
+class CoordinatorKit:
     """A coordinator with servers and workers that say what a test tells them to."""
 
     def __init__(
@@ -345,7 +345,7 @@ class Desk:
         self.core = CoordinatorCore(replace(self.spec, **spec), generation, self.disk.history(), checkpoints)
         self.wrote(self.core.start(self.now))
 
-    def start(self, *, begin: bool = True, **phase: object) -> Desk:
+    def start(self, *, begin: bool = True, **phase: object) -> CoordinatorKit:
         """Everyone registers, prepares and enters the first phase."""
         for server in self.servers:
             self.say(server, Register(self.req(), "server", server, 1, "here", "there"))
@@ -379,11 +379,11 @@ class Desk:
     def ready(self, server: NodeId, step: int, *fences: Fence) -> list[Effect]:
         return self.say(server, Ready(0, 1, step, fences, 0, 0, ()))
 
-    def initialise(self) -> Desk:
+    def initialise(self) -> CoordinatorKit:
         """Version 0 is committed, and nobody has a lease."""
         return self.initialise_with(*self.servers)
 
-    def initialise_with(self, *servers: NodeId) -> Desk:
+    def initialise_with(self, *servers: NodeId) -> CoordinatorKit:
         """The same, where only `servers` hold blocks."""
         worker = self.workers[0]
         grant = self.lease(worker)

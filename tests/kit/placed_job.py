@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kit.core import Desk
+from tests.kit.core import CoordinatorKit
 
 from paceline.core.effects import Effect
 from paceline.messages import (
@@ -17,7 +17,7 @@ from paceline.messages import (
 from paceline.types import Kind, NodeId, Placement, TensorSpec
 
 
-def replaced(job: Desk) -> list[Grant]:
+def replaced(job: CoordinatorKit) -> list[Grant]:
     """A server is lost and comes back while both slots of step 0 are computed again."""
     kill(job, "server-0")
     grants = compute(job, 0)
@@ -31,21 +31,21 @@ TENSORS = (
 )
 
 
-def desk(*, servers: int = 3, replicas: int = 1, data_len: int = 12, **changes: Any) -> Desk:
+def replicated_job(*, servers: int = 3, replicas: int = 1, data_len: int = 12, **changes: Any) -> CoordinatorKit:
     spec = {"replicas": replicas, "rewinds": True, "heartbeat_timeout_s": 100.0, "reach_s": 100.0} | changes
-    return Desk(servers=servers, tensors=TENSORS, **spec).start(data_len=data_len).initialise()
+    return CoordinatorKit(servers=servers, tensors=TENSORS, **spec).start(data_len=data_len).initialise()
 
 
-def placed(job: Desk) -> Placement:
+def placed(job: CoordinatorKit) -> Placement:
     assert job.core.placement is not None
     return job.core.placement
 
 
-def epoch(job: Desk) -> int:
+def epoch(job: CoordinatorKit) -> int:
     return placed(job).epoch
 
 
-def ready(job: Desk, step: int, grants: list[Grant], *, at: int | None = None) -> list[Effect]:
+def ready(job: CoordinatorKit, step: int, grants: list[Grant], *, at: int | None = None) -> list[Effect]:
     """Every primary says that it is ready, under placement `at`."""
     effects: list[Effect] = []
     for server in job.core.tables.placed.owners:
@@ -54,11 +54,11 @@ def ready(job: Desk, step: int, grants: list[Grant], *, at: int | None = None) -
     return effects
 
 
-def kill(job: Desk, server: NodeId) -> list[Effect]:
+def kill(job: CoordinatorKit, server: NodeId) -> list[Effect]:
     return job.say("engine", Exited(job.req(), server, 1, -9))
 
 
-def compute(job: Desk, step: int) -> list[Grant]:
+def compute(job: CoordinatorKit, step: int) -> list[Grant]:
     """Both slots of a step are leased and sealed."""
     grants = [job.lease(worker) for worker in job.workers]
     for worker, grant in zip(job.workers, grants, strict=True):
@@ -67,19 +67,19 @@ def compute(job: Desk, step: int) -> list[Grant]:
     return grants
 
 
-def returns(job: Desk, name: str) -> NodeId:
+def returns(job: CoordinatorKit, name: str) -> NodeId:
     """A server comes back under its name."""
     node = f"{name}/new"
     job.say(node, Register(job.req(), "server", name, 2, "here", f"at {node}"))
     return node
 
 
-def tick(job: Desk, seconds: float = 1.0) -> list[Effect]:
+def tick(job: CoordinatorKit, seconds: float = 1.0) -> list[Effect]:
     job.now += seconds
     return job.wrote(job.core.tick(job.now))
 
 
-def settle(job: Desk, rounds: int = 30) -> None:
+def settle(job: CoordinatorKit, rounds: int = 30) -> None:
     """Every copy that is asked for is made."""
     for _ in range(rounds):
         tick(job, 0.3)
@@ -91,7 +91,9 @@ def settle(job: Desk, rounds: int = 30) -> None:
 SMALL = (TensorSpec("weight", (10,), "float32", Kind.PARAMETER, 0),)
 
 
-def small(**changes: Any) -> Desk:
+def small(**changes: Any) -> CoordinatorKit:
     """One block: server-0 is its primary, server-1 has a copy."""
-    job = Desk(servers=2, tensors=SMALL, replicas=1, rewinds=True, heartbeat_timeout_s=100.0, reach_s=100.0, **changes)
+    job = CoordinatorKit(
+        servers=2, tensors=SMALL, replicas=1, rewinds=True, heartbeat_timeout_s=100.0, reach_s=100.0, **changes
+    )
     return job.start().initialise_with("server-0")

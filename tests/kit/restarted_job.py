@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from tests.kit.core import HYPER, Desk
+from tests.kit.core import HYPER, CoordinatorKit
 
 from paceline.core.effects import Complete, Effect
 from paceline.messages import (
@@ -20,17 +20,17 @@ from paceline.messages import (
 from paceline.types import SavedFile
 
 
-def server_back(desk: Desk, server: str, **changes: object) -> list[Effect]:
-    placement = desk.core.placement
+def server_back(job: CoordinatorKit, server: str, **changes: object) -> list[Effect]:
+    placement = job.core.placement
     epoch = placement.epoch if placement is not None else 0
-    intro = Register(desk.req(), "server", server, 1, "here", "there")
-    state = {"incarnation": desk.core.incarnation, "epoch": epoch, "applied": desk.core.version}
-    return desk.say(server, msgspec.structs.replace(intro, **{**state, **changes}))
+    intro = Register(job.req(), "server", server, 1, "here", "there")
+    state = {"incarnation": job.core.incarnation, "epoch": epoch, "applied": job.core.version}
+    return job.say(server, msgspec.structs.replace(intro, **{**state, **changes}))
 
 
-def worker_back(desk: Desk, worker: str, *leases: HeldLease, **changes: object) -> list[Effect]:
-    intro = Register(desk.req(), "worker", worker, 1, "here", None, desk.job, leases=leases, progress=0)
-    return desk.say(worker, msgspec.structs.replace(intro, incarnation=desk.core.incarnation, **changes))
+def worker_back(job: CoordinatorKit, worker: str, *leases: HeldLease, **changes: object) -> list[Effect]:
+    intro = Register(job.req(), "worker", worker, 1, "here", None, job.job, leases=leases, progress=0)
+    return job.say(worker, msgspec.structs.replace(intro, incarnation=job.core.incarnation, **changes))
 
 
 def held(grant: Grant, *, sealed: bool = False) -> HeldLease:
@@ -38,49 +38,49 @@ def held(grant: Grant, *, sealed: bool = False) -> HeldLease:
     return HeldLease(grant.step, grant.slot, grant.fence, report)
 
 
-def trained(steps: int = 2, **options: object) -> Desk:
+def trained(steps: int = 2, **options: object) -> CoordinatorKit:
     """A lock-step job with two servers that has committed some steps."""
-    desk = Desk(servers=2, rewinds=True, **options).start(data_len=80).initialise()  # type: ignore[arg-type]
+    job = CoordinatorKit(servers=2, rewinds=True, **options).start(data_len=80).initialise()  # type: ignore[arg-type]
     for step in range(steps):
-        desk.finish_step(step)
-    assert desk.core.version == steps
-    return desk
+        job.finish_step(step)
+    assert job.core.version == steps
+    return job
 
 
-def save(desk: Desk, version: int) -> Complete:
+def save(job: CoordinatorKit, version: int) -> Complete:
     """Both servers write their part of a checkpoint."""
-    assert desk.core.placement is not None
+    assert job.core.placement is not None
     effects: list[Effect] = []
-    for server in desk.servers:
-        mine = [b for b, owner in enumerate(desk.core.placement.owners) if owner == server]
+    for server in job.servers:
+        mine = [b for b, owner in enumerate(job.core.placement.owners) if owner == server]
         files = (SavedFile(f"{server}.safetensors", 1, "00", tuple(mine)),)
         chains = tuple((b, bytes([b])) for b in mine)
-        effects += desk.say(server, Saved(desk.core.incarnation, desk.core.placement.epoch, version, files, chains))
+        effects += job.say(server, Saved(job.core.incarnation, job.core.placement.epoch, version, files, chains))
     (complete,) = [e for e in effects if isinstance(e, Complete)]
     return complete
 
 
-def rewound(steps: int = 3) -> tuple[Desk, list[Effect]]:
+def rewound(steps: int = 3) -> tuple[CoordinatorKit, list[Effect]]:
     """A checkpoint of version 2 exists, `steps` are committed, and server-1 dies and is started again."""
-    desk = trained(2, checkpoint_steps=2)
-    complete = save(desk, 2)
-    desk.core.completed(complete.checkpoint.folder, "", desk.now)
+    job = trained(2, checkpoint_steps=2)
+    complete = save(job, 2)
+    job.core.completed(complete.checkpoint.folder, "", job.now)
     for step in range(2, steps):
-        desk.finish_step(step)
-    desk.servers = ["server-0", "server-1/2"]
-    intro = Register(desk.req(), "server", "server-1", 2, "here", "elsewhere")
-    return desk, desk.say("server-1/2", intro)
+        job.finish_step(step)
+    job.servers = ["server-0", "server-1/2"]
+    intro = Register(job.req(), "server", "server-1", 2, "here", "elsewhere")
+    return job, job.say("server-1/2", intro)
 
 
-def busy(desk: Desk, worker: str, seconds: float) -> None:
-    desk.core.tables.speeds.note(worker, seconds, desk.now)
-    desk.core.tables.speeds.refresh()
+def busy(job: CoordinatorKit, worker: str, seconds: float) -> None:
+    job.core.tables.speeds.note(worker, seconds, job.now)
+    job.core.tables.speeds.refresh()
 
 
-def validating(*, data_len: int = 80, **spec: Any) -> Desk:
+def validating(*, data_len: int = 80, **spec: Any) -> CoordinatorKit:
     """A job that validates every version; the initial weights are there."""
-    desk = Desk(**spec).start(begin=False)
-    for worker in desk.workers:
-        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
-        desk.begin(worker, data_len=data_len)
-    return desk.initialise()
+    job = CoordinatorKit(**spec).start(begin=False)
+    for worker in job.workers:
+        job.say(worker, Declare(job.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
+        job.begin(worker, data_len=data_len)
+    return job.initialise()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.kit.checked_runs import check_once, logs_of
-from tests.kit.core import Desk, ServerKit, segment, sent
+from tests.kit.core import CoordinatorKit, ServerKit, segment, sent
 from tests.kit.real_runs import train
 
 from paceline.core.window import admits, needed_watermark
@@ -42,9 +42,9 @@ def test_lock_step_accepts_exactly_the_version_before() -> None:
 
 
 def test_slots_are_leased_only_within_the_window() -> None:
-    desk = Desk(workers=5, mode="ssp:2", slots=1).start(data_len=40).initialise()
-    assert [desk.lease(w).step for w in desk.workers[:4]] == [0, 1, 2, 3]
-    assert desk.turn("worker-4") == [], "step 4 may not be computed before step 1 is committed"
+    job = CoordinatorKit(workers=5, mode="ssp:2", slots=1).start(data_len=40).initialise()
+    assert [job.lease(w).step for w in job.workers[:4]] == [0, 1, 2, 3]
+    assert job.turn("worker-4") == [], "step 4 may not be computed before step 1 is committed"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.kit.checked_runs import check_once, workers_of
-from tests.kit.core import Desk, sent, written
+from tests.kit.core import CoordinatorKit, sent, written
 from tests.kit.real_runs import train
 from tests.kit.restarted_job import busy
 
@@ -22,24 +22,24 @@ from paceline.types import Commit
 
 
 def test_a_slow_worker_does_not_get_the_last_slot() -> None:
-    desk = Desk(workers=2, slots=3).start(data_len=60).initialise()
-    busy(desk, "worker-0", 0.1)
-    busy(desk, "worker-1", 1.0)
-    first = desk.lease("worker-0")
-    assert sent(desk.turn("worker-1"), Grant) == [], "the fast worker finishes both other slots sooner"
-    effects = desk.seal("worker-0", first)
+    job = CoordinatorKit(workers=2, slots=3).start(data_len=60).initialise()
+    busy(job, "worker-0", 0.1)
+    busy(job, "worker-1", 1.0)
+    first = job.lease("worker-0")
+    assert sent(job.turn("worker-1"), Grant) == [], "the fast worker finishes both other slots sooner"
+    effects = job.seal("worker-0", first)
     assert [g.slot for g in sent(effects, Grant, "worker-0")] == [1]
     assert sent(effects, Grant, "worker-1") == []
-    desk.now = 1.7
-    (help_,) = sent(desk.core.tick(desk.now), Grant, "worker-1")
+    job.now = 1.7
+    (help_,) = sent(job.core.tick(job.now), Grant, "worker-1")
     assert help_.step == 0, "the fast worker is late, so the slot is offered again"
 
 
 def test_a_slow_worker_gets_slots_while_enough_are_left() -> None:
-    desk = Desk(workers=2, slots=30, hold=40).start(data_len=600).initialise()
-    busy(desk, "worker-0", 0.1)
-    busy(desk, "worker-1", 1.0)
-    assert len(sent(desk.turn("worker-1"), Grant)) == 1
+    job = CoordinatorKit(workers=2, slots=30, hold=40).start(data_len=600).initialise()
+    busy(job, "worker-0", 0.1)
+    busy(job, "worker-1", 1.0)
+    assert len(sent(job.turn("worker-1"), Grant)) == 1
 
 
 def test_a_worker_held_back_for_long_is_tried_again() -> None:
@@ -55,42 +55,42 @@ def test_a_worker_held_back_for_long_is_tried_again() -> None:
 
 
 def test_a_late_slot_is_leased_twice_and_the_first_attempt_counts() -> None:
-    desk = Desk(workers=3, slots=1).start(data_len=40).initialise()
-    for worker in desk.workers:
-        busy(desk, worker, 0.1)
-    late = desk.lease("worker-0")
-    desk.lease("worker-1")  # the next step, one early
-    assert sent(desk.turn("worker-2"), Grant) == []
-    desk.now = 0.4
-    assert sent(desk.core.tick(desk.now), Grant) == [], "not late yet"
-    desk.now = 1.2
-    (again,) = sent(desk.core.tick(desk.now), Grant, "worker-2")
+    job = CoordinatorKit(workers=3, slots=1).start(data_len=40).initialise()
+    for worker in job.workers:
+        busy(job, worker, 0.1)
+    late = job.lease("worker-0")
+    job.lease("worker-1")  # the next step, one early
+    assert sent(job.turn("worker-2"), Grant) == []
+    job.now = 0.4
+    assert sent(job.core.tick(job.now), Grant) == [], "not late yet"
+    job.now = 1.2
+    (again,) = sent(job.core.tick(job.now), Grant, "worker-2")
     assert (again.step, again.slot) == (late.step, late.slot)
     assert again.fence > late.fence
-    desk.seal("worker-2", again)
-    (commit,) = written(desk.ready("server-0", 0, again.fence), Commit)
+    job.seal("worker-2", again)
+    (commit,) = written(job.ready("server-0", 0, again.fence), Commit)
     assert commit.fences == (again.fence,)
-    assert desk.core.totals.wasted_slots == 0
-    desk.seal("worker-0", late)
-    assert desk.core.totals.wasted_slots == 1, "the late attempt counts as wasted"
+    assert job.core.totals.wasted_slots == 0
+    job.seal("worker-0", late)
+    assert job.core.totals.wasted_slots == 1, "the late attempt counts as wasted"
 
 
 def test_a_late_slot_is_leased_again_to_a_worker_that_only_waits_for_it() -> None:
     """A worker may hold a lease of the next step; it is revoked so that the worker can help with the late slot."""
-    desk = Desk(workers=2, slots=1).start(data_len=40).initialise()
-    for worker in desk.workers:
-        busy(desk, worker, 0.1)
-    late, early = desk.lease("worker-0"), desk.lease("worker-1")
+    job = CoordinatorKit(workers=2, slots=1).start(data_len=40).initialise()
+    for worker in job.workers:
+        busy(job, worker, 0.1)
+    late, early = job.lease("worker-0"), job.lease("worker-1")
     assert (late.step, early.step) == (0, 1)
-    desk.now = 0.1
-    desk.core.tick(desk.now)
-    desk.now = 1.2
-    (revoke,) = sent(desk.core.tick(desk.now), Revoke, "worker-1")
+    job.now = 0.1
+    job.core.tick(job.now)
+    job.now = 1.2
+    (revoke,) = sent(job.core.tick(job.now), Revoke, "worker-1")
     assert revoke.fence == early.fence
-    again = desk.lease("worker-1")
+    again = job.lease("worker-1")
     assert (again.step, again.slot) == (0, 0)
-    desk.now = 1.3
-    assert sent(desk.core.tick(desk.now), Revoke) == [], "once"
+    job.now = 1.3
+    assert sent(job.core.tick(job.now), Revoke) == [], "once"
 
 
 def _speed_beside_a_slow_worker(tmp_path: Path) -> float:

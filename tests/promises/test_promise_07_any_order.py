@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.kit.checked_runs import summary_of
-from tests.kit.core import Desk, sent, written
+from tests.kit.core import CoordinatorKit, sent, written
 from tests.kit.real_runs import SLOW, TRAIN_CASE, live
 
 from paceline.core.effects import PlacementFact
@@ -23,13 +23,13 @@ from paceline.runtime.rundir import RunDir
 
 
 def test_roles_start_in_any_order() -> None:
-    desk = Desk(workers=1, servers=2)
-    desk.say("server-1", Register(desk.req(), "server", "server-1", 1, "here", "at-1"))
-    assert sent(desk.join("worker-0"), Prepared) == [], "a server is missing"
-    effects = desk.say("server-0", Register(desk.req(), "server", "server-0", 1, "here", "at-0"))
+    job = CoordinatorKit(workers=1, servers=2)
+    job.say("server-1", Register(job.req(), "server", "server-1", 1, "here", "at-1"))
+    assert sent(job.join("worker-0"), Prepared) == [], "a server is missing"
+    effects = job.say("server-0", Register(job.req(), "server", "server-0", 1, "here", "at-0"))
     assert len(sent(effects, Welcome, "server-0")) == 1
     assert len(written(effects, PlacementFact)) == 1
-    assert {a.hold for a in sent(effects, Assign)} == {desk.core.spec.held}
+    assert {a.hold for a in sent(effects, Assign)} == {job.core.spec.held}
     (prepared,) = sent(effects, Prepared, "worker-0")
     assert prepared.placement.addresses == {"server-0": "at-0", "server-1": "at-1"}
 

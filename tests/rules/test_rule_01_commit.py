@@ -15,7 +15,7 @@ from __future__ import annotations
 from tests.kit.core import (
     HYPER,
     TENSORS,
-    Desk,
+    CoordinatorKit,
     Recorder,
     ServerKit,
     fence,
@@ -52,34 +52,34 @@ from paceline.types import (
 
 
 def test_a_commit_waits_until_every_server_is_ready() -> None:
-    desk = Desk(servers=2).start().initialise()
-    grants = [desk.lease(w) for w in desk.workers]
-    for worker, grant in zip(desk.workers, grants, strict=True):
-        desk.seal(worker, grant)
+    job = CoordinatorKit(servers=2).start().initialise()
+    grants = [job.lease(w) for w in job.workers]
+    for worker, grant in zip(job.workers, grants, strict=True):
+        job.seal(worker, grant)
     fences = [g.fence for g in grants]
-    assert written(desk.ready("server-0", 0, *fences), Commit) == []
-    assert written(desk.ready("server-0", 0, *fences), Commit) == [], (
+    assert written(job.ready("server-0", 0, *fences), Commit) == []
+    assert written(job.ready("server-0", 0, *fences), Commit) == [], (
         "a repeated report of one server does not count for another"
     )
-    (commit,) = written(desk.ready("server-1", 0, *fences), Commit)
+    (commit,) = written(job.ready("server-1", 0, *fences), Commit)
     assert (commit.version, commit.step, commit.fences) == (1, 0, tuple(fences))
 
 
 def test_a_commit_waits_until_every_slot_is_reported() -> None:
-    desk = Desk().start().initialise()
-    grants = [desk.lease(w) for w in desk.workers]
-    desk.seal("worker-0", grants[0])
-    assert written(desk.ready("server-0", 0, *(g.fence for g in grants)), Commit) == []
-    assert len(written(desk.seal("worker-1", grants[1]), Commit)) == 1
+    job = CoordinatorKit().start().initialise()
+    grants = [job.lease(w) for w in job.workers]
+    job.seal("worker-0", grants[0])
+    assert written(job.ready("server-0", 0, *(g.fence for g in grants)), Commit) == []
+    assert len(written(job.seal("worker-1", grants[1]), Commit)) == 1
 
 
 def test_a_commit_is_written_before_it_is_announced() -> None:
-    desk = Desk(servers=2).start().initialise()
-    grants = [desk.lease(w) for w in desk.workers]
-    for worker, grant in zip(desk.workers, grants, strict=True):
-        desk.seal(worker, grant)
-    desk.ready("server-0", 0, *(g.fence for g in grants))
-    effects = desk.ready("server-1", 0, *(g.fence for g in grants))
+    job = CoordinatorKit(servers=2).start().initialise()
+    grants = [job.lease(w) for w in job.workers]
+    for worker, grant in zip(job.workers, grants, strict=True):
+        job.seal(worker, grant)
+    job.ready("server-0", 0, *(g.fence for g in grants))
+    effects = job.ready("server-1", 0, *(g.fence for g in grants))
     rows = [i for i, e in enumerate(effects) if isinstance(e, Write) and isinstance(e.row, Commit)]
     news = [i for i, e in enumerate(effects) if isinstance(e, Send) and isinstance(e.message, Committed)]
     assert len(rows) == 1
@@ -88,13 +88,13 @@ def test_a_commit_is_written_before_it_is_announced() -> None:
 
 
 def test_lock_step_commits_steps_in_order() -> None:
-    desk = Desk(slots=1).start().initialise()
-    first, second = desk.lease("worker-0"), desk.lease("worker-1")
+    job = CoordinatorKit(slots=1).start().initialise()
+    first, second = job.lease("worker-0"), job.lease("worker-1")
     assert (first.step, second.step) == (0, 1)
-    desk.seal("worker-1", second)
-    assert written(desk.ready("server-0", 1, second.fence), Commit) == []
-    desk.seal("worker-0", first)
-    (commit,) = written(desk.ready("server-0", 0, first.fence), Commit)
+    job.seal("worker-1", second)
+    assert written(job.ready("server-0", 1, second.fence), Commit) == []
+    job.seal("worker-0", first)
+    (commit,) = written(job.ready("server-0", 0, first.fence), Commit)
     assert commit.step == 0
 
 
@@ -169,9 +169,9 @@ def test_backups_release_a_version_that_is_unpinned() -> None:
 
 
 def test_a_commit_does_not_wait_for_a_server_without_blocks() -> None:
-    desk = Desk(servers=2, tensors=(TENSORS[1],)).start().initialise_with("server-0")
-    assert desk.core.version == 0
-    assert sent(desk.say("server-1", Beat("server-1", 0, 1, -1, 1)), Committed) == []
+    job = CoordinatorKit(servers=2, tensors=(TENSORS[1],)).start().initialise_with("server-0")
+    assert job.core.version == 0
+    assert sent(job.say("server-1", Beat("server-1", 0, 1, -1, 1)), Committed) == []
 
 
 def test_version_0_is_committed_like_any_other() -> None:

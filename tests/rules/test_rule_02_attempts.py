@@ -14,7 +14,7 @@ from __future__ import annotations
 import pytest
 from tests.kit.core import (
     HYPER,
-    Desk,
+    CoordinatorKit,
     ServerKit,
     fence,
     segment,
@@ -69,32 +69,32 @@ def test_a_second_attempt_of_an_interchangeable_slot_is_not_added() -> None:
 
 
 def test_only_a_whole_attempt_counts_where_attempts_differ() -> None:
-    desk = Desk(servers=2, deterministic=False).start().initialise()
-    lost = desk.lease("worker-0")
-    desk.seal("worker-0", lost)
-    desk.say("server-0", Receipt(0, 1, 0, lost.slot, lost.fence))
-    desk.core.lost("worker-0", "killed", desk.now)
-    again = desk.lease("worker-1")
+    job = CoordinatorKit(servers=2, deterministic=False).start().initialise()
+    lost = job.lease("worker-0")
+    job.seal("worker-0", lost)
+    job.say("server-0", Receipt(0, 1, 0, lost.slot, lost.fence))
+    job.core.lost("worker-0", "killed", job.now)
+    again = job.lease("worker-1")
     assert again.slot == lost.slot
-    desk.seal("worker-1", again)
-    assert sent(desk.say("server-1", Receipt(0, 1, 0, again.slot, again.fence)), Choose) == [], (
+    job.seal("worker-1", again)
+    assert sent(job.say("server-1", Receipt(0, 1, 0, again.slot, again.fence)), Choose) == [], (
         "each server has an attempt, but not the same one"
     )
-    chosen = sent(desk.say("server-0", Receipt(0, 1, 0, again.slot, again.fence)), Choose)
+    chosen = sent(job.say("server-0", Receipt(0, 1, 0, again.slot, again.fence)), Choose)
     assert [c.fence for c in chosen] == [again.fence] * 2
 
 
 def test_with_a_window_servers_must_be_ready_with_the_same_attempt() -> None:
-    desk = Desk(servers=2, mode="ssp:3", slots=1).start().initialise()
-    first = desk.lease("worker-0")
-    desk.seal("worker-0", first)
-    desk.ready("server-0", 0, first.fence)
-    desk.core.lost("worker-0", "killed", desk.now)
-    second = desk.lease("worker-1")
+    job = CoordinatorKit(servers=2, mode="ssp:3", slots=1).start().initialise()
+    first = job.lease("worker-0")
+    job.seal("worker-0", first)
+    job.ready("server-0", 0, first.fence)
+    job.core.lost("worker-0", "killed", job.now)
+    second = job.lease("worker-1")
     assert second.step == 0
-    desk.seal("worker-1", second)
-    assert written(desk.ready("server-1", 0, second.fence), Commit) == []
-    (commit,) = written(desk.ready("server-0", 0, second.fence), Commit)
+    job.seal("worker-1", second)
+    assert written(job.ready("server-1", 0, second.fence), Commit) == []
+    (commit,) = written(job.ready("server-0", 0, second.fence), Commit)
     assert commit.fences == (second.fence,)
 
 
@@ -110,25 +110,25 @@ def test_a_server_waits_for_the_choice_where_attempts_differ() -> None:
 
 @pytest.mark.parametrize("mode", ["ssp:3", "asp"])
 def test_a_revoked_fence_is_never_committed(mode: str) -> None:
-    desk = Desk(mode=mode, slots=1).start().initialise()
-    lost = desk.lease("worker-0")
-    desk.seal("worker-0", lost)
-    desk.core.lost("worker-0", "killed", desk.now)
-    assert written(desk.ready("server-0", 0, lost.fence), Commit) == []
-    again = desk.lease("worker-1")
+    job = CoordinatorKit(mode=mode, slots=1).start().initialise()
+    lost = job.lease("worker-0")
+    job.seal("worker-0", lost)
+    job.core.lost("worker-0", "killed", job.now)
+    assert written(job.ready("server-0", 0, lost.fence), Commit) == []
+    again = job.lease("worker-1")
     assert again.step == 0
     assert again.fence > lost.fence
-    desk.seal("worker-1", again)
-    (commit,) = written(desk.ready("server-0", 0, again.fence), Commit)
+    job.seal("worker-1", again)
+    (commit,) = written(job.ready("server-0", 0, again.fence), Commit)
     assert commit.fences == (again.fence,)
 
 
 def test_a_revoked_fence_is_never_chosen() -> None:
-    desk = Desk(deterministic=False).start().initialise()
-    lost = desk.lease("worker-0")
-    desk.seal("worker-0", lost)
-    desk.core.lost("worker-0", "killed", desk.now)
-    assert sent(desk.say("server-0", Receipt(0, 1, 0, lost.slot, lost.fence)), Choose) == []
+    job = CoordinatorKit(deterministic=False).start().initialise()
+    lost = job.lease("worker-0")
+    job.seal("worker-0", lost)
+    job.core.lost("worker-0", "killed", job.now)
+    assert sent(job.say("server-0", Receipt(0, 1, 0, lost.slot, lost.fence)), Choose) == []
 
 
 def test_attempts_are_kept_apart_by_fence() -> None:
@@ -148,55 +148,55 @@ def test_attempts_are_kept_apart_by_fence() -> None:
 
 
 def test_a_report_for_a_void_lease_is_ignored() -> None:
-    desk = Desk().start().initialise()
-    lost = desk.lease("worker-0")
-    desk.core.lost("worker-0", "silent", desk.now)
-    desk.join("worker-0")
-    desk.seal("worker-0", lost)
-    assert len(desk.core.tables.gate) == 0
+    job = CoordinatorKit().start().initialise()
+    lost = job.lease("worker-0")
+    job.core.lost("worker-0", "silent", job.now)
+    job.join("worker-0")
+    job.seal("worker-0", lost)
+    assert len(job.core.tables.gate) == 0
 
 
 def test_the_sealed_slot_of_a_worker_that_left_still_counts() -> None:
-    desk = Desk().start().initialise()
-    grants = [desk.lease(w) for w in desk.workers]
-    desk.seal("worker-0", grants[0])
-    desk.say("worker-0", Bye(desk.req()))
-    desk.core.tick(desk.now + 1.0)
-    assert desk.lease("worker-1").slot == grants[0].slot
-    assert desk.core.totals.lost_workers == 0
+    job = CoordinatorKit().start().initialise()
+    grants = [job.lease(w) for w in job.workers]
+    job.seal("worker-0", grants[0])
+    job.say("worker-0", Bye(job.req()))
+    job.core.tick(job.now + 1.0)
+    assert job.lease("worker-1").slot == grants[0].slot
+    assert job.core.totals.lost_workers == 0
 
 
 def test_a_chosen_attempt_outlives_its_worker() -> None:
-    desk = Desk(deterministic=False).start().initialise()
-    grant = desk.lease("worker-0")
-    desk.seal("worker-0", grant)
-    desk.say("server-0", Receipt(0, 1, 0, grant.slot, grant.fence))
-    desk.core.lost("worker-0", "killed", desk.now)
-    other = desk.lease("worker-1")
+    job = CoordinatorKit(deterministic=False).start().initialise()
+    grant = job.lease("worker-0")
+    job.seal("worker-0", grant)
+    job.say("server-0", Receipt(0, 1, 0, grant.slot, grant.fence))
+    job.core.lost("worker-0", "killed", job.now)
+    other = job.lease("worker-1")
     assert other.slot != grant.slot, "slot 0 need not be computed again"
-    desk.seal("worker-1", other)
-    desk.say("server-0", Receipt(0, 1, 0, other.slot, other.fence))
-    (commit,) = written(desk.ready("server-0", 0, grant.fence, other.fence), Commit)
+    job.seal("worker-1", other)
+    job.say("server-0", Receipt(0, 1, 0, other.slot, other.fence))
+    (commit,) = written(job.ready("server-0", 0, grant.fence, other.fence), Commit)
     assert commit.fences == (grant.fence, other.fence)
 
 
 def test_a_choice_of_attempts_is_durable_before_a_server_hears_it() -> None:
-    desk = Desk(servers=2, deterministic=False, rewinds=True).start(data_len=80).initialise()
-    grant = desk.lease("worker-0")
-    desk.seal("worker-0", grant)
+    job = CoordinatorKit(servers=2, deterministic=False, rewinds=True).start(data_len=80).initialise()
+    grant = job.lease("worker-0")
+    job.seal("worker-0", grant)
     effects: list[Effect] = []
-    for server in desk.servers:
-        effects += desk.say(server, Receipt(0, 1, 0, grant.slot, grant.fence))
+    for server in job.servers:
+        effects += job.say(server, Receipt(0, 1, 0, grant.slot, grant.fence))
     kinds = [type(e).__name__ for e in effects]
     assert kinds.index("Write") < kinds.index("Send")
     assert len(written(effects, ChoiceFact)) == 1
     assert [c.fence for c in sent(effects, Choose)] == [grant.fence] * 2
-    desk.restart()
-    effects = [e for server in desk.servers for e in server_back(desk, server)]
+    job.restart()
+    effects = [e for server in job.servers for e in server_back(job, server)]
     assert {c.fence for c in sent(effects, Choose)} == {grant.fence}, "the choice is announced again"
-    desk.now += 1.0
-    worker_back(desk, "worker-1")
-    assert desk.lease("worker-1").slot == 1, "the chosen slot is not computed again"
+    job.now += 1.0
+    worker_back(job, "worker-1")
+    assert job.lease("worker-1").slot == 1, "the chosen slot is not computed again"
 
 
 def test_an_attempt_that_was_given_back_is_not_reported_as_sealed() -> None:

@@ -13,7 +13,7 @@ Upheld by:
 from __future__ import annotations
 
 from tests.kit.core import (
-    Desk,
+    CoordinatorKit,
     ServerKit,
     fence,
     sent,
@@ -35,25 +35,25 @@ from paceline.messages import (
 
 
 def test_hold_advances_with_what_the_servers_have_summed() -> None:
-    desk = Desk(workers=3, servers=2, slots=6, hold=2).start(data_len=24).initialise()
-    grants = [desk.lease(w) for w in desk.workers[:2]]
-    assert desk.turn("worker-2") == []
-    for worker, grant in zip(desk.workers, grants, strict=False):
-        assert sent(desk.seal(worker, grant), Grant) == []
-    assert desk.say("server-0", Summed(0, 1, 0, 1)) == []
-    assert [g.slot for g in sent(desk.say("server-1", Summed(0, 1, 0, 2)), Grant)] == [2]
+    job = CoordinatorKit(workers=3, servers=2, slots=6, hold=2).start(data_len=24).initialise()
+    grants = [job.lease(w) for w in job.workers[:2]]
+    assert job.turn("worker-2") == []
+    for worker, grant in zip(job.workers, grants, strict=False):
+        assert sent(job.seal(worker, grant), Grant) == []
+    assert job.say("server-0", Summed(0, 1, 0, 1)) == []
+    assert [g.slot for g in sent(job.say("server-1", Summed(0, 1, 0, 2)), Grant)] == [2]
 
 
 def test_a_poisoned_slot_fails_the_job_and_names_its_samples() -> None:
-    desk = Desk(workers=3, slots=2, max_losses=3).start().initialise()
-    for worker in desk.workers[:2]:
-        desk.lease(worker)
-        assert sent(desk.core.lost(worker, "killed", desk.now), Abort) == []
-    desk.lease("worker-2")
-    desk.core.lost("worker-2", "killed", desk.now)
-    assert desk.core.failure is not None
-    assert "slot 0 of step 0 lost 3 holders in a row (worker-0, worker-1, worker-2)" in desk.core.failure.reason
-    assert "positions 0..1 of epoch 0" in desk.core.failure.reason
+    job = CoordinatorKit(workers=3, slots=2, max_losses=3).start().initialise()
+    for worker in job.workers[:2]:
+        job.lease(worker)
+        assert sent(job.core.lost(worker, "killed", job.now), Abort) == []
+    job.lease("worker-2")
+    job.core.lost("worker-2", "killed", job.now)
+    assert job.core.failure is not None
+    assert "slot 0 of step 0 lost 3 holders in a row (worker-0, worker-1, worker-2)" in job.core.failure.reason
+    assert "positions 0..1 of epoch 0" in job.core.failure.reason
 
 
 def test_an_empty_slot_counts_with_weight_0() -> None:
@@ -65,26 +65,26 @@ def test_an_empty_slot_counts_with_weight_0() -> None:
 
 
 def test_slots_given_back_in_any_order_are_all_leased_again() -> None:
-    desk = Desk(slots=1, mode="asp").start(data_len=40).initialise()
+    job = CoordinatorKit(slots=1, mode="asp").start(data_len=40).initialise()
     grants = []
     for _ in range(2):
-        grants.append(desk.lease("worker-0"))
-        desk.seal("worker-0", grants[-1])
-    first, second = (GiveBack(desk.req(), g.fence) for g in grants)
-    assert len(sent(desk.say("worker-0", second), Ok)) == 1
-    assert len(sent(desk.say("worker-0", first), Ok)) == 1, "asked earlier, arrives later"
-    assert {desk.lease("worker-1").step, desk.lease("worker-1").step} == {g.step for g in grants[:1]}
+        grants.append(job.lease("worker-0"))
+        job.seal("worker-0", grants[-1])
+    first, second = (GiveBack(job.req(), g.fence) for g in grants)
+    assert len(sent(job.say("worker-0", second), Ok)) == 1
+    assert len(sent(job.say("worker-0", first), Ok)) == 1, "asked earlier, arrives later"
+    assert {job.lease("worker-1").step, job.lease("worker-1").step} == {g.step for g in grants[:1]}
 
 
 def test_a_worker_that_waits_on_a_void_lease_gets_another_one() -> None:
-    desk = Desk(slots=1).start().initialise()
-    dead = desk.lease("worker-0")
-    early = Turn(desk.req(), 0, 0)
-    (waiting,) = sent(desk.say("worker-1", early), Grant)
+    job = CoordinatorKit(slots=1).start().initialise()
+    dead = job.lease("worker-0")
+    early = Turn(job.req(), 0, 0)
+    (waiting,) = sent(job.say("worker-1", early), Grant)
     assert (dead.step, waiting.step) == (0, 1)
-    effects = desk.core.lost("worker-0", "killed", desk.now)
+    effects = job.core.lost("worker-0", "killed", job.now)
     assert [m.fence for m in sent(effects, Revoke, "worker-1")] == [waiting.fence]
-    (other,) = sent(desk.say("worker-1", early), Grant)  # the revocation was lost: it only asks again
+    (other,) = sent(job.say("worker-1", early), Grant)  # the revocation was lost: it only asks again
     assert other.step == 0
     assert other.fence > waiting.fence
 

@@ -24,7 +24,7 @@ from tests.kit.core import (
     state_of,
     written,
 )
-from tests.kit.placed_job import SMALL, compute, desk, epoch, kill, placed, ready, replaced, returns, tick
+from tests.kit.placed_job import SMALL, compute, epoch, kill, placed, ready, replaced, replicated_job, returns, tick
 from tests.kit.placed_server import ALL, Server, joined, placement
 from tests.kit.worker_core import WorkerKit
 
@@ -65,7 +65,7 @@ from paceline.types import Commit, Placement
 
 
 def test_a_receipt_of_an_older_placement_does_not_count() -> None:
-    job = desk(deterministic=False)
+    job = replicated_job(deterministic=False)
     old = epoch(job)
     kill(job, "server-2")
     (first, _) = compute(job, 0)
@@ -75,7 +75,7 @@ def test_a_receipt_of_an_older_placement_does_not_count() -> None:
 
 
 def test_slots_summed_under_an_older_placement_do_not_advance_the_hold() -> None:
-    job = desk(servers=2, slots=6, hold=2)
+    job = replicated_job(servers=2, slots=6, hold=2)
     old = epoch(job)
     kill(job, "server-1")
     assert [job.lease(worker).slot for worker in job.workers] == [0, 1]
@@ -88,7 +88,7 @@ def test_slots_summed_under_an_older_placement_do_not_advance_the_hold() -> None
 
 
 def test_a_report_of_an_unreachable_peer_under_an_older_placement_is_ignored() -> None:
-    job = desk()
+    job = replicated_job()
     kill(job, "server-2")
     at = epoch(job)
     for job.now in (0.0, 0.5, 1.0):
@@ -98,7 +98,7 @@ def test_a_report_of_an_unreachable_peer_under_an_older_placement_is_ignored() -
 
 def test_a_restarted_coordinator_without_a_placement_continues_the_epoch_numbers() -> None:
     """The coordinator died between a rewind and the next placement: reports of older placements must not count."""
-    job = desk(servers=1, replicas=0)
+    job = replicated_job(servers=1, replicas=0)
     kill(job, "server-0")
     assert job.core.placement is None
     job.restart()
@@ -109,7 +109,7 @@ def test_a_restarted_coordinator_without_a_placement_continues_the_epoch_numbers
 
 def test_a_slot_whose_holder_was_lost_before_a_failover_is_leased_once_after_it() -> None:
     """The slot was sealed, so the coordinator waited for its pushes; the failover voids them."""
-    job = desk()
+    job = replicated_job()
     tick(job, 0.0)
     compute(job, 0)
     job.wrote(job.core.lost("worker-1", "killed", job.now))
@@ -125,7 +125,7 @@ def test_a_slot_whose_holder_was_lost_before_a_failover_is_leased_once_after_it(
 
 
 def test_a_failover_revokes_validation_slots() -> None:
-    job = desk(workers=1, slots=1)
+    job = replicated_job(workers=1, slots=1)
     job.say("worker-0", Declare(job.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))
     ready(job, 0, compute(job, 0))
     (grant,) = sent(job.turn("worker-0"), EvalGrant, "worker-0")
@@ -133,7 +133,7 @@ def test_a_failover_revokes_validation_slots() -> None:
 
 
 def test_a_complete_copy_from_one_primary_joins_only_the_sets_of_that_primary() -> None:
-    job = desk()
+    job = replicated_job()
     kill(job, "server-0")
     node = returns(job, "server-0")
     tick(job)
@@ -201,7 +201,7 @@ def test_a_new_placement_cancels_saving_and_replication_of_the_old_one() -> None
 
 
 def test_only_in_sync_members_take_over_from_a_lost_server() -> None:
-    job = desk()
+    job = replicated_job()
     before = placed(job)
     effects = kill(job, "server-0")
     after = placed(job)
@@ -216,14 +216,14 @@ def test_only_in_sync_members_take_over_from_a_lost_server() -> None:
 
 
 def test_an_empty_in_sync_set_means_a_rewind() -> None:
-    job = desk()
+    job = replicated_job()
     kill(job, "server-0")
     effects = kill(job, "server-1")
     assert len(written(effects, IncarnationFact)) == 1, "server-2 is alive but never received every block"
 
 
 def test_a_new_placement_is_durable_before_it_is_announced() -> None:
-    job = desk()
+    job = replicated_job()
     job.lease("worker-0")
     effects = kill(job, "server-0")
     told = [type(e.message) if isinstance(e, Send) else type(e) for e in effects]
@@ -232,7 +232,7 @@ def test_a_new_placement_is_durable_before_it_is_announced() -> None:
 
 
 def test_a_ready_report_of_an_older_placement_does_not_count() -> None:
-    job = desk()
+    job = replicated_job()
     old = epoch(job)
     kill(job, "server-2")
     grants = compute(job, 0)
@@ -242,7 +242,7 @@ def test_a_ready_report_of_an_older_placement_does_not_count() -> None:
 
 
 def test_a_failover_voids_uncommitted_receipts_and_leases_their_slots_again() -> None:
-    job = desk()
+    job = replicated_job()
     grants = compute(job, 0)
     ahead = [job.core.tables.leases.live.find(g.fence) for g in grants]
     assert all(ahead)
@@ -259,7 +259,7 @@ def test_a_failover_voids_uncommitted_receipts_and_leases_their_slots_again() ->
 
 
 def test_a_choice_voided_by_a_failover_stays_void_after_a_coordinator_restart() -> None:
-    job = desk(deterministic=False)
+    job = replicated_job(deterministic=False)
     grants = compute(job, 0)
     effects: list[Effect] = []
     for server in job.core.tables.placed.owners:
@@ -277,7 +277,7 @@ def test_a_choice_voided_by_a_failover_stays_void_after_a_coordinator_restart() 
 
 
 def test_a_restarted_coordinator_does_not_adopt_a_lease_of_an_older_placement() -> None:
-    job = desk()
+    job = replicated_job()
     grant, old = job.lease("worker-0"), epoch(job)
     kill(job, "server-0")
     job.restart()
@@ -287,7 +287,7 @@ def test_a_restarted_coordinator_does_not_adopt_a_lease_of_an_older_placement() 
 
 
 def test_an_unreachable_backup_leaves_the_set_durably_before_a_commit_without_it() -> None:
-    job = desk()
+    job = replicated_job()
     before, primary = placed(job), placed(job).owners[0]
     backup = before.backups[0][0]
     assert job.say(primary, Unreachable(backup, 3.0, epoch(job) - 1)) == []
@@ -306,7 +306,7 @@ def test_an_unreachable_backup_leaves_the_set_durably_before_a_commit_without_it
 
 
 def test_a_worker_that_cannot_reach_a_primary_gets_no_leases_until_it_can() -> None:
-    job = desk(workers=3)
+    job = replicated_job(workers=3)
     peer = placed(job).owners[0]
     job.say("worker-0", Unreachable(peer, 3.0, epoch(job)))
     assert sent(job.turn("worker-0"), Grant) == []
@@ -315,7 +315,7 @@ def test_a_worker_that_cannot_reach_a_primary_gets_no_leases_until_it_can() -> N
 
 
 def test_copies_begin_with_a_commit_so_that_no_work_is_void() -> None:
-    job = desk()
+    job = replicated_job()
     grants = replaced(job)
     for _ in range(5):
         tick(job, 0.4)

@@ -16,7 +16,7 @@ import pytest
 from tests.kit.core import (
     BLOCKS,
     HYPER,
-    Desk,
+    CoordinatorKit,
     ServerKit,
     fence,
     model,
@@ -26,7 +26,7 @@ from tests.kit.core import (
     turn_of,
     written,
 )
-from tests.kit.placed_job import compute, desk, epoch, kill, placed, ready, returns
+from tests.kit.placed_job import compute, epoch, kill, placed, ready, replicated_job, returns
 from tests.kit.restarted_job import rewound, save
 from tests.kit.worker_core import grant, worker_core
 
@@ -85,15 +85,15 @@ def test_a_worker_ignores_pull_replies_of_another_incarnation() -> None:
 
 
 def test_the_coordinator_ignores_reports_of_another_incarnation() -> None:
-    desk = Desk(slots=1).start().initialise()
-    grant_ = desk.lease("worker-0")
-    desk.seal("worker-0", grant_, incarnation=1)
-    assert written(desk.ready("server-0", 0, grant_.fence), Commit) == []
-    assert written(desk.say("server-0", Ready(1, 1, 0, (grant_.fence,), 0, 0, ())), Commit) == []
+    job = CoordinatorKit(slots=1).start().initialise()
+    grant_ = job.lease("worker-0")
+    job.seal("worker-0", grant_, incarnation=1)
+    assert written(job.ready("server-0", 0, grant_.fence), Commit) == []
+    assert written(job.say("server-0", Ready(1, 1, 0, (grant_.fence,), 0, 0, ())), Commit) == []
 
 
 def test_a_failed_load_under_an_older_placement_does_not_rewind_again() -> None:
-    job = desk(servers=1, replicas=0, checkpoint_steps=1)
+    job = replicated_job(servers=1, replicas=0, checkpoint_steps=1)
     ready(job, 0, compute(job, 0))
     chains = tuple((b, b"") for b in range(len(placed(job).owners)))
     (complete,) = job.say("server-0", Saved(0, epoch(job), 1, (), chains))
@@ -107,12 +107,12 @@ def test_a_failed_load_under_an_older_placement_does_not_rewind_again() -> None:
 
 
 def test_a_lost_server_starts_a_new_incarnation_from_the_last_checkpoint() -> None:
-    desk, effects = rewound(3)
+    job, effects = rewound(3)
     (fact,) = written(effects, IncarnationFact)
     assert fact.position is not None
     assert (fact.number, fact.folder, fact.position.version) == (1, "i0000-v0000000002", 2)
-    assert (desk.core.version, desk.core.watermark.low, desk.core.incarnation) == (2, 2, 1)
-    assert (desk.core.tables.incarnation.rewinds, desk.core.tables.incarnation.recomputed) == (1, 1)
+    assert (job.core.version, job.core.watermark.low, job.core.incarnation) == (2, 2, 1)
+    assert (job.core.tables.incarnation.rewinds, job.core.tables.incarnation.recomputed) == (1, 1)
     assigns = sent(effects, Assign)
     assert [(a.incarnation, a.folder, a.version, a.watermark, a.placement.epoch) for a in assigns] == [
         (1, "i0000-v0000000002", 2, 2, 2)
@@ -120,33 +120,33 @@ def test_a_lost_server_starts_a_new_incarnation_from_the_last_checkpoint() -> No
     kinds = [type(e).__name__ for e in effects]
     assert kinds.index("Write") < kinds.index("Send")
     assert sent(effects, Abort) == [], "a worker in the current phase continues"
-    (grant,) = sent(desk.turn("worker-0"), Grant)
+    (grant,) = sent(job.turn("worker-0"), Grant)
     assert (grant.step, grant.incarnation, grant.epoch) == (2, 1, 2)
 
 
 def test_reports_of_the_previous_incarnation_do_not_count() -> None:
-    desk, _ = rewound(3)
-    assert written(desk.say("server-0", Ready(0, 1, 2, (fence(1), fence(2)), 0, 0, ())), Commit) == []
-    grant = desk.lease("worker-0", incarnation=1)
-    desk.seal("worker-0", grant, incarnation=0)
-    assert 2 not in desk.core.tables.gate, "the seal belongs to another incarnation"
+    job, _ = rewound(3)
+    assert written(job.say("server-0", Ready(0, 1, 2, (fence(1), fence(2)), 0, 0, ())), Commit) == []
+    grant = job.lease("worker-0", incarnation=1)
+    job.seal("worker-0", grant, incarnation=0)
+    assert 2 not in job.core.tables.gate, "the seal belongs to another incarnation"
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3])
 def test_a_resumed_job_places_no_block_on_servers_of_the_earlier_run(servers: int) -> None:
-    desk = Desk(servers=3, rewinds=True, replicas=1, checkpoint_steps=2).start(data_len=80).initialise()
-    desk.finish_step(0)
-    desk.finish_step(1)
-    (saved,) = desk.core.machines.checkpoints.complete or [save(desk, 2).checkpoint]
-    desk.restart([saved], resume=saved.folder, servers=servers, replicas=0)
-    desk.say("coordinator's engine", Scale(desk.req(), 2, servers))
+    job = CoordinatorKit(servers=3, rewinds=True, replicas=1, checkpoint_steps=2).start(data_len=80).initialise()
+    job.finish_step(0)
+    job.finish_step(1)
+    (saved,) = job.core.machines.checkpoints.complete or [save(job, 2).checkpoint]
+    job.restart([saved], resume=saved.folder, servers=servers, replicas=0)
+    job.say("coordinator's engine", Scale(job.req(), 2, servers))
     for number in range(servers):
-        assert desk.core.placement is None, "a server is missing"
-        desk.say(f"new-{number}", Register(desk.req(), "server", f"server-{number}", 9, "here", "at"))
-    assert desk.core.placement is not None
-    assert set(desk.core.placement.addresses) == {f"new-{number}" for number in range(servers)}
-    assert desk.core.tables.members.draining == frozenset()
-    assert (desk.core.tables.incarnation.rewinds, desk.core.tables.placed.failovers) == (0, 0)
+        assert job.core.placement is None, "a server is missing"
+        job.say(f"new-{number}", Register(job.req(), "server", f"server-{number}", 9, "here", "at"))
+    assert job.core.placement is not None
+    assert set(job.core.placement.addresses) == {f"new-{number}" for number in range(servers)}
+    assert job.core.tables.members.draining == frozenset()
+    assert (job.core.tables.incarnation.rewinds, job.core.tables.placed.failovers) == (0, 0)
 
 
 def test_a_server_that_cannot_load_reports_it_and_serves_nothing() -> None:

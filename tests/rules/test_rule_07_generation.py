@@ -85,39 +85,39 @@ def test_a_pause_of_the_coordinator_evicts_no_member() -> None:
 
 
 def test_leases_reported_after_a_restart_get_a_full_new_term() -> None:
-    desk = trained(1)
-    first, second = desk.lease("worker-0"), desk.lease("worker-1")
+    job = trained(1)
+    first, second = job.lease("worker-0"), job.lease("worker-1")
     assert (first.step, second.step) == (1, 1)
-    desk.restart()
-    for server in desk.servers:
-        server_back(desk, server)
-    worker_back(desk, "worker-0", held(first))
-    worker_back(desk, "worker-1", held(second, sealed=True))
-    assert {lease.slot.slot for lease in desk.core.tables.leases.live.held_by("worker-0")} == {0}
-    grants = sent(desk.turn("worker-1"), Grant)
+    job.restart()
+    for server in job.servers:
+        server_back(job, server)
+    worker_back(job, "worker-0", held(first))
+    worker_back(job, "worker-1", held(second, sealed=True))
+    assert {lease.slot.slot for lease in job.core.tables.leases.live.held_by("worker-0")} == {0}
+    grants = sent(job.turn("worker-1"), Grant)
     assert [g.step for g in grants] == [2], "both slots of step 1 are held"
-    desk.seal("worker-0", first)
-    for server in desk.servers[:1]:
-        assert written(desk.ready(server, 1, first.fence, second.fence), Commit) == []
-    (commit,) = written(desk.ready("server-1", 1, first.fence, second.fence), Commit)
+    job.seal("worker-0", first)
+    for server in job.servers[:1]:
+        assert written(job.ready(server, 1, first.fence, second.fence), Commit) == []
+    (commit,) = written(job.ready("server-1", 1, first.fence, second.fence), Commit)
     assert commit.fences == (first.fence, second.fence)
 
 
 def test_a_restarted_coordinator_leases_and_commits_only_after_every_server_registered() -> None:
     """Until then the coordinator does not know which versions the servers hold."""
-    desk = trained(1)
-    first, second = desk.lease("worker-0"), desk.lease("worker-1")
-    desk.restart()
-    desk.now += 5.0
-    server_back(desk, "server-0")
-    worker_back(desk, "worker-0", held(first, sealed=True))
-    worker_back(desk, "worker-1", held(second, sealed=True))
-    assert sent(desk.turn("worker-0"), Grant) == []
+    job = trained(1)
+    first, second = job.lease("worker-0"), job.lease("worker-1")
+    job.restart()
+    job.now += 5.0
+    server_back(job, "server-0")
+    worker_back(job, "worker-0", held(first, sealed=True))
+    worker_back(job, "worker-1", held(second, sealed=True))
+    assert sent(job.turn("worker-0"), Grant) == []
     effects: list[Effect] = []
-    for server in desk.servers:
-        effects += desk.ready(server, 1, first.fence, second.fence)
+    for server in job.servers:
+        effects += job.ready(server, 1, first.fence, second.fence)
     assert written(effects, Commit) == []
-    effects = server_back(desk, "server-1")
+    effects = server_back(job, "server-1")
     assert len(written(effects, Commit)) == 1, "the reports that arrived meanwhile complete the step"
     assert len(sent(effects, Grant)) == 1
 
@@ -125,22 +125,22 @@ def test_a_restarted_coordinator_leases_and_commits_only_after_every_server_regi
 def test_a_restarted_coordinator_releases_versions_only_after_every_server_registered() -> None:
     from paceline.messages import Beat
 
-    desk = trained(2)
-    desk.restart()
-    server_back(desk, "server-0", kept=(1,))
-    assert sent(desk.say("server-0", Beat("server-0", 0, 1, 2, 1, (1,))), Unpin) == []
-    server_back(desk, "server-1", kept=(1,))
-    assert [u.version for u in sent(desk.say("server-0", Beat("server-0", 0, 1, 2, 1, (1,))), Unpin)] == [1]
+    job = trained(2)
+    job.restart()
+    server_back(job, "server-0", kept=(1,))
+    assert sent(job.say("server-0", Beat("server-0", 0, 1, 2, 1, (1,))), Unpin) == []
+    server_back(job, "server-1", kept=(1,))
+    assert [u.version for u in sent(job.say("server-0", Beat("server-0", 0, 1, 2, 1, (1,))), Unpin)] == [1]
 
 
 def test_silence_counts_from_the_restart_of_the_coordinator() -> None:
-    desk = trained(1)
-    desk.restart()
-    timeout = desk.spec.heartbeat_timeout_s
-    assert desk.core.tick(timeout - 0.1) == []
-    assert not desk.core.machines.rewind.is_rewinding
-    desk.core.tick(timeout + 0.2)
-    assert desk.core.machines.rewind.is_rewinding, "a server that never registered is lost"
+    job = trained(1)
+    job.restart()
+    timeout = job.spec.heartbeat_timeout_s
+    assert job.core.tick(timeout - 0.1) == []
+    assert not job.core.machines.rewind.is_rewinding
+    job.core.tick(timeout + 0.2)
+    assert job.core.machines.rewind.is_rewinding, "a server that never registered is lost"
 
 
 def test_a_lower_generation_writes_nothing_to_the_log(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ Upheld by:
 from __future__ import annotations
 
 import pytest
-from tests.kit.core import Desk, segment, sent
+from tests.kit.core import CoordinatorKit, segment, sent
 from tests.kit.restarted_job import save, server_back, worker_back
 
 from paceline.core.segments import Schedule
@@ -27,58 +27,58 @@ from paceline.types import INIT_STEP, Sums
 @pytest.mark.parametrize("event", ["nothing", "restart", "rewind"])
 def test_every_worker_that_leaves_a_phase_gets_the_metrics_of_its_end(event: str) -> None:
     """A script may branch on the metrics, so a late or restarted worker must see the same values."""
-    desk = Desk(servers=2, slots=1, rewinds=True, checkpoint_steps=2).start(begin=False)
-    for worker in desk.workers:
-        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 100, 4, 4)))
-        desk.begin(worker, data_len=2)
+    job = CoordinatorKit(servers=2, slots=1, rewinds=True, checkpoint_steps=2).start(begin=False)
+    for worker in job.workers:
+        job.say(worker, Declare(job.req(), ValidatorSpec(0, "accuracy", 100, 4, 4)))
+        job.begin(worker, data_len=2)
 
     def validate(phase: int, total: float) -> PhaseOver:
-        (slot,) = sent(desk.turn("worker-0", phase=phase), EvalGrant)
-        effects = desk.evaluated("worker-0", slot, {"accuracy": Sums(total, 4.0)}, phase=phase)
+        (slot,) = sent(job.turn("worker-0", phase=phase), EvalGrant)
+        effects = job.evaluated("worker-0", slot, {"accuracy": Sums(total, 4.0)}, phase=phase)
         (over,) = sent(effects, PhaseOver)
         return over
 
-    desk.initialise().finish_step(0)
+    job.initialise().finish_step(0)
     assert validate(0, 1.0).metrics == {"accuracy": 0.25}
-    desk.begin("worker-0", number=1, data_len=2)
-    desk.finish_step(1, phase=1)
-    made = save(desk, 2).checkpoint
-    desk.core.completed(made.folder, "", desk.now)
+    job.begin("worker-0", number=1, data_len=2)
+    job.finish_step(1, phase=1)
+    made = save(job, 2).checkpoint
+    job.core.completed(made.folder, "", job.now)
     assert validate(1, 3.0).metrics == {"accuracy": 0.75}
     if event == "restart":
-        desk.restart()
+        job.restart()
     elif event == "rewind":
-        desk.restart([made], resume=made.folder)
+        job.restart([made], resume=made.folder)
     if event != "nothing":
-        for server in desk.servers:
-            server_back(desk, server)
-        worker_back(desk, "worker-1", declared=1)
-        desk.now += 1.0
-    effects = desk.turn("worker-1", incarnation=desk.core.incarnation)
+        for server in job.servers:
+            server_back(job, server)
+        worker_back(job, "worker-1", declared=1)
+        job.now += 1.0
+    effects = job.turn("worker-1", incarnation=job.core.incarnation)
     for slot in sent(effects, EvalGrant):  # the last version of the second phase is validated again
-        effects = desk.evaluated("worker-1", slot, {"accuracy": Sums(3.0, 4.0)}, incarnation=desk.core.incarnation)
+        effects = job.evaluated("worker-1", slot, {"accuracy": Sums(3.0, 4.0)}, incarnation=job.core.incarnation)
     assert [over.metrics for over in sent(effects, PhaseOver)] == [{"accuracy": 0.25}]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_an_evaluation_after_the_last_phase_does_not_change_the_metrics_of_its_end(restarted: bool) -> None:
-    desk = Desk(servers=2, slots=1, rewinds=True).start(begin=False)
-    for worker in desk.workers:
-        desk.say(worker, Declare(desk.req(), ValidatorSpec(0, "accuracy", 100, 4, 4)))
-        desk.say(worker, Declare(desk.req(), ValidatorSpec(1, "test", 0, 4, 4)))
-        desk.begin(worker, data_len=2)
-    desk.initialise().finish_step(0)
-    (slot,) = sent(desk.turn("worker-0"), EvalGrant)
-    (over,) = sent(desk.evaluated("worker-0", slot, {"accuracy": Sums(1.0, 4.0)}), PhaseOver)
-    (slot,) = sent(desk.turn("worker-0", evaluation=1), EvalGrant)
-    desk.evaluated("worker-0", slot, {"more": Sums(4.0, 4.0)}, evaluation=1)
+    job = CoordinatorKit(servers=2, slots=1, rewinds=True).start(begin=False)
+    for worker in job.workers:
+        job.say(worker, Declare(job.req(), ValidatorSpec(0, "accuracy", 100, 4, 4)))
+        job.say(worker, Declare(job.req(), ValidatorSpec(1, "test", 0, 4, 4)))
+        job.begin(worker, data_len=2)
+    job.initialise().finish_step(0)
+    (slot,) = sent(job.turn("worker-0"), EvalGrant)
+    (over,) = sent(job.evaluated("worker-0", slot, {"accuracy": Sums(1.0, 4.0)}), PhaseOver)
+    (slot,) = sent(job.turn("worker-0", evaluation=1), EvalGrant)
+    job.evaluated("worker-0", slot, {"more": Sums(4.0, 4.0)}, evaluation=1)
     if restarted:
-        desk.restart()
-        for server in desk.servers:
-            server_back(desk, server)
-        worker_back(desk, "worker-1", declared=2)
-        desk.now += 1.0
-    (late,) = sent(desk.turn("worker-1"), PhaseOver)
+        job.restart()
+        for server in job.servers:
+            server_back(job, server)
+        worker_back(job, "worker-1", declared=2)
+        job.now += 1.0
+    (late,) = sent(job.turn("worker-1"), PhaseOver)
     assert late.metrics == over.metrics == {"accuracy": 0.25}
 
 

@@ -10,7 +10,7 @@ Upheld by:
 
 from __future__ import annotations
 
-from tests.kit.core import Desk, sent, state_of, turn_of
+from tests.kit.core import CoordinatorKit, sent, state_of, turn_of
 from tests.kit.worker_core import WorkerKit
 
 from paceline.core.worker.turn import WorkerState
@@ -35,34 +35,34 @@ from paceline.types import PhaseSpec
 
 
 def test_a_repeated_request_gets_the_same_reply_and_is_executed_once() -> None:
-    desk = Desk().start().initialise()
-    turn = Turn(desk.req(), 0, 0)
-    first = desk.say("worker-0", turn)
-    assert desk.say("worker-0", turn) == first
+    job = CoordinatorKit().start().initialise()
+    turn = Turn(job.req(), 0, 0)
+    first = job.say("worker-0", turn)
+    assert job.say("worker-0", turn) == first
     assert len(sent(first, Grant)) == 1
-    begin = BeginPhase(desk.req(), PhaseSpec(0, 12, 2, None, 1, True, False))
-    (answer,) = sent(desk.say("worker-0", begin), PhaseBegun)
-    assert sent(desk.say("worker-0", begin), PhaseBegun) == [answer]
+    begin = BeginPhase(job.req(), PhaseSpec(0, 12, 2, None, 1, True, False))
+    (answer,) = sent(job.say("worker-0", begin), PhaseBegun)
+    assert sent(job.say("worker-0", begin), PhaseBegun) == [answer]
 
 
 def test_an_outdated_request_gets_no_reply() -> None:
-    desk = Desk().start().initialise()
-    old, new = Turn(desk.req(), 0, 0), Turn(desk.req(), 0, 0)
-    desk.say("worker-0", new)
-    assert desk.say("worker-0", old) == []
+    job = CoordinatorKit().start().initialise()
+    old, new = Turn(job.req(), 0, 0), Turn(job.req(), 0, 0)
+    job.say("worker-0", new)
+    assert job.say("worker-0", old) == []
 
 
 def test_a_deferred_reply_is_repeated_too() -> None:
     """A message of another peer may trigger the reply: if the reply is lost, it must be repeated."""
-    desk = Desk(workers=3).start().initialise()
-    grants = [desk.lease(w) for w in ("worker-0", "worker-1")]
-    turn = Turn(desk.req(), 0, 0)
-    grants += [g for w in ("worker-0", "worker-1") for g in sent(desk.seal(w, grants.pop(0)), Grant)]
-    assert desk.say("worker-2", turn) == []
-    effects = desk.say("engine", Exited(1, "worker-0", 1, -9))
+    job = CoordinatorKit(workers=3).start().initialise()
+    grants = [job.lease(w) for w in ("worker-0", "worker-1")]
+    turn = Turn(job.req(), 0, 0)
+    grants += [g for w in ("worker-0", "worker-1") for g in sent(job.seal(w, grants.pop(0)), Grant)]
+    assert job.say("worker-2", turn) == []
+    effects = job.say("engine", Exited(1, "worker-0", 1, -9))
     (grant,) = sent(effects, Grant, "worker-2")
-    assert sent(desk.say("worker-2", turn), Grant) == [grant]
-    late = Desk(workers=1, servers=1)
+    assert sent(job.say("worker-2", turn), Grant) == [grant]
+    late = CoordinatorKit(workers=1, servers=1)
     late.say("worker-0", Register(1, "worker", "worker-0", 1, "here", None, late.job))
     prepare = Prepare(2, late.model)
     assert sent(late.say("worker-0", prepare), Prepared) == []
@@ -71,33 +71,33 @@ def test_a_deferred_reply_is_repeated_too() -> None:
 
 
 def test_a_request_parked_before_an_eviction_is_answered_when_repeated() -> None:
-    desk = Desk().start()
-    claim = Claim(desk.req(), "save")
-    desk.say("worker-1", claim)
-    waiting = Claim(desk.req(), "save")
-    assert desk.say("worker-0", waiting) == []
-    desk.core.lost("worker-0", "silent", desk.now)
-    desk.say("worker-0", Register(desk.req(), "worker", "worker-0", 1, "here", None, desk.job))
-    assert desk.say("worker-0", waiting) == [], "it is in the line again"
-    effects = desk.say("worker-1", ClaimDone(desk.req(), "save"))
+    job = CoordinatorKit().start()
+    claim = Claim(job.req(), "save")
+    job.say("worker-1", claim)
+    waiting = Claim(job.req(), "save")
+    assert job.say("worker-0", waiting) == []
+    job.core.lost("worker-0", "silent", job.now)
+    job.say("worker-0", Register(job.req(), "worker", "worker-0", 1, "here", None, job.job))
+    assert job.say("worker-0", waiting) == [], "it is in the line again"
+    effects = job.say("worker-1", ClaimDone(job.req(), "save"))
     assert [c.mine for c in sent(effects, Claimed, "worker-0")] == [False]
 
 
 def test_a_lease_whose_grant_was_lost_goes_to_another_worker() -> None:
-    desk = Desk().start().initialise()
-    lost = desk.lease("worker-0")
-    desk.turn("worker-0")
-    assert lost.fence not in desk.core.tables.leases.live
-    assert desk.core.tables.leases.grant("x", 0, True, 9) is not None
+    job = CoordinatorKit().start().initialise()
+    lost = job.lease("worker-0")
+    job.turn("worker-0")
+    assert lost.fence not in job.core.tables.leases.live
+    assert job.core.tables.leases.grant("x", 0, True, 9) is not None
 
 
 def test_an_exit_counts_only_for_the_start_that_it_names() -> None:
-    desk = Desk().start().initialise()
-    desk.lease("worker-0")
-    assert sent(desk.say("engine", Exited(1, "worker-0", 77, -9)), Ok)
-    assert "worker-0" in desk.core.tables.members.members
-    desk.say("engine", Exited(2, "worker-0", 1, -9))
-    assert "worker-0" not in desk.core.tables.members.members
+    job = CoordinatorKit().start().initialise()
+    job.lease("worker-0")
+    assert sent(job.say("engine", Exited(1, "worker-0", 77, -9)), Ok)
+    assert "worker-0" in job.core.tables.members.members
+    job.say("engine", Exited(2, "worker-0", 1, -9))
+    assert "worker-0" not in job.core.tables.members.members
 
 
 def test_a_worker_repeats_every_request_without_a_reply() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import pytest
 from tests.kit.core import (
-    Desk,
+    CoordinatorKit,
     ServerKit,
     fence,
     segment,
@@ -44,12 +44,12 @@ def test_slots_are_summed_in_slot_order(whole: bool) -> None:
 
 
 def test_two_slots_of_a_step_that_disagree_on_hyper_parameters_fail_the_job() -> None:
-    desk = Desk().start().initialise()
-    grants = [desk.lease(w) for w in desk.workers]
+    job = CoordinatorKit().start().initialise()
+    grants = [job.lease(w) for w in job.workers]
     other: Hyper = ({"lr": 0.2},)
-    desk.seal("worker-0", grants[0])
-    desk.seal("worker-1", grants[1], hyper=other)
-    effects = desk.ready("server-0", 0, *(g.fence for g in grants))
+    job.seal("worker-0", grants[0])
+    job.seal("worker-1", grants[1], hyper=other)
+    effects = job.ready("server-0", 0, *(g.fence for g in grants))
     assert written(effects, Commit) == []
     (abort, *_) = sent(effects, Abort)
     assert "slots 0 and 1 of step 0 disagree" in abort.reason

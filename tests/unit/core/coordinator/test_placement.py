@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.kit.core import HYPER, Desk, fence, segment, sent, turn_of, written
-from tests.kit.placed_job import compute, desk, epoch, kill, placed, ready, replaced, returns, settle, tick
+from tests.kit.core import HYPER, CoordinatorKit, fence, segment, sent, turn_of, written
+from tests.kit.placed_job import compute, epoch, kill, placed, ready, replaced, replicated_job, returns, settle, tick
 
 from paceline.core.coordinator.pin_book import VALIDATION
 from paceline.core.effects import Complete, Effect, IncarnationFact, PlacementFact, Send, Write
@@ -39,19 +39,19 @@ from paceline.types import UNLIMITED, Kind, NodeId, Placement, TensorSpec
 
 
 def test_every_block_has_its_copies_on_other_servers() -> None:
-    where = placed(desk(replicas=2))
+    where = placed(replicated_job(replicas=2))
     assert all(len({*where.copies(b)}) == 3 for b in range(len(where.owners)))
 
 
 def test_who_waits_to_read_what_is_void_is_told() -> None:
-    job = desk()
+    job = replicated_job()
     grant = job.lease("worker-0")
     assert [r.fence for r in sent(kill(job, "server-0"), Revoke, "worker-0")] == [grant.fence]
 
 
 def test_the_end_of_a_phase_is_said_anew_when_the_blocks_have_changed_hands_since() -> None:
     """Whoever has not read the last version yet has to read it elsewhere."""
-    job = desk()
+    job = replicated_job()
     for step in range(3):
         ready(job, step, compute(job, step))
     request = Turn(job.req(), 0, 0)
@@ -64,7 +64,7 @@ def test_the_end_of_a_phase_is_said_anew_when_the_blocks_have_changed_hands_sinc
 
 
 def test_a_coordinator_that_starts_goes_on_with_the_newest_placement() -> None:
-    job = desk()
+    job = replicated_job()
     kill(job, "server-0")
     where = placed(job)
     job.restart()
@@ -74,7 +74,7 @@ def test_a_coordinator_that_starts_goes_on_with_the_newest_placement() -> None:
 
 
 def test_a_server_lost_while_a_new_coordinator_listens_is_replaced_by_its_copies() -> None:
-    job = desk()
+    job = replicated_job()
     job.restart()
     where = epoch(job)
     for server in ("server-0", "server-1"):
@@ -87,7 +87,7 @@ def test_a_server_lost_while_a_new_coordinator_listens_is_replaced_by_its_copies
 
 
 def test_a_server_that_is_heard_but_does_not_hear_is_lost_in_the_end() -> None:
-    job = desk(heartbeat_timeout_s=10.0)
+    job = replicated_job(heartbeat_timeout_s=10.0)
     grants = compute(job, 0)
     ready(job, 0, grants)
     where = epoch(job)
@@ -105,7 +105,7 @@ def test_a_server_that_is_heard_but_does_not_hear_is_lost_in_the_end() -> None:
 
 
 def test_a_primary_that_most_workers_cannot_reach_is_lost() -> None:
-    job = desk(workers=3)
+    job = replicated_job(workers=3)
     peer = placed(job).owners[0]
     for job.now in (0.0, 1.0):
         job.say("worker-0", Unreachable(peer, 3.0, epoch(job)))
@@ -161,7 +161,7 @@ def test_a_worker_does_not_wait_for_a_step_that_is_void_nor_for_an_answer_of_a_s
 
 
 def test_a_server_that_comes_back_is_sent_copies_and_is_a_member_only_when_it_has_them() -> None:
-    job = desk()
+    job = replicated_job()
     kill(job, "server-0")
     node = returns(job, "server-0")
     tick(job)
@@ -181,7 +181,7 @@ def test_a_server_that_comes_back_is_sent_copies_and_is_a_member_only_when_it_ha
 
 
 def test_redundancy_and_balance_are_restored() -> None:
-    job = desk()
+    job = replicated_job()
     kill(job, "server-0")
     node = returns(job, "server-0")
     settle(job)
@@ -196,7 +196,7 @@ def test_redundancy_and_balance_are_restored() -> None:
 
 
 def test_a_member_lost_while_a_copy_is_made_ends_it_and_only_members_go_on() -> None:
-    job = desk(replicas=2)
+    job = replicated_job(replicas=2)
     kill(job, "server-0")
     node = returns(job, "server-0")
     tick(job)
@@ -207,7 +207,7 @@ def test_a_member_lost_while_a_copy_is_made_ends_it_and_only_members_go_on() -> 
 
 
 def test_copies_do_not_wait_for_a_commit_that_does_not_come() -> None:
-    job = desk()
+    job = replicated_job()
     replaced(job)
     tick(job, 2.9)
     assert not placed(job).joining
@@ -216,7 +216,7 @@ def test_copies_do_not_wait_for_a_commit_that_does_not_come() -> None:
 
 
 def test_where_steps_take_long_copies_wait_for_them_longer() -> None:
-    job = desk()
+    job = replicated_job()
     for step in range(2):
         grants = compute(job, step)
         job.now += 20.0
@@ -230,7 +230,7 @@ def test_where_steps_take_long_copies_wait_for_them_longer() -> None:
     assert placed(job).joining
 
 
-def written_whole(job: Desk) -> None:
+def written_whole(job: CoordinatorKit) -> None:
     """Every primary has written its part of the checkpoint under way."""
     version = job.core.machines.checkpoints.saving
     assert version is not None
@@ -243,7 +243,7 @@ def written_whole(job: Desk) -> None:
 
 
 def test_copies_are_not_begun_while_a_version_is_saved() -> None:
-    job = desk(checkpoint_steps=2, data_len=80)
+    job = replicated_job(checkpoint_steps=2, data_len=80)
     ready(job, 0, compute(job, 0))
     kill(job, "server-0")
     grants = compute(job, 1)
@@ -265,7 +265,7 @@ def test_copies_are_not_begun_while_a_version_is_saved() -> None:
 @pytest.mark.parametrize("hindrance", ["every version is saved", "every version is read for longer than a step"])
 def test_where_no_commit_is_a_good_moment_copies_are_begun_all_the_same(hindrance: str) -> None:
     saved = hindrance == "every version is saved"
-    job = desk(checkpoint_steps=1 if saved else 0, data_len=80)
+    job = replicated_job(checkpoint_steps=1 if saved else 0, data_len=80)
     kill(job, "server-0")
     returns(job, "server-0")
     grants = compute(job, 0)
@@ -289,7 +289,7 @@ def test_where_no_commit_is_a_good_moment_copies_are_begun_all_the_same(hindranc
 
 
 def test_who_cannot_compute_does_not_wait_for_a_commit() -> None:
-    job = desk()
+    job = replicated_job()
     grants = replaced(job)
     job.core.tables.reach.cut(frozenset(job.workers))
     job.core.tables.reach.report(job.workers[0], placed(job).owners[0], job.now, 100.0)
@@ -298,7 +298,7 @@ def test_who_cannot_compute_does_not_wait_for_a_commit() -> None:
 
 
 def test_copies_wait_while_an_older_version_must_be_readable() -> None:
-    job = desk()
+    job = replicated_job()
     kill(job, "server-0")
     returns(job, "server-0")
     job.core.tables.pins.add(-1, VALIDATION)
@@ -310,7 +310,7 @@ def test_copies_wait_while_an_older_version_must_be_readable() -> None:
 
 
 def test_servers_are_added_and_drained() -> None:
-    job = desk(servers=2, replicas=0)
+    job = replicated_job(servers=2, replicas=0)
     job.say("engine", Scale(job.req(), 0, 3))
     node = returns(job, "server-2")
     settle(job)
@@ -326,21 +326,21 @@ def test_servers_are_added_and_drained() -> None:
 
 
 def test_there_cannot_be_fewer_servers_than_copies() -> None:
-    job = desk()
+    job = replicated_job()
     (refused,) = sent(job.say("engine", Scale(job.req(), 0, 1)), Refused)
     assert refused.rule == "replicas"
     assert job.core.tables.members.wanted_servers == 3
 
 
 def test_commits_go_to_every_copy() -> None:
-    job = desk()
+    job = replicated_job()
     effects = ready(job, 0, compute(job, 0))
     assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Committed)} == set(
         job.core.tables.placed.holders
     )
 
 
-def beats(job: Desk, seconds: float, *silent: NodeId) -> list[Effect]:
+def beats(job: CoordinatorKit, seconds: float, *silent: NodeId) -> list[Effect]:
     """Time passes; everyone but the `silent` gives signs of life."""
     effects: list[Effect] = []
     for _ in range(round(2 * seconds)):
@@ -351,7 +351,7 @@ def beats(job: Desk, seconds: float, *silent: NodeId) -> list[Effect]:
 
 
 def test_a_silent_server_that_others_can_stand_in_for_is_not_waited_for_long() -> None:
-    job = desk(reach_s=3.0)
+    job = replicated_job(reach_s=3.0)
     first = placed(job).owners[0]
     assert written(beats(job, 3.0, first), PlacementFact) == []
     (fact,) = written(beats(job, 1.0, first), PlacementFact)
@@ -361,7 +361,7 @@ def test_a_silent_server_that_others_can_stand_in_for_is_not_waited_for_long() -
 
 
 def test_a_silent_server_that_nobody_can_stand_in_for_is_waited_for() -> None:
-    job = desk(reach_s=3.0, servers=2)
+    job = replicated_job(reach_s=3.0, servers=2)
     first, second = job.servers
     kill(job, second)
     job.servers.remove(second)
@@ -372,14 +372,14 @@ def test_a_silent_server_that_nobody_can_stand_in_for_is_waited_for() -> None:
 
 
 def test_two_that_fall_silent_do_not_take_their_blocks_along() -> None:
-    job = desk(reach_s=3.0)
+    job = replicated_job(reach_s=3.0)
     first, second, _ = job.servers
     beats(job, 60.0, first, second)
     assert job.core.tables.incarnation.rewinds == 0
     assert set(placed(job).owners) & {second}, "the second was all that some block had when the first was gone"
 
 
-def cut_off(job: Desk, seconds: int, server: NodeId, *workers: NodeId) -> list[Effect]:
+def cut_off(job: CoordinatorKit, seconds: int, server: NodeId, *workers: NodeId) -> list[Effect]:
     """These `workers` say all the time that they cannot reach `server`."""
     effects: list[Effect] = []
     for _ in range(seconds):
@@ -390,7 +390,7 @@ def cut_off(job: Desk, seconds: int, server: NodeId, *workers: NodeId) -> list[E
 
 
 def test_a_job_whose_workers_reach_no_server_ends_with_a_named_error() -> None:
-    job = desk(servers=1, replicas=0, heartbeat_timeout_s=10_000.0)
+    job = replicated_job(servers=1, replicas=0, heartbeat_timeout_s=10_000.0)
     cut_off(job, 290, "server-0", *job.workers)
     assert job.core.failure is None
     assert [peer for _, peer in job.core.machines.suspicion.cuts] == ["server-0", "server-0"]
@@ -407,7 +407,7 @@ def test_a_job_whose_workers_reach_no_server_ends_with_a_named_error() -> None:
 
 def test_a_server_that_does_not_hear_is_lost_later_when_nobody_can_stand_in_for_it() -> None:
     for replicas, seconds in ((1, 10.0), (0, 30.0)):
-        job = desk(servers=2, replicas=replicas, heartbeat_timeout_s=10.0)
+        job = replicated_job(servers=2, replicas=replicas, heartbeat_timeout_s=10.0)
         ready(job, 0, [job.lease(w) for w in job.workers])
         lags = job.servers[0]
         while lags in job.core.tables.members.members:
@@ -424,7 +424,7 @@ def test_a_server_that_does_not_hear_is_lost_later_when_nobody_can_stand_in_for_
 
 
 def test_of_whom_more_complain_is_lost() -> None:
-    job = desk(servers=4, replicas=2)
+    job = replicated_job(servers=4, replicas=2)
     first, second, third, _ = job.servers
     for job.now in (0.0, 0.5):
         effects = job.say(third, Unreachable(first, 3.0, epoch(job)))
@@ -436,7 +436,7 @@ def test_of_whom_more_complain_is_lost() -> None:
 
 
 def test_servers_try_whom_they_could_not_reach_until_they_do() -> None:
-    job = desk()
+    job = replicated_job()
     primary = placed(job).owners[0]
     backup = placed(job).backups[0][0]
     for job.now in (0.0, 0.5):
@@ -451,7 +451,7 @@ def test_servers_try_whom_they_could_not_reach_until_they_do() -> None:
 
 
 def test_a_copy_that_is_not_what_its_primary_has_is_made_again() -> None:
-    job = desk(checkpoint_steps=1)
+    job = replicated_job(checkpoint_steps=1)
     ready(job, 0, compute(job, 0))
     assert job.core.machines.checkpoints.saving == 1
     before = placed(job)
@@ -470,7 +470,7 @@ def test_a_copy_that_is_not_what_its_primary_has_is_made_again() -> None:
     assert [server for server, blocks in placed(job).joining if 0 in blocks] == [backup]
 
 
-def live(job: Desk, seconds: int, *cut: NodeId) -> None:
+def live(job: CoordinatorKit, seconds: int, *cut: NodeId) -> None:
     """Servers and workers live and come back; those `cut` reach no server. Others compute."""
     watches = {worker: ServerReachability(3.0) for worker in cut}
     for _ in range(2 * seconds):
@@ -494,7 +494,7 @@ def live(job: Desk, seconds: int, *cut: NodeId) -> None:
 
 @pytest.mark.parametrize(("workers", "cut", "servers"), [(1, 1, 2), (2, 2, 3), (3, 2, 3), (3, 2, 2)])
 def test_workers_who_reach_no_server_at_all_are_cut_off_themselves(workers: int, cut: int, servers: int) -> None:
-    job = desk(workers=workers, servers=servers, heartbeat_timeout_s=10.0, reach_s=3.0)
+    job = replicated_job(workers=workers, servers=servers, heartbeat_timeout_s=10.0, reach_s=3.0)
     live(job, 290, *job.workers[:cut])
     assert job.core.tables.placed.failovers <= 1
     assert job.core.failure is None
@@ -506,7 +506,7 @@ def test_workers_who_reach_no_server_at_all_are_cut_off_themselves(workers: int,
 def test_workers_who_reach_no_server_are_not_believed_about_the_only_primary_twice() -> None:
     small = (TensorSpec("weight", (10,), "float32", Kind.PARAMETER, 0),)
     job = (
-        Desk(servers=2, tensors=small, replicas=1, rewinds=True, workers=3, reach_s=3.0)
+        CoordinatorKit(servers=2, tensors=small, replicas=1, rewinds=True, workers=3, reach_s=3.0)
         .start()
         .initialise_with("server-0")
     )
@@ -516,7 +516,7 @@ def test_workers_who_reach_no_server_are_not_believed_about_the_only_primary_twi
 
 
 def test_servers_that_are_cut_apart_for_good_are_not_sent_copies_to_see_whether_they_are() -> None:
-    job = desk(servers=2, heartbeat_timeout_s=1000.0, reach_s=1000.0)
+    job = replicated_job(servers=2, heartbeat_timeout_s=1000.0, reach_s=1000.0)
     primary, backup = placed(job).owners[0], placed(job).backups[0][0]
     for job.now in (0.0, 0.5):
         job.say(primary, Unreachable(backup, 3.0, epoch(job)))

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from tests.kit.core import fence, segment, sent
-from tests.kit.placed_job import compute, desk, epoch, kill, placed, ready, tick
+from tests.kit.placed_job import compute, epoch, kill, placed, ready, replicated_job, tick
 
 from paceline.coordinator.status import _slowest
 from paceline.core.coordinator.leases import LeaseBook
@@ -232,7 +232,7 @@ def slots(effects: Sequence[Effect]) -> dict[str, tuple[int, int]]:
 
 
 def test_after_a_failover_workers_get_what_they_had() -> None:
-    job = desk()
+    job = replicated_job()
     compute(job, 0)
     kill(job, "server-0")
     assert slots(job.turn("worker-1")) == {"worker-1": (0, 1)}
@@ -240,14 +240,14 @@ def test_after_a_failover_workers_get_what_they_had() -> None:
 
 
 def test_who_waits_and_gets_nothing_is_not_in_the_way_of_one_who_does() -> None:
-    job = desk(slots=1, data_len=2)
+    job = replicated_job(slots=1, data_len=2)
     grant = job.lease("worker-1")
     assert slots(job.turn("worker-0")) == slots(job.seal("worker-1", grant)) == {}, "there is only one slot"
     assert slots(kill(job, "server-0")) == {"worker-1": (0, 0)}
 
 
 def test_one_that_still_computes_is_waited_for_as_long_as_usual() -> None:
-    job = desk(workers=3, slots=3, data_len=60)
+    job = replicated_job(workers=3, slots=3, data_len=60)
     ready(job, 0, compute(job, 0))  # each takes 0.1 s
     for worker in job.workers:
         job.core.tables.leases.abandon_open(worker)
@@ -271,7 +271,7 @@ def test_one_that_still_computes_is_waited_for_as_long_as_usual() -> None:
 
 
 def test_one_that_cannot_reach_a_server_is_not_waited_for() -> None:
-    job = desk()
+    job = replicated_job()
     compute(job, 0)
     kill(job, "server-0")
     job.say("worker-1", Unreachable(placed(job).owners[0], 1.0, epoch(job)))
@@ -286,7 +286,7 @@ def test_one_that_cannot_reach_a_server_is_not_waited_for() -> None:
 
 
 def test_one_that_is_cut_off_and_waits_does_not_keep_others_from_its_slot() -> None:
-    job = desk(servers=2, data_len=60)
+    job = replicated_job(servers=2, data_len=60)
     compute(job, 0)
     job.say("worker-1", Unreachable("server-1", 1.0, epoch(job)))
     kill(job, "server-0")
@@ -299,7 +299,7 @@ def test_one_that_is_cut_off_and_waits_does_not_keep_others_from_its_slot() -> N
 
 def test_a_lease_is_called_back_though_one_that_is_cut_off_waits() -> None:
     """It waits for work that it would not be given."""
-    job = desk(servers=2, workers=3, data_len=60)
+    job = replicated_job(servers=2, workers=3, data_len=60)
     first, second = job.lease("worker-0"), job.lease("worker-1")
     job.say("worker-2", Unreachable(placed(job).owners[0], 1.0, epoch(job)))
     assert slots(job.turn("worker-2")) == {}
@@ -311,7 +311,7 @@ def test_a_lease_is_called_back_though_one_that_is_cut_off_waits() -> None:
 
 
 def test_ones_own_slot_comes_before_what_others_are_late_with() -> None:
-    job = desk(workers=3, slots=3, data_len=60)
+    job = replicated_job(workers=3, slots=3, data_len=60)
     ready(job, 0, compute(job, 0))
     for worker in job.workers:
         job.core.tables.leases.abandon_open(worker)
@@ -328,7 +328,7 @@ def test_ones_own_slot_comes_before_what_others_are_late_with() -> None:
 
 
 def test_where_nobody_knows_how_long_a_slot_takes_there_is_an_end_to_the_waiting() -> None:
-    job = desk(slots=1, data_len=60)
+    job = replicated_job(slots=1, data_len=60)
     job.lease("worker-0")
     kill(job, "server-0")
     assert slots(job.turn("worker-1")) == {"worker-1": (1, 0)}
@@ -341,7 +341,7 @@ def test_where_nobody_knows_how_long_a_slot_takes_there_is_an_end_to_the_waiting
 
 def test_a_slow_one_is_given_what_it_has() -> None:
     """Though others would compute it sooner than it would."""
-    job = desk(data_len=60)
+    job = replicated_job(data_len=60)
     fast, slow = job.workers
     for step in range(2):
         grants = compute(job, step)
