@@ -11,8 +11,7 @@ from paceline.messages import Checkpoint, JobArgs, Message, Position, Sealed, Va
 from paceline.types import Commit, ModelSpec, NodeId, PhaseSpec, Placement, SavedFile, Segment
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send `message` to `to`, followed by its frames (`payload`, which the core does not look into)."""
 
     to: NodeId

@@ -227,7 +227,7 @@ class LeaseBook:
         A worker has at most one turn under way. When it asks for the next one, it does not know of a lease that it
         neither sealed nor gave back.
         """
-        held = [ls for ls in self.live.held_by(worker) if not self.live.is_sealed(ls.fence)]
+        held = self.live.open_of(worker)
         for lease in held:
             self.abandon(lease.fence)
         return bool(held)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from paceline.types import Fence, NodeId, SlotId
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """Permission for `worker` to compute `slot`, named by `fence`."""
 
     slot: SlotId
@@ -96,6 +95,11 @@ class LiveLeases:
         """Live leases of a worker."""
         held = self._by_worker.get(worker)
         return [] if held is None else list(held.values())
+
+    def open_of(self, worker: NodeId) -> list[Lease]:
+        """Live leases of a worker that are not sealed."""
+        held = self._by_worker.get(worker)
+        return [] if held is None else [ls for fence, ls in held.items() if fence not in self._sealed]
 
     def of_slot(self, slot: SlotId) -> Iterable[Lease]:
         """Live leases of a slot."""
