@@ -8,7 +8,7 @@ from tests.kit.server import model, position
 
 from paceline.checkpoint.manifest import folder_name
 from paceline.checkpoint.storage import Storage
-from paceline.coordinator.checkpoint_completion import Keeper
+from paceline.coordinator.checkpoint_completion import CheckpointCompletion
 from paceline.core.effects import Complete
 from paceline.messages import Checkpoint
 from paceline.types import SavedFile
@@ -28,7 +28,7 @@ def complete(storage: Storage, version: int, *drop: str, incarnation: int = 0) -
     return Complete(checkpoint, SPEC, (shard(storage, folder),), ("00",), drop)
 
 
-def outcome(keeper: Keeper) -> tuple[str, str]:
+def outcome(keeper: CheckpointCompletion) -> tuple[str, str]:
     deadline = time.monotonic() + 20
     while (found := keeper.poll()) is None:
         assert time.monotonic() < deadline

@@ -4,7 +4,7 @@ Each block keeps a hash chain of (version, step, fences) in its checkpoint, so t
 with what the coordinator recorded.
 
 Upheld by:
-- `coordinator.checkpoint_completion.Keeper._complete`: sync, manifest, marker, in this order
+- `coordinator.checkpoint_completion.CheckpointCompletion._complete`: sync, manifest, marker, in this order
 - `core.hash_chain.extend` and `core.audit.checkpoints.check_chains`
 - `core.coordinator.checkpoints`: only files and chains of the current placement complete a checkpoint
 """
@@ -26,7 +26,7 @@ from tests.kit.story import Story
 from paceline.checkpoint.manifest import MARKER
 from paceline.checkpoint.storage import LocalStorage
 from paceline.coordinator import checkpoint_completion
-from paceline.coordinator.checkpoint_completion import Keeper
+from paceline.coordinator.checkpoint_completion import CheckpointCompletion
 from paceline.coordinator.store import LogStore
 from paceline.core.effects import Complete, Send
 from paceline.core.hash_chain import START, extend
@@ -76,7 +76,7 @@ def test_the_log_is_synced_before_the_marker_is_written(
 
     monkeypatch.setattr(checkpoint_completion, "sync_log", lambda path: order.append(f"sync {path.name}"))
     storage = Told(tmp_path / "ckpt")
-    keeper = Keeper(storage, log.path, log.generation)
+    keeper = CheckpointCompletion(storage, log.path, log.generation)
     keeper.complete(complete(storage, 1))
     outcome(keeper)
     assert order == ["server-0.safetensors", "sync log.sqlite", "manifest.json", MARKER]
@@ -90,7 +90,7 @@ def test_a_log_that_cannot_be_synced_leaves_no_checkpoint(
 
     monkeypatch.setattr(checkpoint_completion, "sync_log", fail)
     storage = LocalStorage(tmp_path / "ckpt")
-    keeper = Keeper(storage, log.path, log.generation)
+    keeper = CheckpointCompletion(storage, log.path, log.generation)
     keeper.complete(complete(storage, 1, "i0000-v0000000000"))
     folder, problem = outcome(keeper)
     assert f"cannot complete {folder}" in problem

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 def complete_checkpoints(storage: Storage, resume: str | None = None) -> list[Checkpoint]:
     """The checkpoints that are complete, oldest first; their tensors are not looked at.
 
-    The others are named, but for those above the folder `resume`: whoever chose it has looked at them, and said so.
+    The others are named in a warning, except those above the folder `resume`: the choice of it named them already.
     """
     found = []
     try:
@@ -44,8 +44,8 @@ def complete_checkpoints(storage: Storage, resume: str | None = None) -> list[Ch
     return found
 
 
-class Keeper:
-    """One thing at a time, in a thread that ends with it. The caller looks in with `poll`; nothing blocks.
+class CheckpointCompletion:
+    """Does one task at a time, in a thread of its own. The caller asks for results with `poll`; nothing blocks.
 
     `log` is the log's file, None where it is in memory; what an older `generation` asks for is not done.
     """
@@ -69,7 +69,7 @@ class Keeper:
         self._start()
 
     def poll(self) -> tuple[str, str] | None:
-        """A checkpoint that is complete: its folder and "", or a problem. Each is told once."""
+        """Take one result: the folder of a checkpoint, and "" if it is complete, or else the problem."""
         self._start()
         return self._completed.popleft() if self._completed else None
 
@@ -96,7 +96,7 @@ class Keeper:
             there = set(storage.files(folder))
             for file in complete.files:
                 if file.name not in there:
-                    raise CheckpointError(folder, f"{file.name} is gone")
+                    raise CheckpointError(folder, f"{file.name} is missing")
             manifest = Manifest(FORMAT, complete.model, complete.checkpoint.position, complete.files, complete.chains)
             write_manifest(storage, folder, manifest)
         except Exception as error:  # what object stores raise is not of one family, and the job must go on

@@ -11,7 +11,7 @@ import msgspec
 from paceline.checkpoint.manifest import folder_name
 from paceline.checkpoint.storage import Storage
 from paceline.config.dials import ClusterSpec
-from paceline.coordinator.checkpoint_completion import Keeper, complete_checkpoints
+from paceline.coordinator.checkpoint_completion import CheckpointCompletion, complete_checkpoints
 from paceline.coordinator.digest import DigestReader
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.status import status_of, summary_of, unfinished
@@ -89,7 +89,7 @@ class CoordinatorService:
         reached = max([history.version, *(row.version for row in history.facts)])
         self.timeline = Timeline(notes.seconds, reached, failover_s=notes.failover_s)
         self._running = RunningTime()
-        self._keeper = Keeper(storage, path, log.generation)
+        self._completion = CheckpointCompletion(storage, path, log.generation)
         self._digest: DigestReader | None = None
         self._finishing: list[tuple[NodeId, int]] = []
         self._settle_by, self._asked_last = 0.0, False
@@ -99,7 +99,7 @@ class CoordinatorService:
 
     def close(self) -> None:
         """End what runs in the background."""
-        self._keeper.close()
+        self._completion.close()
 
     # ------------------------------------------------------------ events
 
@@ -156,12 +156,12 @@ class CoordinatorService:
         """A server could not write its part: remove its files once the core has given the checkpoint up."""
         at = message.incarnation, message.version
         if at != (self.core.incarnation, self.core.machines.checkpoints.saving):
-            self._keeper.sweep(folder_name(*at))
+            self._completion.sweep(folder_name(*at))
 
     def on_tick(self, now: float) -> None:
         """Time passes; the caller has drained the port before."""
         running = self._running.advance(now)
-        while (kept := self._keeper.poll()) is not None:
+        while (kept := self._completion.poll()) is not None:
             folder, problem = kept
             if not problem:
                 self.timeline.saved(now)
@@ -191,7 +191,7 @@ class CoordinatorService:
                 case Send(to=to, message=message):
                     self._reply(to, message)
                 case Complete():
-                    self._keeper.complete(effect)
+                    self._completion.complete(effect)
 
     def _note_changes(self, rows: Sequence[Write]) -> None:
         """Blocks that changed hands, and rewinds, are told with their reasons."""
@@ -225,7 +225,7 @@ class CoordinatorService:
         self._conclude(now)
 
     def _conclude(self, now: float) -> None:
-        """Answer those who wait for the summary, once the last checkpoint and the digest are there."""
+        """Answer the requests for the summary once the last checkpoint is complete and the digest is read."""
         if not self._finishing:
             return
         core = self.core

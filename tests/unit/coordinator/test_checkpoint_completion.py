@@ -12,7 +12,7 @@ from tests.kit.server import TENSORS
 
 from paceline.checkpoint.manifest import folder_name, list_checkpoints, read_manifest
 from paceline.checkpoint.storage import LocalStorage, open_storage
-from paceline.coordinator.checkpoint_completion import Keeper, complete_checkpoints
+from paceline.coordinator.checkpoint_completion import CheckpointCompletion, complete_checkpoints
 from paceline.coordinator.store import LogStore
 
 
@@ -26,7 +26,7 @@ def log(tmp_path: Path) -> Iterator[LogStore]:
 @pytest.mark.parametrize("where", ["local", "memory"])
 def test_a_complete_checkpoint_replaces_older_ones(where: str, log: LogStore, tmp_path: Path) -> None:
     storage = open_storage(tmp_path / "ckpt" if where == "local" else f"memory://{tmp_path.name}")
-    keeper = Keeper(storage, log.path, log.generation)
+    keeper = CheckpointCompletion(storage, log.path, log.generation)
     for version in (1, 2):
         keeper.complete(complete(storage, version))
         assert outcome(keeper) == (folder_name(0, version), "")
@@ -43,7 +43,7 @@ def test_a_complete_checkpoint_replaces_older_ones(where: str, log: LogStore, tm
 
 def test_a_coordinator_that_was_replaced_completes_and_removes_nothing(log: LogStore, tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "ckpt")
-    keeper = Keeper(storage, log.path, log.generation)
+    keeper = CheckpointCompletion(storage, log.path, log.generation)
     keeper.complete(complete(storage, 1))
     outcome(keeper)
     LogStore(log.path).close()
@@ -53,19 +53,19 @@ def test_a_coordinator_that_was_replaced_completes_and_removes_nothing(log: LogS
     assert storage.files(folder_name(0, 2)) == ["server-0.safetensors"], "the new one may be about to complete it"
 
 
-def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
-    keeper = Keeper(storage, None, 1)
+    keeper = CheckpointCompletion(storage, None, 1)
     wanted = complete(storage, 1)
     storage.delete(f"{folder_name(0, 1)}/server-0.safetensors")
     keeper.complete(wanted)
-    assert "server-0.safetensors is gone" in outcome(keeper)[1]
+    assert "server-0.safetensors is missing" in outcome(keeper)[1]
     assert complete_checkpoints(storage) == []
 
 
-def test_what_was_given_up_is_swept_and_what_is_complete_stays(tmp_path: Path) -> None:
+def test_abandoned_checkpoints_are_removed_and_complete_ones_stay(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
-    keeper = Keeper(storage, None, 1)
+    keeper = CheckpointCompletion(storage, None, 1)
     keeper.complete(complete(storage, 1))
     for number in (2, 3, 4):
         shard(storage, folder_name(0, number))
@@ -81,15 +81,15 @@ def test_what_was_given_up_is_swept_and_what_is_complete_stays(tmp_path: Path) -
     keeper.close()
 
 
-def test_without_a_place_nothing_is_complete(tmp_path: Path) -> None:
-    keeper = Keeper(None, None, 1)
+def test_without_storage_no_checkpoint_is_complete(tmp_path: Path) -> None:
+    keeper = CheckpointCompletion(None, None, 1)
     keeper.complete(complete(LocalStorage(tmp_path), 1))
     assert "without a place" in outcome(keeper)[1]
 
 
 def test_damaged_and_incomplete_ones_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     storage = LocalStorage(tmp_path)
-    keeper = Keeper(storage, None, 1)
+    keeper = CheckpointCompletion(storage, None, 1)
     for version in (1, 2, 3):
         keeper.complete(complete(storage, version))
         outcome(keeper)
@@ -101,9 +101,9 @@ def test_damaged_and_incomplete_ones_are_passed_over(tmp_path: Path, caplog: pyt
     assert complete_checkpoints(LocalStorage(tmp_path / "nowhere")) == []
 
 
-def test_what_was_passed_over_to_resume_is_not_named_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_checkpoints_after_the_resumed_one_are_not_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     storage = LocalStorage(tmp_path)
-    keeper = Keeper(storage, None, 1)
+    keeper = CheckpointCompletion(storage, None, 1)
     keeper.complete(complete(storage, 2))
     outcome(keeper)
     shard(storage, folder_name(0, 1))
@@ -119,7 +119,7 @@ def test_what_was_passed_over_to_resume_is_not_named_again(tmp_path: Path, caplo
 
 def test_a_disk_that_is_full_at_the_very_end_keeps_the_old_one(small_disk: Path) -> None:
     storage = LocalStorage(small_disk)
-    keeper = Keeper(storage, None, 1)
+    keeper = CheckpointCompletion(storage, None, 1)
     keeper.complete(complete(storage, 1))
     assert outcome(keeper)[1] == ""
     wanted = complete(storage, 2, folder_name(0, 1))

@@ -11,7 +11,7 @@ ADDRESSES = {A: "tcp://a", B: "tcp://b", C: "tcp://c"}
 PLACED = Placement(4, (A, B, A), ADDRESSES, ((B,), (C,), (B,)))
 
 
-def test_who_holds_how_much() -> None:
+def test_the_report_counts_the_blocks_of_each_server() -> None:
     assert placed(PLACED, 1) == PlacementStatus(
         epoch=4,
         blocks=3,
@@ -22,7 +22,7 @@ def test_who_holds_how_much() -> None:
     assert placed(None, 1).blocks == 0
 
 
-def test_what_is_lacking_and_what_is_being_made() -> None:
+def test_the_report_counts_missing_copies_and_copies_being_made() -> None:
     short = Placement(5, (A, A, A), ADDRESSES, ((), (C,), ()), ((B, (0, 2)),))
     figures = placed(short, 1)
     assert (figures.short, figures.building) == (2, 2)

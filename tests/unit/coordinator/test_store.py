@@ -178,7 +178,7 @@ def test_a_log_of_another_version_is_refused_by_name(path: Path, change: str, na
     assert path.read_bytes() == before
 
 
-def test_what_is_no_log_is_refused_by_name(path: Path) -> None:
+def test_a_file_that_is_not_a_log_is_refused_by_name(path: Path) -> None:
     with pytest.raises(StateError, match=r"no log at .*log.sqlite"):
         LogReader(path)
     path.touch()

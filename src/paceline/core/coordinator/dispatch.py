@@ -1,4 +1,4 @@
-"""The coordinator's dispatcher: hands each message to one machine, and each event to those that hear of it.
+"""The coordinator's dispatcher: gives each message to one machine, and each event to the machines that subscribe to it.
 
 Events in (`handle`, `tick`, `lost`), effects out, in the order in which the shell must carry them out: a `Write` is
 durable before the `Send`s behind it leave. `routes` says which machine handles what.

@@ -1,6 +1,6 @@
 """What the machines of the coordinator tell each other.
 
-A machine returns events among its effects. The dispatcher hands each event to its subscribers (`routes.subscribers`),
+A machine returns events among its effects. The dispatcher gives each event to its subscribers (`routes.subscribers`),
 in declared order, at the place in the list where the event stands.
 """
 

@@ -1,4 +1,4 @@
-"""Rounds of validation: the slots of one validator on one pinned version, who holds them, and their results."""
+"""Rounds of validation: the slots of one validator on one pinned version, their holders and their results."""
 
 from __future__ import annotations
 

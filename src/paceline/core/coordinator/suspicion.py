@@ -33,7 +33,7 @@ _GIVE_UP_S = 300.0  # in which no worker reaches a server whose blocks have no o
 
 
 class Suspicion:
-    """Takes reports of peers that do not answer, and decides who of the two is the one that is cut off."""
+    """Takes reports of peers that do not answer, and decides which of the two is cut off."""
 
     def __init__(self, tables: Tables, placement: BlockPlacement) -> None:
         self._clock = tables.clock

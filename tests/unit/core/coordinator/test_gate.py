@@ -37,7 +37,7 @@ def test_every_server_must_be_ready_and_every_slot_sealed() -> None:
     assert len(gate) == 0
 
 
-def test_a_slot_that_nobody_reported_holds_the_commit() -> None:
+def test_a_slot_that_was_not_reported_holds_the_commit() -> None:
     gate = Gate()
     gate.ready("s0", ready(A, B), whole=False)
     gate.sealed(seal(0, A))
@@ -103,7 +103,7 @@ def test_an_attempt_that_is_not_sealed_is_not_chosen() -> None:
     assert not gate.choose(0, 0, A, ["s0"], {A})
 
 
-def test_steps_that_will_not_be_are_forgotten() -> None:
+def test_steps_that_will_not_be_computed_are_forgotten() -> None:
     gate = Gate()
     gate.sealed(seal(0, A))
     gate.sealed(Sealed(3, 0, B, 1.0, HYPER, {}, 0.1))

@@ -102,7 +102,7 @@ def test_a_slot_that_loses_too_many_holders_in_a_row_is_poison() -> None:
     assert leases.revoke("c").poisoned == (SlotId(0, 0), ("a", "b", "c"))
 
 
-def test_a_holder_that_seals_breaks_the_row() -> None:
+def test_a_holder_that_seals_ends_the_row_of_losses() -> None:
     leases = book(max_losses=2)
     take(leases, "a")
     leases.revoke("a")
@@ -120,7 +120,7 @@ def test_leaving_in_good_order_is_no_loss() -> None:
     assert take(leases, "b").slot == (0, 0)
 
 
-def test_a_worker_that_asks_again_has_nothing_in_hand() -> None:
+def test_a_worker_that_asks_again_holds_no_open_lease() -> None:
     leases = book()
     first, second = take(leases, "a"), take(leases, "a")
     leases.seal(first.fence, "a")
@@ -131,7 +131,7 @@ def test_a_worker_that_asks_again_has_nothing_in_hand() -> None:
     assert take(leases, "b").slot == second.slot
 
 
-def test_a_lease_that_can_only_wait_is_recalled_for_a_slot_that_nobody_has() -> None:
+def test_a_lease_that_can_only_wait_is_recalled_for_a_slot_without_a_lease() -> None:
     leases = book()
     dead = take(leases, "dead")
     other = take(leases, "other")
@@ -174,7 +174,7 @@ def test_a_commit_ends_all_leases_of_its_step_and_returns_the_sealed_ones() -> N
     assert take(leases, "d", watermark=1).slot == (1, 1), "what came back of the committed step is gone"
 
 
-def test_what_lies_beyond_a_new_end_is_void() -> None:
+def test_leases_beyond_a_new_end_are_void() -> None:
     leases = book()
     kept = [take(leases, "a") for _ in range(2)]
     void = [take(leases, "b") for _ in range(2)]

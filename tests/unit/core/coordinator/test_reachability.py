@@ -19,7 +19,7 @@ def test_a_report_counts_for_a_while_or_until_it_is_taken_back() -> None:
     assert reach.untried(8.0) == []
 
 
-def test_whoever_is_wary_waits_longer_each_time_but_never_for_long() -> None:
+def test_a_link_that_comes_and_goes_is_believed_later_each_time_within_a_bound() -> None:
     reach, waits = Reach(), []
     for now in range(0, 200, 20):
         reach.report("a", "b", float(now), 60.0)
@@ -32,7 +32,7 @@ def test_whoever_is_wary_waits_longer_each_time_but_never_for_long() -> None:
     assert waits[:5] == [0.0, 1.0, 3.0, 7.0, 7.0]
 
 
-def test_trouble_of_long_ago_is_forgotten() -> None:
+def test_old_reports_are_forgotten() -> None:
     reach = Reach()
     for now in range(0, 200, 20):
         reach.report("a", "b", float(now), 5.0)
@@ -43,7 +43,7 @@ def test_trouble_of_long_ago_is_forgotten() -> None:
     assert reach.cuts(502.0) == {("c", "d")}
 
 
-def test_who_is_gone_is_not_spoken_of() -> None:
+def test_reports_about_a_removed_member_are_forgotten() -> None:
     reach = Reach()
     reach.report("a", "b", 0.0, 60.0)
     reach.report("c", "a", 0.0, 60.0)

@@ -36,28 +36,28 @@ def take(leases: LeaseBook, worker: str, end: int = 5) -> SlotId | None:
 # ---------------------------------------------------------------- leases
 
 
-def test_who_had_a_slot_gets_it_again_whoever_asks_first() -> None:
+def test_a_worker_gets_its_reserved_slot_in_any_order_of_asking() -> None:
     leases = struck()
     assert [take(leases, w) for w in "ba"] == [(0, 1), (0, 0)]
     assert not leases.reserved
     assert take(leases, "a") == (1, 0), "nothing is left of step 0"
 
 
-def test_others_leave_it_to_them_and_go_on_with_what_comes_next() -> None:
+def test_other_workers_get_the_slots_after_reserved_ones() -> None:
     leases = struck(slots=3)
     assert take(leases, "c") == (0, 2)
     assert take(leases, "c") == (1, 0)
     assert [take(leases, w) for w in "ab"] == [(0, 0), (0, 1)]
 
 
-def test_a_worker_that_had_two_gets_the_newer_one() -> None:
+def test_a_worker_that_had_two_slots_gets_the_newer_one() -> None:
     leases = struck(slots=3, workers="aba")
     assert take(leases, "a") == (0, 2)
     assert take(leases, "a") == (0, 0), "the older one is anybody's"
     assert take(leases, "a") == (1, 0)
 
 
-def test_it_is_still_theirs_when_the_blocks_change_hands_once_more() -> None:
+def test_a_reservation_survives_a_second_change_of_placement() -> None:
     leases = struck()
     assert take(leases, "b") == (0, 1)
     leases.restart(0, initialised=True, now=2.0)
@@ -69,7 +69,7 @@ def test_it_is_still_theirs_when_the_blocks_change_hands_once_more() -> None:
     assert lease.slot == (1, 1), "step 0 is committed, and c had a slot of step 1"
 
 
-def test_what_is_not_fetched_is_anybodys_at_last() -> None:
+def test_a_released_reservation_is_free_for_every_worker() -> None:
     leases = struck()
     assert take(leases, "c") == (1, 0)
     leases.release("a")
@@ -78,14 +78,14 @@ def test_what_is_not_fetched_is_anybodys_at_last() -> None:
     assert take(leases, "b") == (0, 1)
 
 
-def test_who_is_gone_fetches_nothing() -> None:
+def test_the_reservation_of_a_lost_worker_ends() -> None:
     leases = struck()
     assert take(leases, "c") == (1, 0)
     leases.revoke("b")
     assert take(leases, "c") == (0, 1)
 
 
-def test_a_slot_is_not_lost_with_one_that_may_not_have_it_now() -> None:
+def test_a_reserved_slot_that_may_not_be_leased_yet_is_requeued() -> None:
     leases = struck()
     assert take(leases, "a", end=0) is None, "it is in another loop"
     assert [take(leases, w) for w in "cb"] == [(0, 0), (0, 1)]
@@ -98,14 +98,14 @@ def test_a_slot_is_not_lost_with_one_that_may_not_have_it_now() -> None:
     assert take(late, "a") == (0, 2)
 
 
-def test_steps_that_will_not_be_computed_are_left_to_nobody() -> None:
+def test_steps_that_will_not_be_computed_have_no_reservations() -> None:
     leases = struck()
     leases.beyond(0)
     assert not leases.reserved
     assert take(leases, "a", end=0) is None
 
 
-def test_with_a_window_whoever_is_first_gets_it() -> None:
+def test_with_a_window_nothing_is_reserved() -> None:
     """The state has changed since: what was computed is not what would be computed."""
     leases = struck(slots=1, window=3)
     assert not leases.reserved
@@ -113,7 +113,7 @@ def test_with_a_window_whoever_is_first_gets_it() -> None:
 
 
 @pytest.mark.parametrize("fetched", [False, True])
-def test_any_number_of_workers_may_have_one(fetched: bool) -> None:
+def test_any_number_of_workers_may_have_a_reservation(fetched: bool) -> None:
     workers = [f"worker-{i}" for i in range(1500)]
     leases = LeaseBook(Schedule([segment(slots=1500, data_len=30_000, batch_size=1)]), 1, hold=2000, max_losses=3)
     leases.reset(leases.schedule, 0, initialised=True)
@@ -125,7 +125,7 @@ def test_any_number_of_workers_may_have_one(fetched: bool) -> None:
     assert take(leases, "new") == (1, 0)
 
 
-def test_a_step_that_is_committed_is_left_to_nobody() -> None:
+def test_a_committed_step_has_no_reservations() -> None:
     leases = struck(slots=1, workers="a")
     (late,) = [leases.grant("a", 0, True, 5)]
     assert late is not None
@@ -231,7 +231,7 @@ def slots(effects: Sequence[Effect]) -> dict[str, tuple[int, int]]:
     return {worker: (g.step, g.slot) for worker in workers for g in sent(effects, Grant, worker)}
 
 
-def test_after_a_failover_workers_get_what_they_had() -> None:
+def test_after_a_failover_workers_get_their_slots_again() -> None:
     job = replicated_job()
     compute(job, 0)
     kill(job, "server-0")
@@ -239,14 +239,14 @@ def test_after_a_failover_workers_get_what_they_had() -> None:
     assert slots(job.turn("worker-0")) == {"worker-0": (0, 0)}
 
 
-def test_who_waits_and_gets_nothing_is_not_in_the_way_of_one_who_does() -> None:
+def test_a_worker_that_gets_nothing_does_not_hold_up_one_with_a_reservation() -> None:
     job = replicated_job(slots=1, data_len=2)
     grant = job.lease("worker-1")
     assert slots(job.turn("worker-0")) == slots(job.seal("worker-1", grant)) == {}, "there is only one slot"
     assert slots(kill(job, "server-0")) == {"worker-1": (0, 0)}
 
 
-def test_one_that_still_computes_is_waited_for_as_long_as_usual() -> None:
+def test_a_reservation_lasts_as_long_as_a_slot_usually_takes() -> None:
     job = replicated_job(workers=3, slots=3, data_len=60)
     ready(job, 0, compute(job, 0))  # each takes 0.1 s
     for worker in job.workers:
@@ -270,7 +270,7 @@ def test_one_that_still_computes_is_waited_for_as_long_as_usual() -> None:
     assert slots(job.turn("worker-0")) == {"worker-0": (1, 2)}, "worker-2 is late: another one computes it"
 
 
-def test_one_that_cannot_reach_a_server_is_not_waited_for() -> None:
+def test_a_worker_that_is_cut_off_loses_its_reservation() -> None:
     job = replicated_job()
     compute(job, 0)
     kill(job, "server-0")
@@ -285,7 +285,7 @@ def test_one_that_cannot_reach_a_server_is_not_waited_for() -> None:
     assert found == [(0, 0), (0, 1)]
 
 
-def test_one_that_is_cut_off_and_waits_does_not_keep_others_from_its_slot() -> None:
+def test_a_waiting_worker_that_is_cut_off_does_not_keep_its_slot_from_others() -> None:
     job = replicated_job(servers=2, data_len=60)
     compute(job, 0)
     job.say("worker-1", Unreachable("server-1", 1.0, epoch(job)))
@@ -297,7 +297,7 @@ def test_one_that_is_cut_off_and_waits_does_not_keep_others_from_its_slot() -> N
     assert slots(job.seal("worker-0", grant)) == {"worker-0": (0, 1)}
 
 
-def test_a_lease_is_called_back_though_one_that_is_cut_off_waits() -> None:
+def test_a_lease_is_recalled_though_a_worker_that_is_cut_off_waits() -> None:
     """It waits for work that it would not be given."""
     job = replicated_job(servers=2, workers=3, data_len=60)
     first, second = job.lease("worker-0"), job.lease("worker-1")
@@ -310,7 +310,7 @@ def test_a_lease_is_called_back_though_one_that_is_cut_off_waits() -> None:
     assert [r.fence for r in sent(effects, Revoke, "worker-0")] == [ahead.fence]
 
 
-def test_ones_own_slot_comes_before_what_others_are_late_with() -> None:
+def test_a_reserved_slot_comes_before_late_slots_of_others() -> None:
     job = replicated_job(workers=3, slots=3, data_len=60)
     ready(job, 0, compute(job, 0))
     for worker in job.workers:
@@ -327,7 +327,7 @@ def test_ones_own_slot_comes_before_what_others_are_late_with() -> None:
     assert slots(job.seal("worker-2", grants[2])) == {"worker-2": (1, 2)}
 
 
-def test_where_nobody_knows_how_long_a_slot_takes_there_is_an_end_to_the_waiting() -> None:
+def test_a_reservation_ends_though_no_speed_is_known() -> None:
     job = replicated_job(slots=1, data_len=60)
     job.lease("worker-0")
     kill(job, "server-0")
@@ -339,7 +339,7 @@ def test_where_nobody_knows_how_long_a_slot_takes_there_is_an_end_to_the_waiting
     assert slots(job.turn("worker-1")) == {"worker-1": (0, 0)}
 
 
-def test_a_slow_one_is_given_what_it_has() -> None:
+def test_a_slow_worker_gets_its_reserved_slot() -> None:
     """Though others would compute it sooner than it would."""
     job = replicated_job(data_len=60)
     fast, slow = job.workers

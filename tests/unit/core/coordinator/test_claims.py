@@ -1,0 +1,27 @@
+"""Claims: one worker does something for all."""
+
+from __future__ import annotations
+
+from tests.kit.core import CoordinatorKit, sent
+
+from paceline.messages import (
+    Claim,
+    ClaimDone,
+    Claimed,
+    Register,
+)
+
+
+def test_one_worker_does_a_claimed_task_and_the_next_in_line_if_it_is_lost() -> None:
+    job = CoordinatorKit(workers=3).start()
+    asked = {w: Claim(job.req(), "save") for w in job.workers}
+    assert sent(job.say("worker-0", asked["worker-0"]), Claimed)[0].mine
+    assert job.say("worker-1", asked["worker-1"]) == []
+    assert job.say("worker-2", asked["worker-2"]) == []
+    effects = job.core.lost("worker-0", "killed", job.now)
+    assert [c.mine for c in sent(effects, Claimed, "worker-1")] == [True]
+    assert sent(job.say("worker-0", ClaimDone(job.req(), "save")), Claimed) == []
+    effects = job.say("worker-1", ClaimDone(job.req(), "save"))
+    assert [c.mine for c in sent(effects, Claimed, "worker-2")] == [False]
+    assert not sent(job.say("worker-0", Register(job.req(), "worker", "worker-0", 1, "here", None, job.job)), Claimed)
+    assert [c.mine for c in sent(job.say("worker-0", Claim(job.req(), "save")), Claimed)] == [False]

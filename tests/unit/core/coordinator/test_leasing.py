@@ -1,0 +1,55 @@
+"""Leasing: slots go to workers that ask."""
+
+from __future__ import annotations
+
+from tests.kit.core import CoordinatorKit, fence, sent
+
+from paceline.messages import (
+    Bye,
+    Grant,
+    Revoke,
+    Turn,
+)
+from paceline.types import INIT_STEP
+
+
+def test_the_slot_of_a_lost_worker_goes_to_a_worker_that_waits() -> None:
+    job = CoordinatorKit(workers=5).start().initialise()
+    grants = [job.lease(w) for w in job.workers[:4]]
+    assert [(g.step, g.slot) for g in grants] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert job.turn("worker-4") == []
+    (again,) = sent(job.core.lost("worker-0", "killed", job.now), Grant, "worker-4")
+    assert (again.step, again.slot) == (0, 0)
+    assert job.core.totals.lost_workers == 1
+
+
+def test_a_sealed_slot_of_a_lost_worker_has_a_moment_of_grace_in_lock_step() -> None:
+    job = CoordinatorKit(workers=3).start().initialise()
+    grants = [job.lease(w) for w in job.workers[:2]]
+    for worker, grant in zip(job.workers, grants, strict=False):
+        job.seal(worker, grant)
+    job.core.lost("worker-0", "killed", job.now)
+    assert [g.step for g in sent(job.turn("worker-2"), Grant)] == [1]
+    effects = job.core.tick(job.now + 0.31)
+    assert len(sent(effects, Revoke)) == 1, "nobody is free, so somebody who can only wait is called back"
+
+
+def test_a_worker_that_has_left_gets_nothing_more() -> None:
+    job = CoordinatorKit().start().initialise()
+    job.say("worker-0", Bye(job.req()))
+    assert job.turn("worker-0") == []
+    assert len(job.core.tables.leases.live) == 0
+    job.core.lost("worker-0", "its process ended", job.now)
+    assert job.core.totals.lost_workers == 0
+
+
+def test_the_initial_weights_are_leased_again_when_their_maker_dies() -> None:
+    job = CoordinatorKit().start()
+    first = job.lease("worker-0")
+    early = Turn(job.req(), 0, 0)
+    assert sent(job.say("worker-1", early), Grant)[0].step == 0
+    effects = job.core.lost("worker-0", "killed", job.now)
+    assert len(sent(effects, Revoke, "worker-1")) == 1
+    again = job.lease("worker-1")
+    assert (first.step, again.step) == (INIT_STEP, INIT_STEP)
+    assert again.fence > fence(1)

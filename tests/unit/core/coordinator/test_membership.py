@@ -1,0 +1,86 @@
+"""Members join, are lost, leave, or are refused."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.kit.core import TENSORS, CoordinatorKit, sent
+from tests.kit.restarted_job import trained
+
+from paceline.core.effects import (
+    Send,
+)
+from paceline.messages import (
+    Abort,
+    Beat,
+    BeatAck,
+    JobArgs,
+    Refused,
+    Register,
+    Revoke,
+)
+
+
+def test_a_silent_worker_is_evicted_and_may_return() -> None:
+    job = CoordinatorKit().start().initialise()
+    grant = job.lease("worker-0")
+    job.now = 9.0
+    for node in ("worker-1", "server-0"):
+        job.say(node, Beat(node))
+    assert sent(job.core.tick(10.5), Revoke) == []
+    assert "worker-0" not in job.core.tables.members.members
+    assert grant.fence not in job.core.tables.leases.live
+    (ack,) = sent(job.say("beats", Beat("worker-0")), BeatAck)
+    assert not ack.known
+    assert [m.rule for m in sent(job.turn("worker-0"), Refused)] == ["unknown"]
+    job.join("worker-0")
+    assert job.lease("worker-0").step == 0
+
+
+def test_a_lost_server_ends_the_job_unless_it_holds_nothing() -> None:
+    small = (TENSORS[1],)
+    job = CoordinatorKit(servers=2, tensors=small).start().initialise_with("server-0")
+    assert job.core.lost("server-1", "killed", 0.0) == []
+    (abort, *_) = sent(job.core.lost("server-0", "killed", 0.0), Abort)
+    assert (abort.kind, "server-0 is lost" in abort.reason) == ("lost", True)
+
+
+def test_the_lead_is_one_live_worker() -> None:
+    job = CoordinatorKit().start().initialise()
+    assert job.lease("worker-0").lead
+    assert not job.lease("worker-1").lead
+    job.core.lost("worker-0", "killed", job.now)
+    assert job.lease("worker-1").lead
+
+
+def test_workers_that_begin_a_job_together_fail_it_together_however_fast_the_first_is() -> None:
+    job = CoordinatorKit()
+    job.say("server-0", Register(job.req(), "server", "server-0", 1, "here", "there"))
+    job.join("worker-0")
+    job.begin("worker-0")
+    job.initialise()  # before the other one was there
+    job.join("worker-1")
+    effects = job.begin("worker-1", data_len=13)
+    assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Abort)} >= {"worker-0", "worker-1"}
+    assert job.core.failure is not None
+
+
+def test_a_worker_that_joins_a_job_which_has_all_its_workers_is_refused_alone() -> None:
+    job = CoordinatorKit().start().initialise()
+    job.join("worker-2")
+    effects = job.begin("worker-2", data_len=13)
+    assert [s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Abort)] == ["worker-2"]
+    other = Register(job.req(), "worker", "worker-3", 1, "here", None, JobArgs(8, "bsp", 2, 1))
+    assert [s.to for s in job.say("worker-3", other) if isinstance(s, Send)] == ["worker-3"]
+    assert job.core.failure is None
+    assert job.core.failure is None
+    again = Register(job.req(), "worker", "worker-1", 2, "here", None, JobArgs(8, "bsp", 2, 1))
+    assert [s.to for s in job.say("worker-1/2", again) if isinstance(s, Send)] == ["worker-1/2"], "started again"
+    assert job.core.failure is None
+
+
+def test_a_late_worker_that_disagrees_is_refused_alone() -> None:
+    job = trained(1)
+    other = msgspec.structs.replace(job.job, seed=99)
+    effects = job.say("late", Register(job.req(), "worker", "worker-j1", 5, "here", None, other))
+    assert sent(effects, Abort, "late")[0].kind == "script"
+    assert job.core.failure is None

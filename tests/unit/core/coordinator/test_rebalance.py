@@ -1,0 +1,190 @@
+"""Planned changes of the placement, and when they are made."""
+
+from __future__ import annotations
+
+import pytest
+from tests.kit.core import HYPER, CoordinatorKit, fence, segment, sent, turn_of
+from tests.kit.placed_job import compute, epoch, kill, placed, ready, replaced, replicated_job, returns, settle, tick
+
+from paceline.core.coordinator.pin_book import VALIDATION
+from paceline.core.effects import Complete
+from paceline.core.worker.dispatch import WorkerCore
+from paceline.messages import (
+    Grant,
+    JobArgs,
+    Prepared,
+    Pull,
+    PullReply,
+    Register,
+    Revoke,
+    Saved,
+    Scale,
+    Seal,
+)
+from paceline.types import UNLIMITED, Placement
+
+
+def worker_at(versions: tuple[int, int]) -> WorkerCore:
+    """A worker that has block 0 of server-0 and block 1 of server-1 at these versions."""
+    core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "asp", 1, 1)))
+    core.place(Prepared(0, 1, 0, Placement(1, ("server-0", "server-1"), {"server-0": "", "server-1": ""})))
+    core.ask(0.0, 0)
+    asynchronous = segment(slots=1, end_step=20, window=UNLIMITED)
+    grant = Grant(turn_of(core).req, 1, 0, 1, 3, 0, 1, fence(0), asynchronous, True)
+    pulls = sent(core.handle("coordinator", grant, (), 0.0), Pull)
+    for server, pull, version in zip(("server-0", "server-1"), pulls, versions, strict=True):
+        core.handle(server, PullReply(pull.req, 0, version, version, ()), (), 0.0)
+    return core
+
+
+def written_whole(job: CoordinatorKit) -> None:
+    """Every primary has written its part of the checkpoint under way."""
+    version = job.core.machines.checkpoints.saving
+    assert version is not None
+    for server in job.core.tables.placed.owners:
+        chains = tuple((b, b"chain") for b, owner in enumerate(placed(job).owners) if owner == server)
+        for effect in job.say(server, Saved(0, epoch(job), version, (), chains)):
+            if isinstance(effect, Complete):
+                job.wrote(job.core.completed(effect.checkpoint.folder, "", job.now))
+    assert job.core.machines.checkpoints.saving is None
+
+
+def test_a_worker_that_waits_on_a_void_lease_is_told() -> None:
+    job = replicated_job()
+    grant = job.lease("worker-0")
+    assert [r.fence for r in sent(kill(job, "server-0"), Revoke, "worker-0")] == [grant.fence]
+
+
+def test_a_worker_does_not_wait_for_a_step_that_is_void_nor_for_an_answer_of_a_server_that_is_gone() -> None:
+    core = worker_at((4, 4))
+    core.ask(0.0, 0)
+    grant = Grant(turn_of(core).req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20, window=UNLIMITED), True)
+    core.handle("coordinator", grant, (), 0.0)
+    core.push(0.0, {s: ((), (), Seal(1.0, (), ())) for s in ("server-0", "server-1")})
+    core.sealed(0.0, 1.0, HYPER, {}, 0.1)
+    assert (core.reports.last_step, len(core.transfers.unacked)) == (4, 2)
+    core.place(Prepared(0, 1, 0, Placement(2, ("server-1", "server-1"), {"server-1": ""})))
+    assert (core.reports.last_step, len(core.transfers.unacked)) == (-2, 1)
+    assert core.reconnected(0.0)[0].message.leases == ()  # type: ignore[attr-defined]
+
+
+def test_redundancy_and_balance_are_restored() -> None:
+    job = replicated_job()
+    kill(job, "server-0")
+    node = returns(job, "server-0")
+    settle(job)
+    where = placed(job)
+    sets = [where.copies(b) for b in range(len(where.owners))]
+    assert all(len(copies) == 2 for copies in sets)
+    assert not where.joining
+    assert set(where.owners) == {node, "server-1", "server-2"}
+    at = epoch(job)
+    settle(job, 5)
+    assert epoch(job) == at, "then it is left in peace"
+
+
+def test_copies_do_not_wait_for_a_commit_that_does_not_come() -> None:
+    job = replicated_job()
+    replaced(job)
+    tick(job, 2.9)
+    assert not placed(job).joining
+    tick(job, 0.2)
+    assert placed(job).joining
+
+
+def test_copies_wait_longer_for_a_commit_when_steps_take_long() -> None:
+    job = replicated_job()
+    for step in range(2):
+        grants = compute(job, step)
+        job.now += 20.0
+        ready(job, step, grants)
+    kill(job, "server-0")
+    compute(job, 2)
+    returns(job, "server-0")
+    tick(job, 20.0)
+    assert not placed(job).joining
+    tick(job, 41.0)
+    assert placed(job).joining
+
+
+def test_copies_are_not_begun_while_a_version_is_saved() -> None:
+    job = replicated_job(checkpoint_steps=2, data_len=80)
+    ready(job, 0, compute(job, 0))
+    kill(job, "server-0")
+    grants = compute(job, 1)
+    returns(job, "server-0")
+    ready(job, 1, grants)
+    assert job.core.machines.checkpoints.saving == 2
+    ready(job, 2, compute(job, 2))
+    assert (job.core.machines.checkpoints.saving, placed(job).joining) == (2, ()), (
+        "what the servers have written of it would be dropped"
+    )
+    written_whole(job)
+    ready(job, 3, compute(job, 3))
+    assert not placed(job).joining, "the next one is due at once"
+    written_whole(job)
+    ready(job, 4, compute(job, 4))
+    assert placed(job).joining
+
+
+@pytest.mark.parametrize("hindrance", ["every version is saved", "every version is read for longer than a step"])
+def test_copies_are_begun_in_the_end_though_no_commit_is_a_good_moment(hindrance: str) -> None:
+    saved = hindrance == "every version is saved"
+    job = replicated_job(checkpoint_steps=1 if saved else 0, data_len=80)
+    kill(job, "server-0")
+    returns(job, "server-0")
+    grants = compute(job, 0)
+    step = 0
+    while not placed(job).joining and job.now < 60.0:
+        tick(job, 1.0)
+        if not saved and step:
+            job.core.tables.pins.discard(step - 1, VALIDATION)
+        tick(job, 1.0)
+        if placed(job).joining:
+            break
+        if not saved:
+            job.core.tables.pins.add(job.core.version, VALIDATION)
+        ready(job, step, grants)
+        if saved and job.core.machines.checkpoints.saving is not None:
+            written_whole(job)
+        step += 1
+        if not placed(job).joining:
+            grants = compute(job, step)
+    assert 10.0 < job.now < 16.0
+
+
+def test_a_change_does_not_wait_for_a_commit_when_workers_are_cut_off() -> None:
+    job = replicated_job()
+    grants = replaced(job)
+    job.core.tables.reach.cut(frozenset(job.workers))
+    job.core.tables.reach.report(job.workers[0], placed(job).owners[0], job.now, 100.0)
+    tick(job, 0.5)
+    assert epoch(job) > grants[0].epoch, "it may be what keeps them from it"
+
+
+def test_copies_wait_while_an_older_version_must_be_readable() -> None:
+    job = replicated_job()
+    kill(job, "server-0")
+    returns(job, "server-0")
+    job.core.tables.pins.add(-1, VALIDATION)
+    tick(job)
+    assert not placed(job).joining
+    job.core.tables.pins.discard(-1, VALIDATION)
+    tick(job)
+    assert placed(job).joining
+
+
+def test_servers_are_added_and_drained() -> None:
+    job = replicated_job(servers=2, replicas=0)
+    job.say("engine", Scale(job.req(), 0, 3))
+    node = returns(job, "server-2")
+    settle(job)
+    assert set(placed(job).owners) == {"server-0", "server-1", node}
+    assert job.core.tables.members.wanted_workers == 2
+    job.say("engine", Scale(job.req(), 0, 1))
+    assert job.core.tables.members.draining == {"server-1", node}
+    settle(job)
+    assert placed(job).holders == ("server-0",)
+    assert job.core.incarnation == 0
+    job.restart()
+    assert job.core.tables.members.wanted_servers == 1
