@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 import paceline
 from paceline.coordinator.json_numbers import plain, shown
 from paceline.coordinator.status import describe
-from paceline.core.coordinator.rounds import Rounds
+from paceline.core.coordinator.tables.rounds import Rounds
 from paceline.engines.supervisor import RunPlan
 from paceline.errors import LoopError, UsageError
 from paceline.messages import ValidatorSpec

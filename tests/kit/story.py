@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from paceline.core.audit.audit import audit
 from paceline.core.audit.findings import CheckpointRecord, Report
-from paceline.core.coordinator.phases import PhaseBook
+from paceline.core.coordinator.tables.phases import PhaseBook
 from paceline.core.effects import FactRow, IncarnationFact, JobFact, PhaseFact, StopFact
 from paceline.core.hash_chain import START, extend
-from paceline.core.segments import Schedule
+from paceline.core.schedule import Schedule
 from paceline.core.window import Watermark
 from paceline.messages import JobArgs, Position
 from paceline.types import INIT_STEP, Commit, Fence, PhaseSpec, Segment

@@ -2,7 +2,7 @@
 
 A free worker takes the next slot. A slot is not granted to a worker that would end it after the others could finish
 the rest, and a late slot may be leased twice.
-Upheld by: `core.coordinator.worker_speed`, `core.coordinator.offers` and `core.coordinator.speculation`.
+Upheld by: `core.coordinator.tables.worker_speed`, `core.coordinator.offers` and `core.coordinator.speculation`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.kit.core import CoordinatorKit, sent, written
 from tests.kit.real_runs import train
 from tests.kit.restarted_job import busy
 
-from paceline.core.coordinator.worker_speed import WorkerSpeeds
+from paceline.core.coordinator.tables.worker_speed import WorkerSpeeds
 from paceline.messages import Grant, Revoke
 from paceline.types import Commit
 

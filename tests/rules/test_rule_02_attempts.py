@@ -5,7 +5,7 @@ Otherwise a slot counts only as one whole attempt: the first fence whose worker 
 Upheld by:
 - `core.server.step_sums.StepSums.push`: one attempt of a slot is added once
 - `core.coordinator.gate.Gate.choose`: an attempt is chosen when every server has it
-- `core.coordinator.leases.LeaseBook.revoke`: the fence of a lost worker is void
+- `core.coordinator.tables.leases.LeaseBook.revoke`: the fence of a lost worker is void
 - `core.worker.sealed_reports.SealedReports.take_back`: an attempt that was given back is not reported
 """
 

@@ -4,9 +4,9 @@ An empty turn seals the slot with weight 0. A slot that loses too many holders i
 only within `hold` slots of the lowest one not yet summed, and a replacement can always enter.
 
 Upheld by:
-- `core.coordinator.leases.LeaseBook.grant`: the hold
-- `core.coordinator.leases.LeaseBook.revoke`: counts lost holders
-- `core.coordinator.leases.LeaseBook.take_back`: a lease that can only wait makes room for an unleased slot
+- `core.coordinator.tables.leases.LeaseBook.grant`: the hold
+- `core.coordinator.tables.leases.LeaseBook.revoke`: counts lost holders
+- `core.coordinator.tables.leases.LeaseBook.take_back`: a lease that can only wait makes room for an unleased slot
 - `core.worker.required_state.wanted`: no worker waits for itself
 """
 

@@ -21,7 +21,7 @@ from tests.kit.worker_core import grant, worker_core
 
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.store import LogStore
-from paceline.core.coordinator.members import Member, Members
+from paceline.core.coordinator.tables.members import Member, Members
 from paceline.core.effects import (
     Effect,
 )

@@ -4,7 +4,7 @@ What changes in a running job changes by a segment, from a named step on; the me
 the version at which its phase ended, whatever is evaluated later.
 
 Upheld by:
-- `core.segments.Schedule.segment`: the last segment from a step on decides
+- `core.schedule.Schedule.segment`: the last segment from a step on decides
 - `core.coordinator.segments.Segments.fix_metrics`: metrics as of the end of a phase
 """
 
@@ -14,7 +14,7 @@ import pytest
 from tests.kit.core import CoordinatorKit, segment, sent
 from tests.kit.restarted_job import save, server_back, worker_back
 
-from paceline.core.segments import Schedule
+from paceline.core.schedule import Schedule
 from paceline.messages import (
     Declare,
     EvalGrant,

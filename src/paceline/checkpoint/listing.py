@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from paceline.checkpoint.manifest import Listed, parse_folder
-from paceline.core.segments import Schedule
+from paceline.core.schedule import Schedule
 from paceline.messages import Position
 
 

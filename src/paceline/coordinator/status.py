@@ -8,8 +8,8 @@ from paceline.coordinator.json_numbers import plain, shown
 from paceline.coordinator.placement_report import drained, placed
 from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
-from paceline.core.coordinator.live_leases import Lease
-from paceline.core.coordinator.reservations import Reservation
+from paceline.core.coordinator.tables.live_leases import Lease
+from paceline.core.coordinator.tables.reservations import Reservation
 from paceline.messages.status import (
     ChangeStatus,
     CheckpointStatus,

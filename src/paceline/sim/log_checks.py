@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from paceline.core.coordinator.incarnation import RESUMED
 from paceline.core.coordinator.placement import DIFFERENT
+from paceline.core.coordinator.tables.incarnation import RESUMED
 from paceline.core.effects import (
     ChoiceFact,
     Complete,

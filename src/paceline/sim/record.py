@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from paceline.core.effects import IncarnationFact
 from paceline.core.hash_chain import START, extend
-from paceline.core.segments import Schedule
+from paceline.core.schedule import Schedule
 from paceline.core.window import Watermark
 from paceline.sim.symbols import Value
 from paceline.sim.world import Violation

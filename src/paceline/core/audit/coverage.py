@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.core.sampling import Indices, permute, sample_ranges
-from paceline.core.segments import Schedule
+from paceline.core.schedule import Schedule
 from paceline.types import PhaseEntry
 
 _CHUNK = 1 << 18

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline.core.audit.case import Case
 from paceline.core.effects import PhaseFact, StopFact
 from paceline.core.sampling import num_steps, sample_range
-from paceline.core.segments import Schedule
+from paceline.core.schedule import Schedule
 from paceline.types import UNLIMITED, PhaseEntry, Segment
 
 _LARGEST = 1 << 40

@@ -9,7 +9,7 @@ from paceline.core.audit.coverage import Hole, Steps, cover, place_all
 from paceline.core.audit.ledger import Ints
 from paceline.core.audit.replay import maker
 from paceline.core.effects import JobFact
-from paceline.core.segments import Schedule
+from paceline.core.schedule import Schedule
 from paceline.types import INIT_STEP, UNLIMITED, PhaseEntry
 
 _COUNTED = 10_000  # missing steps whose slots are counted; each further one counts as one slot

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import LeaseHeld, Output, SlotSealed, WorkerJoined
 from paceline.core.coordinator.segments import Segments
-from paceline.core.coordinator.tables import Tables
 from paceline.core.effects import History
 from paceline.messages import Position
 from paceline.types import INIT_STEP, SlotId

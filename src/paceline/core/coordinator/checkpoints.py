@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.claims import Claims
 from paceline.core.coordinator.events import CopiesDiffer, Output, PlacementDecided, StepCommitted
-from paceline.core.coordinator.tables import Tables
 from paceline.core.effects import Complete, History, Send
 from paceline.messages import Chained, Checkpoint, Committed, Position, Saved, SaveOver
 from paceline.types import NodeId, SavedFile

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.events import (
     JobFailed,
@@ -18,7 +19,6 @@ from paceline.core.coordinator.events import (
 )
 from paceline.core.coordinator.gate import Passed, clip_scale, disagreement, mean_logs
 from paceline.core.coordinator.segments import Segments
-from paceline.core.coordinator.tables import Tables
 from paceline.core.effects import ChoiceFact, History, LogRow, PlacementFact, Send, Write
 from paceline.messages import Choose, Committed, Position, Ready, Receipt
 from paceline.types import INIT_STEP, Commit, Fence, NodeId

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from paceline.config.dials import ClusterSpec
+from paceline.core.coordinator.all_tables import make_tables
 from paceline.core.coordinator.events import IncarnationBegan, Output
 from paceline.core.coordinator.routes import make_machines, member_routes, open_routes, subscribers, ticks
-from paceline.core.coordinator.tables import make_tables
 from paceline.core.effects import Effect, Fact, FactRow, History, Send, Write
 from paceline.core.policies.base import Policy
 from paceline.core.policies.registry import default_policies
-from paceline.core.segments import Schedule
+from paceline.core.schedule import Schedule
 from paceline.core.window import Watermark
 from paceline.errors import MismatchError
 from paceline.messages import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from paceline.core.coordinator.members import Member
+from paceline.core.coordinator.tables.members import Member
 from paceline.core.effects import AnyFact, Effect
 from paceline.messages import Evaluated as EvaluatedReport
 from paceline.messages import HeldLease, Position, Register, Sealed, Turn

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.commits import Commits
 from paceline.core.coordinator.events import BlocksPlaced, Evicted, MemberRemoved, Output
 from paceline.core.coordinator.placement import BlockPlacement
 from paceline.core.coordinator.segments import Segments
-from paceline.core.coordinator.tables import Tables
 from paceline.core.effects import History, Send
 from paceline.messages import Beat, BeatAck, Position, Unpin
 from paceline.types import NodeId, Placement

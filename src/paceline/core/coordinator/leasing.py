@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     Event,
     JobFailed,
@@ -22,11 +23,10 @@ from paceline.core.coordinator.events import (
     WorkerRewound,
     WorkersCutOff,
 )
-from paceline.core.coordinator.live_leases import Lease
 from paceline.core.coordinator.offers import Offers
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.speculation import Speculation
-from paceline.core.coordinator.tables import Tables
+from paceline.core.coordinator.tables.live_leases import Lease
 from paceline.core.coordinator.validation import Validation
 from paceline.core.effects import History, Send
 from paceline.errors import MismatchError, SlotPoisonedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     Admitted,
     Evicted,
@@ -14,10 +15,9 @@ from paceline.core.coordinator.events import (
     WorkerJoined,
     WorkerRewound,
 )
-from paceline.core.coordinator.members import Member
 from paceline.core.coordinator.requests import Requests
 from paceline.core.coordinator.segments import Segments
-from paceline.core.coordinator.tables import Tables
+from paceline.core.coordinator.tables.members import Member
 from paceline.core.effects import History, ScaleFact, Send
 from paceline.errors import MismatchError
 from paceline.messages import Abort, Bye, Exited, Failed, Ok, Position, Refused, Register, Scale, Welcome

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from paceline.core.coordinator.live_leases import Lease
-from paceline.core.coordinator.phases import Phase
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.speculation import Speculation
-from paceline.core.coordinator.tables import Tables
+from paceline.core.coordinator.tables.live_leases import Lease
+from paceline.core.coordinator.tables.phases import Phase
 from paceline.core.coordinator.validation import Validation
 from paceline.messages import EvalGrant, EvalOver, Grant, Message, PhaseOver, Turn
 from paceline.types import INIT_STEP, NodeId

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     AttendanceChanged,
     Output,
@@ -11,8 +12,7 @@ from paceline.core.coordinator.events import (
     VersionsKept,
     WorkerGone,
 )
-from paceline.core.coordinator.pin_book import VALIDATION, ForPhase, Reason
-from paceline.core.coordinator.tables import Tables
+from paceline.core.coordinator.tables.pins import VALIDATION, ForPhase, Reason
 from paceline.core.effects import History, Send
 from paceline.messages import Position, Unpin
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     BlocksLost,
     BlocksMayMove,
@@ -23,9 +24,8 @@ from paceline.core.coordinator.events import (
     ServersWanted,
     WorkFreed,
 )
-from paceline.core.coordinator.members import Member
 from paceline.core.coordinator.segments import Segments
-from paceline.core.coordinator.tables import Tables
+from paceline.core.coordinator.tables.members import Member
 from paceline.core.effects import History, PlacementFact, Send
 from paceline.core.placement_plan import (
     Backups,

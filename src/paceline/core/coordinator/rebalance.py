@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.events import BlocksMayMove, Output, ServerJoined, ServersWanted, StepCommitted
 from paceline.core.coordinator.placement import BlockPlacement
-from paceline.core.coordinator.tables import Tables
 from paceline.core.effects import History
 from paceline.core.placement_plan import Servers, joins, settle
 from paceline.messages import Position

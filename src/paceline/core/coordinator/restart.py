@@ -6,6 +6,7 @@ reported again by its holders.
 
 from __future__ import annotations
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.commits import Commits
 from paceline.core.coordinator.events import (
     AllHeard,
@@ -21,7 +22,6 @@ from paceline.core.coordinator.events import (
 from paceline.core.coordinator.membership import Membership
 from paceline.core.coordinator.placement import BlockPlacement
 from paceline.core.coordinator.segments import Segments
-from paceline.core.coordinator.tables import Tables
 from paceline.core.effects import History, Send
 from paceline.messages import Position, Register
 from paceline.types import NodeId

@@ -5,11 +5,11 @@ The incarnation is a durable row first; then every machine resets itself to its 
 
 from __future__ import annotations
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.events import BlocksLost, IncarnationBegan, JobFailed, Output, WorkerRewound
-from paceline.core.coordinator.incarnation import RESUMED
 from paceline.core.coordinator.segments import Segments
-from paceline.core.coordinator.tables import Tables
+from paceline.core.coordinator.tables.incarnation import RESUMED
 from paceline.core.effects import FactRow, History, IncarnationFact, Write
 from paceline.messages import Checkpoint, NotLoaded, Position
 from paceline.types import NodeId

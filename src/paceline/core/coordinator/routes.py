@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 from paceline.core.coordinator import events as on
 from paceline.core.coordinator.adoption import Adoption
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.attendance import Attendance
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.claims import Claims
 from paceline.core.coordinator.commits import Commits
 from paceline.core.coordinator.heartbeats import Heartbeats
-from paceline.core.coordinator.identity import Identity
+from paceline.core.coordinator.job_identity import Identity
 from paceline.core.coordinator.leasing import Leasing
 from paceline.core.coordinator.membership import Membership
 from paceline.core.coordinator.pins import Pins
@@ -28,7 +29,6 @@ from paceline.core.coordinator.restart import Restart
 from paceline.core.coordinator.rewind import Rewind
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.suspicion import Suspicion
-from paceline.core.coordinator.tables import Tables
 from paceline.core.coordinator.validation import Validation
 from paceline.core.effects import History
 from paceline.core.policies.base import Policy

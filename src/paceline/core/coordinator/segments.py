@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     AttendanceChanged,
     Output,
@@ -16,8 +17,7 @@ from paceline.core.coordinator.events import (
     StepsDropped,
     WorkFreed,
 )
-from paceline.core.coordinator.phases import Phase
-from paceline.core.coordinator.tables import Tables
+from paceline.core.coordinator.tables.phases import Phase
 from paceline.core.effects import History, PhaseFact, Send, StopFact
 from paceline.core.policies.base import PhaseBegan, Policy, PolicyEvent, StepDone, StopBefore, ValidationDone
 from paceline.messages import BeginPhase, Ok, PhaseBegun, Plan, Position, Stop

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from paceline.core.coordinator.live_leases import Lease
-from paceline.core.coordinator.tables import Tables
+from paceline.core.coordinator.all_tables import Tables
+from paceline.core.coordinator.tables.live_leases import Lease
 from paceline.types import Fence, NodeId
 
 _UNKNOWN_S = 60.0  # for a worker to fetch its reserved slot, while no worker's speed is known

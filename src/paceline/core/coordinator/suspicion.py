@@ -6,6 +6,7 @@ worker.
 
 from __future__ import annotations
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     BlocksMayMove,
     Evicted,
@@ -17,10 +18,9 @@ from paceline.core.coordinator.events import (
     WorkersCutOff,
     WorkFreed,
 )
-from paceline.core.coordinator.members import Member
 from paceline.core.coordinator.placement import BlockPlacement
-from paceline.core.coordinator.reachability import BELIEVED_S, UNTIL_TRIED_S
-from paceline.core.coordinator.tables import Tables
+from paceline.core.coordinator.tables.members import Member
+from paceline.core.coordinator.tables.reachability import BELIEVED_S, UNTIL_TRIED_S
 from paceline.core.effects import History, Send
 from paceline.messages import Position, Probe, Reachable, Unreachable
 from paceline.types import NodeId, name_of

@@ -5,6 +5,7 @@ Rule 8: a version that is due for validation is validated whatever the timing; r
 
 from __future__ import annotations
 
+from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     Output,
     PhaseEnded,
@@ -18,7 +19,6 @@ from paceline.core.coordinator.events import (
     WorkFreed,
 )
 from paceline.core.coordinator.pins import Pins
-from paceline.core.coordinator.tables import Tables
 from paceline.core.effects import EvaluationRow, History, Send, ValidatorFact, Write
 from paceline.errors import MismatchError
 from paceline.messages import Declare, Ok, Position, Revoke, ValidatorSpec

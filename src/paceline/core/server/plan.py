@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.core.segments import Schedule
+from paceline.core.schedule import Schedule
 from paceline.messages import Plan
 
 

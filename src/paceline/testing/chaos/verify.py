@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.coordinator.reader import LogReader
-from paceline.core.coordinator.incarnation import RESUMED
+from paceline.core.coordinator.tables.incarnation import RESUMED
 from paceline.core.effects import IncarnationFact
 from paceline.runtime.rundir import RunDir
 from paceline.testing.chaos.launch import finish

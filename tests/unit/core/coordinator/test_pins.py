@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.core.coordinator.pin_book import VALIDATION, ForPhase, PinBook
+from paceline.core.coordinator.tables.pins import VALIDATION, ForPhase, PinBook
 
 
 def test_a_version_is_released_with_its_last_reason() -> None:

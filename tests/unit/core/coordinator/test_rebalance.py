@@ -6,7 +6,7 @@ import pytest
 from tests.kit.core import HYPER, CoordinatorKit, fence, segment, sent, turn_of
 from tests.kit.placed_job import compute, epoch, kill, placed, ready, replaced, replicated_job, returns, settle, tick
 
-from paceline.core.coordinator.pin_book import VALIDATION
+from paceline.core.coordinator.tables.pins import VALIDATION
 from paceline.core.effects import Complete
 from paceline.core.worker.dispatch import WorkerCore
 from paceline.messages import (

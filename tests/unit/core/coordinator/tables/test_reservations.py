@@ -10,10 +10,10 @@ from tests.kit.core import fence, segment, sent
 from tests.kit.placed_job import compute, epoch, kill, placed, ready, replicated_job, tick
 
 from paceline.coordinator.status import _slowest
-from paceline.core.coordinator.leases import LeaseBook
-from paceline.core.coordinator.live_leases import Lease
+from paceline.core.coordinator.tables.leases import LeaseBook
+from paceline.core.coordinator.tables.live_leases import Lease
 from paceline.core.effects import Effect
-from paceline.core.segments import Schedule
+from paceline.core.schedule import Schedule
 from paceline.messages import Exited, Grant, Revoke, Unreachable
 from paceline.types import SlotId
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from paceline.core.coordinator.live_leases import Lease, LiveLeases
-from paceline.core.coordinator.reservations import Reserved
-from paceline.core.coordinator.slot_queue import RequeuedSlots, SummedSlots
-from paceline.core.segments import Schedule
+from paceline.core.coordinator.tables.live_leases import Lease, LiveLeases
+from paceline.core.coordinator.tables.reservations import Reserved
+from paceline.core.coordinator.tables.slot_queue import RequeuedSlots, SummedSlots
+from paceline.core.schedule import Schedule
 from paceline.core.window import may_lease
 from paceline.types import INIT_STEP, UNLIMITED, Fence, NodeId, SlotId
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.kit.core import fence, segment
 
-from paceline.core.coordinator.leases import LeaseBook
-from paceline.core.coordinator.live_leases import Lease
-from paceline.core.segments import Schedule
+from paceline.core.coordinator.tables.leases import LeaseBook
+from paceline.core.coordinator.tables.live_leases import Lease
+from paceline.core.schedule import Schedule
 from paceline.types import INIT_STEP, UNLIMITED, SlotId
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from paceline.config.dials import parse_mode
 from paceline.core.sampling import num_steps
-from paceline.core.segments import Schedule
+from paceline.core.schedule import Schedule
 from paceline.errors import MismatchError
 from paceline.messages import JobArgs, Position
 from paceline.types import PhaseEntry, PhaseSpec, Segment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.core.coordinator.reachability import Reach
+from paceline.core.coordinator.tables.reachability import Reach
 
 
 def test_a_report_counts_for_a_while_or_until_it_is_taken_back() -> None:

@@ -6,7 +6,7 @@ import math
 
 from tests.kit.core import fence
 
-from paceline.core.coordinator.rounds import Rounds
+from paceline.core.coordinator.tables.rounds import Rounds
 from paceline.messages import Evaluated, ValidatorSpec
 from paceline.types import Sums
 

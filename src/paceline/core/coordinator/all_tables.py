@@ -21,19 +21,19 @@ from dataclasses import dataclass
 
 from paceline.config.dials import ClusterSpec
 from paceline.core.coordinator.attendance import Attendance
-from paceline.core.coordinator.clock import Clock
-from paceline.core.coordinator.commit_log import CommitLog
 from paceline.core.coordinator.gate import Gate
-from paceline.core.coordinator.identity import Identity
-from paceline.core.coordinator.incarnation import Incarnation
-from paceline.core.coordinator.leases import LeaseBook
-from paceline.core.coordinator.members import Members
-from paceline.core.coordinator.phases import PhaseBook
-from paceline.core.coordinator.pin_book import PinBook
-from paceline.core.coordinator.placed import PlacedBlocks
-from paceline.core.coordinator.reachability import Reach
-from paceline.core.coordinator.rounds import Rounds
-from paceline.core.coordinator.worker_speed import WorkerSpeeds
+from paceline.core.coordinator.job_identity import Identity
+from paceline.core.coordinator.tables.clock import Clock
+from paceline.core.coordinator.tables.commit_log import CommitLog
+from paceline.core.coordinator.tables.incarnation import Incarnation
+from paceline.core.coordinator.tables.leases import LeaseBook
+from paceline.core.coordinator.tables.members import Members
+from paceline.core.coordinator.tables.phases import PhaseBook
+from paceline.core.coordinator.tables.pins import PinBook
+from paceline.core.coordinator.tables.placement import PlacedBlocks
+from paceline.core.coordinator.tables.reachability import Reach
+from paceline.core.coordinator.tables.rounds import Rounds
+from paceline.core.coordinator.tables.worker_speed import WorkerSpeeds
 from paceline.types import INIT_STEP, SlotId
 
 

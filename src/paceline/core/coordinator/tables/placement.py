@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.core.coordinator.incarnation import Incarnation
+from paceline.core.coordinator.tables.incarnation import Incarnation
 from paceline.core.effects import History, PlacementFact
 from paceline.messages import Position
 from paceline.types import NodeId, Placement

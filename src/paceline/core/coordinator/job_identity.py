@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.config.dials import ClusterSpec
 from paceline.core.coordinator.events import JobFailed, ModelAgreed, Output
-from paceline.core.coordinator.members import Members
+from paceline.core.coordinator.tables.members import Members
 from paceline.core.effects import History, JobFact, ModelFact, Send
 from paceline.core.layout import cut
 from paceline.errors import MismatchError

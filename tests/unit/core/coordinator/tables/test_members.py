@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.core.coordinator.members import Member, Members
+from paceline.core.coordinator.tables.members import Member, Members
 
 
 def add(members: Members, node: str, now: float, role: str = "worker") -> None:
