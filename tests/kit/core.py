@@ -98,7 +98,7 @@ def fence(counter: int, generation: int = 1) -> Fence:
 
 
 def state_of(core: WorkerCore) -> WorkerState:
-    """Read anew, so that a type checker does not remember what an earlier assertion said."""
+    """Return the state; a function, so that a type checker does not narrow it by an earlier assertion."""
     return core.state
 
 

@@ -1,4 +1,4 @@
-"""Tensors are cut into blocks."""
+"""How tensors are cut into blocks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_tensors_of_different_kind_or_dtype_never_share_a_block() -> None:
 
 
 @pytest.mark.parametrize("dtype", sorted(ITEM_NBYTES))
-def test_blocks_have_the_given_size(dtype: str) -> None:
+def test_a_tensor_is_cut_into_blocks_of_the_given_size(dtype: str) -> None:
     tensors = [tensor("a", 300_000, dtype), tensor("b", 7, dtype), tensor("c", 50_000, dtype)]
     blocks = cut(tensors, 1 << 17)
     check(tensors, blocks)
@@ -71,7 +71,7 @@ def test_blocks_have_the_given_size(dtype: str) -> None:
     assert all(b.nbytes == 1 << 17 for b in blocks[:-1])
 
 
-def test_scalars_and_empty_tensors() -> None:
+def test_a_scalar_takes_one_block_and_empty_tensors_take_none() -> None:
     tensors = [
         tensor("a", 0),
         TensorSpec("b", (), "float32", Kind.PARAMETER, 0),

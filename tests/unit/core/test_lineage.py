@@ -1,4 +1,4 @@
-"""Which commits made a state: the chain of incarnations, and the steps that it contains."""
+"""Which commits led to a state: the chain of incarnations, and the steps that the state contains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_ancestor_ends_where_its_child_began() -> None:
     assert lineage(facts, of=3, until=500) == (Span(0, 0, 500),)
 
 
-def test_an_incarnation_without_a_checkpoint_is_left_out() -> None:
+def test_an_incarnation_that_adds_no_commit_is_left_out() -> None:
     assert lineage([begun(1, 0, 500), begun(2, 0, 500)]) == (Span(0, 0, 500), Span(2, 501, None))
     assert lineage([begun(1, 0, 500), begun(2, 1, 500)]) == (Span(0, 0, 500), Span(2, 501, None))
     assert lineage([begun(1, 0, 500), begun(2, 1, 400)]) == (Span(0, 0, 400), Span(2, 401, None))

@@ -53,12 +53,14 @@ def test_every_part_of_a_push_keeps_the_limits_of_a_message(sizes: list[int], ti
 
 
 @given(st.integers(0, 60 << 30))
-def test_an_answer_of_any_size_fits_into_a_queue(total: int) -> None:
+def test_the_parts_of_an_answer_of_any_size_fit_into_a_queue(total: int) -> None:
     limits = LinkLimits()
     size = part_nbytes(total, PART_NBYTES)
     assert PART_NBYTES <= size <= limits.wire.max_frame_nbytes
     assert size // LEAST_NBYTES <= limits.wire.max_frames
-    assert total // (size - (1 << 20) + 1) < limits.queue_messages, "a part may lack one block of 1 MiB"
+    assert total // (size - (1 << 20) + 1) < limits.queue_messages, (
+        "a part may be smaller than the limit by one block of 1 MiB"
+    )
     assert total <= limits.queue_nbytes
 
 
@@ -111,7 +113,7 @@ def flowing(**target: bool) -> tuple[Replication, list[Send]]:
     return primary, primary.send(SumKey(0, None), Ready(0, 1, 0, (fence(1),), 0, 0, ()), 0.0)
 
 
-def test_only_some_parts_of_a_large_sum_are_under_way_at_once() -> None:
+def test_a_primary_limits_the_unanswered_parts_of_a_large_sum() -> None:
     primary, out = flowing()
     asked, ready = sent(out, Replicate), None
     assert [[f.block for f in m.blocks] for m in asked] == [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -122,7 +124,7 @@ def test_only_some_parts_of_a_large_sum_are_under_way_at_once() -> None:
     assert ready is not None
 
 
-def test_a_dropped_sum_does_not_hold_up_the_next_one() -> None:
+def test_a_dropped_sum_does_not_delay_the_next_sum() -> None:
     primary, out = flowing()
     assert len(sent(out, Replicate)) == 4
     assert primary.send(SumKey(1, None), Ready(0, 1, 1, (fence(2),), 0, 0, ()), 0.0) == []
@@ -171,7 +173,7 @@ def test_a_backup_has_a_sum_once_it_has_all_parts_with_losses_and_repeats(seed: 
     assert follower.group.chains == primary.core.own.chains
 
 
-def test_parts_of_an_unused_sum_are_dropped_with_its_step() -> None:
+def test_the_parts_of_an_unused_sum_are_dropped_when_its_step_is_committed() -> None:
     backup = Server("s1", placement(1, ("s0", "s1"))).begin()
     follower = backup.core.backups.synced["s0"]
     store = follower.group.store
@@ -183,7 +185,7 @@ def test_parts_of_an_unused_sum_are_dropped_with_its_step() -> None:
     backup.commit(1, 8)
     assert store.dropped == [SumKey(0, fence(7))]
     assert len(sent(backup.replicate("s0", 0, 7, fence=fence(7), part=0, parts=2), Replicated)) == 1
-    assert len(store.installed) == 4, "a late part is answered, and not kept"
+    assert len(store.installed) == 4, "the server answers a late part and does not keep it"
     backup.tell(backup.assign(placement(2, ("s0", "s1")), at=1))
     assert store.dropped == [SumKey(0, fence(7)), SumKey(1, fence(9))]
 

@@ -54,7 +54,7 @@ def test_only_a_living_member_of_the_in_sync_set_is_promoted() -> None:
     assert promote(BLOCKS, place(owners, backups), "s0", frozenset({"s1"})) is None
 
 
-def test_the_copies_to_make_next_are_the_missing_ones_and_then_nothing_changes() -> None:
+def test_missing_copies_are_planned_and_a_complete_placement_does_not_change() -> None:
     placement = place(balance(BLOCKS, NAMES))
     servers = Servers(staying=NAMES, replicas=1)
     for _ in range(20):
@@ -72,7 +72,7 @@ def test_the_copies_to_make_next_are_the_missing_ones_and_then_nothing_changes()
     assert settle(BLOCKS, placement, servers) == (placement.owners, placement.backups)
 
 
-def test_a_server_that_leaves_gives_up_its_blocks_once_another_has_a_copy() -> None:
+def test_a_draining_server_loses_a_block_once_another_server_has_a_copy() -> None:
     placement = place(("s0",) * len(BLOCKS), (("s1",),) * len(BLOCKS))
     leaving = Servers(staying=("s1", "s2"), leaving=frozenset({"s0"}))
     owners, backups = settle(BLOCKS, placement, leaving)

@@ -33,7 +33,7 @@ def test_the_seeds_of_slots_are_frozen() -> None:
     assert len({slot_seed(7, t, i) for t in range(50) for i in range(50)}) == 2500
 
 
-def test_any_position_can_be_asked_for_alone() -> None:
+def test_each_position_can_be_computed_without_the_others() -> None:
     whole = permute(np.arange(5000), 5000, 3, 2)
     for position in (0, 1, 4095, 4096, 4999):
         assert permute(np.array([position]), 5000, 3, 2)[0] == whole[position]
@@ -83,7 +83,7 @@ def test_a_segment_may_begin_in_the_middle_of_an_epoch() -> None:
     assert sorted(before + rest) == list(range(20))
 
 
-def test_a_segment_in_the_middle_drops_its_own_remainder() -> None:
+def test_a_segment_that_begins_within_an_epoch_drops_the_remainder_of_its_own_slots() -> None:
     seg = segment(data_len=10, slots=1, batch_size=3, drop_last=True, offset=2, end_epoch=2)
     assert [sample_range(seg, t) for t in range(num_steps(seg))] == [
         (0, 2, 3, 1),
@@ -100,7 +100,7 @@ def test_without_shuffling_samples_come_in_order() -> None:
     assert got == [[0, 1], [2, 3], [4, 5], [6]]
 
 
-def test_slots_across_a_chunk_border_are_whole() -> None:
+def test_a_slot_that_crosses_the_border_of_a_chunk_has_all_its_samples() -> None:
     seg = segment(data_len=10_000, slots=1, batch_size=3000)
     order = Order(7)
     got = [s for t in range(4) for s in order.samples(seg, t, 0).tolist()]
@@ -108,5 +108,5 @@ def test_slots_across_a_chunk_border_are_whole() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"data_len": 0}, {"data_len": 1, "drop_last": True}])
-def test_no_data_makes_no_steps(changes: dict[str, object]) -> None:
+def test_a_segment_without_a_usable_batch_has_no_steps(changes: dict[str, object]) -> None:
     assert num_steps(segment(end_epoch=3, **changes)) == 0

@@ -1,4 +1,4 @@
-"""Which steps a state contains, how old it may be, and what each step is made of."""
+"""Which steps a state contains, and how old the state for a gradient may be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline.core.window import Watermark, may_lease, staleness
 from paceline.types import INIT_STEP, UNLIMITED
 
 
-def test_watermark_closes_gaps() -> None:
+def test_the_watermark_advances_past_a_gap_once_the_gap_is_closed() -> None:
     mark = Watermark()
     for step in (INIT_STEP, 0, 2, 3):
         mark.add(step)
@@ -24,7 +24,7 @@ def test_staleness_is_never_negative() -> None:
     assert staleness(7, 3) == 4
 
 
-def test_leases_go_one_step_further_than_reads() -> None:
+def test_a_slot_may_be_leased_one_step_before_its_state_can_be_read() -> None:
     assert may_lease(0, 5, 4)
     assert not may_lease(0, 6, 4)
     assert may_lease(2, 7, 4)

@@ -66,7 +66,7 @@ def test_a_phase_may_be_stopped_early() -> None:
     assert (report.counts.epochs, report.begun) == (1, ((1, 16),))
 
 
-def test_a_stop_at_once_may_leave_steps_above_the_watermark() -> None:
+def test_an_immediate_stop_may_leave_commits_above_the_watermark() -> None:
     story = Story("asp", slots=1)
     story.phase(data_len=20, batch=2, epochs=5)
     for step in (0, 1, 2, 4, 6):
@@ -440,8 +440,8 @@ def test_a_segment_that_skips_samples_is_reported() -> None:
     assert "the segment from step 7 on begins at sample 10 of epoch 1, not at 8 of 1" in details
 
 
-def test_each_missing_commit_is_reported() -> None:
-    """The exception is the last commit of an incarnation that a rewind ended."""
+def test_a_log_that_lacks_any_one_commit_is_reported() -> None:
+    """One exception: the audit cannot know of the last commit of an incarnation that a rewind ended."""
     story = eventful()
     last = {c.incarnation: i for i, c in enumerate(story.commits)}
     for i, made in enumerate(story.commits):
@@ -488,8 +488,8 @@ def test_a_segment_with_any_numbers_is_reported_and_does_not_raise(
 
 
 @pytest.mark.timeout(20)
-def test_positions_beyond_the_data_are_reported_without_a_search() -> None:
-    """The permutation has no sample for them, and a search would not end."""
+def test_positions_beyond_the_data_are_reported_in_bounded_time() -> None:
+    """The permutation has no sample for such positions, so a search for one would not end."""
     story = eventful()
     base_segment(0, end_step=10**9, data_len=10**9, end_epoch=10**9)(story)
     assert not story.audit().ok
@@ -532,7 +532,7 @@ def test_an_order_that_is_no_permutation_is_reported(monkeypatch: pytest.MonkeyP
 @given(
     st.integers(0, 60), st.integers(1, 4), st.integers(1, 5), st.integers(1, 4), st.integers(0, 9), st.booleans(),
 )  # fmt: skip
-def test_places_equals_place_for_each_step(
+def test_sample_ranges_equals_sample_range_for_each_step(
     data_len: int, slots: int, batch: int, epochs: int, offset: int, drop_last: bool
 ) -> None:
     seg = segment(

@@ -1,4 +1,4 @@
-"""Leases of an earlier coordinator."""
+"""A restarted coordinator adopts leases that an earlier one granted."""
 
 from __future__ import annotations
 

@@ -18,20 +18,22 @@ def test_a_checkpoint_is_due_every_n_versions_and_one_at_a_time() -> None:
     assert [c.save for c in sent(job.finish_step(0), Committed)] == [False, False]
     assert [c.save for c in sent(job.finish_step(1), Committed)] == [True, True]
     job.finish_step(2)
-    assert [c.save for c in sent(job.finish_step(3), Committed)] == [False, False], "one is under way"
+    assert [c.save for c in sent(job.finish_step(3), Committed)] == [False, False], (
+        "another checkpoint is being written"
+    )
     complete = save(job, 2)
     at = complete.checkpoint.position
     assert (complete.checkpoint.folder, at.version, at.watermark) == ("i0000-v0000000002", 2, 2)
     assert complete.chains == tuple(bytes([b.index]).hex() for b in BLOCKS)
     assert len(complete.files) == 2
-    assert job.core.machines.checkpoints.newest is None, "not before its marker is written"
+    assert job.core.machines.checkpoints.newest is None, "it is not the newest checkpoint before its marker is written"
     effects = job.wrote(job.core.completed(complete.checkpoint.folder, "", job.now))
     assert job.core.machines.checkpoints.newest == complete.checkpoint
     assert [o.version for o in sent(effects, SaveOver)] == [2, 2]
     assert [c.save for c in sent(job.finish_step(4), Committed)] == [True, True]
 
 
-def test_a_problem_keeps_the_old_checkpoint_and_warns() -> None:
+def test_a_failed_checkpoint_keeps_the_old_one_and_warns() -> None:
     job = trained(2, checkpoint_steps=2)
     complete = save(job, 2)
     job.core.completed(complete.checkpoint.folder, "", job.now)
@@ -46,7 +48,7 @@ def test_a_problem_keeps_the_old_checkpoint_and_warns() -> None:
     assert len(sent(job.say("server-1", Saved(0, 1, 4, (), ())), SaveOver, "server-1")) == 1
 
 
-def test_old_checkpoints_go_when_a_newer_one_is_complete() -> None:
+def test_old_checkpoints_are_removed_when_a_newer_one_is_complete() -> None:
     job = trained(0, checkpoint_steps=1, keep_checkpoints=2)
     dropped = []
     for step in range(4):
@@ -58,7 +60,7 @@ def test_old_checkpoints_go_when_a_newer_one_is_complete() -> None:
     assert [c.position.version for c in job.core.machines.checkpoints.complete] == [3, 4]
 
 
-def test_the_last_version_goes_to_a_checkpoint_when_the_job_ends() -> None:
+def test_the_last_version_is_saved_when_the_job_ends() -> None:
     job = trained(3, checkpoint_steps=100)
     effects = job.core.finish(job.now)
     assert [(c.commit.version, c.save) for c in sent(effects, Committed)] == [(3, True), (3, True)]
@@ -66,10 +68,10 @@ def test_the_last_version_goes_to_a_checkpoint_when_the_job_ends() -> None:
     complete = save(job, 3)
     job.core.completed(complete.checkpoint.folder, "", job.now)
     assert job.core.settled
-    assert job.core.finish(job.now) == [], "there is one of it now"
+    assert job.core.finish(job.now) == [], "the last version has a checkpoint now"
 
 
-def test_a_server_freezes_the_version_that_its_commit_says_and_tells_until_it_is_heard() -> None:
+def test_a_server_freezes_the_version_of_a_saving_commit_and_repeats_its_report_until_it_is_answered() -> None:
     kit = ServerKit(segment(slots=1, end_step=10, data_len=20))
     kit.push(0, 0, 5)
     row = Commit(0, 1, 0, (fence(5),), HYPER, 1.0, False, 0, 0)
@@ -79,17 +81,17 @@ def test_a_server_freezes_the_version_that_its_commit_says_and_tells_until_it_is
     chains = dict(kit.core.own.chains)
     kit.push(1, 0, 6, base=1)
     kit.commit(2, 1, 6)
-    assert kit.core.own.chains != chains, "training goes on"
+    assert kit.core.own.chains != chains, "the next commit extends the chains"
     (saved,) = sent(kit.core.saved(1, (), ""), Saved)
     assert dict(saved.chains) == chains, "the chains are those of the frozen version"
     assert sent(kit.core.tick(9.0), Saved) == [saved]
     kit.tell(SaveOver(1, 0, 1))
     assert kit.core.saving.version is None
     assert sent(kit.core.tick(99.0), Saved) == []
-    assert kit.core.saved(1, (), "") == [], "given up: nobody is told"
+    assert kit.core.saved(1, (), "") == [], "the save is over: the server does not report it"
 
 
-def test_a_manifest_that_could_not_be_written_is_no_checkpoint() -> None:
+def test_a_checkpoint_whose_manifest_cannot_be_written_does_not_count() -> None:
     job = trained(2, checkpoint_steps=2)
     complete = save(job, 2)
     effects = job.core.completed(complete.checkpoint.folder, "disk full", job.now)

@@ -1,4 +1,4 @@
-"""Claims: one worker does something for all."""
+"""Claims: one worker does a task on behalf of all workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.messages import (
 )
 
 
-def test_one_worker_does_a_claimed_task_and_the_next_in_line_if_it_is_lost() -> None:
+def test_one_worker_gets_a_claim_and_the_next_one_gets_it_if_the_first_is_lost() -> None:
     job = CoordinatorKit(workers=3).start()
     asked = {w: Claim(job.req(), "save") for w in job.workers}
     assert sent(job.say("worker-0", asked["worker-0"]), Claimed)[0].mine

@@ -1,4 +1,4 @@
-"""Commits: what a step is made of, and which attempts count."""
+"""Commits: what the row of a step contains, and which attempts count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.messages import (
 from paceline.types import Commit
 
 
-def test_a_commit_carries_what_the_step_was_made_of() -> None:
+def test_a_commit_carries_the_fences_and_the_numbers_of_its_step() -> None:
     job = CoordinatorKit(servers=2).start().initialise()
     grants = [job.lease(w) for w in job.workers]
     for slot, (worker, grant) in enumerate(zip(job.workers, grants, strict=True)):
@@ -46,7 +46,7 @@ def test_a_repeated_late_or_outdated_ready_changes_nothing() -> None:
     assert len(job.core.tables.gate) == 0
 
 
-def test_a_server_that_missed_the_choice_is_told_again() -> None:
+def test_a_choice_of_attempts_is_sent_again_to_a_server_that_missed_it() -> None:
     job = CoordinatorKit(deterministic=False).start().initialise()
     grant = job.lease("worker-0")
     job.seal("worker-0", grant)
@@ -68,7 +68,7 @@ def test_wasted_attempts_are_counted() -> None:
     assert job.core.totals.wasted_slots == 1
 
 
-def test_interchangeable_attempts_that_servers_used_otherwise_are_in_the_log() -> None:
+def test_a_commit_records_the_servers_that_used_other_interchangeable_attempts() -> None:
     job = trained(0)
     first, second = job.lease("worker-0"), job.lease("worker-1")
     job.seal("worker-0", first)

@@ -1,4 +1,4 @@
-"""The dispatcher: requests of members and of others."""
+"""The dispatcher: requests of members, and of processes that are not members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.messages import (
 )
 
 
-def test_a_failed_job_tells_every_member_once_and_each_process_that_asks() -> None:
+def test_a_failed_job_sends_one_abort_to_every_member_and_one_to_each_later_request() -> None:
     job = CoordinatorKit().start()
     effects = job.say("worker-0", Failed(job.req(), "script", "Traceback ..."))
     assert len(sent(effects, Ok, "worker-0")) == 1

@@ -37,7 +37,7 @@ def test_every_server_must_be_ready_and_every_slot_sealed() -> None:
     assert len(gate) == 0
 
 
-def test_a_slot_that_was_not_reported_holds_the_commit() -> None:
+def test_a_step_is_not_committed_before_every_slot_is_reported() -> None:
     gate = Gate()
     gate.ready("s0", ready(A, B), whole=False)
     gate.sealed(seal(0, A))
@@ -52,10 +52,10 @@ def test_interchangeable_attempts_need_not_be_the_same_on_every_server() -> None
     gate.sealed(seal(0, A))
     passed = gate.passed(0, 1, ["s0", "s1"], whole=False, valid=())
     assert passed is not None
-    assert [s.fence for s in passed.seals] == [B], "the first that was reported stands in the log"
+    assert [s.fence for s in passed.seals] == [B], "the log names the attempt that was reported first"
 
 
-def test_other_attempts_must_be_the_same_on_every_server() -> None:
+def test_attempts_that_differ_must_be_the_same_on_every_server() -> None:
     gate = Gate()
     gate.sealed(seal(0, A))
     gate.sealed(seal(0, B))
@@ -68,7 +68,7 @@ def test_other_attempts_must_be_the_same_on_every_server() -> None:
     assert [s.fence for s in passed.seals] == [A]
 
 
-def test_a_void_attempt_does_not_pass() -> None:
+def test_a_step_is_not_committed_with_a_void_attempt() -> None:
     gate = Gate()
     gate.sealed(seal(0, A))
     gate.ready("s0", ready(A), whole=True)
@@ -87,14 +87,14 @@ def test_an_attempt_is_chosen_when_it_is_whole_sealed_and_valid() -> None:
     gate.sealed(seal(1, A))
     assert not gate.choose(0, 1, A, servers, {A})
     gate.receipt("s1", Receipt(0, 1, 0, 1, A))
-    assert not gate.choose(0, 1, A, servers, ()), "its lease is void"
+    assert not gate.choose(0, 1, A, servers, ()), "the lease of the attempt is void"
     assert gate.choose(0, 1, A, servers, {A})
     assert gate.chosen(0, 1) == A
     assert gate.chosen(0, 0) is None
     for server in servers:
         gate.receipt(server, Receipt(0, 1, 0, 1, B))
     gate.sealed(seal(1, B))
-    assert not gate.choose(0, 1, B, servers, {B}), "the slot has its attempt"
+    assert not gate.choose(0, 1, B, servers, {B}), "another attempt was chosen for the slot before"
 
 
 def test_an_attempt_that_is_not_sealed_is_not_chosen() -> None:

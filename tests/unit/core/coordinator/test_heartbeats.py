@@ -1,4 +1,4 @@
-"""Heartbeats: servers that have missed something."""
+"""Heartbeats show which messages a server has missed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from paceline.messages import (
 )
 
 
-def test_a_server_is_sent_again_what_two_heartbeats_in_a_row_lack() -> None:
+def test_a_message_that_two_heartbeats_in_a_row_lack_is_sent_again() -> None:
     job = CoordinatorKit().start().initialise()
     beat = Beat("server-0", 0, 1, -1, 1)
-    assert sent(job.say("server-0", beat), Committed) == [], "it may be on its way"
+    assert sent(job.say("server-0", beat), Committed) == [], "after one heartbeat the commit may still be on its way"
     assert [m.commit.version for m in sent(job.say("server-0", beat), Committed)] == [0]
     assert sent(job.say("server-0", Beat("server-0", 0, 1, 0, 1)), Committed) == []
     assert len(sent(job.say("server-0", Beat("server-0", 0, 0, 0, 0)), Assign)) == 1
     assert len(sent(job.say("server-0", Beat("server-0", 0, 1, 0, 0)), Plan)) == 1
 
 
-def test_a_version_that_a_server_keeps_for_nothing_is_unpinned() -> None:
+def test_a_version_that_a_server_keeps_without_a_reason_is_unpinned() -> None:
     job = CoordinatorKit(slots=1).start(data_len=40).initialise()
     job.finish_step(0)
     assert [m.version for m in sent(job.say("server-0", Beat("server-0", 0, 1, 1, 1, (0, 1))), Unpin)] == [0]
@@ -45,7 +45,7 @@ def test_a_server_that_sends_heartbeats_but_receives_nothing_is_evicted() -> Non
     assert job.core.incarnation == 0
 
 
-def test_a_server_that_receives_nothing_is_evicted_later_without_other_copies() -> None:
+def test_a_server_that_receives_nothing_is_evicted_later_if_its_blocks_have_no_other_copy() -> None:
     for replicas, seconds in ((1, 10.0), (0, 30.0)):
         job = replicated_job(servers=2, replicas=replicas, heartbeat_timeout_s=10.0)
         ready(job, 0, [job.lease(w) for w in job.workers])

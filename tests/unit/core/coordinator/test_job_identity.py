@@ -1,4 +1,4 @@
-"""The job's arguments and model: workers must agree."""
+"""Workers must agree on the job's arguments and on the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.messages import (
 from paceline.types import Kind, TensorSpec
 
 
-def test_the_first_workers_dials_are_the_jobs() -> None:
+def test_the_job_takes_its_dials_from_the_first_worker() -> None:
     job = CoordinatorKit(mode="asp").start(begin=False)
     (welcome,) = sent(
         job.say("late", Register(job.req(), "worker", "late", 1, "here", None, JobArgs(7, "asp", 9, 4))), Welcome

@@ -23,7 +23,7 @@ def test_the_slot_of_a_lost_worker_goes_to_a_worker_that_waits() -> None:
     assert job.core.totals.lost_workers == 1
 
 
-def test_a_sealed_slot_of_a_lost_worker_has_a_moment_of_grace_in_lock_step() -> None:
+def test_in_lock_step_a_sealed_slot_of_a_lost_worker_is_leased_again_after_a_grace_period() -> None:
     job = CoordinatorKit(workers=3).start().initialise()
     grants = [job.lease(w) for w in job.workers[:2]]
     for worker, grant in zip(job.workers, grants, strict=False):
@@ -31,10 +31,10 @@ def test_a_sealed_slot_of_a_lost_worker_has_a_moment_of_grace_in_lock_step() -> 
     job.core.lost("worker-0", "killed", job.now)
     assert [g.step for g in sent(job.turn("worker-2"), Grant)] == [1]
     effects = job.core.tick(job.now + 0.31)
-    assert len(sent(effects, Revoke)) == 1, "nobody is free, so somebody who can only wait is called back"
+    assert len(sent(effects, Revoke)) == 1, "no worker is free, so a lease that can only wait is revoked"
 
 
-def test_a_worker_that_has_left_gets_nothing_more() -> None:
+def test_a_worker_that_has_left_gets_no_lease() -> None:
     job = CoordinatorKit().start().initialise()
     job.say("worker-0", Bye(job.req()))
     assert job.turn("worker-0") == []
@@ -43,7 +43,7 @@ def test_a_worker_that_has_left_gets_nothing_more() -> None:
     assert job.core.totals.lost_workers == 0
 
 
-def test_the_initial_weights_are_leased_again_when_their_maker_dies() -> None:
+def test_the_initial_weights_are_leased_again_when_their_worker_dies() -> None:
     job = CoordinatorKit().start()
     first = job.lease("worker-0")
     early = Turn(job.req(), 0, 0)

@@ -44,7 +44,7 @@ def test_a_lost_server_ends_the_job_unless_it_holds_nothing() -> None:
     assert (abort.kind, "server-0 is lost" in abort.reason) == ("lost", True)
 
 
-def test_the_lead_is_one_live_worker() -> None:
+def test_exactly_one_live_worker_leads() -> None:
     job = CoordinatorKit().start().initialise()
     assert job.lease("worker-0").lead
     assert not job.lease("worker-1").lead
@@ -52,19 +52,19 @@ def test_the_lead_is_one_live_worker() -> None:
     assert job.lease("worker-1").lead
 
 
-def test_workers_that_begin_a_job_together_fail_it_together_however_fast_the_first_is() -> None:
+def test_a_disagreement_of_the_first_workers_fails_the_job_even_if_one_began_earlier() -> None:
     job = CoordinatorKit()
     job.say("server-0", Register(job.req(), "server", "server-0", 1, "here", "there"))
     job.join("worker-0")
     job.begin("worker-0")
-    job.initialise()  # before the other one was there
+    job.initialise()  # before worker-1 registers
     job.join("worker-1")
     effects = job.begin("worker-1", data_len=13)
     assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Abort)} >= {"worker-0", "worker-1"}
     assert job.core.failure is not None
 
 
-def test_a_worker_that_joins_a_job_which_has_all_its_workers_is_refused_alone() -> None:
+def test_a_disagreeing_worker_beyond_the_first_ones_is_refused_without_failing_the_job() -> None:
     job = CoordinatorKit().start().initialise()
     job.join("worker-2")
     effects = job.begin("worker-2", data_len=13)
@@ -74,11 +74,13 @@ def test_a_worker_that_joins_a_job_which_has_all_its_workers_is_refused_alone() 
     assert job.core.failure is None
     assert job.core.failure is None
     again = Register(job.req(), "worker", "worker-1", 2, "here", None, JobArgs(8, "bsp", 2, 1))
-    assert [s.to for s in job.say("worker-1/2", again) if isinstance(s, Send)] == ["worker-1/2"], "started again"
+    assert [s.to for s in job.say("worker-1/2", again) if isinstance(s, Send)] == ["worker-1/2"], (
+        "worker-1 is a new process, and is refused alone"
+    )
     assert job.core.failure is None
 
 
-def test_a_late_worker_that_disagrees_is_refused_alone() -> None:
+def test_a_late_worker_that_disagrees_is_refused_without_failing_the_job() -> None:
     job = trained(1)
     other = msgspec.structs.replace(job.job, seed=99)
     effects = job.say("late", Register(job.req(), "worker", "worker-j1", 5, "here", None, other))

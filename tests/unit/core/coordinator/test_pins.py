@@ -1,11 +1,11 @@
-"""Reasons to keep versions readable."""
+"""Pins: the reasons for which servers keep versions readable."""
 
 from __future__ import annotations
 
 from paceline.core.coordinator.tables.pins import VALIDATION, ForPhase, PinBook
 
 
-def test_a_version_is_released_with_its_last_reason() -> None:
+def test_a_version_is_released_when_its_last_pin_is_removed() -> None:
     pins = PinBook()
     pins.add(3, ForPhase(0))
     pins.add(3, VALIDATION)

@@ -1,4 +1,4 @@
-"""The placement: copies, failover, servers that come and go."""
+"""The placement: copies, failover, and servers that are lost and return."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_worker_may_ask_for_the_placement_again() -> None:
 
 
 def worker_at(versions: tuple[int, int]) -> WorkerCore:
-    """A worker that has block 0 of server-0 and block 1 of server-1 at these versions."""
+    """Return a worker that holds block 0 of server-0 and block 1 of server-1 at these versions."""
     core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "asp", 1, 1)))
     core.place(Prepared(0, 1, 0, Placement(1, ("server-0", "server-1"), {"server-0": "", "server-1": ""})))
     core.ask(0.0, 0)
@@ -57,14 +57,16 @@ def test_every_block_has_its_copies_on_other_servers() -> None:
     assert all(len({*where.copies(b)}) == 3 for b in range(len(where.owners)))
 
 
-def test_the_end_of_a_phase_is_sent_anew_after_a_change_of_placement() -> None:
-    """Whoever has not read the last version yet has to read it elsewhere."""
+def test_a_repeated_turn_at_the_end_of_a_phase_is_answered_with_the_new_placement() -> None:
+    """A worker that has not read the last version yet must read it from other servers."""
     job = replicated_job()
     for step in range(3):
         ready(job, step, compute(job, step))
     request = Turn(job.req(), 0, 0)
     (over,) = sent(job.say("worker-1", request), PhaseOver, "worker-1")
-    assert sent(job.say("worker-1", request), PhaseOver) == [over], "the same answer, as long as it holds"
+    assert sent(job.say("worker-1", request), PhaseOver) == [over], (
+        "the answer is the same while the placement is the same"
+    )
     kill(job, "server-0")
     (anew,) = sent(job.say("worker-1", request), PhaseOver, "worker-1")
     assert (over.version, over.epoch) == (3, 1)
@@ -78,10 +80,10 @@ def test_a_worker_keeps_what_it_has_read_when_the_placement_changes() -> None:
     assert core.model.held == {"server-1": 4}
     core = worker_at((4, 5))
     core.place(moved)
-    assert core.model.held == {"server-1": -1}, "blocks of several versions are read anew"
+    assert core.model.held == {"server-1": -1}, "a worker reads blocks again if they are of several versions"
 
 
-def test_a_server_that_returns_is_in_a_set_only_when_it_has_its_copies() -> None:
+def test_a_returning_server_joins_an_in_sync_set_only_when_its_copy_is_complete() -> None:
     job = replicated_job()
     kill(job, "server-0")
     node = returns(job, "server-0")
@@ -96,30 +98,30 @@ def test_a_server_that_returns_is_in_a_set_only_when_it_has_its_copies() -> None
     assert isinstance(effects[0], Write)
     assert len(sent(effects, CopyOver, node)) == 1
     assert node in placed(job).copies(blocks[0])
-    assert epoch(job) == old, "nothing changes for anyone else"
+    assert epoch(job) == old, "the epoch stays: the other servers need no new placement"
     job.restart()
     assert node in placed(job).copies(blocks[0])
 
 
-def test_a_member_lost_while_a_copy_is_made_ends_it_and_only_members_go_on() -> None:
+def test_the_loss_of_a_member_ends_a_copy_and_only_members_become_primaries() -> None:
     job = replicated_job(replicas=2)
     kill(job, "server-0")
     node = returns(job, "server-0")
     tick(job)
     effects = kill(job, "server-1")
-    assert written(effects, IncarnationFact) == [], "server-2 has all"
+    assert written(effects, IncarnationFact) == [], "server-2 has every block, so there is no rewind"
     assert set(placed(job).owners) == {"server-2"}
     assert node not in placed(job).holders
 
 
-def test_there_cannot_be_fewer_servers_than_copies() -> None:
+def test_a_number_of_servers_below_the_number_of_copies_is_refused() -> None:
     job = replicated_job()
     (refused,) = sent(job.say("engine", Scale(job.req(), 0, 1)), Refused)
     assert refused.rule == "replicas"
     assert job.core.tables.members.wanted_servers == 3
 
 
-def test_commits_go_to_every_copy() -> None:
+def test_a_commit_is_sent_to_every_server_with_a_copy() -> None:
     job = replicated_job()
     effects = ready(job, 0, compute(job, 0))
     assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Committed)} == set(
@@ -127,14 +129,14 @@ def test_commits_go_to_every_copy() -> None:
     )
 
 
-def test_a_copy_that_is_not_what_its_primary_has_is_made_again() -> None:
+def test_a_copy_that_differs_from_its_primary_is_made_again() -> None:
     job = replicated_job(checkpoint_steps=1)
     ready(job, 0, compute(job, 0))
     assert job.core.machines.checkpoints.saving == 1
     before = placed(job)
     backup = before.backups[0][0]
     same, other = ((0, b"right"),), ((0, b"wrong"),)
-    assert job.say(backup, Chained(0, epoch(job), 0, other)) == [], "of another version"
+    assert job.say(backup, Chained(0, epoch(job), 0, other)) == [], "a chain of another version is not compared"
     assert job.say(backup, Chained(0, epoch(job), 1, same)) == []
     chains = tuple((b, b"right") for b, owner in enumerate(before.owners) if owner == before.owners[0])
     assert written(job.say(before.owners[0], Saved(0, epoch(job), 1, (), chains)), PlacementFact) == []

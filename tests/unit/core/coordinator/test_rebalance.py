@@ -25,7 +25,7 @@ from paceline.types import UNLIMITED, Placement
 
 
 def worker_at(versions: tuple[int, int]) -> WorkerCore:
-    """A worker that has block 0 of server-0 and block 1 of server-1 at these versions."""
+    """Return a worker that holds block 0 of server-0 and block 1 of server-1 at these versions."""
     core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "asp", 1, 1)))
     core.place(Prepared(0, 1, 0, Placement(1, ("server-0", "server-1"), {"server-0": "", "server-1": ""})))
     core.ask(0.0, 0)
@@ -38,7 +38,7 @@ def worker_at(versions: tuple[int, int]) -> WorkerCore:
 
 
 def written_whole(job: CoordinatorKit) -> None:
-    """Every primary has written its part of the checkpoint under way."""
+    """Report that every primary has written its part of the current checkpoint."""
     version = job.core.machines.checkpoints.saving
     assert version is not None
     for server in job.core.tables.placed.owners:
@@ -49,13 +49,13 @@ def written_whole(job: CoordinatorKit) -> None:
     assert job.core.machines.checkpoints.saving is None
 
 
-def test_a_worker_that_waits_on_a_void_lease_is_told() -> None:
+def test_a_failover_revokes_the_lease_of_a_worker() -> None:
     job = replicated_job()
     grant = job.lease("worker-0")
     assert [r.fence for r in sent(kill(job, "server-0"), Revoke, "worker-0")] == [grant.fence]
 
 
-def test_a_worker_does_not_wait_for_a_step_that_is_void_nor_for_an_answer_of_a_server_that_is_gone() -> None:
+def test_a_new_placement_ends_the_waits_for_void_steps_and_removed_servers() -> None:
     core = worker_at((4, 4))
     core.ask(0.0, 0)
     grant = Grant(turn_of(core).req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20, window=UNLIMITED), True)
@@ -80,10 +80,10 @@ def test_redundancy_and_balance_are_restored() -> None:
     assert set(where.owners) == {node, "server-1", "server-2"}
     at = epoch(job)
     settle(job, 5)
-    assert epoch(job) == at, "then it is left in peace"
+    assert epoch(job) == at, "a balanced placement does not change again"
 
 
-def test_copies_do_not_wait_for_a_commit_that_does_not_come() -> None:
+def test_copies_begin_after_3_seconds_without_a_commit() -> None:
     job = replicated_job()
     replaced(job)
     tick(job, 2.9)
@@ -92,7 +92,7 @@ def test_copies_do_not_wait_for_a_commit_that_does_not_come() -> None:
     assert placed(job).joining
 
 
-def test_copies_wait_longer_for_a_commit_when_steps_take_long() -> None:
+def test_copies_wait_longer_for_a_commit_when_steps_are_long() -> None:
     job = replicated_job()
     for step in range(2):
         grants = compute(job, step)
@@ -117,18 +117,18 @@ def test_copies_are_not_begun_while_a_version_is_saved() -> None:
     assert job.core.machines.checkpoints.saving == 2
     ready(job, 2, compute(job, 2))
     assert (job.core.machines.checkpoints.saving, placed(job).joining) == (2, ()), (
-        "what the servers have written of it would be dropped"
+        "a new placement would drop what the servers have written of the checkpoint"
     )
     written_whole(job)
     ready(job, 3, compute(job, 3))
-    assert not placed(job).joining, "the next one is due at once"
+    assert not placed(job).joining, "the next checkpoint is due at once"
     written_whole(job)
     ready(job, 4, compute(job, 4))
     assert placed(job).joining
 
 
 @pytest.mark.parametrize("hindrance", ["every version is saved", "every version is read for longer than a step"])
-def test_copies_are_begun_in_the_end_though_no_commit_is_a_good_moment(hindrance: str) -> None:
+def test_copies_begin_within_16_seconds_though_every_commit_has_a_reason_to_wait(hindrance: str) -> None:
     saved = hindrance == "every version is saved"
     job = replicated_job(checkpoint_steps=1 if saved else 0, data_len=80)
     kill(job, "server-0")
@@ -159,7 +159,7 @@ def test_a_change_does_not_wait_for_a_commit_when_workers_are_cut_off() -> None:
     job.core.tables.reach.cut(frozenset(job.workers))
     job.core.tables.reach.report(job.workers[0], placed(job).owners[0], job.now, 100.0)
     tick(job, 0.5)
-    assert epoch(job) > grants[0].epoch, "it may be what keeps them from it"
+    assert epoch(job) > grants[0].epoch, "the old placement may be the reason that the workers are cut off"
 
 
 def test_copies_wait_while_an_older_version_must_be_readable() -> None:

@@ -1,4 +1,4 @@
-"""A coordinator starts again."""
+"""What a restarted coordinator restores, and what it asks for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.messages import (
 )
 
 
-def test_a_coordinator_that_starts_goes_on_with_the_newest_placement() -> None:
+def test_a_restarted_coordinator_uses_the_newest_placement_of_the_log() -> None:
     job = replicated_job()
     kill(job, "server-0")
     where = placed(job)
@@ -39,7 +39,7 @@ def test_a_server_lost_during_a_restart_is_replaced_by_its_backups() -> None:
     assert written(effects, IncarnationFact) == []
     assert not job.core.tables.incarnation.awaited
     assert "server-2" not in placed(job).holders
-    assert "server-2/9" not in placed(job).holders, "a server that comes back starts empty"
+    assert "server-2/9" not in placed(job).holders, "a restarted server holds no blocks"
 
 
 def test_choices_on_steps_beyond_the_end_are_forgotten() -> None:
@@ -78,7 +78,7 @@ def test_a_stop_and_the_end_of_a_phase_survive_a_restart() -> None:
     assert (over.version, over.finished) == (2, True)
 
 
-def test_a_beat_of_a_server_that_was_not_heard_yet_asks_it_to_register() -> None:
+def test_a_restarted_coordinator_answers_the_heartbeat_of_an_unregistered_server_with_a_request_to_register() -> None:
 
     job = trained(1)
     job.restart()
@@ -89,14 +89,14 @@ def test_a_beat_of_a_server_that_was_not_heard_yet_asks_it_to_register() -> None
     assert ack.known
 
 
-def test_a_server_that_knows_more_than_the_log_is_not_believed() -> None:
+def test_a_server_that_reports_versions_beyond_the_log_causes_a_rewind() -> None:
     job = trained(2)
     job.restart()
     effects = server_back(job, "server-0", applied=9)
     assert len(written(effects, IncarnationFact)) == 1
 
 
-def test_the_initial_weights_are_the_last_version_of_a_loop_without_data_after_a_restart_too() -> None:
+def test_after_a_restart_a_loop_without_data_still_ends_with_the_initial_weights() -> None:
     job = CoordinatorKit(servers=2).start(data_len=0).initialise()
     job.begin("worker-0", number=1)
     job.finish_step(0, phase=1)

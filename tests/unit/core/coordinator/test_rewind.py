@@ -1,4 +1,4 @@
-"""Rewinds."""
+"""Rewinds: which checkpoint a job goes back to, and what its members do then."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from paceline.messages import (
 from paceline.types import PhaseSpec
 
 
-def test_without_a_checkpoint_the_job_begins_again_and_so_do_its_workers() -> None:
+def test_without_a_checkpoint_a_rewind_restarts_the_job_and_its_workers() -> None:
     job = trained(2)
     for worker in job.workers:
         job.turn(worker)
@@ -48,7 +48,7 @@ def test_workers_beyond_the_rewound_phase_must_start_again() -> None:
     assert len(sent(job.turn("worker-0"), PhaseOver)) == 1
     effects = job.say("server-1/2", Register(job.req(), "server", "server-1", 2, "here", "elsewhere"))
     assert [e.kind for e in sent(effects, Abort, "worker-0")] == ["rewound"]
-    assert sent(effects, Abort, "worker-1") == [], "it had not heard that the phase is over"
+    assert sent(effects, Abort, "worker-1") == [], "worker-1 was not told that the phase is over, so it continues"
     assert job.core.tables.phases.open is not None
 
 
@@ -74,7 +74,7 @@ def test_a_phase_that_began_at_the_checkpoint_begins_there_again() -> None:
     (grant,) = sent(job.turn("worker-0", phase=1), Grant)
     assert (grant.step, grant.incarnation) == (2, 1)
     job.restart([complete.checkpoint])
-    assert [p.spec.number for p in job.core.tables.phases.phases] == [0, 1], "and that is durable"
+    assert [p.spec.number for p in job.core.tables.phases.phases] == [0, 1], "the phases survive a restart"
 
 
 def test_a_damaged_checkpoint_is_passed_over() -> None:
@@ -93,21 +93,23 @@ def test_a_damaged_checkpoint_is_passed_over() -> None:
     assert "damaged" in job.core.machines.checkpoints.warning
     assert job.core.version == 1
     assigns = sent(effects, Assign)
-    assert [a.folder for a in assigns] == ["i0000-v0000000001"] * 2, "all servers are there: nobody need come first"
+    assert [a.folder for a in assigns] == ["i0000-v0000000001"] * 2, (
+        "all servers are registered, so each gets its assignment at once"
+    )
     assert sent(job.turn("worker-0"), Grant)[0].incarnation == 2
 
 
-def test_an_answer_from_before_a_rewind_is_not_repeated_while_there_is_no_placement() -> None:
+def test_a_repeated_turn_gets_no_answer_from_before_a_rewind() -> None:
     job = trained(2, checkpoint_steps=1)
     job.core.completed(save(job, 1).checkpoint.folder, "", job.now)
     asked = Turn(job.req(), 0, 0)
     assert len(sent(job.say("worker-0", asked), Grant)) == 1
     job.say("engine", Exited(job.req(), "server-1", 1, -9))
     assert job.core.placement is None
-    assert job.say("worker-0", asked) == [], "that lease is of another history"
+    assert job.say("worker-0", asked) == [], "the lease belongs to the incarnation before"
 
 
-def test_rewind_survives_the_coordinator() -> None:
+def test_a_rewind_survives_a_restart_of_the_coordinator() -> None:
     job, _ = rewound(3)
     checkpoints = job.core.machines.checkpoints.complete
     job.restart(checkpoints)
@@ -134,7 +136,7 @@ def test_resume_begins_from_the_named_checkpoint() -> None:
     assert (job.core.version, job.core.incarnation, job.core.tables.incarnation.rewinds) == (2, 1, 0)
     effects = job.say("new", Register(job.req(), "server", "server-0", 9, "here", "at"))
     (assign,) = sent(effects, Assign)
-    assert set(assign.placement.owners) == {"new"}, "with another number of servers"
+    assert set(assign.placement.owners) == {"new"}, "the number of servers may differ from that of the earlier run"
     assert len(written(effects, PlacementFact)) == 1
 
 
@@ -145,13 +147,13 @@ def test_without_rewinds_a_lost_server_ends_the_job() -> None:
     assert "no other copy" in job.core.failure.reason
 
 
-def test_a_turn_in_a_phase_that_was_rewound_sends_the_worker_back() -> None:
+def test_a_turn_in_a_phase_that_was_rewound_restarts_the_worker() -> None:
     job = trained(1)
     effects = job.say("worker-0", Turn(job.req(), 5, 0))
     assert sent(effects, Abort, "worker-0")[0].kind == "rewound"
 
 
-def test_a_coordinator_that_dies_between_a_rewind_and_the_placement_validates_where_it_goes_on() -> None:
+def test_a_coordinator_restarted_between_a_rewind_and_its_placement_validates_the_restored_version() -> None:
 
     job = validating(servers=2, rewinds=True, checkpoint_steps=1)
     job.finish_step(0)

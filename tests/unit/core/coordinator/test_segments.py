@@ -34,7 +34,7 @@ def test_a_worker_that_skips_a_loop_fails_by_name() -> None:
     assert "number 2" in abort.reason
 
 
-def test_a_phase_ends_for_everyone_with_the_same_version_and_the_next_goes_on() -> None:
+def test_a_phase_ends_with_one_version_for_all_workers_and_the_next_begins_from_it() -> None:
     job = CoordinatorKit(slots=2).start(data_len=8).initialise()
     job.finish_step(0)
     job.finish_step(1)
@@ -44,7 +44,7 @@ def test_a_phase_ends_for_everyone_with_the_same_version_and_the_next_goes_on() 
     segment = phase.segment
     assert (segment.step, segment.epoch, segment.end_step) == (2, 1, 4)
     assert job.lease("worker-0", phase=1).step == 2
-    assert sent(job.turn("worker-1"), PhaseOver)[0].version == 2, "the slow one still ends phase 0"
+    assert sent(job.turn("worker-1"), PhaseOver)[0].version == 2, "the slow worker still ends phase 0"
 
 
 def test_the_last_version_of_a_phase_is_kept_until_all_have_left_it() -> None:
@@ -61,7 +61,7 @@ def test_the_last_version_of_a_phase_is_kept_until_all_have_left_it() -> None:
     assert sent(job.turn("worker-1"), PhaseOver)[0].version == 2
     effects = job.begin("worker-1", number=1)
     assert [m.version for m in sent(effects, Unpin)] == [2]
-    assert sent(job.turn("joiner"), PhaseOver)[0].version == -1, "a late joiner reads with its first lease"
+    assert sent(job.turn("joiner"), PhaseOver)[0].version == -1, "a late joiner reads its state with its first lease"
 
 
 def test_the_last_version_of_a_phase_is_released_when_the_slow_worker_is_lost() -> None:
@@ -150,7 +150,7 @@ def test_break_after_stop_does_not_wait_for_slots_without_a_worker() -> None:
     assert sent(job.turn("worker-0", abandoned=grant.fence), PhaseOver)[0].version == 0
 
 
-def test_with_a_window_stop_drains_what_is_leased() -> None:
+def test_with_a_window_a_stop_waits_for_the_leased_slots() -> None:
     job = CoordinatorKit(mode="ssp:2", slots=1).start(data_len=40).initialise()
     a, b = job.lease("worker-0"), job.lease("worker-1")
     job.say("worker-0", Stop(job.req(), "enough", 0))
@@ -160,7 +160,7 @@ def test_with_a_window_stop_drains_what_is_leased() -> None:
     assert (job.core.state, job.core.version) == ("finished", 2)
 
 
-def test_stop_between_phases() -> None:
+def test_a_stop_between_phases_finishes_the_job() -> None:
     job = CoordinatorKit(slots=1).start(data_len=2).initialise()
     job.finish_step(0)
     job.say("worker-0", Stop(job.req(), "enough", 0))

@@ -1,4 +1,4 @@
-"""Peers that do not reach each other, and servers that are evicted for it."""
+"""Reports of unreachable peers, and when a server is evicted for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from paceline.types import Kind, NodeId, TensorSpec
 
 
 def beats(job: CoordinatorKit, seconds: float, *silent: NodeId) -> list[Effect]:
-    """Time passes; everyone but the `silent` gives signs of life."""
+    """Let time pass; all members but the `silent` send heartbeats."""
     effects: list[Effect] = []
     for _ in range(round(2 * seconds)):
         for server in (s for s in job.servers if s not in silent):
@@ -30,7 +30,7 @@ def beats(job: CoordinatorKit, seconds: float, *silent: NodeId) -> list[Effect]:
 
 
 def cut_off(job: CoordinatorKit, seconds: int, server: NodeId, *workers: NodeId) -> list[Effect]:
-    """These `workers` say all the time that they cannot reach `server`."""
+    """Let time pass while these `workers` report that they cannot reach `server`."""
     effects: list[Effect] = []
     for _ in range(seconds):
         for worker in workers:
@@ -40,7 +40,7 @@ def cut_off(job: CoordinatorKit, seconds: int, server: NodeId, *workers: NodeId)
 
 
 def live(job: CoordinatorKit, seconds: int, *cut: NodeId) -> None:
-    """Servers and workers live and come back; those `cut` reach no server. Others compute."""
+    """Let time pass: evicted servers return, the workers in `cut` reach no server, and the others compute."""
     watches = {worker: ServerReachability(3.0) for worker in cut}
     for _ in range(2 * seconds):
         job.now += 0.5
@@ -68,7 +68,7 @@ def test_a_primary_that_most_workers_cannot_reach_is_evicted() -> None:
         job.say("worker-0", Unreachable(peer, 3.0, epoch(job)))
     assert peer in job.core.tables.placed.owners
     job.say("worker-1", Unreachable(peer, 3.0, epoch(job)))
-    assert peer in job.core.tables.placed.owners, "it may have more to say"
+    assert peer in job.core.tables.placed.owners, "more reports may follow, so the coordinator waits"
     job.now = 2.0
     job.say("worker-1", Unreachable(peer, 3.0, epoch(job)))
     assert peer not in placed(job).holders
@@ -93,7 +93,7 @@ def test_a_silent_server_is_waited_for_if_its_blocks_have_no_other_copy() -> Non
     assert set(placed(job).owners) == {first}
     assert written(beats(job, 50.0, first), PlacementFact) == []
     assert job.core.tables.incarnation.rewinds == 0
-    assert written(beats(job, 51.0, first), IncarnationFact), "but not for ever"
+    assert written(beats(job, 51.0, first), IncarnationFact), "the coordinator waits a limited time"
 
 
 def test_two_silent_servers_do_not_lose_blocks() -> None:
@@ -101,7 +101,9 @@ def test_two_silent_servers_do_not_lose_blocks() -> None:
     first, second, _ = job.servers
     beats(job, 60.0, first, second)
     assert job.core.tables.incarnation.rewinds == 0
-    assert set(placed(job).owners) & {second}, "the second was all that some block had when the first was gone"
+    assert set(placed(job).owners) & {second}, (
+        "after the first eviction, some block has its only copy on the second server"
+    )
 
 
 def test_a_job_whose_workers_reach_no_server_ends_with_a_named_error() -> None:
@@ -109,9 +111,9 @@ def test_a_job_whose_workers_reach_no_server_ends_with_a_named_error() -> None:
     cut_off(job, 290, "server-0", *job.workers)
     assert job.core.failure is None
     assert [peer for _, peer in job.core.machines.suspicion.cuts] == ["server-0", "server-0"]
-    tick(job, 100.0)  # they do, for a while
+    tick(job, 100.0)  # without reports: the workers reach the server for a while
     cut_off(job, 290, "server-0", *job.workers)
-    cut_off(job, 100, "server-0", job.workers[0])  # one of them does
+    cut_off(job, 100, "server-0", job.workers[0])  # the other worker reaches the server
     assert job.core.failure is None
     cut_off(job, 305, "server-0", *job.workers)
     assert job.core.failure is not None
@@ -148,17 +150,21 @@ def test_servers_probe_unreachable_peers_until_they_answer() -> None:
 
 
 @pytest.mark.parametrize(("workers", "cut", "servers"), [(1, 1, 2), (2, 2, 3), (3, 2, 3), (3, 2, 2)])
-def test_workers_that_reach_no_server_are_cut_off_themselves(workers: int, cut: int, servers: int) -> None:
+def test_workers_that_reach_no_server_are_cut_off_and_at_most_one_server_is_evicted(
+    workers: int, cut: int, servers: int
+) -> None:
     job = replicated_job(workers=workers, servers=servers, heartbeat_timeout_s=10.0, reach_s=3.0)
     live(job, 290, *job.workers[:cut])
     assert job.core.tables.placed.failovers <= 1
     assert job.core.failure is None
     assert job.core.tables.reach.cut_off == set(job.workers[:cut])
     live(job, 40, *job.workers[:cut])
-    assert (job.core.failure is not None) == (cut == workers), "nobody is left who could compute anything"
+    assert (job.core.failure is not None) == (cut == workers), (
+        "the job fails exactly if no worker is left that can compute"
+    )
 
 
-def test_workers_that_reach_no_server_are_not_believed_twice_about_the_only_primary() -> None:
+def test_reports_of_workers_that_reach_no_server_evict_the_only_primary_at_most_once() -> None:
     small = (TensorSpec("weight", (10,), "float32", Kind.PARAMETER, 0),)
     job = (
         CoordinatorKit(servers=2, tensors=small, replicas=1, rewinds=True, workers=3, reach_s=3.0)
@@ -166,11 +172,13 @@ def test_workers_that_reach_no_server_are_not_believed_twice_about_the_only_prim
         .initialise_with("server-0")
     )
     live(job, 200, "worker-0", "worker-1")
-    assert job.core.tables.placed.failovers == 1, "it could have been the server"
+    assert job.core.tables.placed.failovers == 1, (
+        "the first reports may be the server's fault; later ones are not believed"
+    )
     assert job.core.failure is None
 
 
-def test_no_copies_are_sent_between_servers_that_stay_cut_apart() -> None:
+def test_no_copies_are_planned_between_servers_that_cannot_reach_each_other() -> None:
     job = replicated_job(servers=2, heartbeat_timeout_s=1000.0, reach_s=1000.0)
     primary, backup = placed(job).owners[0], placed(job).backups[0][0]
     for job.now in (0.0, 0.5):

@@ -1,4 +1,4 @@
-"""Validation as leased work."""
+"""Validation rounds in the coordinator: their slots are leased like those of training."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_validation_slots_come_first_and_are_pinned_to_one_version() -> None:
     (row,) = written(job.evaluated("worker-1", slots[1]), EvaluationRow)
     assert (row.version, row.name) == (1, "accuracy")
     effects = job.finish_step(1)
-    assert [m.version for m in sent(effects, Unpin)] == [1], "with the commit that makes it old"
+    assert [m.version for m in sent(effects, Unpin)] == [1], "the next commit unpins the version"
 
 
 def test_the_last_version_of_a_phase_is_validated_before_a_worker_leaves() -> None:
@@ -78,7 +78,7 @@ def test_a_worker_that_waits_on_a_void_validation_slot_gets_another() -> None:
     assert again.fence > slot.fence
 
 
-def test_the_result_of_evaluate_is_shared_and_known_to_workers_that_ask_later() -> None:
+def test_every_worker_gets_the_same_result_of_evaluate_even_if_it_asks_later() -> None:
     job = with_validator(every=0)
     job.finish_step(0)
     slots = [sent(job.turn(w, evaluation=0), EvalGrant)[0] for w in job.workers]
@@ -89,7 +89,7 @@ def test_the_result_of_evaluate_is_shared_and_known_to_workers_that_ask_later() 
     assert sent(job.turn("worker-0", evaluation=0), EvalOver)[0].version == 1
 
 
-def test_a_version_under_evaluation_by_hand_is_kept_while_others_train_on() -> None:
+def test_a_version_that_one_worker_evaluates_is_kept_while_others_train() -> None:
     job = with_validator(every=0, data_len=4)
     (slot,) = sent(job.turn("worker-0", evaluation=0), EvalGrant)
     grant = job.lease("worker-1")
@@ -114,7 +114,7 @@ def test_workers_must_declare_the_same_validations() -> None:
     assert sent(job.turn("worker-0", evaluation=3), Abort)
 
 
-def test_a_worker_gets_no_slot_of_a_validation_that_it_does_not_know() -> None:
+def test_a_worker_gets_no_slot_of_a_validator_that_it_has_not_declared() -> None:
     job = CoordinatorKit(slots=1).start(data_len=40).initialise()
     job.say("worker-0", Declare(job.req(), ValidatorSpec(0, "v", 0, 4, 4)))
     (slot,) = sent(job.turn("worker-0", evaluation=0), EvalGrant)
@@ -123,8 +123,8 @@ def test_a_worker_gets_no_slot_of_a_validation_that_it_does_not_know() -> None:
     assert slot.fence not in job.core.tables.rounds
 
 
-def test_a_declaration_to_an_earlier_coordinator_is_known_from_the_next_turn() -> None:
-    """The worker had registered when the last word of the one before arrived."""
+def test_a_coordinator_learns_earlier_declarations_from_the_next_turn_of_a_worker() -> None:
+    """The worker declared the validator to the earlier coordinator after it had registered with the new one."""
     job = validating(slots=1, rewinds=True)
     job.restart()
     for server in job.servers:
@@ -133,12 +133,14 @@ def test_a_declaration_to_an_earlier_coordinator_is_known_from_the_next_turn() -
     worker_back(job, "worker-1", declared=1)
     job.now += 1.0
     job.finish_step(0)
-    assert sent(job.turn("worker-0"), EvalGrant) == [], "as far as is known it does not know the validator"
-    assert len(sent(job.turn("worker-1"), EvalGrant)) == 1, "others do not wait for it"
+    assert sent(job.turn("worker-0"), EvalGrant) == [], (
+        "the coordinator does not know yet that worker-0 has the validator"
+    )
+    assert len(sent(job.turn("worker-1"), EvalGrant)) == 1, "the other worker does not wait for worker-0"
     assert len(sent(job.turn("worker-0", declared=1), EvalGrant)) == 1
 
 
-def test_a_worker_without_a_validator_does_not_hold_up_others_in_the_queue() -> None:
+def test_a_worker_without_the_validator_does_not_delay_workers_behind_it_in_the_queue() -> None:
     job = validating(data_len=2, slots=1, rewinds=True)
     job.core.tables.rounds.declared["worker-0"] = 0
     grant = job.lease("worker-0")
@@ -147,7 +149,7 @@ def test_a_worker_without_a_validator_does_not_hold_up_others_in_the_queue() -> 
     assert [e.to for e in effects if sent([e], EvalGrant)] == ["worker-1"]  # type: ignore[union-attr]
 
 
-def test_a_validation_that_was_under_way_is_run_again_on_the_same_version() -> None:
+def test_after_a_restart_an_unfinished_validation_runs_again_on_the_same_version() -> None:
     job = validating(servers=2, rewinds=True)
     job.finish_step(0)
     assert [r.version for r in job.core.tables.rounds.running.values()] == [1]
@@ -162,8 +164,8 @@ def test_a_validation_that_was_under_way_is_run_again_on_the_same_version() -> N
     assert (grant.version, grant.validator) == (1, 0)
 
 
-def test_the_newest_result_of_a_validation_is_that_of_the_newest_version() -> None:
-    """Rounds may end in another order than they began, and are in the log in that order."""
+def test_the_latest_result_of_a_validator_is_that_of_the_newest_version() -> None:
+    """Rounds may end in another order than they began, and the log has the order in which they ended."""
     job = trained(2)
     for version in (2, 1):
         job.disk.write(Write(EvaluationRow(0, version, version, "accuracy", {"accuracy": version / 2}, 0)))
@@ -172,7 +174,7 @@ def test_the_newest_result_of_a_validation_is_that_of_the_newest_version() -> No
 
 
 def test_versions_that_a_server_kept_before_a_rewind_are_not_validated_after_it() -> None:
-    """It was cut off: it has not heard that the job went back when another coordinator asks it what it has."""
+    """The server was cut off: it does not know of the rewind when it registers with the next coordinator."""
     job = validating(servers=2, rewinds=True)
     job.finish_step(0)
     assert [r.version for r in job.core.tables.rounds.running.values()] == [1]

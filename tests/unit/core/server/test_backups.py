@@ -34,7 +34,7 @@ def test_a_backup_applies_the_sum_and_the_fences_of_its_primary() -> None:
     assert reply.req == 7
     server.tell(
         Committed(1, server.core.assignment.epoch, Commit(0, 1, 0, (fence(8),), HYPER, 1.0, False, 0, 0))
-    )  # attempts are interchangeable
+    )  # names another attempt: attempts are interchangeable
     store = follower.group.store
     assert isinstance(store, Recorder)
     assert [key for key, _ in store.applied] == [SumKey(INIT_STEP, fence(1)), SumKey(0, None)]
@@ -63,7 +63,7 @@ def test_a_repeated_sum_is_stored_once_and_answered_each_time() -> None:
     assert isinstance(store, Recorder)
     assert len(store.installed) == 2
     server.commit(1, 7)
-    assert len(sent(server.replicate("s0", 0, 7), Replicated)) == 1, "a late repetition"
+    assert len(sent(server.replicate("s0", 0, 7), Replicated)) == 1, "a late repetition is answered"
     assert len(store.installed) == 2
 
 
@@ -88,7 +88,9 @@ def test_a_sum_that_is_not_from_the_primary_is_ignored() -> None:
 def test_a_promoted_backup_answers_from_its_copies() -> None:
     server = Server("s1", placement(1, ("s0", "s1"), ("s1", "s0"))).begin()
     chains = dict(server.core.backups.synced["s0"].group.chains) | dict(server.core.own.chains)
-    assert server.say("worker-0", Pull(1, 0, 2, 0, blocks=(0, 1))) == [], "parked: the reader is in a newer placement"
+    assert server.say("worker-0", Pull(1, 0, 2, 0, blocks=(0, 1))) == [], (
+        "the pull is parked: the reader is in a newer placement"
+    )
     out = server.tell(server.assign(placement(2, ("s1",)), at=0))
     assert [r.version for r in sent(out, PullReply, "worker-0")] == [0]
     assert dict(server.core.own.chains) == chains
@@ -112,7 +114,7 @@ def test_a_copy_is_reported_when_it_has_caught_up() -> None:
     (asked,) = sent(primary.push(0, 5, epoch=2), Replicate)
     assert asked.joining
     (reply,) = sent(joiner.say("s0", asked, ()), Replicated)
-    assert len(sent(primary.say("s1", reply), Ready)) == 1, "it has the sum, but not yet the version before it"
+    assert len(sent(primary.say("s1", reply), Ready)) == 1, "the copy has the sum, but not yet the version before it"
     assert sent(joiner.commit(1, 5), Copied) == []
     assert sent(joiner.core.tick(1.0), Copied) == []
     caught_up = joiner.say("s0", part.message, part.payload)
@@ -132,7 +134,9 @@ def test_a_complete_copy_is_reported_at_once() -> None:
     _, joiner, out = joined()
     (part,) = [s for s in out if isinstance(s.message, CopyPart)]
     assert [c.source for c in sent(joiner.say("s0", part.message, part.payload), Copied)] == ["s0"]
-    assert sent(joiner.say("s0", part.message, part.payload), Copied) == [], "and again with the next beat"
+    assert sent(joiner.say("s0", part.message, part.payload), Copied) == [], (
+        "a repeated part is not reported at once; the next heartbeat repeats the report"
+    )
     assert len(sent(joiner.core.tick(1.0), Copied)) == 1
 
 
@@ -162,7 +166,7 @@ def test_a_copy_has_not_caught_up_while_the_sum_of_a_commit_is_missing() -> None
     joiner.commit(1, 5)
     assert sent(joiner.say("s0", part.message, part.payload), Copied) == []
     assert sent(joiner.core.tick(1.0), Copied) == []
-    assert joiner.core.backups.chains == {}, "its chains are not compared with others"
+    assert joiner.core.backups.chains == {}, "the chains of an incomplete copy are not compared"
     assert len(sent(joiner.say("s0", asked, ()), Copied)) == 1
 
 
@@ -191,7 +195,7 @@ def test_a_joining_copy_keeps_the_sums_of_queued_commits_when_the_job_ends() -> 
         server.tell(stopped)
     store = joiner.core.backups.joining["s0"].group.store
     assert isinstance(store, Recorder)
-    assert store.dropped == [SumKey(2, None)], "it will never be committed"
+    assert store.dropped == [SumKey(2, None)], "the sum beyond the last version is never committed"
     assert len(sent(joiner.say("s0", part.message, part.payload), Copied)) == 1
     assert [commit.version for _, commit in store.applied] == [1, 2]
     assert joiner.core.backups.joining["s0"].group.chains == primary.core.own.chains
@@ -223,7 +227,7 @@ def test_a_kept_version_stays_readable_for_blocks_that_came_from_a_backup() -> N
 
 
 def test_a_version_older_than_a_copy_is_released() -> None:
-    """No reader needs it any more, but a promoted server may not know that yet."""
+    """No reader needs the version any more, but a promoted server may not know that yet."""
     server = Server("s1", placement(1, ("s0", "s1"), ("s0",)))
     server.replicate("s0", INIT_STEP, 1)
     server.tell(

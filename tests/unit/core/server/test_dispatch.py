@@ -102,7 +102,7 @@ def test_a_plan_of_a_higher_revision_replaces_the_whole_schedule() -> None:
     assert len(sent(server.push(1, 0, 7), Ready)) == 1, "step 1 has the one slot of the new segment"
 
 
-def test_ready_tells_how_old_the_oldest_state_was() -> None:
+def test_a_ready_report_has_the_staleness_and_the_lag_of_its_state() -> None:
     server = ServerKit(segment(slots=1, data_len=20, window=3, end_step=10))
     for step in range(3):
         server.push(step, 0, 5 + step)
@@ -126,13 +126,13 @@ def test_unanswered_reports_are_repeated_with_the_beat() -> None:
     assert [type(s.message) for s in server.core.tick(13.0)] == [Beat]
 
 
-def test_a_choice_counts_once_and_only_for_an_attempt_that_is_here() -> None:
+def test_a_choice_counts_once_and_only_for_an_attempt_that_the_server_has() -> None:
     server = ServerKit(whole=True)
     assert server.tell(Choose(1, 0, 1, 0, 0, fence(5))) == []
     server.push(0, 0, 5)
     server.push(0, 0, 6)
     server.tell(Choose(1, 7, 1, 0, 0, fence(5)))
-    server.tell(Choose(1, 0, 0, 0, 0, fence(5)))  # the blocks have changed hands since
+    server.tell(Choose(1, 0, 0, 0, 0, fence(5)))  # the placement has changed since
     server.tell(Choose(1, 0, 1, 0, 0, fence(6)))
     server.tell(Choose(1, 0, 1, 0, 0, fence(5)))
     assert server.slots_added(0) == ["6"]
@@ -252,7 +252,7 @@ def test_sums_stay_until_the_last_commit_of_a_stopped_job_has_arrived() -> None:
     assert server.core.step_sums.steps == {}
 
 
-def test_an_abort_is_remembered() -> None:
+def test_a_server_keeps_the_reason_of_an_abort_and_ignores_later_messages() -> None:
     server = ServerKit()
     server.tell(Abort(1, "failed", "why"))
     assert server.core.failed is not None

@@ -19,7 +19,7 @@ def test_parked_pulls_are_taken_out_by_their_condition() -> None:
     assert len(parked) == 0
 
 
-def test_without_its_condition_a_pull_waits_for_the_next_placement() -> None:
+def test_pulls_whose_conditions_are_cleared_are_taken_out_as_unconditional() -> None:
     parked = ParkedPulls()
     parked.park("a", Pull(1, 0, 1, 3), version=3)
     parked.park("b", Pull(1, 0, 1, -1), watermark=2)
@@ -28,7 +28,7 @@ def test_without_its_condition_a_pull_waits_for_the_next_placement() -> None:
     assert [s for s, _ in parked.take_unconditional()] == ["a", "b"]
 
 
-def test_the_pulls_of_a_peer_can_be_dropped() -> None:
+def test_drop_removes_all_parked_pulls_of_a_peer() -> None:
     parked = ParkedPulls()
     parked.park("a", Pull(1, 0, 1, 3), version=3)
     parked.drop("a")

@@ -1,4 +1,4 @@
-"""The plan that a server knows: a higher revision replaces the whole, a lower one is ignored."""
+"""The plan that a server knows: a higher revision replaces the whole plan, a lower one is ignored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_higher_revision_replaces_a_segment() -> None:
     known.take(plan(FIRST, segment(step=5, slots=1, end_step=9), revision=3))
     assert (known.revision, slots_of(known)) == (3, [2, 1])
     known.take(plan(FIRST, revision=4))
-    assert (known.revision, slots_of(known)) == (4, [2]), "a segment that is not in the plan any more is gone"
+    assert (known.revision, slots_of(known)) == (4, [2]), "the server forgets a segment that the new plan lacks"
 
 
 def test_a_lower_revision_is_ignored() -> None:
@@ -29,7 +29,7 @@ def test_a_lower_revision_is_ignored() -> None:
     assert (known.revision, slots_of(known), known.final) == (2, [2, 4], -1)
 
 
-def test_the_same_revision_can_tell_the_last_version() -> None:
+def test_a_plan_of_the_same_revision_can_set_the_last_version() -> None:
     known = KnownPlan()
     known.take(plan(FIRST))
     known.take(plan(FIRST, final=3))

@@ -1,4 +1,4 @@
-"""Probes: a server tries to reach another one for the coordinator."""
+"""Probes: the coordinator asks a server to try to reach another one."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_silent_backup_is_reported_until_it_answers() -> None:
     assert [r.peer for r in sent(server.say("s1", Replicated(first.req, 0, 1)), Reachable)] == ["s1"]
 
 
-def test_the_silence_of_a_backup_counts_on_in_the_next_placement() -> None:
+def test_the_silence_of_a_backup_continues_in_the_next_placement() -> None:
     server = Server("s0", placement(1, ("s0", "s1", "s2")))
     first, second = sent(server.push(INIT_STEP, 1), Replicate)
     server.say("s2", Replicated(second.req, 0, 1))
@@ -76,7 +76,7 @@ def test_the_silence_of_a_backup_counts_on_in_the_next_placement() -> None:
     server.say("s1", Replicated(first.req, 0, 3))
     server.tell(server.assign(placement(4, ("s0", "s1"))))
     server.push(INIT_STEP, 3, epoch=4)
-    assert reports(10.9) == [], "it had answered"
+    assert reports(10.9) == [], "the backup answered, so its silence begins anew"
     assert reports(11.6) != []
 
 
@@ -121,7 +121,7 @@ def test_the_silence_of_a_backup_starts_anew_after_it_left_the_set() -> None:
         assert sent(server.core.tick(server.now), Unreachable) == []
 
 
-def test_the_time_in_which_the_primary_was_stopped_is_no_silence() -> None:
+def test_silence_does_not_count_the_time_in_which_the_primary_was_stopped() -> None:
     server = Server("s0", placement(1, ("s0", "s1")))
     server.core.tick(0.0)
     server.push(INIT_STEP, 1)

@@ -28,7 +28,7 @@ from paceline.messages import (
 from paceline.types import INIT_STEP
 
 
-def test_a_turn_from_asking_to_sealing() -> None:
+def test_a_turn_asks_reads_pushes_and_seals_in_this_order() -> None:
     kit = WorkerKit()
     core = kit.core
     (ask,) = sent(core.ask(0.0, 0), Turn)
@@ -94,7 +94,7 @@ def test_an_older_version_is_read_in_full() -> None:
     assert {(p.exact, p.have) for p in sent(out, Pull)} == {(2, -1)}
 
 
-def test_the_end_of_a_phase_is_read_unless_its_version_is_gone() -> None:
+def test_the_last_version_of_a_phase_is_read_unless_the_servers_have_released_it() -> None:
     kit = WorkerKit()
     kit.core.ask(0.0, 0)
     out = kit.over(6)
@@ -145,7 +145,9 @@ def test_a_pull_whose_parts_arrive_is_not_repeated() -> None:
     kit.now = 1.9
     kit.hear(PullReply(pulls["s0"].req, 0, 0, 0, (frame(0),), 0, 2), "s0", ("value",))
     assert [send.to for send in kit.core.tick(2.0) if isinstance(send.message, Pull)] == ["s1"]
-    assert [send.to for send in kit.core.tick(3.9) if isinstance(send.message, Pull)] == ["s0"], "the rest is missing"
+    assert [send.to for send in kit.core.tick(3.9) if isinstance(send.message, Pull)] == ["s0"], (
+        "only the missing parts are requested again"
+    )
 
 
 def test_a_refused_push_gives_the_slot_back_once() -> None:
@@ -189,7 +191,7 @@ def test_a_pull_refused_for_its_epoch_asks_for_the_placement() -> None:
     kit.hear(kit.prepared(2, "s1", "s1"))
     assert kit.core.model.by_server == {"s1": (0, 1)}
     kit.hear(kit.prepared(1, "s0", "s1"))
-    assert kit.core.model.by_server == {"s1": (0, 1)}, "an older placement that arrives late"
+    assert kit.core.model.by_server == {"s1": (0, 1)}, "an older placement that arrives late is ignored"
 
 
 def test_the_report_of_a_seal_survives_a_push_refused_for_its_epoch() -> None:
@@ -223,7 +225,7 @@ def test_an_evicted_worker_keeps_its_payloads_until_they_are_read() -> None:
     assert kit.core.reports.last_step == -2
 
 
-def test_answers_to_requests_of_the_host_change_nothing() -> None:
+def test_answers_to_requests_that_the_core_did_not_send_change_nothing() -> None:
     kit = WorkerKit()
     assert kit.hear(Refused(77, "unknown", "")) == []
     kit.computing(0)
@@ -239,7 +241,7 @@ def test_the_end_of_the_job_is_final() -> None:
     assert kit.core.turn.abort is not None
 
 
-def test_blocks_are_where_the_placement_says() -> None:
+def test_the_table_of_blocks_follows_the_placement() -> None:
     kit = WorkerKit()
     assert kit.core.model.by_server == {"s0": (0,), "s1": (1,)}
     assert len(BLOCKS) == 2

@@ -16,7 +16,7 @@ def test_a_version_survives_a_move_only_if_all_blocks_of_the_server_have_it() ->
     model.place(placed(1, "a", "b"))
     assert (model.by_server, model.version) == ({"a": (0,), "b": (1,)}, -1)
     model.fill("a", 4)
-    assert model.version == -1, "blocks of several versions"
+    assert model.version == -1, "the blocks have several versions, so the model has none"
     model.fill("b", 4)
     assert model.version == 4
     model.place(placed(2, "b", "b"))
@@ -27,7 +27,7 @@ def test_a_version_survives_a_move_only_if_all_blocks_of_the_server_have_it() ->
     assert model.held == {"b": -1}
 
 
-def test_every_placement_makes_another_table() -> None:
+def test_every_placement_makes_a_new_table_of_blocks() -> None:
     model = ModelState()
     model.place(placed(1, "a"))
     before = model.by_server
@@ -38,7 +38,7 @@ def test_every_placement_makes_another_table() -> None:
     assert model.by_server is not before
 
 
-def test_an_incarnation_begins_with_nothing_read() -> None:
+def test_a_worker_holds_no_version_when_an_incarnation_begins() -> None:
     model = ModelState()
     model.place(placed(1, "a", "b"))
     for server in ("a", "b"):

@@ -9,7 +9,7 @@ from paceline.messages import Message, Reachable, Unreachable
 def reports(
     reachability: ServerReachability, start: float, end: float, servers: tuple[str, ...] = ("a", "b")
 ) -> list[tuple[float, Message]]:
-    """The reports while time passes in tenths of a second."""
+    """Return the reports made while time passes in tenths of a second."""
     out: list[tuple[float, Message]] = []
     for tenth in range(round(start * 10), round(end * 10)):
         out += [(tenth / 10, message) for message in reachability.tick(tenth / 10, servers, 4)]
@@ -40,8 +40,8 @@ def test_a_session_that_comes_back_in_time_is_not_reported() -> None:
     reachability.up("a")
     assert reports(reachability, 2.9, 3.0) == []
     reachability.down("a")
-    assert reports(reachability, 3.0, 5.5) == [], "the time before does not count"
-    assert names(reports(reachability, 5.5, 6.5)) == [(6, "a")], "this time it does not come back"
+    assert reports(reachability, 3.0, 5.5) == [], "the time before the session came back does not count"
+    assert names(reports(reachability, 5.5, 6.5)) == [(6, "a")], "the session does not come back this time"
 
 
 def test_a_server_that_is_reached_again_is_reported_once() -> None:
@@ -60,7 +60,7 @@ def test_a_server_without_blocks_is_not_reported_any_more() -> None:
 
 
 def test_time_without_a_try_does_not_count() -> None:
-    """A worker that computes does not read its port: the server may have come back meanwhile."""
+    """A worker that computes does not read its port, so the server may be reachable again unnoticed."""
     reachability = ServerReachability(3.0)
     reachability.up("b")
     assert reports(reachability, 0.0, 0.2) == []

@@ -66,12 +66,12 @@ EVERYTHING = [
 ]
 
 
-def test_everything_is_repeated_and_the_registration_comes_first() -> None:
+def test_every_open_request_is_repeated_and_the_registration_comes_first() -> None:
     opened = busy()
     sends = opened.repeat(9.0)
     assert names(sends) == EVERYTHING
     assert [send.payload for send in sends if isinstance(send.message, Push)] == [("gradient",), ()]
-    assert opened.repeat(10.9) == [], "they were repeated just now"
+    assert opened.repeat(10.9) == [], "all requests were repeated just now"
     assert names(opened.repeat(11.0)) == EVERYTHING
 
 
@@ -104,7 +104,7 @@ def test_a_server_that_comes_back_gets_its_open_requests_at_once() -> None:
     opened = busy()
     assert names(opened.servers.greet("s1", 8.0)) == [("Pull", "s1"), ("Push", "s1")]
     again = names(opened.repeat(9.0))
-    assert again == [pair for pair in EVERYTHING if pair[1] != "s1"], "those were repeated just now"
+    assert again == [pair for pair in EVERYTHING if pair[1] != "s1"], "these requests were repeated just now"
     assert opened.servers.greet("s2", 8.0) == []
 
 

@@ -26,14 +26,14 @@ def test_the_newest_reports_are_kept_and_only_those_that_may_count() -> None:
         seal(reports, step)
     assert (steps(reports), reports.last_step) == ([1, 2, 3, 4], 4)
     seal(reports, 5, epoch=2)
-    assert (steps(reports), reports.last_step) == ([1, 2, 3, 4], 4), "of an older placement"
+    assert (steps(reports), reports.last_step) == ([1, 2, 3, 4], 4), "an attempt of an older placement is not kept"
     seal(reports, 6, incarnation=1)
     assert (steps(reports), reports.last_step) == ([1, 2, 3, 4], 6)
     seal(reports, 7, slots=2)
     assert (steps(reports), reports.last_step) == ([2, 3, 4, 7], -2)
 
 
-def test_an_attempt_is_taken_back_once_and_does_not_count_when_it_is_sealed_later() -> None:
+def test_an_attempt_is_given_back_once_and_is_not_reported_if_it_is_sealed_later() -> None:
     reports = SealedReports()
     refused = Push(1, 0, 1, 4, 0, fence(14), 2, ())
     seal(reports, 3)

@@ -17,7 +17,7 @@ def over(phase: int = 0, *, epoch: int = 1) -> PhaseOver:
 
 
 def state(turn: CurrentTurn) -> WorkerState:
-    """Read anew, so that a type checker does not remember what an earlier assertion said."""
+    """Return the state; a function, so that a type checker does not narrow it by an earlier assertion."""
     return turn.state
 
 
@@ -26,15 +26,15 @@ def test_a_second_answer_replaces_only_a_lease_that_waits_to_read() -> None:
     turn.ask(0, -1)
     turn.take(grant(5))
     turn.pull()
-    assert not turn.accepts(grant(5)), "the same answer again"
-    assert not turn.accepts(grant(4)), "an older lease"
+    assert not turn.accepts(grant(5)), "the same answer changes nothing"
+    assert not turn.accepts(grant(4)), "an older lease is ignored"
     assert turn.accepts(grant(6))
     assert turn.accepts(over())
     assert not turn.accepts(EvalOver(1, 1, 0, 5, {}))
     turn.proceed()
     assert state(turn) == WorkerState.COMPUTING
     assert not turn.accepts(grant(6))
-    assert not turn.accepts(grant(6, incarnation=1)), "it computes: the next turn learns of the rewind"
+    assert not turn.accepts(grant(6, incarnation=1)), "the worker computes, so it learns of the rewind in its next turn"
 
 
 def test_the_end_of_a_phase_is_replaced_only_by_a_newer_placement() -> None:
@@ -57,7 +57,7 @@ def test_progress_never_goes_back() -> None:
     assert turn.progress == 3
 
 
-def test_only_a_training_lease_of_this_incarnation_is_in_hand() -> None:
+def test_only_a_training_lease_of_this_incarnation_counts_as_held() -> None:
     turn = CurrentTurn()
     turn.ask(0, -1)
     assert turn.lease_in_hand(0) is None

@@ -1,4 +1,4 @@
-"""Who may compute which slot."""
+"""The lease book: which worker may compute which slot."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_initial_weights_come_first_and_only_step_0_goes_ahead_of_them() -> 
     assert take(leases, "b").slot == (1, 0)
 
 
-def test_nothing_is_leased_beyond_the_end() -> None:
+def test_no_slot_is_leased_beyond_the_last_step() -> None:
     leases = book(window=UNLIMITED, slots=1)
     assert [take(leases, "a", end=3).slot.step for _ in range(3)] == [0, 1, 2]
     assert leases.grant("a", 0, True, 3) is None
@@ -58,10 +58,10 @@ def test_hold_bounds_the_slots_ahead_of_the_lowest_unsummed() -> None:
     assert leases.summed("s1", 0, 2, 2)
     assert take(leases, "a").slot == (0, 2)
     assert leases.grant("a", 0, True, 5) is None
-    assert not leases.summed("s1", 0, 2, 2), "said before"
+    assert not leases.summed("s1", 0, 2, 2), "a repeated report does not advance the hold"
 
 
-def test_a_slot_that_comes_back_is_leased_before_all_others_in_order() -> None:
+def test_slots_given_back_are_leased_before_all_others_in_order() -> None:
     leases = book(slots=4, data_len=40)
     got = [take(leases, f"w{i}") for i in range(4)]
     for lost in ("w3", "w1", "w0"):
@@ -72,17 +72,17 @@ def test_a_slot_that_comes_back_is_leased_before_all_others_in_order() -> None:
     assert got[2].fence in leases.live
 
 
-def test_asking_beyond_the_end_does_not_lose_slots_that_came_back() -> None:
+def test_a_request_beyond_the_end_does_not_lose_slots_that_were_given_back() -> None:
     leases = book()
     leases.abandon(take(leases, "a").fence)
     assert leases.grant("a", 0, True, 0) is None
     assert take(leases, "a").slot == (0, 0)
 
 
-def test_a_lost_holder_of_a_sealed_slot_leaves_it_in_doubt() -> None:
+def test_a_sealed_slot_of_a_lost_worker_is_leased_again_only_after_it_is_requeued() -> None:
     leases = book()
     lease = take(leases, "a")
-    assert leases.seal(lease.fence, "b") is None, "only its holder can seal it"
+    assert leases.seal(lease.fence, "b") is None, "only the holder of a lease can seal its slot"
     assert leases.seal(lease.fence, "a") == lease
     revoked = leases.revoke("a")
     assert (revoked.again, revoked.sealed, revoked.poisoned) == ([], [lease.slot], None)
@@ -90,10 +90,10 @@ def test_a_lost_holder_of_a_sealed_slot_leaves_it_in_doubt() -> None:
     leases.requeue(lease.slot)
     leases.requeue(lease.slot)
     assert take(leases, "b").slot == (0, 0)
-    assert take(leases, "b").slot == (1, 0), "it came back once only"
+    assert take(leases, "b").slot == (1, 0), "a slot that is requeued twice is leased once"
 
 
-def test_a_slot_that_loses_too_many_holders_in_a_row_is_poison() -> None:
+def test_a_slot_that_loses_too_many_holders_in_a_row_is_poisoned() -> None:
     leases = book(max_losses=3)
     for worker in ("a", "b"):
         take(leases, worker)
@@ -102,7 +102,7 @@ def test_a_slot_that_loses_too_many_holders_in_a_row_is_poison() -> None:
     assert leases.revoke("c").poisoned == (SlotId(0, 0), ("a", "b", "c"))
 
 
-def test_a_holder_that_seals_ends_the_row_of_losses() -> None:
+def test_a_seal_resets_the_count_of_lost_holders() -> None:
     leases = book(max_losses=2)
     take(leases, "a")
     leases.revoke("a")
@@ -113,14 +113,14 @@ def test_a_holder_that_seals_ends_the_row_of_losses() -> None:
     assert leases.revoke("c").poisoned is None
 
 
-def test_leaving_in_good_order_is_no_loss() -> None:
+def test_a_worker_that_leaves_does_not_count_as_a_lost_holder() -> None:
     leases = book(max_losses=1)
     take(leases, "a")
     assert leases.revoke("a", lost=False).poisoned is None
     assert take(leases, "b").slot == (0, 0)
 
 
-def test_a_worker_that_asks_again_holds_no_open_lease() -> None:
+def test_the_open_leases_of_a_worker_that_asks_again_can_be_abandoned() -> None:
     leases = book()
     first, second = take(leases, "a"), take(leases, "a")
     leases.seal(first.fence, "a")
@@ -136,9 +136,9 @@ def test_a_lease_that_can_only_wait_is_recalled_for_a_slot_without_a_lease() -> 
     dead = take(leases, "dead")
     other = take(leases, "other")
     early = [take(leases, f"early-{i}") for i in range(2)]
-    assert leases.recall(0, True) is None, "nothing came back"
+    assert leases.recall(0, True) is None, "no slot is without a lease"
     leases.revoke("dead")
-    assert leases.recall(0, True) == early[1], "the highest first"
+    assert leases.recall(0, True) == early[1], "the lease of the highest slot is recalled first"
     assert early[1].fence not in leases.live
     assert take(leases, "early-1").slot == dead.slot
     assert other.fence in leases.live
@@ -153,7 +153,7 @@ def test_a_lease_that_can_be_computed_is_not_recalled() -> None:
     assert leases.recall(0, True) is None
 
 
-def test_step_0_is_recalled_for_the_initial_weights() -> None:
+def test_a_lease_of_step_0_is_recalled_for_the_initial_weights() -> None:
     leases = book(initialised=False)
     take(leases, "a", initialised=False)
     early = take(leases, "b", initialised=False)
@@ -171,7 +171,7 @@ def test_a_commit_ends_all_leases_of_its_step_and_returns_the_sealed_ones() -> N
     assert leases.committed(0) == [a]
     assert a.fence not in leases.live
     assert later.fence in leases.live
-    assert take(leases, "d", watermark=1).slot == (1, 1), "what came back of the committed step is gone"
+    assert take(leases, "d", watermark=1).slot == (1, 1), "slots of the committed step are not leased again"
 
 
 def test_leases_beyond_a_new_end_are_void() -> None:

@@ -9,7 +9,7 @@ def add(members: Members, node: str, now: float, role: str = "worker") -> None:
     members.add(Member(node, role, node, 1, "here", None, now, now))
 
 
-def test_a_silent_member_is_named_once_and_only_after_the_time_out() -> None:
+def test_a_silent_member_is_reported_once_and_only_after_the_timeout() -> None:
     members = Members(10.0)
     add(members, "a", 0.0)
     add(members, "b", 0.0)
@@ -22,7 +22,7 @@ def test_a_silent_member_is_named_once_and_only_after_the_time_out() -> None:
     assert [m.node for m in members.expire(18.1)] == ["b"]
 
 
-def test_a_process_that_is_not_a_member_gives_no_sign_of_life() -> None:
+def test_messages_of_a_process_that_is_not_a_member_are_no_sign_of_life() -> None:
     members = Members(1.0)
     assert not members.seen("a", 0.0)
     add(members, "a", 0.0)

@@ -1,11 +1,11 @@
-"""Who cannot reach whom: how long that is believed."""
+"""Reports that one peer cannot reach another, and how long each report counts."""
 
 from __future__ import annotations
 
 from paceline.core.coordinator.tables.reachability import Reach
 
 
-def test_a_report_counts_for_a_while_or_until_it_is_taken_back() -> None:
+def test_a_report_counts_until_it_expires_or_is_withdrawn() -> None:
     reach = Reach()
     assert reach.report("a", "b", 0.0, 5.0) == 0.0
     assert reach.cuts(4.9) == {("a", "b")}
@@ -19,7 +19,7 @@ def test_a_report_counts_for_a_while_or_until_it_is_taken_back() -> None:
     assert reach.untried(8.0) == []
 
 
-def test_a_link_that_comes_and_goes_is_believed_later_each_time_within_a_bound() -> None:
+def test_a_link_that_fails_repeatedly_counts_as_restored_later_each_time_up_to_a_limit() -> None:
     reach, waits = Reach(), []
     for now in range(0, 200, 20):
         reach.report("a", "b", float(now), 60.0)
@@ -28,7 +28,7 @@ def test_a_link_that_comes_and_goes_is_believed_later_each_time_within_a_bound()
         end = reach.next_end(now + 1.0)
         waits.append(0.0 if end is None else end - now - 1.0)
         reach.restore("a", "b", now + 1.5, wary=True)
-        assert reach.next_end(now + 1.0) == end, "said twice, it is not later"
+        assert reach.next_end(now + 1.0) == end, "a repeated message does not extend the time"
     assert waits[:5] == [0.0, 1.0, 3.0, 7.0, 7.0]
 
 

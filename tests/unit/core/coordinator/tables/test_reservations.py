@@ -1,4 +1,4 @@
-"""Blocks change hands in the middle of a step: who has computed a slot of it gets it again, if it comes for it."""
+"""Reservations: after a change of placement a worker gets the slot again that it has computed, if it asks in time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.types import SlotId
 
 
 def struck(*, slots: int = 2, hold: int = 10, workers: str = "ab", window: int = 0) -> LeaseBook:
-    """Each worker had a slot of step 0, when everything became void."""
+    """Return leases after a change of placement: each worker held a slot of step 0, and all leases became void."""
     leases = LeaseBook(Schedule([segment(slots=slots, data_len=24, window=window)]), 1, hold=hold, max_losses=3)
     leases.reset(leases.schedule, 0, initialised=True)
     for worker in workers:
@@ -40,7 +40,7 @@ def test_a_worker_gets_its_reserved_slot_in_any_order_of_asking() -> None:
     leases = struck()
     assert [take(leases, w) for w in "ba"] == [(0, 1), (0, 0)]
     assert not leases.reserved
-    assert take(leases, "a") == (1, 0), "nothing is left of step 0"
+    assert take(leases, "a") == (1, 0), "step 0 has no more slots"
 
 
 def test_other_workers_get_the_slots_after_reserved_ones() -> None:
@@ -53,7 +53,7 @@ def test_other_workers_get_the_slots_after_reserved_ones() -> None:
 def test_a_worker_that_had_two_slots_gets_the_newer_one() -> None:
     leases = struck(slots=3, workers="aba")
     assert take(leases, "a") == (0, 2)
-    assert take(leases, "a") == (0, 0), "the older one is anybody's"
+    assert take(leases, "a") == (0, 0), "any worker may get the older slot"
     assert take(leases, "a") == (1, 0)
 
 
@@ -66,7 +66,7 @@ def test_a_reservation_survives_a_second_change_of_placement() -> None:
     leases.restart(1, initialised=True, now=3.0)
     lease = leases.grant("b", 1, True, 5)
     assert lease is not None
-    assert lease.slot == (1, 1), "step 0 is committed, and c had a slot of step 1"
+    assert lease.slot == (1, 1), "step 0 is committed, and worker c held a slot of step 1"
 
 
 def test_a_released_reservation_is_free_for_every_worker() -> None:
@@ -74,7 +74,7 @@ def test_a_released_reservation_is_free_for_every_worker() -> None:
     assert take(leases, "c") == (1, 0)
     leases.release("a")
     assert take(leases, "c") == (0, 0)
-    assert take(leases, "a") == (1, 1), "it has none any more"
+    assert take(leases, "a") == (1, 1), "worker a has no reservation any more"
     assert take(leases, "b") == (0, 1)
 
 
@@ -87,11 +87,11 @@ def test_the_reservation_of_a_lost_worker_ends() -> None:
 
 def test_a_reserved_slot_that_may_not_be_leased_yet_is_requeued() -> None:
     leases = struck()
-    assert take(leases, "a", end=0) is None, "it is in another loop"
+    assert take(leases, "a", end=0) is None, "the worker is in another loop"
     assert [take(leases, w) for w in "cb"] == [(0, 0), (0, 1)]
     late = struck(slots=3, hold=1, workers="a")
     late.reserved.begin(0, [(fence(1), "a", SlotId(0, 2))], 0.0)
-    assert take(late, "a") == (0, 0), "the servers have no room for a later one"
+    assert take(late, "a") == (0, 0), "the slot is beyond the hold of the servers"
     assert late.summed("s0", 0, 1, 1)
     assert take(late, "a") == (0, 1)
     assert late.summed("s0", 0, 2, 1)
@@ -106,7 +106,7 @@ def test_steps_that_will_not_be_computed_have_no_reservations() -> None:
 
 
 def test_with_a_window_nothing_is_reserved() -> None:
-    """The state has changed since: what was computed is not what would be computed."""
+    """The state has changed: the computed gradient is not the one that would be computed now."""
     leases = struck(slots=1, window=3)
     assert not leases.reserved
     assert [take(leases, w) for w in "ba"] == [(0, 0), (1, 0)]
@@ -129,7 +129,7 @@ def test_a_committed_step_has_no_reservations() -> None:
     leases = struck(slots=1, workers="a")
     (late,) = [leases.grant("a", 0, True, 5)]
     assert late is not None
-    leases.lease(late.slot, "b", 0.0)  # both have it
+    leases.lease(late.slot, "b", 0.0)  # two workers hold the slot
     leases.restart(0, initialised=True)
     assert len(leases.reserved) == 2
     assert take(leases, "a") == (0, 0)
@@ -140,7 +140,7 @@ def test_a_committed_step_has_no_reservations() -> None:
 
 
 class History:
-    """Workers do anything, at any time; the servers sum and commit what is sealed."""
+    """A random history: workers act in any order; the servers sum and commit the sealed slots."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -153,7 +153,7 @@ class History:
         self.workers = [f"worker-{i}" for i in range(self.chance.randint(1, 5))]
 
     def ask(self, worker: str, end: int = 38) -> Lease | None:
-        self.leases.abandon_open(worker)  # who asks has nothing in hand
+        self.leases.abandon_open(worker)  # a worker that asks computes nothing
         lease = self.leases.grant(worker, self.low, True, end)
         if lease is not None:
             assert lease.slot.step >= self.low
@@ -165,7 +165,7 @@ class History:
             self.leases.requeue(slot)
 
     def sum(self) -> bool:
-        """Whether a step is committed by it."""
+        """Sum the sealed slots of the lowest step; return whether that commits the step."""
         sealed = {ls.slot for ls in self.leases.live.all() if not self.leases.live.is_open(ls.fence)}
         count = next(i for i in range(self.slots + 1) if SlotId(self.low, i) not in sealed)
         self.leases.summed("server", self.low, count, 1)
@@ -199,7 +199,7 @@ class History:
                 leases.recall(self.low, True)
 
     def end(self) -> None:
-        """All that were there are gone, and one that is new computes everything."""
+        """Lose all workers; a new one must be able to compute two more steps."""
         for worker in self.workers:
             self.lose(worker)
         for _ in range(2):
@@ -226,7 +226,7 @@ def test_no_slot_is_ever_lost() -> None:
 
 
 def slots(effects: Sequence[Effect]) -> dict[str, tuple[int, int]]:
-    """What each worker is given by `effects`."""
+    """Return the slot that `effects` lease to each worker."""
     workers = [f"worker-{i}" for i in range(3)]
     return {worker: (g.step, g.slot) for worker in workers for g in sent(effects, Grant, worker)}
 
@@ -239,16 +239,16 @@ def test_after_a_failover_workers_get_their_slots_again() -> None:
     assert slots(job.turn("worker-0")) == {"worker-0": (0, 0)}
 
 
-def test_a_worker_that_gets_nothing_does_not_hold_up_one_with_a_reservation() -> None:
+def test_a_waiting_worker_without_a_slot_does_not_delay_one_with_a_reservation() -> None:
     job = replicated_job(slots=1, data_len=2)
     grant = job.lease("worker-1")
-    assert slots(job.turn("worker-0")) == slots(job.seal("worker-1", grant)) == {}, "there is only one slot"
+    assert slots(job.turn("worker-0")) == slots(job.seal("worker-1", grant)) == {}, "the step has only one slot"
     assert slots(kill(job, "server-0")) == {"worker-1": (0, 0)}
 
 
-def test_a_reservation_lasts_as_long_as_a_slot_usually_takes() -> None:
+def test_a_reservation_ends_when_its_worker_takes_much_longer_than_a_slot() -> None:
     job = replicated_job(workers=3, slots=3, data_len=60)
-    ready(job, 0, compute(job, 0))  # each takes 0.1 s
+    ready(job, 0, compute(job, 0))  # each slot takes 0.1 s
     for worker in job.workers:
         job.core.tables.leases.abandon_open(worker)
     grants = [job.lease(worker) for worker in job.workers]
@@ -257,7 +257,7 @@ def test_a_reservation_lasts_as_long_as_a_slot_usually_takes() -> None:
     kill(job, "server-0")
     (again,) = sent(job.turn("worker-0"), Grant, "worker-0")
     assert (again.step, again.slot) == (1, 0)
-    assert slots(job.seal("worker-0", again)) == {"worker-0": (2, 0)}, "the others are about to come"
+    assert slots(job.seal("worker-0", again)) == {"worker-0": (2, 0)}, "the reservations of the others still hold"
     (again,) = sent(job.seal("worker-1", grants[1]), Grant, "worker-1")
     assert (again.step, again.slot) == (1, 1)
     job.seal("worker-1", again)
@@ -265,9 +265,9 @@ def test_a_reservation_lasts_as_long_as_a_slot_usually_takes() -> None:
     assert job.core.tables.leases.reserved
     slowest = _slowest(job.core)
     assert slowest is not None
-    assert (slowest.worker, slowest.slot) == ("worker-2", 2), "it is told whom the step waits for"
+    assert (slowest.worker, slowest.slot) == ("worker-2", 2), "the status names the worker that the step waits for"
     tick(job, 1.0)
-    assert slots(job.turn("worker-0")) == {"worker-0": (1, 2)}, "worker-2 is late: another one computes it"
+    assert slots(job.turn("worker-0")) == {"worker-0": (1, 2)}, "worker-2 is late, so worker-0 computes its slot"
 
 
 def test_a_worker_that_is_cut_off_loses_its_reservation() -> None:
@@ -285,7 +285,7 @@ def test_a_worker_that_is_cut_off_loses_its_reservation() -> None:
     assert found == [(0, 0), (0, 1)]
 
 
-def test_a_waiting_worker_that_is_cut_off_does_not_keep_its_slot_from_others() -> None:
+def test_other_workers_get_the_slot_of_a_waiting_worker_that_is_cut_off() -> None:
     job = replicated_job(servers=2, data_len=60)
     compute(job, 0)
     job.say("worker-1", Unreachable("server-1", 1.0, epoch(job)))
@@ -297,8 +297,8 @@ def test_a_waiting_worker_that_is_cut_off_does_not_keep_its_slot_from_others() -
     assert slots(job.seal("worker-0", grant)) == {"worker-0": (0, 1)}
 
 
-def test_a_lease_is_recalled_though_a_worker_that_is_cut_off_waits() -> None:
-    """It waits for work that it would not be given."""
+def test_a_lease_is_recalled_even_if_a_worker_that_is_cut_off_waits() -> None:
+    """The waiting worker gets no slots, so it cannot compute the one without a lease."""
     job = replicated_job(servers=2, workers=3, data_len=60)
     first, second = job.lease("worker-0"), job.lease("worker-1")
     job.say("worker-2", Unreachable(placed(job).owners[0], 1.0, epoch(job)))
@@ -323,24 +323,24 @@ def test_a_reserved_slot_comes_before_late_slots_of_others() -> None:
         (grant,) = sent(job.turn(worker), Grant, worker)
         if worker == "worker-0":
             job.seal(worker, grant)
-    tick(job, 1.0)  # worker-1 is late, worker-2 is always slow
+    tick(job, 1.0)  # worker-1 is late; worker-2 is slow in every step
     assert slots(job.seal("worker-2", grants[2])) == {"worker-2": (1, 2)}
 
 
-def test_a_reservation_ends_though_no_speed_is_known() -> None:
+def test_a_reservation_ends_even_if_no_speed_is_known() -> None:
     job = replicated_job(slots=1, data_len=60)
     job.lease("worker-0")
     kill(job, "server-0")
     assert slots(job.turn("worker-1")) == {"worker-1": (1, 0)}
-    tick(job, 30.0)  # copies are made: all that is leased is void once more
+    tick(job, 30.0)  # copies are made, so all leases become void again
     assert slots(job.turn("worker-1")) == {"worker-1": (1, 0)}
     assert job.core.tables.leases.reserved
-    assert sent(tick(job, 31.0), Revoke, "worker-1"), "it is to compute what the other one does not come for"
+    assert sent(tick(job, 31.0), Revoke, "worker-1"), "worker-1 must compute the slot that worker-0 does not ask for"
     assert slots(job.turn("worker-1")) == {"worker-1": (0, 0)}
 
 
 def test_a_slow_worker_gets_its_reserved_slot() -> None:
-    """Though others would compute it sooner than it would."""
+    """Even if another worker would finish the slot sooner."""
     job = replicated_job(data_len=60)
     fast, slow = job.workers
     for step in range(2):

@@ -1,4 +1,4 @@
-"""Validation as leased work."""
+"""The table of validation rounds: slots, reports and results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_round_is_every_slot_once_and_its_mean_is_over_samples() -> None:
     assert book.latest[0] == (5, {"acc": 0.6})
     assert book.metrics() == {"acc": 0.6}
     assert book.report(report(1, 1, 3.0, 4.0)) is None
-    assert book.open(SPEC, 5, 5) is None, "known"
+    assert book.open(SPEC, 5, 5) is None, "the result is known"
 
 
 def test_slots_of_a_lost_worker_are_free_again() -> None:
@@ -49,7 +49,7 @@ def test_slots_of_a_lost_worker_are_free_again() -> None:
     assert sorted(g[1] for g in again if g is not None) == [1, 2]
 
 
-def test_a_late_report_of_a_slot_that_was_given_away_counts_and_the_second_does_not() -> None:
+def test_a_late_report_of_a_reassigned_slot_counts_and_a_second_report_does_not() -> None:
     book = Rounds()
     book.open(ValidatorSpec(0, "v", 1, 4, 4), 5, 5)
     book.grant("a", fence(1), 1)
@@ -78,7 +78,7 @@ def test_a_worker_gets_only_slots_of_validators_that_it_has_declared() -> None:
     assert book.grant("a", fence(1), 2) is not None
 
 
-def test_rounds_due() -> None:
+def test_a_round_is_due_at_every_interval_and_at_the_last_version() -> None:
     book = Rounds()
     by_hand, empty = ValidatorSpec(1, "by hand", 0, 10, 4), ValidatorSpec(2, "empty", 5, 0, 4)
     book.validators += [SPEC, by_hand, empty]
@@ -93,7 +93,7 @@ def test_rounds_may_end_in_another_order_than_they_began() -> None:
     spec = ValidatorSpec(0, "v", 1, 4, 4)
     book.open(spec, 5, 5)
     book.open(spec, 6, 6)
-    assert book.open(spec, 6, 6) is book.running[2], "asked for twice, run once"
+    assert book.open(spec, 6, 6) is book.running[2], "a round that is requested twice runs once"
     assert book.concerns(6)
     assert book.report(report(0, 1, 2.0, 4.0, number=2)) is not None
     assert not book.concerns(6)
@@ -101,7 +101,7 @@ def test_rounds_may_end_in_another_order_than_they_began() -> None:
     assert book.latest[0] == (6, {"acc": 0.5}), "the newest version's result stays"
 
 
-def test_no_data_gives_no_metrics_at_once() -> None:
+def test_a_round_without_data_ends_at_once_without_metrics() -> None:
     book = Rounds()
     assert book.open(ValidatorSpec(0, "v", 0, 0, 4), 3, 3) is None
     assert book.latest[0] == (3, {})
@@ -115,7 +115,7 @@ def test_a_metric_without_samples_is_nan() -> None:
     assert math.isnan(ended.metrics()["acc"])
 
 
-def test_the_metrics_of_a_phase_are_those_that_were_known_when_it_was_left() -> None:
+def test_the_metrics_of_a_phase_are_the_results_known_at_its_end() -> None:
     book = Rounds()
     book.validators += [SPEC, ValidatorSpec(1, "top1", 0, 10, 4)]
     results = [
@@ -125,9 +125,7 @@ def test_the_metrics_of_a_phase_are_those_that_were_known_when_it_was_left() -> 
         (0, 7, {"acc": 0.7}),
         (1, 9, {"top": 0.2}),
     ]
-    assert book.metrics_at(9, results) == {"acc": 0.9, "top": 0.1}, (
-        "what is evaluated by hand on its end comes after it"
-    )
+    assert book.metrics_at(9, results) == {"acc": 0.9, "top": 0.1}, "a later result for the last version does not count"
     assert book.metrics_at(8, results) == {"acc": 0.7, "top": 0.1}
     assert book.metrics_at(5, results) == {"acc": 0.5}
     assert book.metrics_at(4, results) == {}
