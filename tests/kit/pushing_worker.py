@@ -20,6 +20,13 @@ from paceline.worker.session import Session
 SEGMENT = Segment(0, 0, 0, 0, 100, 1, 6400, 1, 64, True, False, 0, "bsp")
 
 
+def three_layers() -> nn.Module:
+    """A model of several blocks, with the same weights at each call."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(40, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10)]
+    return nn.Sequential(*layers)
+
+
 class PushServer:
     """Keeps what arrives, as a real server does, and a copy of every frame as it was on arrival."""
 
@@ -138,3 +145,17 @@ class PushingWorker:
         self.overlap.close()
         for port in [self.port, *(s.port for s in self.servers)]:
             port.close()
+
+
+def nothing(worker: PushingWorker) -> None:
+    """Change no gradient."""
+
+
+def clipped(worker: PushingWorker) -> None:
+    """Clip the gradients after backward, as many scripts do."""
+    torch.nn.utils.clip_grad_norm_(worker.model.parameters(), 1e-3)
+
+
+def taken_away(worker: PushingWorker) -> None:
+    """Set one gradient to None."""
+    worker.binding.parameters[2].tensor.grad = None

@@ -1,4 +1,4 @@
-"""Seeds the generators of torch, numpy and random: random numbers are a function of the slot."""
+"""Each slot reseeds torch, numpy and random from (seed, step, slot), so its result does not depend on the worker."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from paceline.core.sampling import slot_seed
+
+
+def seed_slot(seed: int, step: int, slot: int) -> None:
+    """Seed torch, numpy and random for one slot: its random numbers follow from (`seed`, `step`, `slot`) alone."""
+    seed_all(slot_seed(seed, step, slot))
+
 
 def seed_all(seed: int) -> None:
-    """Seed every generator that a training step may draw from, accelerators included.
+    """Seed torch, numpy and random, and the generators of accelerators.
 
-    Does what `torch.manual_seed` does, but seeds accelerators only once they are in use: before that torch formats and
-    keeps a stack trace at each call, which costs more than a small model's whole turn.
+    The result is that of `torch.manual_seed`, but an accelerator that is not in use is not seeded: torch would format
+    and keep a stack trace for it at each call, which takes longer than a turn of a small model.
     """
     seed_sample(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -26,7 +33,7 @@ def seed_all(seed: int) -> None:
 
 
 def seed_sample(seed: int) -> None:
-    """Seed the generators that a data set may draw from: cheaper, since data are made on the CPU."""
+    """Seed torch on the CPU, numpy and random: enough for a sample, which is made on the CPU."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     random.seed(seed)
@@ -34,7 +41,7 @@ def seed_sample(seed: int) -> None:
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Restore the generators at the end of the block."""
+    """Restore torch on the CPU, numpy and random at the end of the block to their states at its start."""
     state, state_numpy, state_random = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, cast
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol, cast
 
 import torch
 
-from paceline.blocks.memcpy import flat
 from paceline.core.effects import Send
 from paceline.core.worker.dispatch import Fill, WorkerCore
 from paceline.core.worker.turn import Task, WorkerState
-from paceline.messages import BlockFrame, Grant, Push, Seal
+from paceline.messages import BlockFrame, Grant, Push
 from paceline.reducers.base import Carried, Made
+from paceline.reducers.model_blocks import ModelBlocks
 from paceline.reducers.push_buffers import BufferLayout, PushBuffer, PushBuffers
+from paceline.reducers.sealing import Offered, SealedContent, ServerPush, seal_offered, sealing_pushes
 from paceline.telemetry import tracing
-from paceline.types import INIT_STEP, BlockSpec, Kind, ModelSpec, NodeId
+from paceline.types import INIT_STEP, BlockSpec, Kind, NodeId
 
 _CACHED = 64  # seals that are the same for each turn
 _PATIENCE = 8  # turns in which an offered block had to be sent twice
@@ -49,54 +50,6 @@ class Exchange(Protocol):
         ...
 
 
-class ModelBlocks(Protocol):
-    """What this reducer needs of the script's model."""
-
-    @property
-    def spec(self) -> ModelSpec:
-        """Its tensors."""
-        ...
-
-    @property
-    def blocks(self) -> Sequence[BlockSpec]:
-        """All its blocks."""
-        ...
-
-    def write_all(self, made: Made, into: PushBuffer) -> None:
-        """Copy everything that the turn made."""
-        ...
-
-    def write(self, values: Mapping[int, torch.Tensor], into: PushBuffer, blocks: Iterable[BlockSpec]) -> None:
-        """Copy the part of `values`, by tensor number, that lies in `blocks`."""
-        ...
-
-    def holds(self, buffer: PushBuffer, block: BlockSpec, values: Mapping[int, torch.Tensor]) -> bool:
-        """Whether `block` in `buffer` has the bits of `values`."""
-        ...
-
-    def fill(self, frames: Sequence[BlockFrame], payload: Sequence[memoryview]) -> None:
-        """Put blocks of a version into the model. Nothing of `payload` is read after the call."""
-        ...
-
-
-class _ServerPush(NamedTuple):
-    """A push to one server without its payload."""
-
-    server: NodeId
-    frames: tuple[BlockFrame, ...]
-    seal: Seal | None
-
-
-class _Sealed(NamedTuple):
-    """What a turn was sealed with: blocks of rev 0 are in `buffer`, those of rev 1 in `other`."""
-
-    carried: Carried
-    weight: float
-    revs: Mapping[int, int]
-    buffer: PushBuffer | None
-    other: PushBuffer | None
-
-
 class ServersReducer:
     """The `Reducer` of parameter servers. `resent` counts the offered blocks that the last seal had to send again."""
 
@@ -111,9 +64,9 @@ class ServersReducer:
         self._offered: dict[int, BlockSpec] = {}
         self._turns_resent = 0
         self._buffer: PushBuffer | None = None
-        self._sealed: _Sealed | None = None
+        self._sealed: SealedContent | None = None
         self._by_server: Mapping[NodeId, tuple[int, ...]] = {}
-        self._seals: dict[tuple[frozenset[int], float], list[_ServerPush]] = {}
+        self._seals: dict[tuple[frozenset[int], float], list[ServerPush]] = {}
 
     @property
     def wants_offers(self) -> bool:
@@ -147,14 +100,14 @@ class ServersReducer:
                 theirs = [chosen[i] for i in owned if i in chosen]
                 if theirs:
                     frames = tuple(BlockFrame(b.index, b.dtype, b.numel) for b in theirs)
-                    pushes.append(_ServerPush(server, frames, None))
+                    pushes.append(ServerPush(server, frames, None))
             self._push(pushes, self._weight, self._buffer, None)
 
     def seal(self, made: Made | None) -> None:
         """Push the blocks that were not offered as they are now, with the seal; see `Reducer`."""
         self.resent = 0
         if made is None:
-            self._sealed = _Sealed(_NOTHING, 0.0, {}, None, None)
+            self._sealed = SealedContent(_NOTHING, 0.0, {}, None, None)
             self._push(self._known_seals(_NOTHING, 0.0), 0.0, None, None)
         elif self._is_initial:
             buffer = PushBuffer(BufferLayout(self._model.spec.tensors, self._model.blocks), self._session.allocate)
@@ -165,7 +118,7 @@ class ServersReducer:
         else:
             buffer = self._take()
             self._model.write_all(made, buffer)
-            self._sealed = _Sealed(made.carried, self._weight, {}, buffer, None)
+            self._sealed = SealedContent(made.carried, self._weight, {}, buffer, None)
             self._push(self._known_seals(made.carried, self._weight), self._weight, buffer, None)
 
     def seal_again(self) -> None:
@@ -175,24 +128,15 @@ class ServersReducer:
         self._push(self._make_seals(carried, weight, revs, ()), weight, buffer, other)
 
     def _seal_rest(self, made: Made) -> None:
-        """Push the blocks that were not offered, and again those that have changed since."""
+        """Seal a turn that has offered blocks: push the blocks that changed since, and those that were not offered."""
         assert self._buffer is not None
         moved = self._by_server is not self._session.core.model.by_server
-        values = {n: flat(v, v.dtype) for n, v in made.values.items()}
-        offered = [b for b in made.carried.blocks if b.index in self._offered]
-        again = [b for b in offered if moved or not self._model.holds(self._buffer, b, values)]
-        self.resent = len(again)
-        self._turns_resent += bool(again)
-        other = None
-        if again:
-            other = self._take()  # servers may read the first buffer: what is in it must not change
-            self._model.write(values, other, again)
-        rest = [b for b in made.carried.blocks if b.index not in self._offered]
-        self._model.write(values, self._buffer, rest)
-        revs = {b.index: 1 for b in again}
-        self._sealed = _Sealed(made.carried, self._weight, revs, self._buffer, other)
-        pushes = self._make_seals(made.carried, self._weight, revs, self._offered.keys() - revs.keys())
-        self._push(pushes, self._weight, self._buffer, other)
+        ahead = Offered(self._offered, self._buffer, moved)
+        self._sealed = sealed = seal_offered(self._model, made, self._weight, ahead, self._take)
+        self.resent = len(sealed.revs)
+        self._turns_resent += bool(sealed.revs)
+        pushes = self._make_seals(made.carried, self._weight, sealed.revs, self._offered.keys() - sealed.revs.keys())
+        self._push(pushes, self._weight, sealed.buffer, sealed.other)
 
     def read(self, task: Task) -> None:
         """Wait until the blocks that the core pulls for its task are in the model; see `Reducer`."""
@@ -204,7 +148,7 @@ class ServersReducer:
 
     # ------------------------------------------------------------ messages
 
-    def _known_seals(self, carried: Carried, weight: float) -> list[_ServerPush]:
+    def _known_seals(self, carried: Carried, weight: float) -> list[ServerPush]:
         """The seals of a turn that offered nothing: they are the same for each such turn of one placement."""
         self._note_placement()
         seals = self._seals.get((carried.absent, weight))
@@ -222,23 +166,11 @@ class ServersReducer:
 
     def _make_seals(
         self, carried: Carried, weight: float, revs: Mapping[int, int], sent: Collection[int]
-    ) -> list[_ServerPush]:
-        """A push for every server: its seal names all its blocks, its frames are those that are not `sent`."""
-        pushes = []
-        chosen = {b.index: b for b in carried.blocks}
-        for server, owned in self._session.core.model.by_server.items():
-            theirs = [chosen[i] for i in owned if i in chosen]
-            tensors = {p.tensor for b in theirs for p in b.pieces}
-            absent = tuple(sorted(tensors & carried.absent))
-            seal = Seal(weight, absent, tuple((b.index, revs.get(b.index, 0)) for b in theirs))
-            frames = (
-                BlockFrame(b.index, b.dtype, b.numel, revs.get(b.index, 0)) for b in theirs if b.index not in sent
-            )
-            pushes.append(_ServerPush(server, tuple(frames), seal))
-        return pushes
+    ) -> list[ServerPush]:
+        return sealing_pushes(self._session.core.model.by_server, carried, weight, revs, sent)
 
     def _push(
-        self, pushes: Sequence[_ServerPush], weight: float, buffer: PushBuffer | None, other: PushBuffer | None
+        self, pushes: Sequence[ServerPush], weight: float, buffer: PushBuffer | None, other: PushBuffer | None
     ) -> None:
         """Send `pushes`, with blocks of rev 0 from `buffer` and those of rev 1 from `other`."""
         parts = {}

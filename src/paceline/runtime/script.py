@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import runpy
-import signal
 import sys
 import traceback
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 from paceline.errors import ClusterLostError, JobError, JobRewoundError, TransportError, UsageError
 from paceline.runtime import current_job
 from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_COLLATERAL, EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
-from paceline.worker.preemption import Preempted, Preemption
+from paceline.worker.preemption import Preempted, heed_sigterm
 
 
 def run_script(script: str, arguments: list[str]) -> int:
@@ -21,7 +19,7 @@ def run_script(script: str, arguments: list[str]) -> int:
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:
-        heed_sigterm(current_job.preemption)
+        heed_sigterm(current_job.preemption, EXIT_LEFT)
         error = _run(script)
         if not current_job.preemption.requested:
             current_job.preemption.accept()  # the script has ended by itself: a later request changes nothing
@@ -42,22 +40,6 @@ def _run(script: str) -> BaseException | None:
     except BaseException as error:
         return error
     return None
-
-
-def heed_sigterm(preemption: Preemption) -> None:
-    """From now on SIGTERM is a request to leave; a second one ends this process at once."""
-    owner = os.getpid()
-
-    def on_sigterm(number: int, _: object) -> None:
-        if os.getpid() != owner:  # a loader process, forked from this one
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        elif preemption.requested:
-            os._exit(EXIT_LEFT)
-        else:
-            preemption.request()
-
-    signal.signal(signal.SIGTERM, on_sigterm)
 
 
 def _leave(error: BaseException | None) -> int:

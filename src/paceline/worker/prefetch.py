@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.core.sampling import slot_seed
 from paceline.data.batch_source import Batch, BatchSource, SlotKey
-from paceline.data.seeding import seed_all
+from paceline.data.seeding import seed_slot
 from paceline.messages import Grant
 from paceline.telemetry import tracing
 
@@ -47,7 +46,7 @@ class Prefetch:
 
     def _seed_slot(self, grant: Grant) -> None:
         if self._seeded != (grant.step, grant.slot):
-            seed_all(slot_seed(self._seed, grant.step, grant.slot))
+            seed_slot(self._seed, grant.step, grant.slot)
             self._seeded = grant.step, grant.slot
 
     def close(self) -> None:

@@ -12,9 +12,9 @@ from paceline.reducers.base import Reducer
 from paceline.telemetry import tracing
 from paceline.types import Hyper, Kind
 from paceline.worker.binding import Binding
+from paceline.worker.last_sealed_turn import SealedTurn
 from paceline.worker.overlap import Overlap
 from paceline.worker.scheduler_replay import SchedulerReplay
-from paceline.worker.sealed_turn import SealedTurn
 from paceline.worker.session import Session
 
 SendAhead = Callable[[int, Iterable[str]], bool]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from tests.kit.pushing_worker import PushingWorker
+from tests.kit.pushing_worker import PushingWorker, clipped, nothing, taken_away, three_layers
 from torch import nn
 
 from paceline.messages import BlockFrame, Prepared, Seal
@@ -15,76 +15,9 @@ from paceline.types import Fence, Kind, Placement
 
 @pytest.fixture
 def worker() -> Iterator[PushingWorker]:
-    torch.manual_seed(0)
-    layers = [nn.Linear(40, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 10)]
-    made = PushingWorker(nn.Sequential(*layers))
+    made = PushingWorker(three_layers())
     yield made
     made.close()
-
-
-def nothing(worker: PushingWorker) -> None:
-    pass
-
-
-def clipped(worker: PushingWorker) -> None:
-    torch.nn.utils.clip_grad_norm_(worker.model.parameters(), 1e-3)
-
-
-def one_number_unseen(worker: PushingWorker) -> None:
-    grad = worker.binding.parameters[2].tensor.grad
-    assert grad is not None
-    grad.data[17, 3] += 1.0
-
-
-def sign_of_zero_unseen(worker: PushingWorker) -> None:
-    grad = worker.binding.parameters[2].tensor.grad
-    assert grad is not None
-    at = (grad == 0).nonzero()[-1]  # the first block has to wait for the layer before
-    grad.data[at[0], at[1]] = -0.0 if not torch.signbit(grad[at[0], at[1]]) else 0.0
-
-
-def replaced(worker: PushingWorker) -> None:
-    worker.binding.parameters[2].tensor.grad = torch.randn(400, 400)
-
-
-def taken_away(worker: PushingWorker) -> None:
-    worker.binding.parameters[2].tensor.grad = None
-
-
-def backward_again(worker: PushingWorker) -> None:
-    worker.backward()
-
-
-@pytest.mark.parametrize(
-    ("change", "again"),
-    [
-        (nothing, False),
-        (clipped, True),
-        (one_number_unseen, True),
-        (sign_of_zero_unseen, True),
-        (replaced, True),
-        (taken_away, True),
-        (backward_again, True),
-    ],
-)
-def test_the_gradient_at_the_seal_counts(
-    worker: PushingWorker, change: Callable[[PushingWorker], None], again: bool
-) -> None:
-    for _ in range(3):
-        worker.begin()
-        worker.backward()
-        worker.talk()
-        ahead = [push for server in worker.servers for push in server.pushes]
-        assert ahead, "nothing was pushed before the seal"
-        assert all(push.seal is None for push in ahead)
-        change(worker)
-        worker.seal()
-        worker.check()
-        sent = [frame.block for server in worker.servers for push in server.pushes for frame in push.blocks]
-        assert bool(worker.reducer.resent) == again
-        assert (len(sent) > len(set(sent))) == again
-        for server in worker.servers:
-            server.drop()
 
 
 def swap_servers(worker: PushingWorker, epoch: int) -> None:

@@ -16,7 +16,7 @@ import paceline
 from paceline.core.sampling import slot_seed
 from paceline.core.worker.turn import WorkerState
 from paceline.data.seeding import preserved, seed_all
-from paceline.messages import Grant
+from paceline.messages import Claim, Claimed, Grant
 from paceline.worker.job import Job
 
 SEED = 11
@@ -143,3 +143,35 @@ def test_a_slot_leased_again_is_computed_again_only_on_another_version(
     assert sent_again == ([] if moved_on else [grant])
     assert torch.equal(second, first) == moved_on
     del loop
+
+
+def test_blocks_that_arrive_during_a_request_after_step_stay_for_the_next_read(job: Job) -> None:
+    """The model does not change within a turn, and has the blocks before the next turn begins or the loop ends."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    job.prepare(model, optimizer)
+    session = job._session
+    expected = [p.detach().clone() for p in model.parameters()]
+
+    def is_expected() -> bool:
+        return all(torch.allclose(p, e) for p, e in zip(model.parameters(), expected, strict=True))
+
+    turns = 0
+    for batch in job.batches(Rows(), 2, slots=1, epochs=2, shuffle=False):
+        assert is_expected(), "the turn began before the blocks were in the model"
+        turns += 1
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
+        optimizer.step()
+        if turns == 3:
+            job.stop()
+        for attempt in range(20):  # each request handles the messages that arrive before its answer
+            if session._fills:
+                break
+            session.ask(lambda req: Claim(req, f"turn {turns}, attempt {attempt}"), Claimed)  # noqa: B023
+        assert session._fills, "no block arrived during the requests"
+        assert is_expected(), "the model changed within the turn"
+        expected = [e - 0.1 * g for e, g in zip(expected, gradients, strict=True)]
+    assert turns == 3
+    assert is_expected(), "the loop ended before the blocks were in the model"

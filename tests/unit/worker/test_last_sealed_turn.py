@@ -9,7 +9,7 @@ import pytest
 
 from paceline.messages import Grant
 from paceline.types import Fence, Segment
-from paceline.worker.sealed_turn import SealedTurn
+from paceline.worker.last_sealed_turn import SealedTurn
 
 SEGMENT = Segment(0, 0, 0, 0, 100, 1, 6400, 2, 64, True, False, 0, "bsp")
 GRANT = Grant(1, 1, 0, 1, 3, 1, 2, Fence(1, 1), SEGMENT, True)
