@@ -30,6 +30,13 @@ class StopAtVersion:
         return None
 
 
+class StopEveryPhase:
+    """A dummy: ends each phase that begins at the next step boundary."""
+
+    def decide(self, event: PolicyEvent) -> StopBefore | None:
+        return StopBefore(f"phase {event.number} is not needed") if isinstance(event, PhaseBegan) else None
+
+
 class StopAtAccuracy:
     """A dummy: stops the job at the first validation that is good enough."""
 
@@ -81,11 +88,44 @@ def test_a_policy_decides_on_a_result_of_validation() -> None:
     assert job.core.state == "finished"
 
 
-def test_policies_are_asked_in_order_and_the_first_decision_counts() -> None:
+def test_the_decision_with_the_lowest_step_counts_in_any_order_of_policies() -> None:
+    for policies in ((MaxSteps(4), MaxSteps(2)), (MaxSteps(2), MaxSteps(4))):
+        job = job_with(*policies)
+        for step in range(6):
+            job.finish_step(step)
+        assert (job.core.version, job.core.machines.segments.stop_reason) == (2, "max_steps is 2")
+
+
+def test_a_later_decision_for_a_lower_step_counts_and_outlives_the_coordinator() -> None:
+    job = job_with(MaxSteps(5), StopAtVersion(2))
+    assert job.core.machines.segments.stop_reason == "max_steps is 5"
+    for step in range(6):
+        job.finish_step(step)
+    for _ in range(2):
+        assert (job.core.version, job.core.machines.segments.stop_reason) == (2, "version 2 is enough")
+        assert job.core.state == "finished"
+        job.restart()
+
+
+def test_a_later_decision_for_a_higher_step_does_not_count() -> None:
     job = job_with(MaxSteps(3), StopAtVersion(9))
     for step in range(6):
         job.finish_step(step)
     assert (job.core.version, job.core.machines.segments.stop_reason) == (3, "max_steps is 3")
+
+
+def test_a_phase_that_must_stop_at_the_next_step_boundary_ends_before_its_first_step() -> None:
+    job = job_with(StopEveryPhase())
+    assert (job.core.state, job.core.version) == ("finished", 0)
+    assert job.core.machines.segments.stop_reason == "phase 0 is not needed"
+
+
+def test_a_policy_gets_the_values_that_the_step_itself_logged() -> None:
+    policy = StopAtVersion(9)
+    job = job_with(policy)
+    for step, logs in enumerate(({"loss": 2.0, "first": 1.0}, {"loss": 1.0})):
+        job.finish_step(step, logs=logs)
+    assert [e.values for e in policy.told if isinstance(e, StepDone)] == [{"loss": 2.0, "first": 1.0}, {"loss": 1.0}]
 
 
 @pytest.mark.parametrize(("max_steps", "kinds"), [(0, []), (7, [MaxSteps])])

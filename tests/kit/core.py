@@ -372,8 +372,16 @@ class CoordinatorKit:
         (grant,) = sent(self.turn(worker, **changes), Grant, worker)
         return grant
 
-    def seal(self, worker: NodeId, grant: Grant, *, hyper: Hyper = HYPER, **changes: object) -> list[Effect]:
-        report = Sealed(grant.step, grant.slot, grant.fence, 1.0, hyper, {}, 0.1)
+    def seal(
+        self,
+        worker: NodeId,
+        grant: Grant,
+        *,
+        hyper: Hyper = HYPER,
+        logs: dict[str, float] | None = None,
+        **changes: object,
+    ) -> list[Effect]:
+        report = Sealed(grant.step, grant.slot, grant.fence, 1.0, hyper, logs or {}, 0.1)
         return self.turn(worker, sealed=report, **changes)
 
     def ready(self, server: NodeId, step: int, *fences: Fence) -> list[Effect]:
@@ -395,14 +403,14 @@ class CoordinatorKit:
         self.core.tables.leases.abandon_open(worker)
         return self
 
-    def finish_step(self, step: int, phase: int = 0) -> list[Effect]:
+    def finish_step(self, step: int, phase: int = 0, logs: dict[str, float] | None = None) -> list[Effect]:
         """One worker after the other computes what is left of a lock-step step; the servers are ready at the end."""
         worker, effects = self.workers[0], []
         while self.core.watermark.low == step:
             grants = sent(self.turn(worker, phase=phase), Grant, worker)
             if not grants or grants[0].step != step:
                 break
-            effects += self.seal(worker, grants[0], phase=phase)
+            effects += self.seal(worker, grants[0], logs=logs, phase=phase)
         for server in self.core.placement.addresses if self.core.placement else ():
             effects += self.ready(server, step, *([fence(99)] * self.core.schedule.num_slots(step)))
         return effects

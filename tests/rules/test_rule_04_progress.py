@@ -5,7 +5,7 @@ only within `hold` slots of the lowest one not yet summed, and a replacement can
 
 Upheld by:
 - `core.coordinator.tables.leases.LeaseBook.grant`: the hold
-- `core.coordinator.tables.leases.LeaseBook.revoke`: counts lost holders
+- `core.coordinator.tables.lost_holders.LostHolders.add`: a slot that loses several holders in a row fails the job
 - `core.coordinator.tables.leases.LeaseBook.take_back`: a lease that can only wait makes room for an unleased slot
 - `core.worker.required_state.wanted`: no worker waits for itself
 """

@@ -5,9 +5,10 @@ rewind. A move or failover voids uncommitted receipts, and their slots are lease
 another reports it.
 
 Upheld by:
-- `core.placement_plan.promote`: only a live member becomes primary
+- `core.coordinator.in_sync_sets.promote`: only a live member becomes primary
+- `core.coordinator.in_sync_sets.shrink`: a copy leaves the set
 - `core.coordinator.placement`: durable before announced; sets shrink; a change voids receipts
-- `core.coordinator.suspicion`: reports of unreachable peers
+- `core.coordinator.reachability`: reports of unreachable peers
 - `core.server.dispatch.ServerCore._assign`: a server enters a placement after the commits before it
 - `core.server.pulls.Pulls.pull` and `core.server.step_sums.StepSums.push`: other epochs are refused
 """
@@ -28,9 +29,9 @@ from tests.kit.placed_job import SMALL, compute, epoch, kill, placed, ready, rep
 from tests.kit.placed_server import ALL, Server, joined, placement
 from tests.kit.worker_core import WorkerKit
 
+from paceline.core.coordinator.in_sync_sets import promote
 from paceline.core.effects import ChoiceFact, Effect, IncarnationFact, PlacementFact, Send, Write
 from paceline.core.layout import cut
-from paceline.core.placement_plan import promote
 from paceline.core.worker.turn import WorkerState
 from paceline.messages import (
     Assign,
@@ -93,7 +94,7 @@ def test_a_report_of_an_unreachable_peer_under_an_older_placement_is_ignored() -
     at = epoch(job)
     for job.now in (0.0, 0.5, 1.0):
         assert job.say("server-0", Unreachable("server-1", 3.0, at - 1)) == []
-    assert (epoch(job), job.core.machines.suspicion.cuts) == (at, [])
+    assert (epoch(job), job.core.machines.reachability.cuts) == (at, [])
 
 
 def test_a_restarted_coordinator_without_a_placement_continues_the_epoch_numbers() -> None:

@@ -5,7 +5,7 @@ coordinator itself ran.
 
 Upheld by:
 - `core.server.assignment.Assignment.admits` and `core.worker.registration.Registration.accepts`
-- `coordinator.store.LogStore.write`: a lower generation writes nothing
+- `coordinator.generation`: a coordinator that opens the log raises its generation; a lower one writes nothing
 - `core.running_time.RunningTime.advance`: pauses of the coordinator do not count
 - `core.coordinator.restart`: a restarted coordinator waits for the registrations of all servers
 """

@@ -177,7 +177,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         drained=drained(core.placement, draining),
         failovers=core.tables.placed.failovers,
         failover_s=round(timeline.failover_s, 3),
-        cuts=tuple(f"{name_of(node)} cannot reach {name_of(peer)}" for node, peer in core.machines.suspicion.cuts),
+        cuts=tuple(f"{name_of(node)} cannot reach {name_of(peer)}" for node, peer in core.machines.reachability.cuts),
         changes=tuple(
             ChangeStatus(c.number, c.kind, c.why, round(core.tables.clock.now - c.at, 3)) for c in timeline.changes
         ),

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from paceline.coordinator.generation import raise_generation, refuse_lower
 from paceline.coordinator.history import read_history
 from paceline.coordinator.json_numbers import plain
 from paceline.coordinator.tables import SCHEMA, TABLES, check_schema, decode_fact, is_empty
 from paceline.core.effects import AnyFact, ChoiceFact, EvaluationRow, FactRow, History, IncarnationFact, LogRow, Write
-from paceline.errors import DeposedError, StateError
+from paceline.errors import StateError
 from paceline.types import Commit
 
 _CHOICE = ChoiceFact.__name__
@@ -84,14 +85,9 @@ class LogStore:
                 self._db.execute(statement)
             self._set("schema", str(SCHEMA))
         self._set("written_by", version_of("paceline"))
-        self.generation = self._durable_generation() + 1
-        self._set("generation", str(self.generation))
+        self.generation = raise_generation(self._db)
         self._db.execute("COMMIT")
         self._find_choices()
-
-    def _durable_generation(self) -> int:
-        row = self._db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
-        return int(row[0]) if row else 0
 
     def _set(self, key: str, value: str) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
@@ -128,9 +124,7 @@ class LogStore:
 
     def _begin(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")
-        durable = self._durable_generation()
-        if durable != self.generation:
-            raise DeposedError(self.generation, durable)
+        refuse_lower(self._db, self.generation)
 
     def _undo(self, error: BaseException) -> None:
         """Nothing of the transaction stays, here either; an error of SQLite gets its name in our tree."""

@@ -98,7 +98,7 @@ class ServerPool:
             if core.tables.clock.now - m.seen < _BEATS * core.spec.heartbeat_s
         }
         healthy = {s.node for s in self.servers if s.alive and not s.stopped} & heard
-        if any(heard.issuperset(pair) for pair in core.machines.suspicion.cuts):
+        if any(heard.issuperset(pair) for pair in core.machines.reachability.cuts):
             return False
         copies = [placement.copies(b) for b in range(len(placement.owners))]
         replicas = cluster.scenario.cluster.replicas

@@ -9,7 +9,7 @@
 | `log`, `gate` | `commits` |
 | `phases` | `segments` |
 | `placed` | `placement` |
-| `reach` | `suspicion` |
+| `reach` | `reachability` |
 | `leases`, `speeds` | `leasing` with its parts `offers` and `speculation`; `adoption` |
 | `rounds` | `validation` |
 | `pins` | `pins` |

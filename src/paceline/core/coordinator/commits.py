@@ -167,7 +167,7 @@ class Commits:
         self._gate.forget(step)
         phase = self._phases.open
         save = self._checkpoints.is_due(version, last=phase is not None and self._log.watermark.low >= phase.end)
-        out.append(StepCommitted(commit, save))
+        out.append(StepCommitted(commit, save, values))
         return out
 
     def announce(self, event: StepCommitted) -> list[Output]:

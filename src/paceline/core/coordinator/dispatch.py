@@ -144,7 +144,10 @@ class CoordinatorCore:
         return not is_held or not self.tables.placed.is_current(reply.incarnation, reply.epoch)
 
     def _expand(self, output: Iterable[Output], effects: list[Effect]) -> None:
-        """Append the effects of `output` to `effects`, with those of its events in their places."""
+        """Append the effects of `output` to `effects`; each event is replaced by what its subscribers return.
+
+        Every class of events has subscribers (`routes.subscribers`): an item without any is a fact or an effect.
+        """
         for item in output:
             kind = type(item)
             if kind is Send:

@@ -139,10 +139,11 @@ class StepNews(Event, frozen=True, gc=False):
 
 
 class StepCommitted(Event, frozen=True, gc=False):
-    """A step is in the log; `save` if its version goes to a checkpoint."""
+    """A step is in the log. Its slots logged these `values`. `save`: its version goes to a checkpoint."""
 
     commit: Commit
     save: bool
+    values: dict[str, float]
 
 
 class StepsDropped(Event, frozen=True, gc=False):

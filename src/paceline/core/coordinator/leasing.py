@@ -29,7 +29,7 @@ from paceline.core.coordinator.speculation import Speculation
 from paceline.core.coordinator.tables.live_leases import Lease
 from paceline.core.coordinator.validation import Validation
 from paceline.core.effects import History, Send
-from paceline.errors import MismatchError, SlotPoisonedError
+from paceline.errors import MismatchError
 from paceline.messages import GiveBack, Ok, Position, Revoke, Summed, Turn
 from paceline.types import INIT_STEP, NodeId, SlotId
 
@@ -267,7 +267,7 @@ class Leasing:
         revoked = self._leases.revoke(worker, lost=event.lost)
         for slot in revoked.sealed:
             self._doubt(slot)
-        return [] if revoked.poisoned is None else [self._poison(*revoked.poisoned)]
+        return [] if revoked.poisoned is None else [JobFailed("lost", str(revoked.poisoned))]
 
     def _doubt(self, slot: SlotId) -> None:
         """The holder of a sealed slot is gone; its pushes may still arrive.
@@ -278,13 +278,3 @@ class Leasing:
             self._suspects.append((self._clock.now + self._identity.spec.grace_s, slot))
         elif self._gate.chosen(slot.step, slot.slot) is None:
             self._leases.requeue(slot)
-
-    def _poison(self, slot: SlotId, holders: tuple[NodeId, ...]) -> JobFailed:
-        samples = "the initial weights"
-        if slot.step != INIT_STEP:
-            schedule = self._phases.schedule
-            segment, at = schedule.segment(slot.step), schedule.place(slot.step)
-            start = at.offset + slot.slot * segment.batch_size
-            stop = min(start + segment.batch_size, at.offset + at.samples)
-            samples = f"positions {start}..{stop - 1} of epoch {at.epoch}"
-        return JobFailed("lost", str(SlotPoisonedError(slot.step, slot.slot, holders, samples)))

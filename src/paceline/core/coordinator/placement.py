@@ -1,7 +1,7 @@
 """Placement: which server holds which blocks, while the job goes on. Rule 5.
 
 Any change is a new placement epoch and a barrier at the last committed version: it is durable first, and what was not
-committed under the old one is void. `suspicion` decides which servers are lost because others cannot reach them,
+committed under the old one is void. `reachability` decides which servers are lost because others cannot reach them,
 `rebalance` which blocks should be elsewhere.
 """
 
@@ -24,18 +24,11 @@ from paceline.core.coordinator.events import (
     ServersWanted,
     WorkFreed,
 )
+from paceline.core.coordinator.in_sync_sets import Backups, Joining, Owners, enter, promote, shrink
+from paceline.core.coordinator.placement_plan import balance, spread
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.tables.members import Member
 from paceline.core.effects import History, PlacementFact, Send
-from paceline.core.placement_plan import (
-    Backups,
-    Joining,
-    Owners,
-    balance,
-    normal,
-    promote,
-    spread,
-)
 from paceline.messages import Assign, Copied, CopyOver, PlacementRequest, Position, Prepared
 from paceline.types import NodeId, Placement, name_of
 
@@ -211,19 +204,10 @@ class BlockPlacement:
         if not self._placed.is_current(message.incarnation, message.epoch) or old is None:
             return []
         over = Send(sender, CopyOver(self._identity.generation, message.incarnation, message.epoch, message.source))
-        backups = list(old.backups or [()] * len(old.owners))
-        left: list[tuple[NodeId, tuple[int, ...]]] = []
-        for server, blocks in old.joining:
-            done = [b for b in blocks if server == sender and old.owners[b] == message.source]
-            for block in done:
-                backups[block] = (*backups[block], sender)
-            rest = tuple(b for b in blocks if b not in done)
-            if rest:
-                left.append((server, rest))
-        joining = tuple(left)
+        backups, joining = enter(old, sender, message.source)
         if joining == old.joining:
             return [over]
-        placement = msgspec.structs.replace(old, backups=normal(backups), joining=joining)
+        placement = msgspec.structs.replace(old, backups=backups, joining=joining)
         self._placed.set(placement)
         fact = PlacementFact(placement, f"{name_of(sender)} has its copies", planned=True)
         return [fact, over, BlocksMayMove(0.0)]
@@ -237,8 +221,5 @@ class BlockPlacement:
         """These servers leave the sets of these blocks; copies that are being made are begun again later."""
         old = self._placed.placement
         assert old is not None
-        backups = [tuple(m for m in members if b not in without.get(m, ())) for b, members in enumerate(old.backups)]
-        joining = tuple(j for j in old.joining if j[0] not in without)
-        if normal(backups) == old.backups and joining == old.joining:
-            return []
-        return [BlocksMayMove(_AGAIN_S), *self.change(old.owners, normal(backups), why=why)]
+        backups = shrink(old, without)
+        return [] if backups is None else [BlocksMayMove(_AGAIN_S), *self.change(old.owners, backups, why=why)]

@@ -12,8 +12,8 @@ from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.events import BlocksMayMove, Output, ServerJoined, ServersWanted, StepCommitted
 from paceline.core.coordinator.placement import BlockPlacement
+from paceline.core.coordinator.placement_plan import Servers, joins, settle
 from paceline.core.effects import History
-from paceline.core.placement_plan import Servers, joins, settle
 from paceline.messages import Position
 from paceline.types import Placement
 

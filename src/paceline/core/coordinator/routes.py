@@ -23,12 +23,12 @@ from paceline.core.coordinator.leasing import Leasing
 from paceline.core.coordinator.membership import Membership
 from paceline.core.coordinator.pins import Pins
 from paceline.core.coordinator.placement import BlockPlacement
+from paceline.core.coordinator.reachability import Reachability
 from paceline.core.coordinator.rebalance import Rebalance
 from paceline.core.coordinator.requests import Requests
 from paceline.core.coordinator.restart import Restart
 from paceline.core.coordinator.rewind import Rewind
 from paceline.core.coordinator.segments import Segments
-from paceline.core.coordinator.suspicion import Suspicion
 from paceline.core.coordinator.validation import Validation
 from paceline.core.effects import History
 from paceline.core.policies.base import Policy
@@ -84,7 +84,7 @@ class Machines:
     attendance: Attendance
     placement: BlockPlacement
     rebalance: Rebalance
-    suspicion: Suspicion
+    reachability: Reachability
     commits: Commits
     pins: Pins
     validation: Validation
@@ -108,7 +108,7 @@ class Machines:
             self.attendance,
             self.placement,
             self.rebalance,
-            self.suspicion,
+            self.reachability,
             self.commits,
             self.pins,
             self.validation,
@@ -144,7 +144,7 @@ def make_machines(
         attendance=tables.attendance,
         placement=placement,
         rebalance=Rebalance(tables, placement, keeper),
-        suspicion=Suspicion(tables, placement),
+        reachability=Reachability(tables, placement),
         commits=commits,
         pins=pins,
         validation=validation,
@@ -188,8 +188,8 @@ def member_routes(m: Machines) -> dict[type[Message], Handler]:
         Bye: m.membership.bye,
         PlacementRequest: m.placement.where,
         Copied: m.placement.copied,
-        Unreachable: m.suspicion.unreachable,
-        Reachable: m.suspicion.reachable,
+        Unreachable: m.reachability.unreachable,
+        Reachable: m.reachability.reachable,
         Saved: m.checkpoints.saved,
         Chained: m.checkpoints.chained,
         NotLoaded: m.rewind.not_loaded,
@@ -214,13 +214,13 @@ def _of_members(m: Machines) -> Subscribers:
         on.MemberRemoved: (
             m.requests.member_removed,
             m.heartbeats.member_removed,
-            m.suspicion.server_removed,
+            m.reachability.server_removed,
             m.placement.member_removed,
             m.restart.member_removed,
         ),
         on.WorkerGone: (
             m.claims.worker_gone,
-            m.suspicion.worker_gone,
+            m.reachability.worker_gone,
             m.attendance.worker_gone,
             m.leasing.worker_gone,
             m.validation.worker_gone,
@@ -268,7 +268,7 @@ def _of_blocks(m: Machines) -> Subscribers:
             m.leasing.void,
             m.validation.void,
             m.placement.enact,
-            m.suspicion.placement_changed,
+            m.reachability.placement_changed,
             m.restart.placement_changed,
             m.leasing.offer_freed,
         ),
@@ -289,10 +289,10 @@ def ticks(m: Machines) -> tuple[Callable[[], list[on.Output]], ...]:
         m.membership.tick,
         m.leasing.requeue_suspects,
         m.pins.release_phases,
-        m.suspicion.evict_silent,
-        m.suspicion.probe,
-        m.suspicion.recheck,
-        m.suspicion.fail_if_stuck,
+        m.reachability.evict_silent,
+        m.reachability.probe,
+        m.reachability.recheck,
+        m.reachability.fail_if_stuck,
         m.rebalance.tick,
         m.leasing.tick,
     )

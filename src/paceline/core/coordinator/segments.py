@@ -19,7 +19,8 @@ from paceline.core.coordinator.events import (
 )
 from paceline.core.coordinator.tables.phases import Phase
 from paceline.core.effects import History, PhaseFact, Send, StopFact
-from paceline.core.policies.base import PhaseBegan, Policy, PolicyEvent, StepDone, StopBefore, ValidationDone
+from paceline.core.policies.base import PhaseBegan, Policy, PolicyEvent, StepDone, ValidationDone
+from paceline.core.policies.lowest_stop import lowest_stop
 from paceline.messages import BeginPhase, Ok, PhaseBegun, Plan, Position, Stop
 from paceline.types import INIT_STEP, NodeId, Segment
 
@@ -54,7 +55,7 @@ class Segments:
         """Take over the phases and the stop of the log."""
         for row in history.facts:
             if isinstance(row.fact, StopFact):
-                self.stop_reason, self.limit = self.stop_reason or row.fact.reason, row.fact.step
+                self.stop_reason, self.limit = row.fact.reason, row.fact.step
         self._phases.reset(self._incarnation.position)
         for row in history.facts:
             if isinstance(row.fact, PhaseFact) and row.incarnation == history.incarnation:
@@ -204,7 +205,7 @@ class Segments:
         """Close the open phase once all its steps are committed, and ask the policies."""
         out = self._end_phase_if_done()
         if self._policies and event.commit.step != INIT_STEP:
-            out += self._ask(StepDone(event.commit.step, event.commit.version, self._log.values))
+            out += self._ask(StepDone(event.commit.step, event.commit.version, event.values))
         return out
 
     def round_ended(self, event: RoundEnded) -> list[Output]:
@@ -248,43 +249,46 @@ class Segments:
                 return [*reply, WorkFreed()]
             self.finished, self.limit = True, low
             return [StopFact(self.stop_reason, None, self.limit), *reply, WorkFreed()]
-        if not sooner and self._phases.schedule.window(low) != 0:
-            # With a window, commits are not in step order: what is leased is still computed.
-            end = max(end, self._leases.highest_step + 1)
+        if not sooner:
+            end = self._after_begun_steps(end)
         limit = min(max(end, low), phase.end)
         self.limit = limit if self.limit is None else min(limit, self.limit)
         closing = self._limit_phase()
         fact = StopFact(self.stop_reason, closing, self.limit)
         return [fact, *reply, StepsDropped(phase.end), *self._end_phase_if_done(), WorkFreed()]
 
-    def _ask(self, event: PolicyEvent) -> list[Output]:
-        decision = self._decision(event)
-        if decision is None or self.stop_reason is not None:
-            return []
-        end = self._log.watermark.low if decision.step is None else decision.step
-        return self._stop(decision.reason, end, sooner=False, reply=[])
+    def _after_begun_steps(self, end: int) -> int:
+        """`end`, or a later step: with a window, commits are not in step order, and leased slots are still computed."""
+        if self._phases.open is None or self._phases.schedule.window(self._log.watermark.low) == 0:
+            return end
+        return max(end, self._leases.highest_step + 1, *(step + 1 for step in self._log.watermark.above))
 
-    def _decision(self, event: PolicyEvent) -> StopBefore | None:
-        """The decision of the first policy that has one."""
-        for policy in self._policies:
-            decision = policy.decide(event)
-            if decision is not None:
-                return decision
-        return None
+    def _ask(self, event: PolicyEvent) -> list[Output]:
+        """Ask the policies; a decision counts unless the job already stops at its step or sooner."""
+        low = self._log.watermark.low
+        decision = lowest_stop(self._policies, event, low)
+        if decision is None or self.is_over:
+            return []
+        reason, end = decision
+        if self.stop_reason is not None:
+            if self.limit is None or self.limit <= self._after_begun_steps(max(end, low)):
+                return []
+            self.stop_reason = reason
+        return self._stop(reason, end, sooner=False, reply=[])
 
     def _limit_phase(self) -> Segment | None:
         """Cut the open phase at the limit, if it goes beyond; returns the segment that says so."""
         phase = self._phases.open
         if phase is None:
             return None
-        decision = self._decision(PhaseBegan(phase.spec.number, phase.start, phase.end))
-        limits = [self.limit, None if decision is None else decision.step]
-        limit = min((n for n in limits if n is not None), default=phase.end)
-        if phase.end <= limit:
+        began = PhaseBegan(phase.spec.number, phase.start, phase.end)
+        decision = lowest_stop(self._policies, began, max(phase.start, self._log.watermark.low))
+        reason, limit = self.stop_reason, self.limit
+        if decision is not None and (limit is None or decision[1] < limit):
+            reason, limit = decision
+        if limit is None or phase.end <= limit:
             return None
-        if self.stop_reason is None and decision is not None:
-            self.stop_reason = decision.reason
-        self.limit = limit
+        self.stop_reason, self.limit = reason, limit
         self._closing = self._phases.end_at(limit)
         return self._closing
 

@@ -1,6 +1,6 @@
-"""Policies: decide, from what a job has done so far, how it goes on.
+"""Policies: decide, from what a job has done so far, whether and where it stops.
 
 A policy is a pure class with one method, `decide` (see `base`). It reads only the events that it is given: no clock,
-no sockets, no state of the coordinator. The `Segments` machine applies its decisions as durable facts (rule 8). A new
-policy is a new file here and an entry in `registry.default_policies`.
+no sockets, no state of the coordinator. The `Segments` machine asks all policies and makes the lowest stop durable
+(`lowest_stop`, rule 8). A new policy is a new file here and an entry in `registry.default_policies`.
 """

@@ -1,4 +1,9 @@
-"""The seam of policies: what they are told, and what they may decide."""
+"""The seam of policies: the events that a policy gets, and the decisions that it may return.
+
+A policy is stateless: it decides on the event alone. A restarted coordinator makes its policies anew, and events from
+before the restart are not repeated, except `PhaseBegan`. All policies get each event; the decision with the lowest step
+counts.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import msgspec
 
 
 class PhaseBegan(msgspec.Struct, frozen=True):
-    """A phase covers the steps [start, end). It is told again when a coordinator restarts or the job is rewound."""
+    """A phase covers the steps [start, end). A policy gets it again after a restart or a rewind."""
 
     number: int
     start: int
@@ -16,7 +21,7 @@ class PhaseBegan(msgspec.Struct, frozen=True):
 
 
 class StepDone(msgspec.Struct, frozen=True):
-    """Step `step` was committed as `version`; its slots logged these `values`."""
+    """Step `step` was committed as `version`. `values` are what the slots of this step logged, as weighted means."""
 
     step: int
     version: int
@@ -24,7 +29,7 @@ class StepDone(msgspec.Struct, frozen=True):
 
 
 class ValidationDone(msgspec.Struct, frozen=True):
-    """Validation `name` of `version` has its result."""
+    """The validation `name` of `version` is complete, with these `metrics`."""
 
     name: str
     version: int
@@ -35,14 +40,17 @@ PolicyEvent = PhaseBegan | StepDone | ValidationDone
 
 
 class StopBefore(msgspec.Struct, frozen=True):
-    """End the job for `reason` before step `step`; None: at the next step boundary."""
+    """End the job for `reason` before step `step`.
+
+    None: at the next step boundary, which is the lowest step that is not committed.
+    """
 
     reason: str
     step: int | None = None
 
 
 class Policy(Protocol):
-    """Decides on events of a job."""
+    """Decides, event by event, whether the job stops."""
 
     def decide(self, event: PolicyEvent) -> StopBefore | None:
-        """A decision with its reason; None to let the job go on as it is."""
+        """The decision on `event`, with its reason; None to let the job continue unchanged."""

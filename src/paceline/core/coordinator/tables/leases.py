@@ -6,10 +6,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from paceline.core.coordinator.tables.live_leases import Lease, LiveLeases
+from paceline.core.coordinator.tables.lost_holders import LostHolders
+from paceline.core.coordinator.tables.requeued_slots import RequeuedSlots
 from paceline.core.coordinator.tables.reservations import Reserved
-from paceline.core.coordinator.tables.slot_queue import RequeuedSlots, SummedSlots
+from paceline.core.coordinator.tables.summed_slots import SummedSlots
 from paceline.core.schedule import Schedule
 from paceline.core.window import may_lease
+from paceline.errors import SlotPoisonedError
 from paceline.types import INIT_STEP, UNLIMITED, Fence, NodeId, SlotId
 
 
@@ -17,13 +20,13 @@ class Revoked(NamedTuple):
     """The slots of a worker that is gone.
 
     `again` are leased again at once. `sealed` were sealed: their pushes may have arrived, so the caller gives the
-    servers a moment before it calls `requeue`. `poisoned` is a slot that has lost too many holders in a row, with
-    their names (rule 4).
+    servers a moment before it calls `requeue`. `poisoned` is the error that fails the job if one of the slots has lost
+    too many holders in a row (rule 4).
     """
 
     again: list[SlotId]
     sealed: list[SlotId]
-    poisoned: tuple[SlotId, tuple[NodeId, ...]] | None
+    poisoned: SlotPoisonedError | None
 
 
 class LeaseBook:
@@ -43,7 +46,6 @@ class LeaseBook:
         self.schedule = schedule
         self.generation = generation
         self.hold = hold
-        self.max_losses = max_losses
         self.counter = counter
         self.live = LiveLeases()
         self.reserved = Reserved()
@@ -51,7 +53,7 @@ class LeaseBook:
         self._summed = SummedSlots()
         self._done = done
         self._next = SlotId(INIT_STEP, 0)
-        self._losses: dict[SlotId, list[NodeId]] = {}
+        self._lost = LostHolders(max_losses)
 
     def fence(self) -> Fence:
         """A new fence, larger than every earlier one."""
@@ -62,7 +64,7 @@ class LeaseBook:
         """Nothing is leased or lost; everything below `step` is committed. Fences go on where they were."""
         self.schedule = schedule
         self.reserved = Reserved()
-        self._losses.clear()
+        self._lost.clear()
         self._forget(SlotId(step, 0) if initialised else SlotId(INIT_STEP, 0))
 
     def _forget(self, first: SlotId) -> None:
@@ -210,7 +212,7 @@ class LeaseBook:
         if lease is None or lease.worker != worker:
             return None
         self.live.seal(fence)
-        self._losses.pop(lease.slot, None)  # a holder survived the slot: losses are no longer in a row
+        self._lost.forget(lease.slot)  # a holder survived the slot: losses are no longer in a row
         return lease
 
     def abandon(self, fence: Fence) -> SlotId | None:
@@ -245,10 +247,7 @@ class LeaseBook:
                 sealed.append(lease.slot)
                 continue
             if lost:
-                holders = self._losses.setdefault(lease.slot, [])
-                holders.append(worker)
-                if len(holders) >= self.max_losses:
-                    poisoned = lease.slot, tuple(holders)
+                poisoned = self._lost.add(lease.slot, worker, self.schedule) or poisoned
             if self._requeue(lease.slot) is not None:
                 again.append(lease.slot)
         return Revoked(again, sealed, poisoned)
@@ -264,7 +263,7 @@ class LeaseBook:
         live = self.live
         for index in range(self.schedule.num_slots(step)):
             slot = SlotId(step, index)
-            self._losses.pop(slot, None)
+            self._lost.forget(slot)
             for lease in list(live.of_slot(slot)):
                 if live.is_sealed(lease.fence):
                     sealed.append(lease)

@@ -60,7 +60,10 @@ class WorkerSpeeds:
         return elapsed_s > _LATE * max(self.typical, self._mean.get(worker, 0.0))
 
     def is_slow(self, worker: NodeId, now: float) -> bool:
-        """Whether it can be better to lease the last slots to other workers."""
+        """Whether it can be better to lease the last slots of a step to other workers than to `worker`.
+
+        Until the first `refresh` the fastest speed is unknown, and every worker with a recent measurement is slow.
+        """
         return not self._is_old(worker, now) and self._mean[worker] > _SLOW * self._fastest
 
     def others_are_sooner(self, worker: NodeId, slots: int, others: Iterable[tuple[NodeId, float]]) -> bool:

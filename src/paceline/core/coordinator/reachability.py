@@ -32,7 +32,7 @@ _BEATS = 5  # in a row that may be lost on their way
 _GIVE_UP_S = 300.0  # in which no worker reaches a server whose blocks have no other copy
 
 
-class Suspicion:
+class Reachability:
     """Takes reports of peers that do not answer, and decides which of the two is cut off."""
 
     def __init__(self, tables: Tables, placement: BlockPlacement) -> None:

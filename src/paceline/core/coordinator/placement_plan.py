@@ -1,9 +1,9 @@
-"""Which server should hold which block: the owner and the backups of each, by bytes. Pure functions.
+"""Which server should hold which block: the owner and the backups of each block, balanced by bytes. Pure functions.
 
-A new job gets `balance` (owners) and `spread` (backups). When a server is lost, `promote` names its heirs.
-Later `settle` makes the best of the copies that exist (it changes owners and drops surplus copies), and `joins` names
-the copies to make next: blocks that lack a copy first, then blocks of servers that leave, then balance. A caller that
-repeats `settle` and `joins` reaches a state in which neither changes anything.
+A new job gets `balance` (owners) and `spread` (backups). Later `settle` chooses the best owners and backups from the
+copies that exist, and drops surplus copies. `joins` names the copies to make next: blocks that lack a copy first, then
+blocks of servers that leave, then balance. A caller that repeats `settle` and `joins` reaches a placement that neither
+changes. `in_sync_sets` decides what happens to the sets when a server is lost or a copy is not equal.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 
+from paceline.core.coordinator.in_sync_sets import Backups, Joining, Owners, normal
 from paceline.types import BlockSpec, NodeId, Placement
 
 BATCH_NBYTES = 256 << 20
 """The most bytes of copies that are under way at once; one larger block may still go alone."""
 
 _UNEVEN = 0.2  # of the mean load: a smaller difference between two servers is not worth a move
-
-Owners = tuple[NodeId, ...]
-Backups = tuple[tuple[NodeId, ...], ...]
-Joining = tuple[tuple[NodeId, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,37 +78,6 @@ def spread(blocks: Sequence[BlockSpec], owners: Owners, servers: Sequence[NodeId
             load[server] += block.nbytes
         found[block.index] = tuple(others)
     return tuple(found)
-
-
-def promote(
-    blocks: Sequence[BlockSpec], placement: Placement, lost: NodeId, alive: frozenset[NodeId]
-) -> tuple[Owners, Backups] | None:
-    """Owners and backups without `lost`: in each in-sync set the living member with the least load is promoted.
-
-    None if a block has no other living member: only a member may be promoted.
-    """
-    load = dict.fromkeys(alive, 0)
-    for block in blocks:
-        owner = placement.owners[block.index]
-        if owner != lost and owner in load:
-            load[owner] += block.nbytes
-    owners = list(placement.owners)
-    backups: list[tuple[NodeId, ...]] = []
-    for block in blocks:
-        members = [m for m in placement.copies(block.index) if m != lost and m in alive]
-        if not members:
-            return None
-        if owners[block.index] not in members:
-            heir = min(members, key=lambda m: load[m])
-            owners[block.index] = heir
-            load[heir] += block.nbytes
-        backups.append(tuple(m for m in members if m != owners[block.index]))
-    return tuple(owners), normal(backups)
-
-
-def normal(backups: Sequence[tuple[NodeId, ...]]) -> Backups:
-    """`backups`, or () if no block has one."""
-    return tuple(backups) if any(backups) else ()
 
 
 def settle(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers) -> tuple[Owners, Backups]:

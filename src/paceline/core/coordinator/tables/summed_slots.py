@@ -1,63 +1,11 @@
-"""Slots that wait to be leased again, and how many slots of each step the servers have summed."""
+"""How many slots of each step the servers have summed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 
-from paceline.types import NodeId, SlotId
-
-
-class RequeuedSlots:
-    """Slots that were leased before, lowest first. Only `LeaseBook` changes it."""
-
-    def __init__(self) -> None:
-        self._heap: list[SlotId] = []
-        self._waiting: set[SlotId] = set()
-
-    def __len__(self) -> int:
-        """How many slots wait."""
-        return len(self._heap)
-
-    def __contains__(self, slot: object) -> bool:
-        """Whether `slot` waits."""
-        return slot in self._waiting
-
-    @property
-    def lowest(self) -> SlotId:
-        """The lowest slot that waits."""
-        return self._heap[0]
-
-    @property
-    def highest_step(self) -> int:
-        """The highest step of a slot that waits; -1 for none."""
-        return max((slot.step for slot in self._heap), default=-1)
-
-    def push(self, slot: SlotId) -> None:
-        """`slot` is to be leased again."""
-        heappush(self._heap, slot)
-        self._waiting.add(slot)
-
-    def pop(self) -> SlotId:
-        """Take the lowest slot."""
-        slot = heappop(self._heap)
-        self._waiting.discard(slot)
-        return slot
-
-    def drop(self, over: Callable[[SlotId], bool]) -> None:
-        """Slots that are `over` wait no longer."""
-        if not self._heap:
-            return
-        kept = [slot for slot in self._heap if not over(slot)]
-        if len(kept) < len(self._heap):
-            self._heap, self._waiting = kept, set(kept)
-            heapify(self._heap)
-
-    def clear(self) -> None:
-        """No slot waits."""
-        self._heap.clear()
-        self._waiting.clear()
+from paceline.types import NodeId
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from paceline.core.coordinator.placement_plan import Servers, balance, joins, settle, spread
 from paceline.core.layout import cut
-from paceline.core.placement_plan import Servers, balance, joins, promote, settle, spread
 from paceline.types import BlockSpec, Kind, Placement, TensorSpec
 
 NAMES = ("s0", "s1", "s2")
@@ -41,17 +41,6 @@ def test_a_backup_is_never_on_the_server_of_its_owner() -> None:
     assert spread(BLOCKS, owners, NAMES, 0) == ()
     backups = spread(BLOCKS, owners, NAMES, 1)
     assert all(len(others) == 1 and owner not in others for owner, others in zip(owners, backups, strict=True))
-
-
-def test_only_a_living_member_of_the_in_sync_set_is_promoted() -> None:
-    owners = balance(BLOCKS, NAMES)
-    backups = spread(BLOCKS, owners, NAMES, 1)
-    promoted = promote(BLOCKS, place(owners, backups), "s0", frozenset({"s1", "s2"}))
-    assert promoted is not None
-    for block, owner in enumerate(promoted[0]):
-        assert owner in (owners[block], *backups[block])
-        assert owner != "s0"
-    assert promote(BLOCKS, place(owners, backups), "s0", frozenset({"s1"})) is None
 
 
 def test_missing_copies_are_planned_and_a_complete_placement_does_not_change() -> None:

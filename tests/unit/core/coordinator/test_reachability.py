@@ -110,7 +110,7 @@ def test_a_job_whose_workers_reach_no_server_ends_with_a_named_error() -> None:
     job = replicated_job(servers=1, replicas=0, heartbeat_timeout_s=10_000.0)
     cut_off(job, 290, "server-0", *job.workers)
     assert job.core.failure is None
-    assert [peer for _, peer in job.core.machines.suspicion.cuts] == ["server-0", "server-0"]
+    assert [peer for _, peer in job.core.machines.reachability.cuts] == ["server-0", "server-0"]
     tick(job, 100.0)  # without reports: the workers reach the server for a while
     cut_off(job, 290, "server-0", *job.workers)
     cut_off(job, 100, "server-0", job.workers[0])  # the other worker reaches the server
@@ -143,10 +143,10 @@ def test_servers_probe_unreachable_peers_until_they_answer() -> None:
     for _ in range(20):
         (request,) = sent(tick(job), Probe, primary)
         assert (request.peer, request.address) == (backup, "there")
-    assert [pair for pair in job.core.machines.suspicion.cuts if primary in pair] == [(primary, backup)]
+    assert [pair for pair in job.core.machines.reachability.cuts if primary in pair] == [(primary, backup)]
     job.say(primary, Reachable(backup))
     assert sent(tick(job), Probe) == []
-    assert job.core.machines.suspicion.cuts == []
+    assert job.core.machines.reachability.cuts == []
 
 
 @pytest.mark.parametrize(("workers", "cut", "servers"), [(1, 1, 2), (2, 2, 3), (3, 2, 3), (3, 2, 2)])

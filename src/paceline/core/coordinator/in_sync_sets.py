@@ -1,0 +1,78 @@
+"""The in-sync set of each block: its owner and the backups that have every commit. Pure functions of rule 5.
+
+A copy leaves the in-sync set, durably, before a commit is made without it: `shrink`. A server enters a set when its
+copy is complete: `enter`. Only a member of the in-sync set may be promoted: `promote`. `placement` calls these and
+makes the result durable before it tells any server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from paceline.types import BlockSpec, NodeId, Placement
+
+Owners = tuple[NodeId, ...]
+"""The owner (primary) of each block."""
+
+Backups = tuple[tuple[NodeId, ...], ...]
+"""The other members of the in-sync set of each block; () if no block has any."""
+
+Joining = tuple[tuple[NodeId, tuple[int, ...]], ...]
+"""Servers that are making copies, each with the blocks that it copies."""
+
+
+def promote(
+    blocks: Sequence[BlockSpec], placement: Placement, lost: NodeId, alive: frozenset[NodeId]
+) -> tuple[Owners, Backups] | None:
+    """The owners and backups after the loss of server `lost`.
+
+    In each in-sync set that loses its owner, the living member with the least load is promoted. Returns None if a set
+    has no living member left: only a member of the in-sync set may be promoted.
+    """
+    load = dict.fromkeys(alive, 0)
+    for block in blocks:
+        owner = placement.owners[block.index]
+        if owner != lost and owner in load:
+            load[owner] += block.nbytes
+    owners = list(placement.owners)
+    backups: list[tuple[NodeId, ...]] = []
+    for block in blocks:
+        members = [m for m in placement.copies(block.index) if m != lost and m in alive]
+        if not members:
+            return None
+        if owners[block.index] not in members:
+            heir = min(members, key=lambda m: load[m])
+            owners[block.index] = heir
+            load[heir] += block.nbytes
+        backups.append(tuple(m for m in members if m != owners[block.index]))
+    return tuple(owners), normal(backups)
+
+
+def shrink(placement: Placement, without: Mapping[NodeId, frozenset[int]]) -> Backups | None:
+    """The backups after each server of `without` has left the in-sync sets of its blocks there.
+
+    None if nothing changes: the servers are in none of these sets, and make no copies.
+    """
+    sets = enumerate(placement.backups)
+    backups = normal([tuple(m for m in members if block not in without.get(m, ())) for block, members in sets])
+    is_copying = any(server in without for server, _ in placement.joining)
+    return None if backups == placement.backups and not is_copying else backups
+
+
+def enter(placement: Placement, server: NodeId, source: NodeId) -> tuple[Backups, Joining]:
+    """The backups, and the copies still being made, after `server` has copied its blocks from their owner `source`."""
+    backups = list(placement.backups or [()] * len(placement.owners))
+    left: list[tuple[NodeId, tuple[int, ...]]] = []
+    for copier, blocks in placement.joining:
+        done = [b for b in blocks if copier == server and placement.owners[b] == source]
+        for block in done:
+            backups[block] = (*backups[block], server)
+        rest = tuple(b for b in blocks if b not in done)
+        if rest:
+            left.append((copier, rest))
+    return normal(backups), tuple(left)
+
+
+def normal(backups: Sequence[tuple[NodeId, ...]]) -> Backups:
+    """`backups` as a tuple; () if no block has a backup."""
+    return tuple(backups) if any(backups) else ()

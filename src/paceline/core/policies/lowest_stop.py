@@ -1,0 +1,18 @@
+"""Several policies, one decision: the stop with the lowest step counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core.policies.base import Policy, PolicyEvent
+
+
+def lowest_stop(policies: Sequence[Policy], event: PolicyEvent, boundary: int) -> tuple[str, int] | None:
+    """Ask all policies; return the reason and the step of the lowest stop, None if no policy stops the job.
+
+    `boundary` is the next step boundary: the step of a decision that names none. Of two decisions for the same step,
+    the one of the earlier policy counts.
+    """
+    decisions = [d for d in (policy.decide(event) for policy in policies) if d is not None]
+    stops = [(d.reason, boundary if d.step is None else d.step) for d in decisions]
+    return min(stops, key=lambda stop: stop[1], default=None)
