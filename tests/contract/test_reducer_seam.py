@@ -12,7 +12,7 @@ from tests.kit.line import error, line, points, weights
 
 from paceline.blocks.tensors import piece_of, tensor_of
 from paceline.core.effects import Send
-from paceline.core.server.step_sums import Attempt
+from paceline.core.server.attempts import Attempt
 from paceline.core.worker.turn import Task
 from paceline.messages import BlockFrame, Grant, JobArgs, Prepared, Pull, PullReply, Push, PushAck, Register, Turn
 from paceline.reducers.base import Made, Reducer
@@ -105,7 +105,7 @@ class ServersHarness(Harness):
         for server in self._servers:
             server.pump()
             attempt = server.attempts[Fence(1, self._attempts)]
-            assert attempt.whole
+            assert attempt.arrived
             assert attempt.seal is not None
             weights.add(attempt.seal.weight)
             for index, _ in attempt.seal.revs:

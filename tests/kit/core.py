@@ -231,7 +231,7 @@ class ServerKit:
     def __init__(
         self,
         *segments: Segment,
-        whole: bool = False,
+        one_attempt: bool = False,
         hold: int = 0,
         initialised: bool = True,
         part_nbytes: int = PART_NBYTES,
@@ -240,7 +240,7 @@ class ServerKit:
         self.core = ServerCore("server-0", lambda: self.store, part_nbytes=part_nbytes)
         self.requests = 0
         placement = Placement(1, ("server-0",) * len(BLOCKS), {"server-0": "here"})
-        self.tell(Assign(1, 0, placement, model(), BLOCKS, whole, hold))
+        self.tell(Assign(1, 0, placement, model(), BLOCKS, one_attempt, hold))
         self.tell(plan(*(segments or (segment(),))))
         if initialised:
             self.push(INIT_STEP, 0, 1, base=-1)

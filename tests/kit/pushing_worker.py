@@ -7,7 +7,7 @@ from torch import nn
 
 from paceline.blocks.tensors import piece_of, tensor_of
 from paceline.core.effects import Send
-from paceline.core.server.step_sums import Attempt
+from paceline.core.server.attempts import Attempt
 from paceline.messages import Grant, Prepared, Pull, PullReply, Push, PushAck, Register, Turn
 from paceline.reducers.servers import ServersReducer
 from paceline.transport.base import Received
@@ -117,7 +117,7 @@ class PushingWorker:
         """What counts at the servers is the present gradient, and no frame has changed since it arrived."""
         covered = set()
         for server in self.servers:
-            assert server.attempt.whole
+            assert server.attempt.arrived
             assert server.attempt.seal is not None
             absent = server.attempt.seal.absent
             for index, _ in server.attempt.seal.revs:

@@ -1,7 +1,7 @@
 """Promise 1: every slot below the committed watermark is applied to every block exactly once, in every mode.
 
 `paceline audit` proves it for a run. The simulator checks it in every schedule (`sim.checks`, tests/unit/sim).
-Upheld by: `core.server.step_sums` (one attempt a slot), `core.coordinator.gate` and `core.coordinator.commits`.
+Upheld by: `core.server.attempts` (one attempt a slot), `core.coordinator.gate` and `core.coordinator.commits`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Promise 3: a gradient for step t is computed on a state with every step below t − window.
 
 Servers check it where they accept the gradient.
-Upheld by: `core.window.admits` (called by `core.server.step_sums`) and `core.window.needed_watermark`.
+Upheld by: `core.window.window_refusal` (called by `core.server.attempts`) and `core.window.needed_watermark`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def test_a_gradient_on_too_old_a_state_is_refused() -> None:
         server.commit(step + 1, step, 5 + step)
     assert sent(server.push(4, 0, 20, base=2), Refused)[0].rule == "stale", "version 2 lacks steps 2 and 3"
     assert sent(server.push(3, 0, 21, base=1), Refused)[0].rule == "stale"
-    assert server.core.step_sums.steps == {}
+    assert server.core.attempts.steps == {}
     assert sent(server.push(3, 0, 22, base=2), PushAck)[0].outcome == "held"
     assert sent(server.push(4, 0, 23, base=3), PushAck)[0].outcome == "held"
 

@@ -5,7 +5,7 @@ ready the coordinator writes the commit and then announces it. A pull in lock-st
 
 Upheld by:
 - `core.coordinator.gate.Gate.passed`: a commit waits for every server and every slot
-- `core.server.step_sums.StepSums.replicated`: a primary is ready when its backups have the sum
+- `core.server.attempts.Attempts.replicated`: a primary is ready when its backups have the sum
 - `core.server.dispatch.ServerCore._commit`: commits are applied in the order of the log, once
 - `core.server.pulls.Pulls.pull` and `core.worker.server_requests.ServerRequests.receive`: no mixed reads
 """
@@ -124,7 +124,7 @@ def test_a_push_for_a_committed_step_changes_nothing() -> None:
     server.push(0, 1, 6)
     server.commit(1, 0, 5, 6)
     assert sent(server.push(0, 0, 5), PushAck)[0].outcome == "late"
-    assert server.core.step_sums.steps == {}
+    assert server.core.attempts.steps == {}
     assert server.slots_added(0) == ["5", "6"]
 
 

@@ -1,9 +1,10 @@
 """Rule 2, attempts: the first arrival per block counts where attempts are interchangeable.
 
-Otherwise a slot counts only as one whole attempt: the first fence whose worker reports every block acknowledged.
+Otherwise a slot counts only as one attempt, the same on all servers: the first fence whose worker reports every block
+acknowledged.
 
 Upheld by:
-- `core.server.step_sums.StepSums.push`: one attempt of a slot is added once
+- `core.server.attempts.Attempts.push`: one attempt of a slot is added once
 - `core.coordinator.gate.Gate.choose`: an attempt is chosen when every server has it
 - `core.coordinator.tables.leases.LeaseBook.revoke`: the fence of a lost worker is void
 - `core.worker.sealed_reports.SealedReports.take_back`: an attempt that was given back is not reported
@@ -52,8 +53,8 @@ from paceline.types import Commit, Placement
 
 
 def test_a_repeated_push_is_added_once() -> None:
-    for whole in (False, True):
-        server = ServerKit(segment(slots=1, data_len=10), whole=whole)
+    for one_attempt in (False, True):
+        server = ServerKit(segment(slots=1, data_len=10), one_attempt=one_attempt)
         assert sent(server.push(0, 0, 5), PushAck)[0].outcome == "held"
         assert sent(server.push(0, 0, 5), PushAck)[0].outcome == "duplicate"
         assert server.slots_added(0) == ["5"]
@@ -99,7 +100,7 @@ def test_with_a_window_servers_must_be_ready_with_the_same_attempt() -> None:
 
 
 def test_a_server_waits_for_the_choice_where_attempts_differ() -> None:
-    server = ServerKit(whole=True)
+    server = ServerKit(one_attempt=True)
     out = server.push(0, 0, 5)
     assert [(r.slot, r.fence) for r in sent(out, Receipt)] == [(0, fence(5))]
     server.push(0, 0, 6)

@@ -10,7 +10,7 @@ Upheld by:
 - `core.coordinator.placement`: durable before announced; sets shrink; a change voids receipts
 - `core.coordinator.reachability`: reports of unreachable peers
 - `core.server.dispatch.ServerCore._assign`: a server enters a placement after the commits before it
-- `core.server.pulls.Pulls.pull` and `core.server.step_sums.StepSums.push`: other epochs are refused
+- `core.server.pulls.Pulls.pull` and `core.server.attempts.Attempts.push`: other epochs are refused
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ def test_a_placement_voids_uncommitted_sums() -> None:
     server = Server("s0", placement(1, ("s0", "s1"))).begin()
     (asked,) = sent(server.push(0, 5), Replicate)
     server.tell(server.assign(placement(2, ("s0",)), at=0))
-    assert server.core.step_sums.steps == {}
+    assert server.core.attempts.steps == {}
     assert server.say("s1", Replicated(asked.req, 0, 1)) == [], "it is not ready for what is void"
     assert server.core.tick(10.0)[0].message == Beat("s0", 0, 2, 0, 1, ())
     (refused,) = sent(server.push(0, 5), Refused)

@@ -5,7 +5,7 @@ Messages carry the incarnation. A server enters an incarnation only by loading t
 Upheld by:
 - `core.coordinator.rewind` and `core.coordinator.tables.incarnation`: the row of the log, and what it resets
 - `core.server.assignment.Assignment.load`: a server loads the checkpoint, or reports that it cannot
-- `core.server.pulls.Pulls.pull` and `core.server.step_sums.StepSums.push`: other incarnations are refused
+- `core.server.pulls.Pulls.pull` and `core.server.attempts.Attempts.push`: other incarnations are refused
 - `core.worker.model_state.ModelState.enter`: a worker reads everything again
 """
 

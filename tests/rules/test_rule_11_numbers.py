@@ -5,7 +5,7 @@ are cut at multiples of 64 elements. The sums are in tests/unit/blocks/test_sums
 with plain PyTorch.
 
 Upheld by:
-- `core.server.step_sums.StepSums.push`: slots are added in slot order
+- `core.server.attempts.Attempts.push`: slots are added in slot order
 - `core.coordinator.gate.disagreement` and `core.coordinator.gate.clip_scale`
 - `core.layout.cut`
 """
@@ -32,12 +32,12 @@ from paceline.messages import (
 from paceline.types import Commit, Hyper, Kind, TensorSpec
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_slots_are_summed_in_slot_order(whole: bool) -> None:
-    server = ServerKit(segment(slots=3, data_len=60), whole=whole)
+@pytest.mark.parametrize("one_attempt", [False, True])
+def test_slots_are_summed_in_slot_order(one_attempt: bool) -> None:
+    server = ServerKit(segment(slots=3, data_len=60), one_attempt=one_attempt)
     for slot in (2, 0, 1):
         server.push(0, slot, 5 + slot)
-    if whole:
+    if one_attempt:
         for slot in (2, 0, 1):
             server.tell(Choose(1, 0, 1, 0, slot, fence(5 + slot)))
     assert server.slots_added(0) == ["5", "6", "7"]

@@ -104,12 +104,6 @@ class ChunkUpdate:
         self._spare: list[State] = []
         self._readers: list[Delivery] = []
 
-    def presence(self, total: Sum) -> list[bool] | None:
-        """Which pieces have a gradient; None when all have."""
-        if total.full.issuperset(self.chunk.blocks):
-            return None
-        return [total.has(p.block, p.tensor) for p in self.chunk.pieces]
-
     def run(
         self,
         total: Sum,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from paceline.blocks.presence import Presence
 from paceline.messages import SumMeta
 from paceline.types import BlockSpec, Fence
 
@@ -225,11 +226,10 @@ class BlockSum:
 class Sum:
     """All blocks of one step: gradients in `blocks`, other values (initial weights, buffers) in `values`.
 
-    `touched` are the blocks that some slot had, `full` those of which it had every tensor; `present` are the tensors
-    that some slot had of the others. `hinted` says that unsealed gradients were offered.
+    `presence` says which of them some slot pushed. `hinted` says that unsealed gradients were offered.
     """
 
-    __slots__ = ("_shared", "blocks", "full", "hinted", "present", "slots", "touched", "values", "weight")
+    __slots__ = ("_shared", "blocks", "hinted", "presence", "slots", "values", "weight")
 
     def __init__(self) -> None:
         self.weight = 0.0
@@ -237,9 +237,7 @@ class Sum:
         self.blocks: dict[int, BlockSum] = {}
         self.values: dict[int, torch.Tensor] = {}
         self._shared: dict[int, tuple[SumMemory, torch.Tensor]] = {}
-        self.present: set[int] = set()
-        self.touched: set[int] = set()
-        self.full: set[int] = set()
+        self.presence = Presence()
         self.hinted = False
 
     def close(self) -> None:
@@ -288,38 +286,16 @@ class Sum:
             self._shared[index] = memory, memory.take().copy_(self.values[index])
         return self._shared[index][1]
 
-    # ------------------------------------------------------------ which tensors have a gradient
-
-    def note(self, block: BlockSpec, absent: frozenset[int]) -> None:
-        """A slot has `block`, without the `absent` tensors."""
-        self.touched.add(block.index)
-        if not absent or absent.isdisjoint([p.tensor for p in block.pieces]):
-            self.full.add(block.index)
-        else:
-            self.present.update(p.tensor for p in block.pieces if p.tensor not in absent)
+    # ------------------------------------------------------------ on other servers
 
     def meta(self, blocks: Sequence[BlockSpec]) -> SumMeta:
-        """What another server must know of the sum of these blocks."""
-        mine = {b.index for b in blocks}
-        tensors = {p.tensor for b in blocks for p in b.pieces}
-        return SumMeta(
-            self.weight,
-            self.slots,
-            tuple(sorted(mine & self.touched)),
-            tuple(sorted(mine & self.full)),
-            tuple(sorted(tensors & self.present)),
-        )
+        """What a backup must know about the sum of `blocks` besides its values."""
+        return self.presence.meta(blocks, self.weight, self.slots)
 
     def learn(self, meta: SumMeta) -> None:
-        """Take over what `meta` told on another server."""
+        """Set weight and slots, and add the presence, from `meta`, which the primary made."""
         self.weight, self.slots = meta.weight, meta.slots
-        self.touched.update(meta.touched)
-        self.full.update(meta.full)
-        self.present.update(meta.present)
-
-    def has(self, block: int, tensor: int) -> bool:
-        """Whether some slot had `tensor` in `block`."""
-        return block in self.full or (block in self.touched and tensor in self.present)
+        self.presence.learn(meta)
 
 
 def mean(total: torch.Tensor, weight: float, out: torch.Tensor) -> torch.Tensor:

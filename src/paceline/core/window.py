@@ -44,6 +44,17 @@ def admits(window: int, step: int, watermark: int) -> bool:
     return window == UNLIMITED or staleness(step, watermark) <= window
 
 
+def window_refusal(window: int, step: int, version: int, watermark: int | None) -> tuple[str, str] | None:
+    """Refuse a gradient for `step` if `version`, on which it was computed, may lack a step below `step - window`.
+
+    `watermark` is that of `version`, or None if the server no longer knows it, since `version` is too old for any step.
+    Returns the broken rule and a text, or None if the gradient may count.
+    """
+    if watermark is None or not admits(window, step, watermark):
+        return "stale", f"step {step} may not be computed on version {version}"
+    return None
+
+
 def needed_watermark(window: int, step: int) -> int:
     """The lowest watermark of a state on which `step` may be computed."""
     return 0 if window == UNLIMITED else max(0, step - window)

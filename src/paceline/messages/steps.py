@@ -9,8 +9,8 @@ from paceline.types import BlockSpec, Commit, Fence, ModelSpec, Placement, Segme
 class Assign(Message, frozen=True):
     """Which blocks exist, and which server holds which.
 
-    `whole` says that a slot counts only as one whole attempt. `hold` bounds the slots of a step that may wait for a
-    lower one; 0 means that none does.
+    With `one_attempt`, each slot counts as one attempt, the same on all servers. `hold` bounds the slots of a step that
+    may wait for a lower one; 0 means that none does.
 
     A server enters an incarnation only by this message: it loads its blocks from the checkpoint `folder`, which holds
     `version` with the steps below `watermark` and those in `above`; without a folder its blocks are empty.
@@ -25,7 +25,7 @@ class Assign(Message, frozen=True):
     placement: Placement
     spec: ModelSpec
     blocks: tuple[BlockSpec, ...]
-    whole: bool
+    one_attempt: bool
     hold: int = 0
     folder: str = ""
     version: int = -1

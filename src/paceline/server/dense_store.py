@@ -83,7 +83,7 @@ class DenseStore:
         with tracing.span("apply", step=key.step, version=commit.version):
             if total.weight:
                 self._update(total, commit)
-                for index in total.touched.intersection(total.values):
+                for index in total.presence.touched.intersection(total.values):
                     self._write_buffer(index, total)
         total.close()
 
@@ -94,7 +94,7 @@ class DenseStore:
         numbers: list[int] = []
         nbytes = 0
         for number, update in self._held.updates.items():
-            present = update.presence(total)
+            present = total.presence.of_pieces(update.chunk)
             made = early.take(number, update, total, commit) if present is None else None
             if made is not None:
                 versions.switch(number, made, update.chunk.blocks)
@@ -125,6 +125,6 @@ class DenseStore:
         new.tensor.copy_(versions.current[number].tensor)
         flat = versions.chunks[number].of(new.tensor, index)
         for piece in block.pieces:
-            if block.kind == Kind.LAST or total.has(index, piece.tensor):
+            if block.kind == Kind.LAST or total.presence.has(index, piece.tensor):
                 piece_of(flat, piece).copy_(piece_of(value, piece))
         versions.switch(number, new, (index,))

@@ -104,12 +104,13 @@ class DenseSums:
         total = self._total(key)
         with tracing.span("sum", step=key.step, slot=slot):
             total.begin_slot(weight)
-            blocks, memories, clips = self._held.blocks, self._memories, self._held.spec.clip_norm is not None
+            blocks, memories, presence = self._held.blocks, self._memories, total.presence
+            clips = self._held.spec.clip_norm is not None
             late = 1 if total.slots >= self._expected_slots and not clips else 0
             for index, payload in payloads.items():
                 block = blocks[index]
                 value = tensor_of(cast(memoryview, payload), block.dtype)
-                total.note(block, absent)
+                presence.note(block, absent)
                 if block.kind == Kind.PARAMETER and key.step != INIT_STEP:
                     term = Term(slot, fence, revs[index] if revs is not None else -1, weight, value)
                     block_sum = total.block(index, memories[index])
@@ -195,7 +196,7 @@ class DenseSums:
         specs = self._held.blocks
         with tracing.span("export", step=key.step, blocks=len(chosen)):
             gradients = [i for i in chosen if i in total.blocks and not total.blocks[i].empty]
-            values = [i for i in chosen if i in total.values and (i in total.touched or key.step == INIT_STEP)]
+            values = [i for i in chosen if i in total.values and (i in total.presence.touched or key.step == INIT_STEP)]
             made = self._gather(total, gradients)
             for index in values:
                 memory = self._shared(index)

@@ -40,7 +40,7 @@ class LogChecks:
 
     def __init__(self, record: Record, scenario: Scenario) -> None:
         self._record = record
-        self._whole = not scenario.model.deterministic
+        self._one_attempt = not scenario.model.deterministic
         self._validators = scenario.validators
         self._careful = scenario.careful
         self.results: dict[tuple[int, str, int], EvaluationRow] = {}
@@ -140,7 +140,7 @@ class LogChecks:
                 raise Violation(f"{fence} was not a lease of {slot}, but is committed for it")
             if placement is None or self._epochs[fence] != placement.epoch:
                 raise Violation(f"{fence} was leased in an earlier placement epoch than its commit")
-            if self.is_whole(commit.step) and fence in self._void and self._chosen.get(slot) != fence:
+            if self.needs_one_attempt(commit.step) and fence in self._void and self._chosen.get(slot) != fence:
                 raise Violation(f"{fence} was void when it was committed for {slot}")
 
     def _check_order(self, commit: Commit) -> None:
@@ -152,9 +152,9 @@ class LogChecks:
         if window != UNLIMITED and commit.staleness > window:
             raise Violation(f"step {commit.step} has staleness {commit.staleness}, the window is {window}")
 
-    def is_whole(self, step: int) -> bool:
-        """Whether slots of the step count as whole attempts only, so that every server applies the same ones."""
-        return self._whole or step == INIT_STEP or self._record.schedule.window(step) != 0
+    def needs_one_attempt(self, step: int) -> bool:
+        """Whether each slot of the step counts as one attempt, the same on all servers (rule 2)."""
+        return self._one_attempt or step == INIT_STEP or self._record.schedule.window(step) != 0
 
     def _evaluated(self, row: EvaluationRow) -> None:
         validator = next(v for v in self._validators if v.name == row.name)

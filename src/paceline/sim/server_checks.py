@@ -58,7 +58,7 @@ class ServerChecks:
         if [p.slot for p in terms] != list(range(len(commit.fences))):
             raise Violation(f"commit of step {commit.step} applies slots {[p.slot for p in terms]}")
         is_current = commit.incarnation == self._record.incarnation
-        if is_current and self._log.is_whole(commit.step) and tuple(p.fence for p in terms) != commit.fences:
+        if is_current and self._log.needs_one_attempt(commit.step) and tuple(p.fence for p in terms) != commit.fences:
             raise Violation(f"step {commit.step} applies {[p.fence for p in terms]}, the log says {commit.fences}")
         line.apply(commit, tuple(p.weight for p in terms))
         for block in store.blocks:
@@ -79,7 +79,7 @@ class ServerChecks:
 
     def held(self, server: ServerCore, step: int) -> None:
         """A server took a push: it may hold `hold` slots that wait for a lower one."""
-        entry = server.step_sums.steps.get(step)
+        entry = server.attempts.steps.get(step)
         if entry is not None and len(entry.attempts) > self._hold:
             raise Violation(f"{server.node} holds {len(entry.attempts)} slots of step {step}, hold is {self._hold}")
 

@@ -208,8 +208,8 @@ class ServerPool:
             core = server.core
             if core.versions.applied != last:
                 raise Violation(f"{server.node} ends at version {core.versions.applied} of {last}")
-            if core.step_sums.steps or server.stores("terms"):
-                raise Violation(f"{server.node} still holds {list(core.step_sums.steps)}, {server.stores('terms')}")
+            if core.attempts.steps or server.stores("terms"):
+                raise Violation(f"{server.node} still holds {list(core.attempts.steps)}, {server.stores('terms')}")
             if set(server.stores("kept")) - {last}:  # the last one is readable anyway
                 raise Violation(f"{server.node} still keeps versions {server.stores('kept')}")
             for group in (core.own, *core.backups.synced_groups):

@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 
-from paceline.blocks.sums import BlockSum, Sum, SumMemory, Term, mean
-from paceline.types import BlockSpec, Fence, Kind, Piece
+from paceline.blocks.sums import BlockSum, SumMemory, Term, mean
+from paceline.types import Fence
 
 N = 70
 
@@ -110,17 +110,6 @@ def test_the_mean_has_the_bits_of_a_division(weight: float) -> None:
         [torch.randn(1000), torch.tensor([1e-45, 3e-45, -1e-40, 1.2e-38, 3e38, float("inf"), 0.0, -0.0])]
     )
     assert torch.equal(mean(values, weight, torch.empty_like(values)), values / weight)
-
-
-def test_a_tensor_is_present_if_some_slot_had_it() -> None:
-    block = BlockSpec(3, Kind.PARAMETER, "float32", 128, 512, (Piece(0, 0, 10, 0), Piece(1, 0, 10, 64)))
-    total = Sum()
-    assert not total.has(3, 0)
-    total.note(block, frozenset({1, 7}))
-    assert (total.has(3, 0), total.has(3, 1)) == (True, False)
-    assert not total.has(4, 0), "another block was in no slot"
-    total.note(block, frozenset({7}))
-    assert (total.has(3, 0), total.has(3, 1)) == (True, True)
 
 
 def test_terms_after_a_changed_one_need_not_come_again() -> None:

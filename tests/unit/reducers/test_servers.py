@@ -56,7 +56,7 @@ def held(worker: PushingWorker) -> dict[int, tuple[bytes, float, frozenset[int]]
     """What the servers have, by block: its bytes, its weight, and its absent tensors."""
     found = {}
     for server in worker.servers:
-        assert server.attempt.whole
+        assert server.attempt.arrived
         seal = server.attempt.seal
         assert seal is not None
         for index, _ in seal.revs:
@@ -126,7 +126,7 @@ def test_a_skipped_step_is_empty_whatever_was_offered(worker: PushingWorker) -> 
     worker.seal(empty=True)
     for server in worker.servers:
         assert server.attempt.payloads
-        assert server.attempt.whole
+        assert server.attempt.arrived
         assert server.attempt.seal is not None
         assert (server.attempt.seal.weight, server.attempt.seal.revs) == (0.0, ())
 

@@ -81,7 +81,7 @@ class Commits:
         step = message.step
         if not self._placed.is_current(message.incarnation, message.epoch) or not self._segments.is_open(step):
             return []
-        self._gate.ready(sender, message, whole=self._segments.is_whole(step))
+        self._gate.ready(sender, message, one_attempt=self._segments.needs_one_attempt(step))
         out = self._progress(step)
         # It has summed every slot, which a new coordinator may not have heard: those not yet reported may be leased.
         return out or [SlotsSummed(sender, step, self._phases.schedule.num_slots(step))]
@@ -112,9 +112,10 @@ class Commits:
         """Choose the attempt that news came of, or commit, as far as what is known of `step` allows."""
         if not self._segments.is_open(step) or self._incarnation.awaited:
             return []
-        owners, schedule, whole = self._placed.owners, self._phases.schedule, self._segments.is_whole(step)
+        owners, schedule = self._placed.owners, self._phases.schedule
+        one_attempt = self._segments.needs_one_attempt(step)
         slots = schedule.num_slots(step)
-        if whole and slots > 1 and fence is not None:
+        if one_attempt and slots > 1 and fence is not None:
             if not self._gate.choose(step, slot, fence, owners, self._leases.live):
                 return []
             # Durable before a server adds it: a sum cannot be undone, whichever coordinator comes next.
@@ -122,7 +123,7 @@ class Commits:
             return [ChoiceFact(self._gate.report(step, fence)), *(Send(s, choose) for s in owners)]
         if step != INIT_STEP and schedule.window(step) == 0 and step != self._log.watermark.low:
             return []
-        passed = self._gate.passed(step, slots, owners, whole=whole, valid=self._leases.live)
+        passed = self._gate.passed(step, slots, owners, one_attempt=one_attempt, valid=self._leases.live)
         return [] if passed is None else self._commit(passed)
 
     def choices(self) -> list[Choose]:

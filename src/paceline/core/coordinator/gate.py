@@ -58,13 +58,13 @@ class Gate:
         pending = self._steps.setdefault(receipt.step, _Pending())
         pending.receipts.setdefault((receipt.slot, receipt.fence), set()).add(server)
 
-    def ready(self, server: NodeId, ready: Ready, *, whole: bool) -> None:
+    def ready(self, server: NodeId, ready: Ready, *, one_attempt: bool) -> None:
         """A server has what it needs. Interchangeable attempts need not be the same on every server."""
         pending = self._steps.setdefault(ready.step, _Pending())
-        pending.ready.setdefault(ready.fences if whole else None, {})[server] = ready
+        pending.ready.setdefault(ready.fences if one_attempt else None, {})[server] = ready
 
     def choose(self, step: int, slot: int, fence: Fence, servers: Collection[NodeId], valid: Container[Fence]) -> bool:
-        """Choose this attempt if it is the first that is whole, sealed and still valid; True if so."""
+        """Choose this attempt if it is the first that is sealed, has arrived and is still valid; True if so."""
         pending = self._steps.get(step)
         if pending is None or slot in pending.chosen or fence not in valid or fence not in pending.seals:
             return False
@@ -96,7 +96,7 @@ class Gate:
         return None if pending is None else pending.chosen.get(slot)
 
     def passed(
-        self, step: int, num_slots: int, servers: Collection[NodeId], *, whole: bool, valid: Container[Fence]
+        self, step: int, num_slots: int, servers: Collection[NodeId], *, one_attempt: bool, valid: Container[Fence]
     ) -> Passed | None:
         """Whether every server is ready for `step` and every slot that counts was sealed."""
         pending = self._steps.get(step)
@@ -105,12 +105,12 @@ class Gate:
         for fences, by_server in pending.ready.items():
             if not by_server.keys() >= set(servers):
                 continue
-            if not whole:
+            if not one_attempt:
                 if len(pending.first) < num_slots:
                     return None
                 fences = tuple(pending.first[i] for i in range(num_slots))
             assert fences is not None
-            if whole and num_slots == 1 and fences[0] not in valid:
+            if one_attempt and num_slots == 1 and fences[0] not in valid:
                 continue
             if any(f not in pending.seals for f in fences):
                 continue

@@ -41,8 +41,8 @@ class Identity:
         return []
 
     @property
-    def whole(self) -> bool:
-        """Whether a slot counts only as one whole attempt even in lock-step (rule 2)."""
+    def one_attempt(self) -> bool:
+        """Whether each slot counts as one attempt, the same on all servers, even in lock-step (rule 2)."""
         return self.model is None or not self.model.deterministic
 
     def agree(self, args: JobArgs, worker: str) -> list[Output]:

@@ -274,7 +274,7 @@ class Leasing:
 
         Where attempts are not interchangeable they would not count any more, unless the attempt was chosen before.
         """
-        if not self._segments.is_whole(slot.step):
+        if not self._segments.needs_one_attempt(slot.step):
             self._suspects.append((self._clock.now + self._identity.spec.grace_s, slot))
         elif self._gate.chosen(slot.step, slot.slot) is None:
             self._leases.requeue(slot)

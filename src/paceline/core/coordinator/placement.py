@@ -75,7 +75,7 @@ class BlockPlacement:
             placement,
             model,
             self._identity.blocks,
-            self._identity.whole,
+            self._identity.one_attempt,
             self._leases.hold,
             at=self._log.version,
             begun=(self._log.watermark.low, self._log.watermark.above),

@@ -145,9 +145,9 @@ class Segments:
         phase = self._phases.open
         return phase is not None and phase.start <= step < phase.end and not self._log.watermark.has(step)
 
-    def is_whole(self, step: int) -> bool:
-        """Whether a slot of `step` counts only as one whole attempt (rule 2)."""
-        return self._identity.whole or step == INIT_STEP or self._phases.schedule.window(step) != 0
+    def needs_one_attempt(self, step: int) -> bool:
+        """Whether each slot of `step` counts as one attempt, the same on all servers (rule 2)."""
+        return self._identity.one_attempt or step == INIT_STEP or self._phases.schedule.window(step) != 0
 
     def is_ahead(self, progress: int) -> bool:
         """Whether a script that is so far has left a phase that the job must compute again."""

@@ -28,7 +28,7 @@ class Assignment:
         self.generation = 0
         self.incarnation = 0
         self.epoch = 0
-        self.whole = False
+        self.one_attempt = False
         self.hold = 0
         self.entered = False
         self.waiting: Assign | None = None
@@ -59,7 +59,7 @@ class Assignment:
     def enter(self, message: Assign) -> None:
         """Begin another incarnation. `load` must follow."""
         self.incarnation, self.epoch = message.incarnation, message.placement.epoch
-        self.whole, self.hold = message.whole, message.hold
+        self.one_attempt, self.hold = message.one_attempt, message.hold
         self.entered = False
         self.waiting = self._not_loaded = None
 

@@ -15,6 +15,7 @@ from paceline.core.effects import Send
 from paceline.core.message_parts import PART_NBYTES
 from paceline.core.running_time import RunningTime
 from paceline.core.server.assignment import Assignment
+from paceline.core.server.attempts import Attempts
 from paceline.core.server.backups import Backups
 from paceline.core.server.block_groups import BlockGroup, shares
 from paceline.core.server.block_store import BlockStore
@@ -25,7 +26,6 @@ from paceline.core.server.pulls import Pulls
 from paceline.core.server.refusals import Refusals
 from paceline.core.server.replication import Replication, copy_targets
 from paceline.core.server.saving import Saving
-from paceline.core.server.step_sums import StepSums
 from paceline.core.window import Watermark
 from paceline.messages import (
     Abort,
@@ -93,7 +93,7 @@ class ServerCore:
         self.versions = HeldVersions(self.plan, self.own, self.backups)
         self.replication = Replication(self.own.store, reach_s, part_nbytes)
         self._running = RunningTime()
-        self.step_sums = StepSums(
+        self.attempts = Attempts(
             self.assignment,
             self.plan,
             self.versions,
@@ -110,7 +110,7 @@ class ServerCore:
     def _handlers(self) -> Mapping[type[Message], _Handler]:
         """The machine that takes each message of a worker, of another server, or of the coordinator's session."""
         return {
-            Push: self.step_sums.push,
+            Push: self.attempts.push,
             Pull: self.pulls.pull,
             Replicate: self._receive_copy,
             CopyPart: self._receive_copy,
@@ -126,7 +126,7 @@ class ServerCore:
         """The machine that takes each order of the coordinator."""
         return {
             Committed: self._commit,
-            Choose: self.step_sums.choose,
+            Choose: self.attempts.choose,
             Assign: self._assign,
             Plan: self._take_plan,
             Unpin: lambda message, now: self.versions.release(message.version),
@@ -173,7 +173,7 @@ class ServerCore:
         out = [self._beat(now), *self.backups.report(*self.assignment.at)]
         if self.replication.targets:
             out += self.replication.repeat(ran)
-        return out + self.step_sums.repeat() + self.saving.repeat() + self.assignment.repeat()
+        return out + self.attempts.repeat() + self.saving.repeat() + self.assignment.repeat()
 
     def introduce(self, introduction: Register) -> Register:
         """The first message to a coordinator, with the versions of this server; the next tick repeats the rest."""
@@ -246,7 +246,7 @@ class ServerCore:
     ) -> list[Send]:
         """A copy has what it was sent; when all copies have a sum, its step is ready here."""
         out, ready = self.replication.answered(sender, message, self._running.advance(now))
-        return out if ready is None else self.step_sums.replicated(ready) + out
+        return out if ready is None else self.attempts.replicated(ready) + out
 
     # ------------------------------------------------------------ commits
 
@@ -269,7 +269,7 @@ class ServerCore:
         if message.keep and versions.applied >= 0 and versions.applied not in versions.kept:
             versions.keep(versions.applied)
         if self.own.blocks:
-            self.step_sums.apply(commit)
+            self.attempts.apply(commit)
         if self.backups:
             self.backups.apply(commit)
         versions.advance(commit)
@@ -291,7 +291,7 @@ class ServerCore:
         """Once a stopped job's last version is here, no other step will be committed."""
         if 0 <= self.plan.final <= self.versions.applied:
             self.backups.drop_sums()
-            self.step_sums.drop_all()
+            self.attempts.drop_all()
 
     # ------------------------------------------------------------ placements
 
@@ -324,7 +324,7 @@ class ServerCore:
         self.assignment.enter(message)
         self.plan.reset()
         self.versions.reset()
-        self.step_sums.reset()
+        self.attempts.reset()
         self.saving.void()
         self.pulls.void()
         if not self.assignment.load(message, self.own, self.backups):
@@ -346,7 +346,7 @@ class ServerCore:
         self.assignment.move(message)
         self.saving.void()
         self.backups.drop_sums()
-        self.step_sums.drop_all()
+        self.attempts.drop_all()
         versions = self.versions
         if keep and versions.applied >= 0:
             assert versions.applied == message.at, f"version {versions.applied} is here, {message.at} was the last"

@@ -24,12 +24,12 @@ def ready(*fences: Fence, partials: tuple[tuple[int, float], ...] = ()) -> Ready
 
 def test_every_server_must_be_ready_and_every_slot_sealed() -> None:
     gate = Gate()
-    gate.ready("s0", ready(A, B), whole=False)
+    gate.ready("s0", ready(A, B), one_attempt=False)
     gate.sealed(seal(0, A))
     gate.sealed(seal(1, B))
-    assert gate.passed(0, 2, ["s0", "s1"], whole=False, valid=()) is None
-    gate.ready("s1", ready(A, B), whole=False)
-    passed = gate.passed(0, 2, ["s0", "s1"], whole=False, valid=())
+    assert gate.passed(0, 2, ["s0", "s1"], one_attempt=False, valid=()) is None
+    gate.ready("s1", ready(A, B), one_attempt=False)
+    passed = gate.passed(0, 2, ["s0", "s1"], one_attempt=False, valid=())
     assert passed is not None
     assert [s.fence for s in passed.seals] == [A, B]
     gate.forget(0)
@@ -39,18 +39,18 @@ def test_every_server_must_be_ready_and_every_slot_sealed() -> None:
 
 def test_a_step_is_not_committed_before_every_slot_is_reported() -> None:
     gate = Gate()
-    gate.ready("s0", ready(A, B), whole=False)
+    gate.ready("s0", ready(A, B), one_attempt=False)
     gate.sealed(seal(0, A))
-    assert gate.passed(0, 2, ["s0"], whole=False, valid=()) is None
+    assert gate.passed(0, 2, ["s0"], one_attempt=False, valid=()) is None
 
 
 def test_interchangeable_attempts_need_not_be_the_same_on_every_server() -> None:
     gate = Gate()
-    gate.ready("s0", ready(A), whole=False)
-    gate.ready("s1", ready(B), whole=False)
+    gate.ready("s0", ready(A), one_attempt=False)
+    gate.ready("s1", ready(B), one_attempt=False)
     gate.sealed(seal(0, B))
     gate.sealed(seal(0, A))
-    passed = gate.passed(0, 1, ["s0", "s1"], whole=False, valid=())
+    passed = gate.passed(0, 1, ["s0", "s1"], one_attempt=False, valid=())
     assert passed is not None
     assert [s.fence for s in passed.seals] == [B], "the log names the attempt that was reported first"
 
@@ -59,11 +59,11 @@ def test_attempts_that_differ_must_be_the_same_on_every_server() -> None:
     gate = Gate()
     gate.sealed(seal(0, A))
     gate.sealed(seal(0, B))
-    gate.ready("s0", ready(A), whole=True)
-    gate.ready("s1", ready(B), whole=True)
-    assert gate.passed(0, 1, ["s0", "s1"], whole=True, valid={A, B}) is None
-    gate.ready("s1", ready(A), whole=True)
-    passed = gate.passed(0, 1, ["s0", "s1"], whole=True, valid={A, B})
+    gate.ready("s0", ready(A), one_attempt=True)
+    gate.ready("s1", ready(B), one_attempt=True)
+    assert gate.passed(0, 1, ["s0", "s1"], one_attempt=True, valid={A, B}) is None
+    gate.ready("s1", ready(A), one_attempt=True)
+    passed = gate.passed(0, 1, ["s0", "s1"], one_attempt=True, valid={A, B})
     assert passed is not None
     assert [s.fence for s in passed.seals] == [A]
 
@@ -71,11 +71,11 @@ def test_attempts_that_differ_must_be_the_same_on_every_server() -> None:
 def test_a_step_is_not_committed_with_a_void_attempt() -> None:
     gate = Gate()
     gate.sealed(seal(0, A))
-    gate.ready("s0", ready(A), whole=True)
-    assert gate.passed(0, 1, ["s0"], whole=True, valid=()) is None
+    gate.ready("s0", ready(A), one_attempt=True)
+    assert gate.passed(0, 1, ["s0"], one_attempt=True, valid=()) is None
     gate.sealed(seal(0, B))
-    gate.ready("s0", ready(B), whole=True)
-    passed = gate.passed(0, 1, ["s0"], whole=True, valid={B})
+    gate.ready("s0", ready(B), one_attempt=True)
+    passed = gate.passed(0, 1, ["s0"], one_attempt=True, valid={B})
     assert passed is not None
     assert passed.seals[0].fence == B
 

@@ -42,7 +42,7 @@ def test_a_wrong_push_is_refused_by_name_and_counted() -> None:
     assert refusal(server.push(0, 0, 5, blocks=(frame(0), msgspec.structs.replace(frame(1), dtype="int8")))) == "block"
     assert refusal(server.push(0, 0, 5, sealed={9: 0})) == "block"
     assert server.core.refusals.counts == {"epoch": 1, "slot": 2, "plan": 1, "block": 4}
-    assert server.core.step_sums.steps == {}
+    assert server.core.attempts.steps == {}
     assert server.store.added[1:] == []
 
 
@@ -112,7 +112,7 @@ def test_a_ready_report_has_the_staleness_and_the_lag_of_its_state() -> None:
 
 
 def test_unanswered_reports_are_repeated_with_the_beat() -> None:
-    server = ServerKit(whole=True)
+    server = ServerKit(one_attempt=True)
     server.push(0, 0, 5)
     out = server.core.tick(10.0)
     assert [type(s.message) for s in out] == [Beat, Receipt]
@@ -127,7 +127,7 @@ def test_unanswered_reports_are_repeated_with_the_beat() -> None:
 
 
 def test_a_choice_counts_once_and_only_for_an_attempt_that_the_server_has() -> None:
-    server = ServerKit(whole=True)
+    server = ServerKit(one_attempt=True)
     assert server.tell(Choose(1, 0, 1, 0, 0, fence(5))) == []
     server.push(0, 0, 5)
     server.push(0, 0, 6)
@@ -236,10 +236,10 @@ def test_sums_beyond_the_last_version_of_a_stopped_job_are_dropped(window: int) 
     closing = segment(step=1, offset=4, end_step=1, slots=slots, window=window)
     stopped = plan(segment(slots=slots, data_len=40, window=window, end_step=10), closing, final=1)
     server.tell(stopped)
-    assert server.core.step_sums.steps == {}
+    assert server.core.attempts.steps == {}
     assert server.store.dropped == [SumKey(1, None if slots == 2 else fence(7))]
     assert sent(server.push(1, 0, 8, base=1), PushAck)[0].outcome == "late"
-    assert server.core.step_sums.steps == {}
+    assert server.core.attempts.steps == {}
 
 
 def test_sums_stay_until_the_last_commit_of_a_stopped_job_has_arrived() -> None:
@@ -249,7 +249,7 @@ def test_sums_stay_until_the_last_commit_of_a_stopped_job_has_arrived() -> None:
     server.tell(plan(first, segment(slots=1, step=1, offset=2, end_step=1, window=3), final=1))
     server.commit(1, 2, 7)
     assert [c.step for _, c in server.store.applied] == [INIT_STEP, 2]
-    assert server.core.step_sums.steps == {}
+    assert server.core.attempts.steps == {}
 
 
 def test_a_server_keeps_the_reason_of_an_abort_and_ignores_later_messages() -> None:
@@ -279,9 +279,9 @@ def test_unsealed_blocks_are_offered_to_the_store_if_attempts_are_interchangeabl
     kit.push(0, 0, 5)
     kit.push(0, 1, 6, revs={0: 1, 1: 4}, sealed={0: 1, 1: 4})
     assert kit.store.names[-2:] == [(0, fence(5), {0: 0, 1: 0}), (1, fence(6), {0: 1, 1: 4})]
-    apart = ServerKit(whole=True)
-    apart.push(0, 1, 6, revs={0: 0}, seal=False)
-    assert apart.store.anticipated == [], "the attempt that will count is not known"
+    chosen = ServerKit(one_attempt=True)
+    chosen.push(0, 1, 6, revs={0: 0}, seal=False)
+    assert chosen.store.anticipated == [], "the attempt that will count is not known"
 
 
 def test_a_large_reply_comes_in_parts_in_model_order() -> None:

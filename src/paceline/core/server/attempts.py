@@ -1,4 +1,7 @@
-"""Steps that are not committed yet: which attempts count, what is summed, when a step is ready. Rules 1 to 4."""
+"""Which attempts of a slot count, in steps that are not committed yet. Rules 1 to 4.
+
+`blocks/sums.py` does the arithmetic of the sums.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from paceline.core.server.held_versions import HeldVersions
 from paceline.core.server.plan import KnownPlan
 from paceline.core.server.refusals import Refusals
 from paceline.core.server.replication import Replication
-from paceline.core.window import admits
+from paceline.core.window import window_refusal
 from paceline.messages import Choose, Push, PushAck, Ready, Receipt, Seal, Summed
 from paceline.types import COORDINATOR, INIT_STEP, Commit, Fence, NodeId
 
@@ -29,8 +32,8 @@ class Attempt:
     seal: Seal | None = None
 
     @property
-    def whole(self) -> bool:
-        """Whether it is sealed, and the sealed push of every block is here."""
+    def arrived(self) -> bool:
+        """Whether this attempt is sealed and the sealed push of every block has arrived."""
         return self.seal is not None and all(self.revs.get(b) == rev for b, rev in self.seal.revs)
 
     def take(self, push: Push, payload: Sequence[object]) -> dict[int, tuple[int, object]]:
@@ -55,7 +58,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class StepSum:
+class StepAttempts:
     """What has arrived for one step that is not committed yet.
 
     `summed` counts the slots that are added, in slot order; `told` is the count that the coordinator was last told.
@@ -71,7 +74,7 @@ class StepSum:
     told: int = 0
 
 
-class StepSums:
+class Attempts:
     """The steps of this server's own blocks that are not committed yet."""
 
     def __init__(
@@ -91,16 +94,16 @@ class StepSums:
         self._replication = replication
         self._refusals = refusals
         self._running = running
-        self._steps: dict[int, StepSum] = {}
+        self._steps: dict[int, StepAttempts] = {}
 
     @property
-    def steps(self) -> Mapping[int, StepSum]:
+    def steps(self) -> Mapping[int, StepAttempts]:
         """What has arrived, by step."""
         return self._steps
 
-    def is_whole(self, step: int) -> bool:
-        """Whether a slot of this step counts only as one whole attempt."""
-        return self._assignment.whole or step == INIT_STEP or self._plan.schedule.window(step) != 0
+    def needs_one_attempt(self, step: int) -> bool:
+        """Whether each slot of `step` counts as one attempt, the same on all servers (rule 2)."""
+        return self._assignment.one_attempt or step == INIT_STEP or self._plan.schedule.window(step) != 0
 
     # ------------------------------------------------------------ pushes
 
@@ -113,22 +116,22 @@ class StepSums:
             return [Send(sender, PushAck(push.req, "late"))]
         step = self._steps.get(push.step)
         if step is None:
-            step = self._steps[push.step] = StepSum(self._plan.schedule.num_slots(push.step))
+            step = self._steps[push.step] = StepAttempts(self._plan.schedule.num_slots(push.step))
         if push.slot in step.chosen:
             return [Send(sender, PushAck(push.req, "duplicate"))]
         attempts = step.attempts.setdefault(push.slot, {})
         attempt = attempts.get(push.fence)
         if attempt is None:
             attempt = attempts[push.fence] = Attempt(push.base)
-        if attempt.whole:
+        if attempt.arrived:
             return [Send(sender, PushAck(push.req, "duplicate"))]
         fresh = attempt.take(push, payload)
-        if push.seal is None and fresh and not self.is_whole(push.step):
+        if push.seal is None and fresh and not self.needs_one_attempt(push.step):
             key = SumKey(push.step, None)
             self._own.store.sums.anticipate(key, push.slot, push.fence, push.weight, fresh)
         # What the step waits for goes out first; the worker needs its answer only to reuse memory.
         out: list[Send] = []
-        if attempt.whole:
+        if attempt.arrived:
             out += self._complete(push, step, attempt, now)
         return [*out, Send(sender, PushAck(push.req, "held"))]
 
@@ -151,9 +154,10 @@ class StepSums:
         if not 0 <= push.slot < schedule.num_slots(push.step):
             return "slot", f"step {push.step} has no slot {push.slot}"
         if push.step != INIT_STEP:
-            mark = self._versions.mark(push.base)
-            if mark is None or not admits(schedule.window(push.step), push.step, mark):
-                return "stale", f"step {push.step} may not be computed on version {push.base}"
+            watermark = self._versions.mark(push.base)
+            refusal = window_refusal(schedule.window(push.step), push.step, push.base, watermark)
+            if refusal is not None:
+                return refusal
         return self._check_blocks(push)
 
     def _check_blocks(self, push: Push) -> tuple[str, str] | None:
@@ -169,10 +173,10 @@ class StepSums:
             return "block", "the seal names a block that is not held here"
         return None
 
-    def _complete(self, push: Push, step: StepSum, attempt: Attempt, now: float) -> list[Send]:
+    def _complete(self, push: Push, step: StepAttempts, attempt: Attempt, now: float) -> list[Send]:
         """An attempt is here in full: it counts if attempts are interchangeable; otherwise the coordinator chooses."""
         number, slot, fence = push.step, push.slot, push.fence
-        if not self.is_whole(number):
+        if not self.needs_one_attempt(number):
             step.chosen[slot] = fence
             return self._advance(number, step, now)
         if step.num_slots > 1:
@@ -194,7 +198,7 @@ class StepSums:
             del step.receipts[slot, fence]
         return self._advance(message.step, step, now)
 
-    def _advance(self, number: int, step: StepSum, now: float) -> list[Send]:
+    def _advance(self, number: int, step: StepAttempts, now: float) -> list[Send]:
         """Sum in slot order as far as the chosen attempts reach; later slots wait."""
         key = SumKey(number, None)
         while step.summed < step.num_slots and step.summed in step.chosen:
@@ -214,11 +218,11 @@ class StepSums:
             return [self._summed(number, step)]
         return []
 
-    def _summed(self, number: int, step: StepSum) -> Send:
+    def _summed(self, number: int, step: StepAttempts) -> Send:
         return Send(COORDINATOR, Summed(*self._assignment.at, number, step.told))
 
     def _ready(
-        self, number: int, step: StepSum, fences: tuple[Fence, ...], key: SumKey, bases: list[int], now: float
+        self, number: int, step: StepAttempts, fences: tuple[Fence, ...], key: SumKey, bases: list[int], now: float
     ) -> list[Send]:
         """The sum is complete: it is ready once every copy of these blocks has it."""
         stale = lag = 0
@@ -254,21 +258,21 @@ class StepSums:
     def apply(self, commit: Commit) -> None:
         """Turn the sum that the log names into the next version of this server's own blocks."""
         step = self._steps[commit.step]
-        apart = commit.fences in step.ready and step.summed == 0
-        key = SumKey(commit.step, commit.fences[0] if apart else None)
-        if not apart:
+        sum_per_attempt = commit.fences in step.ready and step.summed == 0
+        key = SumKey(commit.step, commit.fences[0] if sum_per_attempt else None)
+        if not sum_per_attempt:
             assert step.summed == step.num_slots, f"commit of step {commit.step} before it was ready"
-        fences = commit.fences if apart else tuple(step.chosen[i] for i in range(step.num_slots))
+        fences = commit.fences if sum_per_attempt else tuple(step.chosen[i] for i in range(step.num_slots))
         self._own.store.apply(key, commit)
         self._own.extend(commit, fences)
         step.ready.pop(commit.fences, None)
         self._replication.applied(commit.step, fences)
-        self._drop(commit.step, apart=apart)
+        self._drop(commit.step, sum_per_attempt=sum_per_attempt)
 
-    def _drop(self, number: int, *, apart: bool) -> None:
-        """Forget the attempts of a step; `apart` says that each attempt has its own sum, to be dropped as well."""
+    def _drop(self, number: int, *, sum_per_attempt: bool) -> None:
+        """Forget the attempts of a step; with `sum_per_attempt`, drop each attempt's own sum too."""
         step = self._steps.pop(number)
-        if apart:
+        if sum_per_attempt:
             for fences in {*step.ready, *self._replication.pending(number)}:
                 self._own.store.sums.drop(SumKey(number, fences[0]))
         self._replication.forget(number)
@@ -277,9 +281,9 @@ class StepSums:
         """Drop all attempts and sums: they will never be committed."""
         for number in list(self._steps):
             summed = self._steps[number].summed > 0
-            if summed or not self.is_whole(number):
+            if summed or not self.needs_one_attempt(number):
                 self._own.store.sums.drop(SumKey(number, None))
-            self._drop(number, apart=not summed)
+            self._drop(number, sum_per_attempt=not summed)
 
     def reset(self) -> None:
         """Forget all steps: an incarnation begins. The store forgets its sums when it is opened."""
