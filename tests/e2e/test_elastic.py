@@ -134,7 +134,7 @@ def test_a_role_that_keeps_dying_is_not_restarted_for_ever(tmp_path: Path) -> No
     assert ended.code == 3, ended.out
     often = "ended (signal 9) 2 times in a row within 10 s of its start, and --max-restarts is 1"
     assert f"worker-1 {often}: it is not restarted" in ended.out
-    advice = f"see logs/coordinator.log; `paceline run --resume {running.dir}` goes on"
+    advice = f"see logs/coordinator.log; `paceline run --resume {running.dir}` continues the run"
     assert ended.lines[-1] == f"paceline: coordinator {often} ({advice})"
 
 
@@ -156,7 +156,7 @@ def _strike_until_given_up(running: Live, name: str) -> None:
     ("words", "named"),
     [
         (["join", "nowhere"], "nowhere is not a run directory"),
-        (["join", "over"], "over is over: done after 7 steps"),
+        (["join", "over"], "the run in over has ended after 7 steps: no worker can join it"),
         (["join", "ended"], "no coordinator of ended answers: it is not running"),
         (["scale", "nowhere", "-w", "2"], "nowhere is not a run directory"),
         (["scale", "over", "-w", "2"], "over is over"),

@@ -87,7 +87,7 @@ def test_a_run_without_a_checkpoint_resumes_from_nothing(tmp_path: Path) -> None
         running.hurry()
     ended = resume(tmp_path)
     assert summary_of(ended, tmp_path)["steps"] == 12
-    assert "there is no whole checkpoint: starting from nothing" in ended.out
+    assert "there is no complete checkpoint: the run starts from the beginning" in ended.out
 
 
 def test_a_resumed_run_has_the_last_requested_size_even_if_its_launcher_never_applied_it(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_resumed_run_has_the_last_requested_size_even_if_its_launcher_never_ap
         (["--seed", "8"], "--seed 8: run has 7"),
         (["--mode", "asp"], "--mode asp: run has bsp"),
         (["--slots", "3"], "--slots 3: run leaves it to its script"),
-        (["--checkpoints", "elsewhere"], "--checkpoints elsewhere: those of run are in"),
+        (["--checkpoints", "elsewhere"], "--checkpoints elsewhere: the checkpoints of run are in"),
         (["--dir", "other"], "--dir other: a run that is resumed stays in its own directory"),
         (["--workers", "0"], "--workers must be at least 1"),
         (["gone.py"], "gone.py is not a file"),

@@ -75,7 +75,7 @@ def test_status_of_a_running_and_of_an_interrupted_run(number: signal.Signals, t
         ended = running.wait(10.0)
         assert time.monotonic() - began < 3.0
         assert ended.code == 128 + number, ended.out
-        words = "interrupted" if number == signal.SIGINT else "told to end (SIGTERM)"
+        words = "interrupted" if number == signal.SIGINT else "terminated by SIGTERM"
         assert f"{words}: every process has ended; `paceline run --resume" in ended.lines[-1]
         assert not any(process.is_running() for process in roles.values())
         assert not _ports_in_use() & ports

@@ -131,7 +131,7 @@ def test_a_run_with_backups_continues_without_a_server_that_is_not_restarted(tmp
         ended = running.wait()
     summary = summary_of(ended, tmp_path, "norm-long")
     why = "server-1 ended (signal 9), and --max-restarts is 0"
-    assert f"{why}: the run goes on with 2 servers" in ended.out
+    assert f"{why}: the run continues with 2 servers" in ended.out
     assert (summary["rewinds"], summary["servers"]) == (0, 2)
 
 
@@ -271,5 +271,5 @@ def test_a_server_lost_after_the_workers_ended_makes_them_start_again(tmp_path: 
     summary = summary_of(ended, tmp_path)
     assert summary["rewinds"] == 1
     assert "server-0 is lost (signal 9): the job begins again" in ended.out
-    assert "a server was lost at the very end: the workers start their scripts again" in ended.out
+    assert "a server was lost after the last step: the workers start their scripts again" in ended.out
     assert len(ended.results()) == 4

@@ -1,4 +1,4 @@
-"""What the decisions of a launcher come to: values that the supervisor carries out, in their order."""
+"""The actions of a launcher, as values: `Decisions` and `Conclusion` return them, the supervisor carries them out."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from paceline.runtime.exit_codes import EXIT_DONE
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: the exit code, and what is shown where it is not 0.
+    """How a run ended: its exit code and, if that is not 0, what the user is shown.
 
-    The last lines of `tail_of` are shown where there is no `trace`.
+    `tail_of` names a process: without a `trace`, the user is shown the last lines that this process printed.
     """
 
     code: int = EXIT_DONE
@@ -23,7 +23,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Show a note."""
+    """Show the user a note."""
 
     text: str
     warning: bool = False
@@ -31,21 +31,21 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start the process of `name`."""
+    """Start a process called `name`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Ask the process of `name` to end, by SIGTERM."""
+    """Send SIGTERM to the process called `name`, so that it ends."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rescale:
-    """Tell the coordinator how many workers and servers the run has (0: as before)."""
+    """Tell the coordinator how many workers and servers the run shall have; 0 servers means: do not change them."""
 
     workers: int
     servers: int = 0
@@ -53,7 +53,7 @@ class Rescale:
 
 @dataclass(frozen=True, slots=True)
 class KeepSize:
-    """Write the wanted size to the run's plan: a resumed run goes on with it."""
+    """Write these numbers of workers and servers to the run's plan, so that a resumed run has them too."""
 
     workers: int
     servers: int
@@ -61,7 +61,7 @@ class KeepSize:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A process that the run needs is not started again. `reason` says why."""
+    """Handle the loss of a process that is not started again. `reason` says why it is not."""
 
     name: str
     code: int
@@ -70,12 +70,12 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The job is over: ask the coordinator for the summary."""
+    """Ask the coordinator for the summary: the job has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The run has ended."""
+    """End the run with this outcome."""
 
     outcome: Outcome
 

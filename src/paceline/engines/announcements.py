@@ -1,4 +1,4 @@
-"""What an engine tells of a run: the lines of its roles, its status, and the deaths and restarts of its processes."""
+"""What the launcher shows of a run: the lines that processes print, the status, and deaths and restarts."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _TAIL_LINES = 40
 
 
 class Announcements:
-    """Tells each thing once. `begun` is true once the headline, what will be computed, was shown."""
+    """Shows each piece of news once. `begun` is true once the headline was shown, which says what will be computed."""
 
     def __init__(self, screen: Screen) -> None:
         self.begun = False
         self._screen = screen
         self._rewinds: int | None = None
         self._recomputed = 0
-        self._changes: tuple[int, int] | None = None  # generation and number of the last change that was told
+        self._changes: tuple[int, int] | None = None  # (generation, number) of the newest placement change so far
         self._short = False
         self._warning = ""
         self._lines: dict[str, list[str]] = {}
 
     def line(self, line: Line) -> None:
-        """A role printed a line."""
+        """Show a line that a process printed."""
         kept = self._lines.setdefault(line.name, [])
         kept.append(line.text)
         del kept[:-_TAIL_LINES]
         self._screen.line(line.name, line.text)
 
     def tail(self, name: str) -> str:
-        """The last lines of a role."""
+        """The last lines that the process called `name` printed."""
         return "\n".join(self._lines.get(name, []))
 
     def status(self, status: Status) -> None:
-        """The newest status of the run: show it, and tell what is new in it."""
+        """Show the newest status of the run, with a note about everything that is new in it."""
         if status.headline and not self.begun:
             self.begun = True
             self._screen.note(status.headline)
@@ -60,9 +60,9 @@ class Announcements:
         self._screen.status(status)
 
     def _placement(self, status: Status) -> None:
-        """Tell of failovers, of in-sync sets that shrank, and that every block has its copies again.
+        """Show failovers, in-sync sets that shrank, and the moment when every block has its copies again.
 
-        A change before a rewind in the same status is not told: the rewind has undone it.
+        A change that came before a rewind in the same status is not shown: the rewind has undone it.
         """
         generation, changes = status.generation, status.changes
         told, self._changes = self._changes, (generation, changes[-1].number if changes else 0)
@@ -74,7 +74,7 @@ class Announcements:
                 # Do not promise that no commit is lost: another server may be dead already.
                 self._screen.note(f"{change.why}: a backup took over", warning=True)
             elif change.kind == "shrink":
-                self._screen.note(f"{change.why}: those copies are made again", warning=True)
+                self._screen.note(f"{change.why}: these copies will be made again", warning=True)
         short = status.placement.short > 0
         if self._short and not short and not status.rewinding:
             self._screen.note("every block has its copies again")
@@ -82,13 +82,13 @@ class Announcements:
 
 
 def wanted(role: Role, number: int, before: int) -> Iterator[Tell]:
-    """Another number of a role is wanted."""
+    """A note that another number of processes of `role` is wanted; nothing if the number is the same as `before`."""
     if number != before:
         yield Tell(f"{number} {role.name}{'s' * (number != 1)} wanted instead of {before}")
 
 
 def restarted(name: str, code: int, decision: Again) -> Tell:
-    """A role has ended, and is started again."""
+    """The note that a process has ended and is started again."""
     if code in role_of(name).restarts_itself:
         return Tell(f"{name} starts its script again: the job was rewound to before its loop")
     ended = f"was killed by {how(code)}" if code < 0 else f"ended ({how(code)})"
@@ -97,7 +97,7 @@ def restarted(name: str, code: int, decision: Again) -> Tell:
 
 
 def retired(name: str, code: int, decision: Decision, limit: int) -> Iterator[Tell]:
-    """A worker has ended, and is not started again."""
+    """A note that a worker has ended and is not started again; nothing if its script came to its end or failed."""
     if code == EXIT_LEFT:
         yield Tell(f"{name} was told to leave, and has given back its leases")
     elif isinstance(decision, GiveUp):
@@ -107,7 +107,7 @@ def retired(name: str, code: int, decision: Decision, limit: int) -> Iterator[Te
 
 
 def not_restarted(name: str, code: int, decision: Decision, limit: int) -> str:
-    """Why a process is not started again."""
+    """The reason why a process is not started again, in words."""
     if not isinstance(decision, GiveUp):
         return f"{name} ended ({how(code)})"
     often = f" {decision.deaths} times in a row within {QUICK_S:.0f} s of its start" * (decision.deaths > 1)

@@ -10,11 +10,11 @@ from paceline.engines.workers import Workers
 from paceline.messages.status import RunSummary, Status
 from paceline.runtime.exit_codes import EXIT_LOST
 
-_PARTING_S = 5.0  # how long a run that is over waits for workers that another process has started
+_PARTING_S = 5.0  # seconds that a finished run waits for workers of `paceline join`, so that they can end
 
 
 class Conclusion:
-    """Follows the end of one run in the directory `run`: a rewind may undo it."""
+    """Decides how the run in the directory `run` ends. A rewind can undo the end: then the workers start again."""
 
     def __init__(self, workers: Workers, run: Path) -> None:
         self._workers = workers
@@ -25,26 +25,26 @@ class Conclusion:
 
     @property
     def begun(self) -> bool:
-        """A status was seen since the last worker ended."""
+        """Whether a status has come since the last worker ended."""
         return self._since is not None
 
     def begin(self, now: float) -> None:
-        """The status is newer than the end of the last worker."""
+        """Take note that a status has come since the last worker ended, at the time `now`."""
         self._since = now
 
     def reset(self) -> None:
-        """Workers are there again."""
+        """Take note that the run has workers again: it does not end now."""
         self._since = None
 
     def decide(self, status: Status, now: float) -> Iterator[Action]:
-        """What to do now; nothing as long as it is not clear how the run ends."""
+        """The actions that end the run or start its workers again; none while joined workers may still work."""
         assert self._since is not None
         joiners = [name for name in status.workers if name not in self._workers.codes]
         self._joiners = self._joiners or bool(joiners)
         if joiners and (status.unfinished or now < self._since + _PARTING_S):
             return
         if not self._workers.done and (status.unfinished or not self._joiners):
-            advice = f"look at the end of logs/worker-*.log; `paceline run --resume {self._run}` goes on"
+            advice = f"see the end of logs/worker-*.log; `paceline run --resume {self._run}` continues the run"
             yield End(_no_worker(status, advice))
         elif status.unfinished:
             yield from self.start_over(status)
@@ -52,22 +52,25 @@ class Conclusion:
             yield Finish()
 
     def summarized(self, summary: RunSummary, status: Status) -> Iterator[Action]:
-        """The coordinator has answered `Finish`; `status` is newer. `End` with code 0 if the job is done."""
+        """The actions after the coordinator's summary: `End` with code 0 if the job is done. `status` is newer."""
         if summary.state == "unfinished":
             yield from self.start_over(status)
         elif summary.state != "failed":
             yield End(Outcome())
         elif status.failure is None:
-            yield End(Outcome(EXIT_LOST, "the job failed", advice="see logs"))
+            yield End(Outcome(EXIT_LOST, "the job failed", advice=f"see the logs in {self._run / 'logs'}"))
 
     def start_over(self, status: Status) -> Iterator[Action]:
-        """Every worker came to the end of its script, but a rewind has undone steps after that."""
+        """Start the workers again: a rewind has undone steps after every worker came to the end of its script.
+
+        Without a new rewind the run ends instead: another start would change nothing.
+        """
         self._since = None
         before, self._rewinds = self._rewinds, status.rewinds
         if self._rewinds <= before:
-            yield End(_no_worker(status, "look at the end of logs/worker-*.log"))
+            yield End(_no_worker(status, "see the end of logs/worker-*.log"))
             return
-        yield Tell("a server was lost at the very end: the workers start their scripts again", warning=True)
+        yield Tell("a server was lost after the last step: the workers start their scripts again", warning=True)
         for name in self._workers.start_over():
             yield Start(name)
 

@@ -1,4 +1,4 @@
-"""An engine's connection to the coordinator, which may be away for a while: only `look` waits for an answer."""
+"""The launcher's connection to the coordinator. Calls do not wait while the coordinator restarts, except `look`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _Make = Callable[[int], Message]
 
 
 class CoordinatorClient:
-    """Reports ends, asks for the status a few times a second and, after `finish`, for the summary.
+    """Reports processes that ended, asks for the status a few times a second and, after `finish`, for the summary.
 
-    One request is under way at a time. Reports go first and are repeated until a coordinator, this one or the next,
-    has answered them. `status` is the newest one, `Status()` until the first was `heard`.
+    It sends one request at a time, reports first. A report is repeated until a coordinator has answered it, this one
+    or the one that replaces it. `status` is the newest status; it is `Status()` until `heard` is true.
     """
 
     def __init__(self, find: Find, token: bytes) -> None:
@@ -35,46 +35,46 @@ class CoordinatorClient:
 
     @property
     def finishing(self) -> bool:
-        """The summary was asked for."""
+        """Whether `finish` has asked for the summary."""
         return self._finishing
 
     def finish(self) -> RunSummary | None:
-        """Ask for the summary; returns it once, when it is there."""
+        """Ask for the summary. Returns None until the summary has come, and then returns it once."""
         self._finishing = True
         summary, self._summary = self._summary, None
         return summary
 
     def go_on(self) -> None:
-        """The job goes on: the summary is not wanted any more."""
+        """Stop asking for the summary: the job continues."""
         self._finishing, self._summary = False, None
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is awaited."""
+        """Whether a request is waiting for its answer."""
         return self._asked is not None
 
     @property
     def settled(self) -> bool:
-        """Whether the coordinator has heard every report."""
+        """Whether the coordinator has answered every report."""
         return not self._reports
 
     def report(self, name: str, start: int, code: int) -> None:
-        """The process of start number `start` of `name` has ended."""
+        """Report that start number `start` of the process called `name` has ended with exit code `code`."""
         self._reports.append(lambda req: Exited(req, name, start, code))
 
     def scale(self, workers: int, servers: int = 0) -> None:
-        """The run has another number of workers now, or of servers (0: as before)."""
+        """Report how many workers and servers the run shall have; 0 servers means: do not change them."""
         self._reports.append(lambda req: Scale(req, workers, servers))
 
     def pump(self, timeout_s: float = 0.0) -> bool:
-        """Do what can be done now, or within `timeout_s`; True when there is a new status."""
+        """Send the next request and read answers for up to `timeout_s`; True as soon as a new status has come."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._ask_next()
             try:
                 reply = self._observer.poll(max(0.0, deadline - time.monotonic()))
             except UsageError:
-                reply = None  # a report that this coordinator refuses is not repeated
+                reply = None  # the coordinator refused the report: do not repeat it
                 self._answered()
             if reply is None:
                 return False
@@ -86,7 +86,7 @@ class CoordinatorClient:
                 self._summary = decode_summary(reply)
 
     def look(self, timeout_s: float) -> bool:
-        """Ask for the status of now and wait for it; False if none came."""
+        """Ask for the status and wait up to `timeout_s` for the answer; False if none came."""
         if self._asked is StatusRequest:
             self._asked = None
         self._next_status = 0.0
@@ -103,7 +103,7 @@ class CoordinatorClient:
 
     def _ask_next(self) -> None:
         if self._asked is not None and self._asked is not Finish:
-            return  # a summary takes its time, and is asked for again; everything else is answered at once
+            return  # wait for this answer, which comes soon; a summary takes long, so others may replace `Finish`
         now = time.monotonic()
         if self._reports:
             self._ask(self._reports[0])

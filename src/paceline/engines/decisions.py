@@ -1,7 +1,7 @@
-"""Decides what a launcher does: which processes to start, start again or end, and whether the run goes on.
+"""Decides what a launcher does: which processes to start, start again or end, and whether the run continues.
 
-Pure: it touches no process, no clock and no screen. The supervisor feeds it ends and statuses, and carries out the
-actions that it returns.
+Pure: it touches no process, no clock and no screen. The supervisor calls it when a process ends and when a status
+comes, and carries out the actions that it returns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from paceline.runtime.roles import COORDINATOR, SERVER, WORKER, Role, role_of
 
 
 class Decisions:
-    """One run of `workers` and `servers` in the directory `run`. A run that is `resumed` keeps the launcher's size."""
+    """Decides for one run in the directory `run`, which begins with `workers` workers and `servers` servers.
+
+    For a `resumed` run these numbers override the numbers in its log.
+    """
 
     def __init__(self, workers: int, servers: int, replicas: int, limit: int, run: Path, *, resumed: bool) -> None:
         self.workers = Workers(workers)
@@ -35,7 +38,7 @@ class Decisions:
     # ------------------------------------------------------------ starts
 
     def first(self) -> Iterator[str]:
-        """The names of the processes that begin the run, in the order of their starts."""
+        """The names of the processes with which the run begins, in the order in which to start them."""
         yield COORDINATOR.process_name(0)
         for _ in range(self.servers.target):
             yield self.servers.add()
@@ -43,16 +46,16 @@ class Decisions:
             yield self.workers.add()
 
     def started(self, name: str, start: int, now: float) -> None:
-        """Start number `start` of `name` was made."""
+        """Take note that start number `start` of the process called `name` was made."""
         self._policy.started(name, start, now)
 
     @property
     def waiting(self) -> bool:
-        """A process waits for the end of its pause before it is started again."""
+        """Whether a process that ended will be started again after a pause."""
         return bool(self._due)
 
     def due(self, now: float) -> list[str]:
-        """The names whose pause is over."""
+        """The names of the processes to start again now, because their pause has ended. Each is returned once."""
         found = [name for name, at in self._due.items() if at <= now]
         for name in found:
             del self._due[name]
@@ -60,19 +63,19 @@ class Decisions:
 
     @property
     def restarts(self) -> dict[str, int]:
-        """Deaths that were followed by another start, by role."""
+        """How many times processes died and were started again, by role."""
         return self._policy.restarts
 
     # ------------------------------------------------------------ a new status
 
     def saw(self, status: Status, *, resizable: bool) -> Iterator[Action]:
-        """What a new status asks for. Without `resizable` the number of processes stays."""
+        """The actions that a new status calls for. Without `resizable` the number of processes does not change."""
         self._policy.saw(taking_part(status), status.incarnation, status.version)
         workers, servers = status.wanted_workers, status.wanted_servers
         if workers is None or servers is None or not resizable:
             return
         if not self._size_told:
-            # The command line of a resumed run goes over what was wanted before.
+            # The command line of a resumed run overrides the numbers that were wanted before.
             self._size_told = True
             if (workers, servers) != (self.workers.target, self.servers.target):
                 yield Rescale(self.workers.target, self.servers.target)
@@ -109,19 +112,19 @@ class Decisions:
     # ------------------------------------------------------------ ends
 
     def expected(self, name: str, code: int) -> Tell | None:
-        """The note for a server that ended because it had to leave; None for any other end."""
+        """The note for a server that ended because it had to leave; None for any other process that ended."""
         if role_of(name) is not SERVER or not (why := self.servers.ended(name)):
             return None
         return Tell(f"{name} {why}", warning=code != EXIT_DONE)
 
     def needs_status(self, role: Role, code: int) -> bool:
-        """Whether `exited` must be given a new status: the job may have failed, or be complete."""
+        """Whether `exited` needs a status newer than this end, because the job may have failed or be complete."""
         if code == EXIT_SCRIPT:
             return True
         return (role is SERVER and code == EXIT_DONE) or (role is WORKER and self.workers.done)
 
     def exited(self, name: str, code: int, now: float, status: Status) -> Iterator[Action]:
-        """A process ended that did not have to."""
+        """The actions after the end of a process that was not `expected`."""
         role, decision = role_of(name), self._policy.ended(name, code, now)
         if role is WORKER and not isinstance(decision, Stay) and not self._comes_back(name, status):
             decision = Stay()
@@ -134,29 +137,29 @@ class Decisions:
             yield Lost(name, code, not_restarted(name, code, decision, self._policy.limit))
 
     def lost(self, lost: Lost) -> Iterator[Action]:
-        """The run goes on without a process that is not started again, or ends."""
+        """The actions after the loss of a process: the run continues if copies make up for a lost server, else ends."""
         if role_of(lost.name) is SERVER and self.servers.can_do_without(self._replicas):
             self.servers.give_up(lost.name)
             yield Rescale(self.workers.target, self.servers.target)
-            yield Tell(f"{lost.reason}: the run goes on with {self.servers.target} servers", warning=True)
+            yield Tell(f"{lost.reason}: the run continues with {self.servers.target} servers", warning=True)
             return
-        advice = f"see logs/{lost.name}.log; `paceline run --resume {self._run}` goes on"
+        advice = f"see logs/{lost.name}.log; `paceline run --resume {self._run}` continues the run"
         yield End(Outcome(EXIT_LOST, lost.reason, advice=advice, tail_of=lost.name if lost.code > 0 else ""))
 
     def _comes_back(self, name: str, status: Status) -> bool:
-        """Whether a worker may be started again at all."""
+        """Whether a worker may be started again: it was not told to leave, and there is work left."""
         return name not in self.workers.leaving and not (self.workers.done and not status.unfinished)
 
     def _retire(self, name: str, code: int, decision: Decision, status: Status) -> Iterator[Action]:
-        """A worker has ended for good."""
+        """The actions after the end of a worker that is not started again."""
         leaving = name in self.workers.leaving
         self.workers.ended(name, code)
         if code == EXIT_SCRIPT and status.failure is None:
-            # A worker that had joined has told the coordinator, and the status has its failure.
+            # This worker failed before it joined: otherwise the coordinator would know, and the status have a failure.
             advice = f"the script's output is in logs/{name}.log"
             yield End(Outcome(EXIT_SCRIPT, f"{name} failed", advice=advice, tail_of=name))
             return
         yield from retired(name, code, decision, self._policy.limit)
         if ((code == EXIT_LEFT and not leaving) or isinstance(decision, GiveUp)) and self.workers.give_up():
-            # Fewer are wanted from now on, so that `paceline scale` can ask for more.
+            # Want one worker fewer from now on, so that `paceline scale` can ask for one more.
             yield Rescale(self.workers.target)

@@ -1,4 +1,4 @@
-"""The engine's side of the fork server, which forks roles from a process that has loaded torch once."""
+"""The launcher's side of the fork server: a process that loads torch once and then forks the roles."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PREFIXES = (
     *("LD_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_", "DNNL_", "ONEDNN_", "ATEN_", "TORCH", "PYTORCH"),
     *("CUDA", "HIP_", "ROCR_", "MALLOC_", "GLIBC_TUNABLES", "TZ", "LC_", "LANG"),
 )
-"""Prefixes of variables that libraries read when they load: in a fork they would have no effect."""
+"""Prefixes of environment variables that libraries read when they load: a new value has no effect in a fork."""
 
 
 class ForkClient:
-    """One `paceline.runtime.fork_server`. Before `open` and after the server's end, `fork` returns None."""
+    """Starts and uses one `paceline.runtime.fork_server`. While the server does not run, `fork` returns None."""
 
     def __init__(self) -> None:
         self._sock: socket.socket | None = None
@@ -36,7 +36,7 @@ class ForkClient:
         self._loaded: dict[str, str] = {}
 
     def open(self) -> None:
-        """Start it; it loads what it needs while this process goes on. Linux only."""
+        """Start the server and return at once; the server loads torch meanwhile. Does nothing outside of Linux."""
         if sys.platform != "linux" or not _subreaper.begin():
             return
         env = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -50,7 +50,7 @@ class ForkClient:
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,  # a role started by its own command fails in the same way, and says so
+                    stderr=subprocess.DEVNULL,  # if torch does not load, the role's own command shows the same error
                     env=env,
                     start_new_session=True,
                     pass_fds=[number],
@@ -64,10 +64,10 @@ class ForkClient:
     def fork(
         self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path | None, output: IO[bytes], *, scripted: bool
     ) -> int | None:
-        """Fork a role; returns its process number, None if it must be started by a command of its own.
+        """Fork a role and return its process id, or None if the caller must start the role by its own command.
 
-        `arguments` are those of `paceline.runtime.role_process`. For a `scripted` role the server first loads what
-        training needs.
+        `arguments` are those of `paceline.runtime.role_process`. Before it forks a `scripted` role, the server loads
+        what training needs.
         """
         if self._sock is None or _read_on_load(env) != self._loaded:
             return None
@@ -93,12 +93,12 @@ class ForkClient:
             return None
 
     def close(self) -> None:
-        """End the server. Forked roles live on; a role that is being forked ends, and is waited for."""
+        """End the server. Roles that it has forked continue; a role that it is just forking ends too."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
         if self._process is not None:
-            if self._process.returncode is None:  # until it is waited for it owns its number
+            if self._process.returncode is None:  # its process id is not reused before `wait`
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
@@ -108,7 +108,7 @@ class ForkClient:
 
 
 def reap_group(group: int) -> None:
-    """Wait for the killed processes of a group: while this process has a fork server, it inherits them."""
+    """Wait for the killed processes of a process group, which this process inherits while it has a fork server."""
     deadline = time.monotonic() + _REAP_S
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < deadline:
@@ -117,7 +117,7 @@ def reap_group(group: int) -> None:
 
 
 class _Subreaper:
-    """Makes this process inherit orphans among its descendants, as long as any fork client of it needs that."""
+    """Makes this process inherit the orphans among its descendants while it has at least one open fork client."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -125,7 +125,7 @@ class _Subreaper:
         self._before = 0
 
     def begin(self) -> bool:
-        """One more client needs it; False if the system refuses."""
+        """Count one more client; False if the system does not let this process inherit orphans."""
         with self._lock:
             if self._users == 0:
                 libc, before = ctypes.CDLL(None), ctypes.c_int(0)
@@ -137,7 +137,7 @@ class _Subreaper:
             return True
 
     def end(self) -> None:
-        """One client fewer needs it; after the last one the process is as it was before."""
+        """Count one client fewer; after the last one, restore the setting that the process had before."""
         with self._lock:
             self._users -= 1
             if self._users == 0:

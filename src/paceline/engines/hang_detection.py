@@ -1,4 +1,4 @@
-"""Processes that live and do not answer. Pure: it touches no process and no clock."""
+"""Finds processes that run but do not answer. Pure: it touches no process and no clock."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from paceline.runtime.roles import COORDINATOR, HangRule, role_of
 
 
 class HangDetection:
-    """Finds processes that took part in a run and do not any more, for longer than `limit_s`, though they live.
+    """Finds processes that run, took part in the job once, and have not taken part for longer than `limit_s` seconds.
 
-    The role's `hang_rule` says how: the coordinator hangs when it does not answer the engine; a server hangs when the
-    coordinator goes on answering and does not name it. Time in which the engine itself did not run does not count, nor
-    time before a process first takes part: it may have much to read.
+    The role's `hang_rule` says how: the coordinator hangs when it does not answer the launcher; a server hangs when the
+    coordinator answers and does not name this server. Time in which the launcher itself did not run does not count, nor
+    does the time before a process first takes part: it may have to load a large model.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -26,10 +26,10 @@ class HangDetection:
     def see(
         self, now: float, alive: Mapping[str, int], taking_part: Collection[tuple[str, int]] | None
     ) -> dict[str, float]:
-        """Names of processes that hang, each once, with the seconds of their silence.
+        """The names of processes that hang, with the seconds since each last took part. Each process is named once.
 
-        `alive` are the starts of live processes by name. `taking_part` are the processes in a new status, as (name,
-        start); None if there is no new status.
+        `alive` maps the names of running processes to their start numbers. `taking_part` has the (name, start) of each
+        process in a new status, and is None if there is no new status.
         """
         ran = self._engine_ran.advance(now)
         told = self._coordinator_ran.value if taking_part is None else self._coordinator_ran.advance(now)
@@ -48,5 +48,5 @@ class HangDetection:
 
 
 def taking_part(status: Status) -> set[tuple[str, int]]:
-    """The processes of a run as (name, start): those that its coordinator knows, and the coordinator."""
+    """The (name, start) of each process that takes part in a run: the coordinator, and those in its `status`."""
     return {(process.name, process.start) for process in status.processes} | {(COORDINATOR.name, status.start)}

@@ -1,4 +1,4 @@
-"""Adds one worker to a run that is running, in the foreground of a terminal."""
+"""Adds one worker to a running run, in the foreground of a terminal."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from paceline.runtime.rundir import RunDir
 from paceline.runtime.starts import next_start
 
 _POLL_S = 0.1
-_PARTING_S = 5.0  # how long a worker may outlive its run: it may be about to save something
+_PARTING_S = 5.0  # seconds for which a worker may continue after its run has ended: its script may save a result
 
 
 class JoinedWorker:
-    """A worker that this terminal adds. `show` prints the script's lines, `say` the messages of this process."""
+    """One worker that `paceline join` adds. `show` prints a line of the script, `say` a message of this process."""
 
     def __init__(self, plan: RunPlan, show: Callable[[str], None], say: Callable[[str], None]) -> None:
         self.plan = plan
@@ -39,10 +39,10 @@ class JoinedWorker:
         self._passed_on = 0
 
     def run(self) -> int:
-        """Work until the job is done or this process is told to end; returns the exit code.
+        """Run the worker until the job is done or this process gets a signal to end; returns the exit code.
 
         Raises:
-            UsageError: the run is not there, is over, or does not answer.
+            UsageError: the run does not exist, has ended, or does not answer.
         """
         self._check_running()
         self._say(f"{self.name} joins {self.plan.run}")
@@ -56,19 +56,19 @@ class JoinedWorker:
         token = self.dir.token()
         if self.dir.summary_file.exists():
             steps = json.loads(self.dir.summary_file.read_text()).get("steps")
-            raise UsageError(f"{self.plan.run} is over: done after {steps} steps")
+            raise UsageError(f"the run in {self.plan.run} has ended after {steps} steps: no worker can join it")
         observer = Observer(self.dir.coordinator, token)
         try:
             status = observer.status(timeout_s=self.dir.answer_s)
         except TransportError:
             raise UsageError(
-                f"no coordinator of {self.plan.run} answers: it is not running. "
-                f"`paceline run --resume {self.plan.run}` goes on with it"
+                f"no coordinator of {self.plan.run} answers: the run is not running. "
+                f"`paceline run --resume {self.plan.run}` continues it"
             ) from None
         finally:
             observer.close()
         if status.failure is not None:
-            raise UsageError(f"{self.plan.run} has failed: {status.failure.reason}")
+            raise UsageError(f"the run in {self.plan.run} has failed: {status.failure.reason}")
 
     def _answers(self) -> bool:
         with suppress(UsageError):
@@ -78,7 +78,7 @@ class JoinedWorker:
 
     @contextmanager
     def _notices(self) -> Iterator[None]:
-        """Count Ctrl-C and SIGTERM: the first is a notice to leave, the second ends the worker at once."""
+        """Count each Ctrl-C and SIGTERM during the block: the first asks the worker to leave, the second kills it."""
 
         def on_signal(number: int, _: object) -> None:
             self._told += 1
@@ -91,7 +91,7 @@ class JoinedWorker:
                 signal.signal(number, handler)
 
     def _pass_on(self) -> None:
-        """Pass the notices of this process on to the worker."""
+        """Send SIGTERM to the worker after the first signal to this process, and SIGKILL after the next ones."""
         while self._passed_on < self._told:
             self._passed_on += 1
             for child in self._children.alive():
@@ -113,7 +113,7 @@ class JoinedWorker:
             if over_at is None and self.dir.summary_file.exists():
                 over_at = time.monotonic()
             if over_at is not None and time.monotonic() > over_at + _PARTING_S:
-                self._say(f"{self.plan.run} is over")
+                self._say(f"the run in {self.plan.run} has ended")
                 return EXIT_DONE
             with suppress(queue.Empty):
                 match self._children.events.get(timeout=_POLL_S):
@@ -141,7 +141,7 @@ class JoinedWorker:
             self._start()
             return None
         if code == EXIT_LOST and self.dir.summary_file.exists():
-            self._say(f"{self.plan.run} is over")
+            self._say(f"the run in {self.plan.run} has ended")
             return EXIT_DONE
         if code != EXIT_SCRIPT:
             self._say(f"{self.name} ended ({how(code)})")
@@ -153,7 +153,7 @@ class JoinedWorker:
             time.sleep(0.02)
 
     def _report(self, event: Exit) -> None:
-        """Tell the coordinator of the end, so that it need not wait for the worker's silence."""
+        """Tell the coordinator that the worker has ended, so that it does not wait for missing heartbeats."""
         if self.dir.coordinator() is None:
             return
         observer = Observer(self.dir.coordinator, self.dir.token())

@@ -1,4 +1,4 @@
-"""What to run, on how many processes: checked when made, and kept in the run directory."""
+"""The plan of a run: the script, the number of processes and all options. The run directory keeps it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOT_KEPT = ("run", "summary", "resume")
 
 
 def parse_every(text: str) -> tuple[int, float]:
-    """Read ``500`` (versions) or ``30s`` (seconds); ``0`` is never. Returns versions and seconds, one of them 0.
+    """Read ``500`` (versions), ``30s`` (seconds) or ``0`` (never); returns (versions, seconds), one of them 0.
 
     Raises:
         UsageError: anything else.
@@ -33,7 +33,7 @@ def parse_every(text: str) -> tuple[int, float]:
     found = _EVERY.fullmatch(text.strip())
     if found is None:
         raise UsageError(
-            f"--checkpoint-every {text!r} makes no sense: use a number of steps (500), of seconds (30s), or 0 for never"
+            f"--checkpoint-every must be a number of steps (500), of seconds (30s), or 0 for never, not {text!r}"
         )
     steps, seconds = found.groups()
     return (int(steps), 0.0) if steps is not None else (0, float(seconds))
@@ -41,11 +41,12 @@ def parse_every(text: str) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """What to run. `mode`, `slots` and `seed` go over what the script says; None leaves it to the script.
+    """What to run. `mode`, `slots` and `seed` override the arguments of the script; None does not.
 
-    `resume` is None for a new run; to go on with the one in `run`, it is the folder of the checkpoint to begin from, or
-    "" for none of them. `checkpoints` None means: in the run directory. With `trace`, the roles record what they do.
-    `env` says to workers what the environment does not.
+    `resume` is None for a new run. To resume the run in the directory `run`, it is the folder of the checkpoint to
+    begin from, or "" to begin without a checkpoint. `checkpoints` is the place of the checkpoints; None means the run
+    directory. With `trace`, the roles record what they do. `env` has variables for workers, used where the
+    environment does not set them.
     """
 
     script: Path
@@ -81,7 +82,7 @@ class RunPlan:
                 raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
         for name in ("max_restarts", "max_steps"):
             if getattr(self, name) < 0:
-                raise UsageError(f"--{name.replace('_', '-')} must not be negative, not {getattr(self, name)}")
+                raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, not {getattr(self, name)}")
         check_replicas(self.replicas, self.servers)
         if self.slots is not None and self.slots < 1:
             raise UsageError(f"--slots must be at least 1, not {self.slots}")
@@ -95,7 +96,7 @@ class RunPlan:
 
     @property
     def cluster(self) -> ClusterSpec:
-        """The settings of the run's first coordinator."""
+        """The coordinator's settings at the first start of the run."""
         steps, seconds = parse_every(self.checkpoint_every)
         return ClusterSpec(
             workers=self.workers,
@@ -112,20 +113,20 @@ class RunPlan:
         )
 
     def check_environment(self) -> None:
-        """Refuse a wrong value in the environment now: a role would fail by it later.
+        """Check the environment variables now, so that no role fails on one of them later.
 
         Raises:
-            UsageError: names the variable.
+            UsageError: a variable has a value that is not allowed; the message names it.
         """
         self._launch(None)
 
     def role_spec(self, name: str, start: int, *, resume: str | None = None) -> RoleSpec:
-        """The configuration of start number `start` of `name`: all that its process is told.
+        """The whole configuration of one process: start number `start` of `name`.
 
-        `resume` is the checkpoint from which a coordinator begins, as in the plan; None: where the log ends.
+        `resume` is the checkpoint from which a coordinator begins, as in the plan; None continues where the log ends.
 
         Raises:
-            UsageError: a variable of the environment has a value that makes no sense; the message names it.
+            UsageError: an environment variable has a value that is not allowed; the message names it.
         """
         role, launch = role_of(name), self._launch(resume)
         settings = msgspec.Raw(msgspec.json.encode(role.settings(launch)))
@@ -152,10 +153,10 @@ class RunPlan:
 
     @property
     def server_threads(self) -> int:
-        """Threads of each server: its share of the cores this process may use.
+        """The number of threads of each server: its share of the cores that this process may use.
 
-        They work only while a large update is made, and then the workers of a lock-step job wait for it. Which bits
-        come out does not depend on it.
+        These threads work only during a large update, while the workers of a lock-step job wait for it. The number of
+        threads does not change the result.
         """
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, cores // self.servers)
@@ -163,7 +164,7 @@ class RunPlan:
     # ------------------------------------------------------------ in the run directory
 
     def save(self) -> None:
-        """Keep the plan in the run directory, with absolute paths."""
+        """Write the plan to the run directory, with absolute paths."""
         kept = {key: value for key, value in asdict(self).items() if key not in _NOT_KEPT}
         kept["script"] = str(self.script.resolve())
         kept["cwd"] = str((self.cwd or Path.cwd()).resolve())
@@ -175,10 +176,10 @@ class RunPlan:
 
     @classmethod
     def of(cls, run: Path, **changes: Any) -> RunPlan:
-        """The plan of a run that was started before, with `changes`.
+        """The plan that was saved in the run directory `run`, with `changes`.
 
         Raises:
-            UsageError: there is no such run, or its plan cannot be used.
+            UsageError: the run does not exist, or its plan is not valid.
         """
         kept = RunDir(run).plan()
         if not kept:
@@ -197,12 +198,12 @@ class RunPlan:
 
 
 def absolute_url(where: str) -> str:
-    """A place for checkpoints as an absolute path or a URL."""
+    """The place of checkpoints as an absolute path; a URL stays as it is."""
     return where if "://" in where else str(Path(where).absolute())
 
 
 def _check_writable(option: str, file: Path) -> None:
-    """Refuse a file that cannot be written before the training, not after it."""
+    """Raise UsageError if `file` cannot be written: the user learns it before the training, not after it."""
     folder = file.absolute().parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -210,4 +211,4 @@ def _check_writable(option: str, file: Path) -> None:
     except OSError:
         writable = False
     if not writable:
-        raise UsageError(f"{option} {file} cannot be written")
+        raise UsageError(f"{option} {file} cannot be written: choose a file in a folder that you may write to")

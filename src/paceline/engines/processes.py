@@ -1,4 +1,4 @@
-"""Child processes of this launcher: started, watched, and ended with everything that they started."""
+"""Starts the child processes of a launcher, watches them, and ends them with everything that they started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_WAITING = 2000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A role printed a line."""
+    """A line that the process called `name` printed."""
 
     name: str
     text: str
@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The process of start number `start` of `name` has ended; a negative code is a signal."""
+    """Start number `start` of the process called `name` has ended; a negative `code` is the signal that killed it."""
 
     name: str
     start: int
@@ -44,24 +44,24 @@ class Exit:
 
 @dataclass(slots=True)
 class Child:
-    """One process: start number `start` of `name`. Only `watcher` waits for it."""
+    """One child process: start number `start` of `name`. Only the thread `watcher` may wait for its exit status."""
 
     role: Role
     name: str
     start: int
     pid: int
-    """The number that the system gave to it and to its process group. It names nothing beyond this process."""
+    """The process id, which is also the id of its process group. The protocol names processes by `start` instead."""
 
     ended: threading.Event = field(default_factory=threading.Event)
     watcher: threading.Thread | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return not self.ended.is_set()
 
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:
-        """Send a signal to it, or to its whole group. One that has ended is left alone."""
+        """Send a signal to the process, or to its whole process group. Does nothing if the process has ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if not self.alive:
                 return
@@ -72,31 +72,31 @@ class Child:
 
 
 class Children:
-    """Processes of roles in sessions of their own: Ctrl-C reaches this process only, which then ends them in order.
+    """The child processes of a launcher, each in its own session: Ctrl-C reaches only the launcher, which ends them.
 
-    Everything they print goes to ``logs/NAME.log`` and, as `Line`, to `events`; each end is an `Exit`, after the
-    child's last line. Processes that a child leaves behind in its session are killed when it ends.
+    Everything that a child prints goes to ``logs/NAME.log`` and, as `Line`, to `events`; an `Exit` follows the last
+    line of a child that ended. When a child ends, all processes that are left in its session are killed.
     """
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._fork_client = ForkClient()
-        # Bounded: a role that prints faster than the screen shows waits for it, as at any pipe.
+        # Bounded: a process that prints faster than the screen can show must wait, as with any pipe.
         self.events: queue.Queue[Line | Exit] = queue.Queue(maxsize=_MAX_WAITING)
         self._ending = threading.Event()
         self.children: dict[str, Child] = {}
         self._watchers: list[threading.Thread] = []
 
     def warm(self) -> None:
-        """There will be several children that need torch: load it once, in a process that forks them."""
+        """Start the fork server, which loads torch once for all children, unless PACELINE_FORK is 0."""
         if forking():
             self._fork_client.open()
 
     def start(self, spec: RoleSpec, *, cwd: Path | None = None, defaults: Mapping[str, str] | None = None) -> Child:
-        """Start the process that `spec` configures. It does not outlive this process.
+        """Start the process that `spec` configures. It is killed when this process ends.
 
-        The role's variables go over this process's environment, and that over `defaults`. A name is free again after
-        its `Exit`. With PACELINE_VIA another command starts the process, and becomes it.
+        The role's variables override the environment of this process, which overrides `defaults`. A name may be started
+        again after its `Exit`. The words of PACELINE_VIA are put before the command, and must exec it.
         """
         role, name = role_named(spec.role), spec.name
         env = child_env({"PYTHONUNBUFFERED": "1", **role.environment(spec)}, defaults)
@@ -113,7 +113,7 @@ class Children:
                     pid = self._fork_client.fork(words, env, cwd, writing, scripted=role.scripted)
                 if pid is None:
                     pid = _spawn([*before, *role_command(words)], env, cwd, writing)
-            undo.pop_all()  # the watcher closes them
+            undo.pop_all()  # the watcher closes the files
         child = self.children[name] = Child(role, name, spec.start, pid)
         child.watcher = threading.Thread(target=self._watch, args=(child, reading, log), daemon=True)
         self._watchers = [w for w in self._watchers if w.is_alive()] + [child.watcher]
@@ -124,13 +124,13 @@ class Children:
         reader = threading.Thread(target=self._read, args=(child.name, stdout, log), daemon=True)
         reader.start()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        # Until it is waited for it owns its number: the group is its own.
+        # Kill the group before `waitpid`: until then the system cannot give its id to another group.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.ended.set()
         code = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
         reap_group(child.pid)
-        reader.join(timeout=0.5)  # a process that fled from the session may hold the pipe open
+        reader.join(timeout=0.5)  # a process that left the session may keep the pipe open
         self._put(Exit(child.name, child.start, code))
 
     def _put(self, event: Line | Exit) -> None:
@@ -140,7 +140,7 @@ class Children:
                 return
             except queue.Full:
                 if self._ending.is_set():
-                    return  # no reader is left; the log has the line
+                    return  # the launcher reads no more events; the log has the line
 
     def _read(self, name: str, stdout: IO[bytes], log: IO[bytes]) -> None:
         with stdout, log:
@@ -149,13 +149,13 @@ class Children:
                 self._put(Line(name, line.decode(errors="replace").rstrip("\r\n")))
 
     def alive(self, role: Role | None = None) -> list[Child]:
-        """Children that run, of one role or of all."""
+        """The children that run: those of `role`, or all of them."""
         return [c for c in self.children.values() if c.alive and (role is None or c.role is role)]
 
     def end(self, patience_s: float = 1.0, *, at_once: Callable[[Role], bool] = lambda role: False) -> None:
-        """End all by SIGTERM and after `patience_s` by SIGKILL, with everything that they started in their sessions.
+        """Send SIGTERM to all children, and SIGKILL to the groups of those that still run after `patience_s`.
 
-        Children of roles that must end `at_once` get SIGKILL at once.
+        Children of a role for which `at_once` returns True get SIGKILL at once.
         """
         self._ending.set()
         self._fork_client.close()
@@ -174,7 +174,7 @@ class Children:
 
 
 def role_command(words: Sequence[str]) -> list[str]:
-    """The command of a role's process; `words` are the arguments of `paceline.runtime.role_process`."""
+    """The command that starts a role's process; `words` are the arguments of `paceline.runtime.role_process`."""
     return [sys.executable, "-m", "paceline.runtime.role_process", *words]
 
 
@@ -188,5 +188,5 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path | None, out
         cwd=cwd,
         start_new_session=True,
     )
-    process.returncode = 0  # the watcher waits for it by its number
+    process.returncode = 0  # so that Popen does not wait for the process: the watcher does, by its id
     return process.pid

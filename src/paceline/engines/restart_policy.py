@@ -1,4 +1,4 @@
-"""Which processes are started again, after which pause, and how often. Pure: it touches no process and no clock."""
+"""Decides which processes to start again, after which pause, and how often. It touches no process and no clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paceline.runtime.roles import registered, role_of
 
 QUICK_S = 10.0
-"""A process that dies within this time of its start has died quickly."""
+"""Seconds: a process that dies within this time after its start has died quickly."""
 
 _FIRST_PAUSE_S = 0.5
 _MAX_PAUSE_S = 10.0
@@ -16,7 +16,7 @@ _MAX_PAUSE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Start it again after a pause; `counted` is how often it was started again after a death, this time included."""
+    """Start the process again after `after_s` seconds. `counted` is how often it has died and was started again."""
 
     after_s: float
     counted: int
@@ -24,14 +24,14 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """It died quickly `deaths` times in a row: more than the limit allows."""
+    """Do not start the process again: it died quickly `deaths` times in a row, which is more than the limit."""
 
     deaths: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Do not start it again: its end was no death."""
+    """Do not start the process again: it ended as intended."""
 
 
 Decision = Again | GiveUp | Stay
@@ -39,7 +39,10 @@ Decision = Again | GiveUp | Stay
 
 @dataclass(slots=True)
 class _Life:
-    """The current process of one name. `since` is the commit at which it was first seen to take part."""
+    """The current process of one name. `since` is the last commit when the process was first seen to take part.
+
+    `useful` says that a later commit was made while the process took part.
+    """
 
     start: int
     began: float
@@ -55,12 +58,12 @@ class _Record:
 
 
 class RestartPolicy:
-    """Decides what follows the end of a process.
+    """Decides whether to start a process again after its end.
 
-    A process that dies is started again; its role says which exit codes are deaths. `limit` quick deaths in a row of
-    one name are accepted, one more is not; with a limit of 0 no death is. The pause before a restart grows with quick
-    deaths in a row during which the process took part in no commit: a role that is killed while it works is back at
-    once, one that cannot work does not keep the machine busy.
+    A process that dies is started again; its role says which exit codes are deaths. After `limit` quick deaths in a row
+    of one name, the next quick death is final; with a limit of 0 every death is final. The pause before a restart grows
+    with the quick deaths in a row of processes that took part in no commit: a process that is killed while it works
+    restarts at once, and one that cannot work does not keep the machine busy.
     """
 
     def __init__(self, limit: int) -> None:
@@ -70,18 +73,18 @@ class RestartPolicy:
 
     @property
     def restarts(self) -> dict[str, int]:
-        """Deaths that were followed by another start, by role."""
+        """How many times processes died and were started again, by role."""
         totals = {role.name: 0 for role in reversed(registered())}
         for name, record in self._records.items():
             totals[role_of(name).name] += record.restarts
         return totals
 
     def started(self, name: str, start: int, now: float) -> None:
-        """Start number `start` of `name` was made."""
+        """Take note that start number `start` of the process called `name` was made."""
         self._lives[name] = _Life(start, now)
 
     def saw(self, processes: Collection[tuple[str, int]], incarnation: int, version: int) -> None:
-        """The run's newest state: the processes that take part, as (name, start), and its last commit."""
+        """Take note of the (name, start) of each process that takes part, and of the last commit of the run."""
         at = (incarnation, version)
         for name, life in self._lives.items():
             if (name, life.start) not in processes:
@@ -92,7 +95,7 @@ class RestartPolicy:
                 life.useful = True
 
     def ended(self, name: str, code: int, now: float) -> Decision:
-        """The process of `name` ended, by itself or killed."""
+        """Decide whether to start the process called `name` again, which has ended with exit code `code`."""
         role, record = role_of(name), self._records.setdefault(name, _Record())
         life = self._lives.pop(name, None)
         if code in role.restarts_itself:

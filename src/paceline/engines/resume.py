@@ -1,4 +1,4 @@
-"""Resumes a run that has ended: with which plan, and from which checkpoint."""
+"""Chooses the plan and the checkpoint with which a run that has ended is resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.errors import TransportError, UsageError
 from paceline.runtime.rundir import RunDir
 
 _FIXED = ("threads", "seed", "mode", "slots")
-"""Dials that are part of the result: with another value it would be another run."""
+"""Options that change the result of a run, so that a resumed run must keep them."""
 
 
 def is_running(run: RunDir) -> bool:
@@ -37,10 +37,10 @@ def is_running(run: RunDir) -> bool:
 
 
 def resumed(run: Path, given: Mapping[str, Any]) -> RunPlan:
-    """The plan of `run`, with what was `given` on the command line; its checkpoint is not chosen yet.
+    """The plan of `run` with the options `given` on the command line; `choose_checkpoint` then sets its checkpoint.
 
     Raises:
-        UsageError: there is no such run, it is running, or `given` would change what it computes.
+        UsageError: the run does not exist or is running, or an option of `given` would change its result.
     """
     where = RunDir(run)
     where.token()
@@ -54,7 +54,9 @@ def resumed(run: Path, given: Mapping[str, Any]) -> RunPlan:
             )
     place = given.get("checkpoints")
     if place is not None and absolute_url(place) != absolute_url(where.checkpoints):
-        raise UsageError(f"--checkpoints {place}: those of {run} are in {where.checkpoints}. Leave the option out")
+        raise UsageError(
+            f"--checkpoints {place}: the checkpoints of {run} are in {where.checkpoints}. Leave the option out"
+        )
     changes = {"trace": None} | {key: value for key, value in given.items() if key != "checkpoints"}
     plan = RunPlan.of(run, **changes, resume="")
     if is_running(where):
@@ -63,12 +65,12 @@ def resumed(run: Path, given: Mapping[str, Any]) -> RunPlan:
 
 
 def choose_checkpoint(plan: RunPlan, screen: Screen) -> RunPlan:
-    """The plan with the newest complete checkpoint. Reads every byte, and tells which checkpoints are damaged."""
+    """The plan with the newest checkpoint that is complete. Reads it in full, and names damaged ones on the screen."""
     found, passed_over = newest(open_storage(RunDir(plan.run).checkpoints))
     for listed in passed_over:
         screen.note(f"checkpoint {listed.folder} cannot be used: {listed.problem}", warning=True)
     if found is None or found.manifest is None:
-        screen.note("there is no whole checkpoint: starting from nothing", warning=bool(passed_over))
+        screen.note("there is no complete checkpoint: the run starts from the beginning", warning=bool(passed_over))
         return replace(plan, resume="")
     position = found.manifest.position
     screen.note(f"resuming from checkpoint {found.folder}: version {position.version}, step {position.watermark}")

@@ -1,4 +1,4 @@
-"""The runs below a directory: what they are, how large and how old; and the removal of those that do not run."""
+"""Lists the runs in a directory with their state, size and age, and removes runs that are not running."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from paceline.runtime.rundir import RunDir
 
 DONE, RUNNING, FAILED, INTERRUPTED, UNFINISHED = "done", "running", "failed", "interrupted", "unfinished"
 STATES = (DONE, RUNNING, FAILED, INTERRUPTED, UNFINISHED)
-"""How a run is. An unfinished run has no launcher and left no word of its end: its launcher was killed."""
+"""The states of a run. A run is unfinished if its launcher was killed: no file says how the run ended."""
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _LOOK_S = 1.0
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """One run. `step` is None where it is not known; `age_s` counts from the last change of its files."""
+    """One run. `step` is None if it is not known; `age_s` is the time since a file of the run last changed."""
 
     name: str
     path: str
@@ -44,30 +44,30 @@ def parse_age(text: str) -> float:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
     if found is None:
-        raise UsageError(f"--older-than {text!r} makes no sense: use a number and a unit, such as 90s, 30m, 12h or 7d")
+        raise UsageError(f"--older-than must be a number and a unit, such as 90s, 30m, 12h or 7d, not {text!r}")
     return float(found[1]) * _UNITS_S[found[2]]
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory is that of a run."""
+    """Whether `path` is a run directory."""
     run = RunDir(path)
     return run.token_file.is_file() and (run.plan_file.is_file() or run.log_file.is_file())
 
 
 def list_runs(root: Path, now: float) -> list[RunRow]:
-    """The runs directly below `root`, the newest last. `now` is the time of day.
+    """The runs in the directory `root`, the newest last. `now` is Unix time, from which ages are counted.
 
     Raises:
         UsageError: `root` is not a directory.
     """
     if not root.is_dir():
-        raise UsageError(f"{root} is not a directory: name the one below which runs are")
+        raise UsageError(f"{root} is not a directory: give the directory that contains the runs")
     found = (path for path in root.iterdir() if not path.is_symlink() and path.is_dir() and is_run(path))
     return sorted((describe_run(path, now) for path in found), key=lambda row: -row.age_s)
 
 
 def describe_run(path: Path, now: float) -> RunRow:
-    """One run as it is now."""
+    """Describe the run in the directory `path`; its age is counted from `now`."""
     run = RunDir(path)
     state, step = _state(run)
     files = [file for file in path.iterdir() if file.is_file() and file.suffix != ".lock"]
@@ -91,7 +91,7 @@ def _state(run: RunDir) -> tuple[str, int | None]:
 
 
 def _step(run: RunDir) -> int | None:
-    """The step of a live run, None if its coordinator does not answer in a moment."""
+    """The step of a running run; None if its coordinator does not answer within a second."""
     if run.coordinator() is None:
         return None
     observer = Observer(run.coordinator, run.token())
@@ -106,23 +106,23 @@ def _step(run: RunDir) -> int | None:
 def _nbytes(path: Path) -> int:
     total = 0
     for file in path.rglob("*"):
-        with suppress(OSError):  # a run that goes on removes files
+        with suppress(OSError):  # a running run may remove the file meanwhile
             total += file.lstat().st_size if not file.is_dir() else 0
     return total
 
 
 def choose(rows: Iterable[RunRow], states: Sequence[str], older_than_s: float | None) -> Iterator[RunRow]:
-    """The rows in one of these states (none: in any) that are at least so old."""
+    """The rows whose state is one of `states` (all rows if empty) and whose age is at least `older_than_s`."""
     for row in rows:
         if (not states or row.state in states) and (older_than_s is None or row.age_s >= older_than_s):
             yield row
 
 
 def find_run(root: Path, name: str) -> Path:
-    """The directory of the run that a user names: below `root`, or by its path. Links are followed.
+    """The directory of the run called `name`, which is a name in `root` or a path. Links are followed.
 
     Raises:
-        UsageError: there is no run of that name.
+        UsageError: there is no such run.
     """
     path = next((path for path in (root / name, Path(name)) if path.is_dir()), None)
     if path is None:
@@ -134,10 +134,10 @@ def find_run(root: Path, name: str) -> Path:
 
 
 def remove_run(path: Path) -> int:
-    """Remove a run with everything in its directory; returns the bytes. A link to it in the same folder goes as well.
+    """Remove a run with its directory, and links beside it that lead nowhere; returns how many bytes the run had.
 
     Raises:
-        UsageError: the run is running, or is no run.
+        UsageError: the run is running, or `path` is not a run directory.
     """
     if not is_run(path):
         raise UsageError(f"{path} is not a run directory: nothing was removed there")
@@ -145,7 +145,7 @@ def remove_run(path: Path) -> int:
     ended = run.summary_file.exists() or run.end() is not None
     if run.launched or (not ended and is_running(run)):
         raise UsageError(f"{path} is running: end it first (see `paceline status {path}`)")
-    with run.launching():  # no launcher resumes it meanwhile
+    with run.launching():  # holds the launcher lock, so that no launcher resumes the run meanwhile
         nbytes = _nbytes(path)
         try:
             shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""What an engine shows to the user of a run."""
+"""The interface through which a launcher shows a run to its user."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from paceline.messages.status import RunSummary, Status
 
 
 class Screen(Protocol):
-    """Where a run is shown."""
+    """Shows one run to its user."""
 
     def line(self, name: str, text: str) -> None:
-        """A role printed a line."""
+        """Show a line that the process called `name` printed."""
         ...
 
     def status(self, status: Status) -> None:
-        """The newest state of the run."""
+        """Show the newest status of the run."""
         ...
 
     def note(self, text: str, *, warning: bool = False) -> None:
-        """Something the user should know."""
+        """Show a message to the user."""
         ...
 
     def failure(self, reason: str, trace: str, advice: str) -> None:
-        """The last thing printed when a run fails."""
+        """Show why the run failed. Nothing is shown after this."""
         ...
 
     def summary(self, summary: RunSummary) -> None:
-        """The run is done."""
+        """Show the summary of a run that is done."""
         ...

@@ -8,10 +8,10 @@ from paceline.runtime.roles import SERVER
 
 
 class Servers:
-    """`target` servers are wanted; `active` are those that serve or will be started again, the oldest first.
+    """`target` is how many servers are wanted; `active` servers run or will be started again, the oldest first.
 
-    When fewer are wanted, the coordinator chooses which leave, and moves their blocks away first. `leaving` servers
-    hold no block and have been told to end.
+    When fewer servers are wanted, the coordinator chooses which ones leave, and first moves their blocks to the others.
+    `leaving` servers hold no blocks any more and have been told to end.
     """
 
     def __init__(self, target: int) -> None:
@@ -22,14 +22,14 @@ class Servers:
         self._added = 0
 
     def add(self) -> str:
-        """The name of a new server; two servers never have the same name."""
+        """Add a server and return its name, which no other server of the run has had."""
         name = SERVER.process_name(self._added)
         self._added += 1
         self.active.append(name)
         return name
 
     def adjust(self, wanted: int, draining: Collection[str], drained: Collection[str]) -> tuple[int, list[str]]:
-        """What the coordinator says of them: how many must be started, and which to end."""
+        """Take over the coordinator's wishes; returns how many servers to start, and the names of those to end."""
         self.target, self._draining = wanted, frozenset(draining)
         ending = [name for name in self.active if name in drained]
         self.active = [name for name in self.active if name not in drained]
@@ -38,16 +38,16 @@ class Servers:
         return max(0, wanted - len(staying)), ending
 
     def can_do_without(self, replicas: int) -> bool:
-        """The run can go on with one fewer: others have its blocks, and enough remain for every copy."""
+        """Whether the run can continue with one server fewer: blocks have copies, and enough servers are left."""
         return 0 < replicas < self.target - 1
 
     def give_up(self, name: str) -> None:
-        """This server will not be started again: one fewer is wanted."""
+        """Remove a server that will not be started again, and want one server fewer."""
         self.active.remove(name)
         self.target -= 1
 
     def ended(self, name: str) -> str:
-        """A server has ended: why it is not started again, "" if it is."""
+        """Take note that a server has ended; returns why it is not started again, or "" if it may be."""
         if name in self.leaving:
             self.leaving.discard(name)
             return "holds no blocks any more, and has ended"

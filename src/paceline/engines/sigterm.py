@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 
 
 class Terminated(KeyboardInterrupt):
-    """The process got SIGTERM."""
+    """Raised when the process gets SIGTERM."""
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises `Terminated` as long as the block lasts. Outside of the main thread it does nothing."""
+    """Make SIGTERM raise `Terminated` during the block. Does nothing if it is not called in the main thread."""
 
     def stop(*_: object) -> None:
         raise Terminated

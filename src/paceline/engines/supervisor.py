@@ -1,6 +1,6 @@
-"""Runs all roles of a run on this machine: starts them, follows them, and collects the summary.
+"""Runs all processes of a run on this machine: starts them, follows them, and collects the summary.
 
-`Decisions` and `Conclusion` decide; this module carries out what they decide.
+`Decisions` and `Conclusion` decide what to do; this module does it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _LEAST_HANG_S = 5.0
 
 
 class Supervisor:
-    """One run on this machine, from start to summary. `run` is called once."""
+    """Runs one run on this machine, from its start to its summary. Call `run` only once."""
 
     def __init__(self, plan: RunPlan, screen: Screen) -> None:
         plan.check_environment()
         self.plan = plan
         self.screen = screen
-        # Half of the time after which the other roles give up; the plan may set it.
+        # Half of PACELINE_TIMEOUT_S, so that a hanging process is killed before the other roles give up on it.
         self._hangs = HangDetection(max(_LEAST_HANG_S, timeout_s({**plan.env, **os.environ}) / 2))
         self._announcements = Announcements(screen)
         self.dir = RunDir.create(plan.run) if plan.resume is None else RunDir(plan.run)
@@ -64,10 +64,10 @@ class Supervisor:
         self._news = False
 
     def run(self) -> int:
-        """Start everything, follow it to its end, leave no process behind. Returns the exit code.
+        """Start all processes, follow them until the run ends, and end all of them. Returns the exit code.
 
         Raises:
-            UsageError: another launcher runs this directory.
+            UsageError: another launcher is running this run.
         """
         outcome = Outcome(EXIT_LOST, "the launcher itself failed")
         try:
@@ -77,7 +77,7 @@ class Supervisor:
                     self._start_all()
                     outcome = self._follow()
                 except Terminated:
-                    outcome = Outcome(EXIT_TERMINATED, "told to end (SIGTERM)")
+                    outcome = Outcome(EXIT_TERMINATED, "terminated by SIGTERM")
                 except KeyboardInterrupt:
                     outcome = Outcome(EXIT_INTERRUPTED, "interrupted")
                 finally:
@@ -87,7 +87,7 @@ class Supervisor:
         finally:
             self._client.close()
         if outcome.code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
-            advice = f"`paceline run --resume {self.dir.path}` goes on"
+            advice = f"`paceline run --resume {self.dir.path}` continues the run"
             self.screen.note(f"{outcome.reason}: every process has ended; {advice}", warning=True)
         elif outcome.code != EXIT_DONE:
             trace = outcome.trace or (self._announcements.tail(outcome.tail_of) if outcome.tail_of else "")
@@ -99,7 +99,7 @@ class Supervisor:
     def _start_all(self) -> None:
         if self.plan.resume is not None:
             self.dir.summary_file.unlink(missing_ok=True)
-            self.dir.coordinator_file.unlink(missing_ok=True)  # no coordinator listens there any more
+            self.dir.coordinator_file.unlink(missing_ok=True)  # it has the address of a coordinator that has ended
         self.dir.logs.mkdir(exist_ok=True)
         self.plan.save()
         self.children.warm()
@@ -107,8 +107,9 @@ class Supervisor:
             self._start(name)
 
     def _start(self, name: str) -> None:
-        """Start a role, for the first time or again."""
-        # A restarted coordinator goes on where the log ends. Until one has answered, it may not have resumed yet.
+        """Start the process called `name`, for the first time or again."""
+        # A restarted coordinator continues where the log ends. Until one has answered, none may have read the
+        # checkpoint yet: then `self._resume` still names it.
         plan, start = self.plan, next_start(self.dir, name)
         spec = plan.role_spec(name, start, resume=self._resume)
         if role_of(name).scripted:
@@ -122,7 +123,7 @@ class Supervisor:
         failed = outcome.code != EXIT_DONE
         while True:
             try:
-                # Workers of a run that is not done would first give back leases that no worker takes.
+                # After a failure, kill workers at once: SIGTERM would make them give back leases, which nobody needs.
                 self.children.end(at_once=lambda role: failed and role is WORKER)
                 self._drain()
                 if failed:
@@ -130,7 +131,7 @@ class Supervisor:
                     self.dir.write_end(end | (_position(self._client.status) if self._client.heard else {}))
                 break
             except KeyboardInterrupt:
-                continue  # a second Ctrl-C while children end must not leave them behind
+                continue  # a second Ctrl-C must not leave children running
 
     # ------------------------------------------------------------ following
 
@@ -157,7 +158,7 @@ class Supervisor:
                 return outcome
 
     def _events(self) -> Iterator[Line | Exit]:
-        """What has happened: waits a little for the first event, and not at all for the next ones."""
+        """The events of the children so far. Waits a moment for the first event, and not for the others."""
         wait_s = _BUSY_WAIT_S if self._client.busy or self._decisions.waiting else _WAIT_S
         for number in range(_BURST):
             try:
@@ -168,7 +169,8 @@ class Supervisor:
     def _line(self, line: Line) -> None:
         scripted = role_of(line.name).scripted
         if scripted and not self._announcements.begun and time.monotonic() >= self._next_look:
-            # The headline comes before what the script prints; do not wait for a coordinator that died.
+            # Ask for the status first, so that the headline is shown before the lines of the script. Do not wait for a
+            # coordinator that has died.
             heard = bool(self.children.alive(COORDINATOR)) and self._look(0.1 if self._client.heard else 0.5)
             self._next_look = time.monotonic() + (_BUSY_WAIT_S if heard else 1.0)
         self._announcements.line(line)
@@ -183,14 +185,14 @@ class Supervisor:
                 self._line(event)
 
     def _look(self, timeout_s: float = 0.5) -> bool:
-        """Wait for a status of now; False if none came."""
+        """Ask for the status, wait for it and act on it; False if none came within `timeout_s`."""
         heard = self._client.look(timeout_s)
         if heard:
             self._looked()
         return heard
 
     def _looked(self) -> None:
-        """There is a new status: show it, and do what it asks for."""
+        """Show the new status, and carry out what follows from it."""
         self._news = True
         status = self._client.status
         self._resume = None
@@ -199,7 +201,7 @@ class Supervisor:
         self._carry_out(self._decisions.saw(status, resizable=resizable))
 
     def _end_hanging(self) -> None:
-        """Kill processes that live and do not answer: they are started again as if they had died."""
+        """Kill the processes that run but do not answer: they are then started again like any that died."""
         news, self._news = self._news, False
         leaving = self._decisions.servers.leaving
         alive = {child.name: child.start for child in self.children.alive() if child.name not in leaving}
@@ -211,7 +213,7 @@ class Supervisor:
     # ------------------------------------------------------------ carrying out
 
     def _carry_out(self, actions: Iterable[Action]) -> Outcome | None:
-        """Do what was decided, in its order. Returns how the run ended, if it did."""
+        """Carry out the actions, in their order. Returns how the run ended, or None if it has not."""
         outcome = None
         for action in actions:
             match action:
@@ -252,7 +254,7 @@ class Supervisor:
         return self._carry_out(self._decisions.lost(lost))
 
     def _failed(self, failure: FailureStatus) -> Outcome:
-        """The job failed: give the other roles a moment to print, so that the traceback comes last."""
+        """The outcome of a failed job. First shows what the workers still print, so that the traceback comes last."""
         deadline = time.monotonic() + 1.0
         while self.children.alive(WORKER) and time.monotonic() < deadline:
             with suppress(queue.Empty):
@@ -267,17 +269,17 @@ class Supervisor:
     # ------------------------------------------------------------ the end
 
     def _conclude(self) -> Outcome | None:
-        """No worker of this engine is left. Returns None as long as it is not clear how the run ends."""
+        """Decide how the run ends, now that this launcher has no worker left. Returns None while that is not clear."""
         if not self._conclusion.begun:
             if not self._client.settled or not self._look():
-                return None  # a coordinator that is away comes back, or fails the run
+                return None  # the coordinator does not answer: it will be restarted, or its loss will end the run
             self._conclusion.begin(time.monotonic())
         if self._client.status.unfinished:
             self._client.go_on()  # a rewind has undone steps since the summary was asked for
         return self._carry_out(self._conclusion.decide(self._client.status, time.monotonic()))
 
     def _finish(self) -> Outcome | None:
-        """The job is over: ask for the summary, and end once it is there."""
+        """Ask for the summary of the job, which has ended. Returns None until the summary has come."""
         summary = self._client.finish()
         if summary is None:
             return None
@@ -303,5 +305,5 @@ class Supervisor:
 
 
 def _position(status: Status) -> dict[str, object]:
-    """What ``ended.json`` tells of the last status."""
+    """The fields of the last status that ``ended.json`` contains."""
     return {"step": status.step, "end_step": status.end_step, "checkpoint": msgspec.to_builtins(status.checkpoint)}

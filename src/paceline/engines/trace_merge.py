@@ -19,7 +19,7 @@ from paceline.runtime.roles import SERVER, registered
 from paceline.telemetry.tracing import STOPPED, Event, Header
 
 _MAIN = "main"
-_COMPUTE, _PUSH, _SUM = "forward+backward", "push", "sum"  # spans between which there are arrows
+_COMPUTE, _PUSH, _SUM = "forward+backward", "push", "sum"  # names of the spans that arrows connect
 
 _header = msgspec.json.Decoder(Header)
 _event = msgspec.json.Decoder(Event)
@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one process has recorded."""
+    """The recording of one process."""
 
     file: Path
     header: Header
@@ -36,7 +36,10 @@ class _Part:
 
 @dataclass(slots=True)
 class _Row:
-    """One name: all of its processes, one after the other. A thread keeps its row by its name."""
+    """The row of one name in the trace, with the recordings of all processes that had this name.
+
+    Threads with the same name share one line of the row.
+    """
 
     number: int
     role: str
@@ -46,7 +49,10 @@ class _Row:
     turn: tuple[Any, Any] | None = None
 
     def events(self, zero_ns: dict[str, int], servers: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """Its events in Chrome's form. The trace begins at `zero_ns` of each clock; `servers` are rows."""
+        """The events of the row in Chrome's format.
+
+        `zero_ns` has, for each clock, the time at which the trace begins; `servers` are the row numbers of servers.
+        """
         for part in self.parts:
             zero = zero_ns[part.header.clock]
             for event in _events(part):
@@ -70,7 +76,7 @@ class _Row:
                     yield {"name": "gradients", "cat": "flow"} | {key: shown[key] for key in ("ts", "pid", "tid")} | end
 
     def _arrows(self, event: Event, servers: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """Ends of arrows at this event: from the push that seals a slot to its sum on each server."""
+        """The ends of arrows at this event. An arrow leads from the push that seals a slot to its sum on a server."""
         if event.name == _COMPUTE and "slot" in event.args:
             self.turn = event.args["step"], event.args["slot"]
         elif event.name == _PUSH and "ahead" not in event.args and self.turn is not None:
@@ -81,7 +87,7 @@ class _Row:
             yield {"ph": "f", "bp": "e", "id": f"{event.args.get('step')}.{event.args.get('slot')}.{self.number}"}
 
     def names(self) -> Iterator[dict[str, Any]]:
-        """What the row and its threads are called. Known only after `events`."""
+        """The names of the row and its threads, in Chrome's format. Call it after `events`, which finds the threads."""
         labels = ", ".join(f"pid {part.header.pid}" for part in self.parts)
         yield self._about("process_name", 0, name=self.role)
         yield self._about("process_sort_index", 0, sort_index=self.number)
@@ -95,26 +101,26 @@ class _Row:
 
 
 def draw(folder: Path, file: Path, screen: Screen) -> None:
-    """Merge the recordings in `folder` into `file`, and show how that went. Never raises: the run has ended."""
+    """Merge the recordings in `folder` into `file`, and show the user whether that worked. Does not raise OSError."""
     try:
         stopped = merge(folder, file)
     except (OSError, KeyboardInterrupt) as error:
         why = str(error) or "interrupted"
-        screen.note(f"--trace {file} was not written: {why}. What was recorded is in {folder}", warning=True)
+        screen.note(f"--trace {file} was not written: {why}. The recordings are in {folder}", warning=True)
         return
     for role in stopped:
-        screen.note(f"the trace of {role} is not whole: it came to the limit of a role", warning=True)
+        screen.note(f"the trace of {role} is incomplete: its recordings reached the size limit", warning=True)
     screen.note(f"trace: {file} (open it in https://ui.perfetto.dev)")
 
 
 def merge(folder: Path, file: Path) -> list[str]:
-    """Write the recordings in `folder` to `file`, which exists only when it is complete.
+    """Write the recordings in `folder` to `file`, which is replaced only once it is complete.
 
     Returns:
-        The roles that had more to record than they may.
+        The names of the processes whose recordings reached the size limit.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: `file` cannot be written.
     """
     parts = _parts(folder)
     rows, zero_ns = _rows(parts), _zeros([part.header for part in parts])
@@ -139,7 +145,7 @@ def merge(folder: Path, file: Path) -> list[str]:
 
 
 def _parts(folder: Path) -> list[_Part]:
-    """All recordings in `folder`, the oldest first, without those whose process died before the first line."""
+    """All recordings in `folder`, the oldest first, except files without a header: their process died too early."""
     found = []
     for file in folder.glob("*.jsonl"):
         with file.open("rb") as lines:
@@ -151,7 +157,7 @@ def _parts(folder: Path) -> list[_Part]:
 
 
 def _rows(parts: list[_Part]) -> list[_Row]:
-    """A row for each role: the coordinator, servers, workers, by number."""
+    """One row for each name: the coordinator, then servers, then workers, each by their numbers."""
     roles = sorted({part.header.role for part in parts}, key=_rank)
     return [_Row(i, role, [p for p in parts if p.header.role == role]) for i, role in enumerate(roles, 1)]
 
@@ -163,7 +169,10 @@ def _rank(role: str) -> tuple[int, list[tuple[int, str]]]:
 
 
 def _zeros(headers: list[Header]) -> dict[str, int]:
-    """The moment of the oldest recording by each clock. One offset for each: Unix time may have been set since."""
+    """The start of the oldest recording, as a time of each clock.
+
+    Each clock has one offset to Unix time, the first one recorded: Unix time may have been set since.
+    """
     offsets: dict[str, int] = {}
     for header in headers:
         offsets.setdefault(header.clock, header.offset_ns)
@@ -179,4 +188,4 @@ def _events(part: _Part) -> Iterator[Event]:
             try:
                 yield _event.decode(line)
             except msgspec.DecodeError:
-                continue  # the process was killed while it wrote
+                continue  # the process was killed while it wrote this line

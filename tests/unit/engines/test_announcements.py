@@ -137,7 +137,7 @@ def test_failovers_are_told_as_they_happen(sheet: Sheet, announcements: Announce
     assert sheet.notes == [
         "warning: server-1 is lost (killed): a backup took over",
         "every block has its copies again",
-        "warning: server-0 cannot reach server-1: those copies are made again",
+        "warning: server-0 cannot reach server-1: these copies will be made again",
         "every block has its copies again",
     ]
 

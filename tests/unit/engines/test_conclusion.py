@@ -61,7 +61,7 @@ def test_a_rewind_after_the_last_worker_starts_the_scripts_again() -> None:
     conclusion = made(EXIT_DONE, EXIT_DONE)
     actions = list(conclusion.summarized(RunSummary(state="unfinished"), status(rewinds=1)))
     assert actions == [
-        Tell("a server was lost at the very end: the workers start their scripts again", warning=True),
+        Tell("a server was lost after the last step: the workers start their scripts again", warning=True),
         Start("worker-0"),
         Start("worker-1"),
     ]
@@ -78,4 +78,6 @@ def test_steps_that_are_missing_without_a_rewind_end_the_run() -> None:
 def test_a_failed_job_is_told_by_its_failure(known: bool) -> None:
     now = Status(failure=FailureStatus("lost", "why")) if known else Status()
     actions = list(made(EXIT_DONE).summarized(RunSummary(state="failed"), now))
-    assert actions == ([] if known else [End(Outcome(EXIT_LOST, "the job failed", advice="see logs"))])
+    assert actions == (
+        [] if known else [End(Outcome(EXIT_LOST, "the job failed", advice="see the logs in runs/a/logs"))]
+    )

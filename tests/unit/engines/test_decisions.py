@@ -66,7 +66,7 @@ def test_a_role_that_ends_by_itself_is_lost() -> None:
             Outcome(
                 EXIT_LOST,
                 "why",
-                advice="see logs/coordinator.log; `paceline run --resume runs/a` goes on",
+                advice="see logs/coordinator.log; `paceline run --resume runs/a` continues the run",
                 tail_of="coordinator",
             )
         )
@@ -76,7 +76,7 @@ def test_a_role_that_ends_by_itself_is_lost() -> None:
 def test_the_run_does_without_a_server_if_others_have_its_blocks() -> None:
     decisions = made(servers=3, replicas=1)
     told = list(decisions.lost(Lost("server-2", -9, "server-2 ended")))
-    assert told == [Rescale(2, 2), Tell("server-2 ended: the run goes on with 2 servers", warning=True)]
+    assert told == [Rescale(2, 2), Tell("server-2 ended: the run continues with 2 servers", warning=True)]
     (end,) = decisions.lost(Lost("server-1", -9, "server-1 ended"))
     assert isinstance(end, End)
     assert end.outcome.tail_of == "", "a killed process has nothing to say"

@@ -50,11 +50,14 @@ def test_the_settings_of_the_coordinator(script: Path, tmp_path: Path) -> None:
     ("change", "named"),
     [
         ({"keep": 0}, "--keep must be at least 1, not 0"),
-        ({"max_restarts": -1}, "--max-restarts must not be negative"),
-        ({"max_steps": -1}, "--max-steps must not be negative"),
+        ({"max_restarts": -1}, "--max-restarts must be 0 or more"),
+        ({"max_steps": -1}, "--max-steps must be 0 or more"),
         ({"replicas": -1}, "--replicas must not be negative, not -1"),
         ({"replicas": 1}, "--replicas 1 needs 2 servers, each copy on one of its own: --servers is 1"),
-        ({"checkpoint_every": "soon"}, "--checkpoint-every 'soon' makes no sense"),
+        (
+            {"checkpoint_every": "soon"},
+            "--checkpoint-every must be a number of steps .* or 0 for never, not 'soon'",
+        ),
         ({"workers": 0}, "--workers"),
     ],
 )

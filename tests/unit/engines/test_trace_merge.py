@@ -111,7 +111,7 @@ def test_the_screen_shows_the_file_and_the_roles_at_their_limit(tmp_path: Path) 
     screen = Screen()
     trace_merge.draw(tmp_path / "trace", tmp_path / "out.json", screen)
     assert [warning for _, warning in screen.notes] == [True, False]
-    assert "the trace of worker-0 is not whole" in screen.notes[0][0]
+    assert "the trace of worker-0 is incomplete" in screen.notes[0][0]
     assert "ui.perfetto.dev" in screen.notes[1][0]
 
 
