@@ -349,7 +349,7 @@ class PortContract(ABC):
             view[:] = block_bytes(1 << 20, seed)
             sent.append(bytes(view))
             client.send("server/1", push(seed, [view]), [view])
-            del view  # and the delivery is not asked either
+            del view  # `delivery.done` is not called either
         events.until(lambda: len(events.received(server)) == 6)
         for _ in range(6):
             client.memory.allocate(1 << 20)[:] = bytes(1 << 20)

@@ -73,7 +73,7 @@ def ready(store: DenseStore, step: int) -> None:
 
 
 def slower(version: int, step: int) -> Commit:
-    """A commit with another learning rate."""
+    """Return a commit with another learning rate."""
     hyper = tuple({**group, "lr": 0.05} for group in SPEC.optimizer.hyper)
     return msgspec.structs.replace(commit(SPEC, version, step), hyper=hyper)
 
@@ -86,11 +86,13 @@ def test_a_complete_sum_is_updated_early_and_not_again_at_the_commit(
     ready(store, 2)
     assert contents([(store, [])]) == before, "the early update is not readable before its commit"
     store.apply(SumKey(2, None), commit(SPEC, 3, 2))
-    assert {u.chunk.dtype for u in updates} <= {torch.bfloat16}  # whose elements torch does not round equally
+    assert {u.chunk.dtype for u in updates} <= {
+        torch.bfloat16
+    }  # torch does not round the elements of these chunks equally
     assert contents([(store, [])]) != before
 
 
-def test_unsealed_gradients_are_updated_early(store: DenseStore, updates: list[ChunkUpdate]) -> None:
+def test_a_sum_of_unsealed_gradients_is_updated_early(store: DenseStore, updates: list[ChunkUpdate]) -> None:
     expect(store, 2, gradients(2))
     add(store, 2, gradients(2))
     store.apply(SumKey(2, None), commit(SPEC, 3, 2))
@@ -123,7 +125,7 @@ def test_wrong_guesses_of_hyper_parameters_make_early_updates_rarer(
         ready(store, step)
         tried.append(len(early._made) > 0)
         store.apply(SumKey(step, None), slower(step + 1, step) if step % 2 else commit(SPEC, step + 1, step))
-    assert tried[:2] == [True, True]  # the first guess was right, the second was not
+    assert tried[:2] == [True, True]  # the first guess was right, the second was wrong
     assert sum(tried) < 6
 
 
@@ -132,7 +134,7 @@ def test_an_early_update_does_not_change_a_frozen_version(store: DenseStore) -> 
     frozen = store.checkpoints.frozen
     assert frozen is not None
     before = {i: (s.value.clone(), {k: t.clone() for k, t in s.state.items()}) for i, s in frozen.blocks.items()}
-    store.checkpoints.thaw()  # given up, but the writer still reads it
+    store.checkpoints.thaw()  # the save is given up, but the writer still reads the version
     for step in range(2, 6):
         add(store, step, gradients(step))
         ready(store, step)

@@ -100,7 +100,7 @@ def test_flat_updates_have_the_bits_of_torch(name: str, seed: int) -> None:
         for param, gradient in zip(plain.params, sums, strict=True):
             param.grad = None if gradient is None else gradient / total
         plain.optimizer.step()
-        if dice.random() < 0.7:  # the update may be made before it is known what the commit says
+        if dice.random() < 0.7:  # an early update, before the commit is known
             store.sums.expect_commit(key)
             store.sums.update_early()
         store.apply(key, Commit(0, step + 1, step, (), hyper_of(plain.optimizer), 1.0, False, 0, 0))
@@ -110,7 +110,7 @@ def test_flat_updates_have_the_bits_of_torch(name: str, seed: int) -> None:
     store.close()
 
 
-def test_unsupported_hyper_parameters_are_left_to_torch() -> None:
+def test_torch_computes_updates_with_hyper_parameters_that_flat_optimizers_lack() -> None:
     for name, numbers in (
         ("SGD", {"fused": True}),
         ("SGD", {"foreach": True}),

@@ -1,4 +1,4 @@
-"""Gradients that are added early, late or in vain: the sum has the bits of a plain sum."""
+"""Gradients that are added early, late or for nothing: the sum has the bits of a plain sum."""
 
 from __future__ import annotations
 

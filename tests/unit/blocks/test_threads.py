@@ -1,4 +1,4 @@
-"""Several threads give the result of one, and leave nothing behind."""
+"""Several threads give the result of one thread, and keep no items after a round."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_small_work_stays_in_the_callers_thread() -> None:
     seen: set[str] = set()
     threads.run(lambda scratch, item: seen.add(threading.current_thread().name), [1, 2, 3], WORTH_NBYTES - 1)
     assert seen == {threading.current_thread().name}
-    assert names() == set(), "no thread is started for it"
+    assert names() == set(), "small work starts no thread"
 
 
-def test_an_error_reaches_the_caller_and_the_threads_go_on() -> None:
+def test_an_error_reaches_the_caller_and_the_threads_stay_usable() -> None:
     threads = Threads(3)
     started = threading.Barrier(3)
 

@@ -22,7 +22,7 @@ def _hyper(kind: type[torch.optim.Optimizer], numbers: dict[str, Any]) -> Hyper:
 
 
 @pytest.mark.parametrize(("name", "numbers"), NUMBERS, ids=lambda v: v if isinstance(v, str) else ",".join(v))
-def test_pieces_equal_the_whole(name: str, numbers: dict[str, Any]) -> None:
+def test_the_pieces_of_a_tensor_get_the_bits_of_the_whole_tensor(name: str, numbers: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     kind = optimizer_class(name)
@@ -50,7 +50,7 @@ def test_param_groups_keep_their_own_hyper_parameters() -> None:
     assert [p.tolist() for p in pieces] == [[-1.0, -1.0], [-0.5, -0.5], [0.0, 0.0]]
 
 
-def test_optimizers_are_known_by_name() -> None:
+def test_supported_optimizers_are_found_by_name_and_others_are_refused() -> None:
     assert [optimizer_class(name).__name__ for name in OPTIMIZERS] == list(OPTIMIZERS)
     with pytest.raises(UsageError, match="LBFGS does not run on servers; use one of SGD, Adam"):
         optimizer_class("LBFGS")

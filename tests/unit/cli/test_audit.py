@@ -47,7 +47,7 @@ def paceline(*words: str | Path) -> Done:
 
 
 def told(story: Story, path: Path) -> RunDir:
-    """A run directory with the log and the checkpoints of a story."""
+    """Make a run directory with the log and the checkpoints of a story."""
     run = RunDir.create(path)
     log = LogStore(run.log_file)
     log.write([Write(row) for row in story.facts])
@@ -74,7 +74,7 @@ def alter(run: RunDir, *statements: str) -> None:
 # ---------------------------------------------------------------- audit
 
 
-def test_a_clean_run(tmp_path: Path) -> None:
+def test_the_audit_of_a_clean_run_prints_its_counts_and_exits_with_0(tmp_path: Path) -> None:
     run = told(eventful(), tmp_path / "run")
     done = paceline("audit", run.path)
     assert (done.code, done.lines) == (
@@ -87,7 +87,7 @@ def test_a_clean_run(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+def test_the_audit_of_an_incomplete_epoch_names_the_samples_so_far(tmp_path: Path) -> None:
     story = Story("bsp", slots=2)
     story.phase(data_len=20, batch=4, epochs=2)
     story.go(4)
@@ -101,7 +101,7 @@ def test_a_run_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_that_is_not_clean_is_listed_and_fails(tmp_path: Path) -> None:
+def test_the_audit_of_a_damaged_run_lists_the_problems_and_exits_with_1(tmp_path: Path) -> None:
     run = told(eventful(), tmp_path / "run")
     alter(run, "DELETE FROM commits WHERE incarnation = 1 AND version = 9", "UPDATE commits SET staleness = 3")
     done = paceline("audit", run.path, "--json", tmp_path / "report.json")
@@ -118,7 +118,7 @@ def test_a_run_that_is_not_clean_is_listed_and_fails(tmp_path: Path) -> None:
     assert report["omitted"]["stale"] == 5
 
 
-def test_the_report_may_be_printed(tmp_path: Path) -> None:
+def test_the_json_report_can_be_printed_to_standard_output(tmp_path: Path) -> None:
     run = told(eventful(), tmp_path / "run")
     done = paceline("audit", run.path, "--json", "-")
     assert done.code == 0
@@ -127,7 +127,7 @@ def test_the_report_may_be_printed(tmp_path: Path) -> None:
     assert (report["commits"], report["epochs"], report["checkpoints"], report["problems"]) == (27, 6, 4, [])
 
 
-def test_a_chain_that_a_checkpoint_does_not_share_fails(tmp_path: Path) -> None:
+def test_a_checkpoint_whose_chain_differs_from_the_log_fails_the_audit(tmp_path: Path) -> None:
     run = told(eventful(), tmp_path / "run")
     alter(run, "UPDATE commits SET variants = NULL")
     done = paceline("audit", run.path)
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_cannot_be_compared_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_without_commits(tmp_path: Path) -> None:
+def test_the_audit_of_a_run_without_commits_exits_with_0(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "run")
     LogStore(run.log_file).close()
     done = paceline("audit", run.path, "--json", tmp_path / "report.json")
@@ -169,7 +169,7 @@ def test_a_run_of_another_version_is_refused(tmp_path: Path) -> None:
         (["checkpoints", "nothing"], "nothing is not a run directory"),
     ],
 )
-def test_what_is_no_run_is_refused(
+def test_a_directory_that_is_no_run_is_refused(
     words: Sequence[str], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -183,7 +183,7 @@ def test_a_report_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         paceline("audit", run.path, "--json", tmp_path / "no" / "report.json")
 
 
-def test_neither_needs_torch(tmp_path: Path) -> None:
+def test_audit_and_checkpoints_do_not_import_torch(tmp_path: Path) -> None:
     path = told(eventful(), tmp_path / "run").path
     code = (
         "import sys\n"
@@ -196,7 +196,7 @@ def test_neither_needs_torch(tmp_path: Path) -> None:
     python("-c", code, path, cwd=tmp_path, timeout_s=30).check()
 
 
-def test_as_a_process(tmp_path: Path) -> None:
+def test_the_audit_process_has_an_exit_code_for_each_outcome(tmp_path: Path) -> None:
     path = told(eventful(), tmp_path / "run").path
     run([*PACELINE, "audit", path], tmp_path, timeout_s=20).check(0)
     run([*PACELINE, "audit", tmp_path], tmp_path, timeout_s=20).check(2)
@@ -227,7 +227,7 @@ def test_checkpoints_are_listed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_damaged_one_is_named_with_what_would_be_used_instead(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_listed_with_the_one_to_use_instead(tmp_path: Path) -> None:
     run = told(eventful(), tmp_path / "run")
     damage(run, "i0003-v0000000026")
     damage(run, "i0000-v0000000004")
@@ -245,7 +245,7 @@ def test_a_damaged_one_is_named_with_what_would_be_used_instead(tmp_path: Path) 
     assert "incomplete" in quick.lines[3]
 
 
-def test_without_a_whole_one_it_fails(tmp_path: Path) -> None:
+def test_checkpoints_exits_with_1_if_no_checkpoint_is_complete(tmp_path: Path) -> None:
     run = told(eventful(), tmp_path / "run")
     for folder in LocalStorage(Path(run.checkpoints)).folders():
         damage(run, folder)
@@ -256,7 +256,7 @@ def test_without_a_whole_one_it_fails(tmp_path: Path) -> None:
     assert paceline("checkpoints", empty.path) == Done(1, [f"{empty.checkpoints}: no checkpoints"])
 
 
-def test_checkpoints_as_json(tmp_path: Path) -> None:
+def test_checkpoints_are_listed_as_json(tmp_path: Path) -> None:
     run = told(eventful(), tmp_path / "run")
     damage(run, "i0003-v0000000026")
     listed = json.loads(paceline("checkpoints", run.path, "--json").text)

@@ -1,4 +1,4 @@
-"""What a run looks like, on a terminal and in a file."""
+"""The output of a run, on a terminal and in a file."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def show(request: pytest.FixtureRequest) -> Show:
     return shown
 
 
-def test_what_a_role_prints_is_shown_as_it_is(show: Show) -> None:
+def test_the_output_of_a_role_is_shown_unchanged(show: Show) -> None:
     lines = ["plain", "[red]not markup[/red]", "[/]", ":smile:", "x" * 300, "tab\there", ""]
 
     def use(screen: TextScreen) -> None:
@@ -77,7 +77,7 @@ def test_what_a_role_prints_is_shown_as_it_is(show: Show) -> None:
         assert f"[worker-0] {line}".rstrip().expandtabs() in [t.expandtabs() for t in text]
 
 
-def test_progress_is_one_line(show: Show) -> None:
+def test_progress_is_shown_in_one_line(show: Show) -> None:
     def use(screen: TextScreen) -> None:
         screen.status(status(STATUS))
         screen.summary(summary(SUMMARY))
@@ -90,7 +90,7 @@ def test_progress_is_one_line(show: Show) -> None:
     assert expected in text
 
 
-def test_the_summary_keeps_the_digest_whole(show: Show) -> None:
+def test_the_summary_shows_the_whole_digest(show: Show) -> None:
     text = show(lambda screen: screen.summary(summary(SUMMARY)))
     rows = dict(line.split(None, 1) for line in text if line.strip())
     assert rows["digest"] == "d" * 64
@@ -99,7 +99,7 @@ def test_the_summary_keeps_the_digest_whole(show: Show) -> None:
     assert rows["steps"] == "100"
 
 
-def test_the_summary_tells_of_restarts_and_rewinds(show: Show) -> None:
+def test_the_summary_shows_restarts_and_rewinds(show: Show) -> None:
     calm = dict(line.split(None, 1) for line in show(lambda screen: screen.summary(summary(SUMMARY))) if line.strip())
     assert not {"restarts", "rewinds", "checkpoint", "warning"} & set(calm)
     lived = SUMMARY | {
@@ -132,7 +132,7 @@ def test_a_failure_ends_with_one_line_of_advice(show: Show) -> None:
     ]
 
 
-def test_notes_and_warnings(show: Show) -> None:
+def test_notes_are_printed_plainly_and_warnings_are_marked(show: Show) -> None:
     def use(screen: TextScreen) -> None:
         screen.note("[hello]")
         screen.note("mind the gap", warning=True)

@@ -1,4 +1,4 @@
-"""What `paceline status` says of copies and failovers."""
+"""What `paceline status` prints about copies and failovers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATUS: dict[str, Any] = {
 }
 
 
-def test_servers_and_their_blocks() -> None:
+def test_status_shows_the_blocks_of_each_server() -> None:
     assert list(_copies(status(STATUS))) == [
         "server-0 (pid 71): primary of 2 blocks, backup of 1",
         "server-1 (pid 72): primary of 2 blocks, backup of 3",
@@ -37,32 +37,32 @@ def test_servers_and_their_blocks() -> None:
     ]
 
 
-def test_draining_servers_and_missing_copies() -> None:
+def test_status_shows_draining_servers_and_missing_copies() -> None:
     placement = {**STATUS["placement"], "short": 1, "building": 1}
     lines = list(_copies(status(STATUS, placement=placement, draining=["server-1"], wanted_servers=2)))
     assert lines[1] == "server-1 (pid 72): primary of 2 blocks, backup of 3, being emptied"
     assert lines[3:] == ["2 servers are wanted", "1 copy of each of 4 blocks; 1 block with fewer; 1 being made"]
 
 
-def test_the_last_change_is_told_with_its_reason() -> None:
+def test_status_shows_the_last_change_with_its_reason() -> None:
     changes = [{"number": 1, "kind": "failover", "why": "server-1 is lost (killed)", "age_s": 12.4}]
     assert list(_copies(status(STATUS, changes=changes)))[-1] == "12 s ago: server-1 is lost (killed)"
 
 
-def test_copies_in_words() -> None:
+def test_the_line_of_copies_uses_singular_and_plural() -> None:
     assert copies_in_words(PlacementStatus(blocks=1), 1) == "1 copy of each of 1 block, all in sync"
     line = copies_in_words(PlacementStatus(blocks=5, short=2), 2)
     assert line == "2 copies of each of 5 blocks; 2 blocks with fewer"
 
 
-def test_without_replicas_no_line_tells_of_copies() -> None:
+def test_status_without_replicas_shows_no_line_of_copies() -> None:
     placement = {**STATUS["placement"], "servers": {"server-0": [4, 0]}}
     changed = status(STATUS, replicas=0, servers=["server-0"], wanted_servers=1, placement=placement)
     lines = list(_copies(changed))
     assert lines == ["server-0 (pid 71): primary of 4 blocks"]
 
 
-def test_failovers_are_counted() -> None:
+def test_status_shows_the_number_of_failovers_and_the_longest_pause() -> None:
     (line,) = _recovered(status(failovers=2, failover_s=0.84), 1)
     assert line == "a backup took over 2 times; the longest pause of commits was 0.8 s"
     (line,) = _recovered(status(failovers=1, failover_s=0.84), 1)

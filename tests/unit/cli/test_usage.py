@@ -55,7 +55,9 @@ from paceline.errors import UsageError
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_refused(words: list[str], named: str, tmp_path: Path) -> None:
+def test_wrong_words_exit_with_2_name_the_problem_and_start_nothing(
+    words: list[str], named: str, tmp_path: Path
+) -> None:
     (tmp_path / "here.py").touch()
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "token").write_text("00")
@@ -73,14 +75,14 @@ def test_a_wrong_environment_is_refused_before_a_directory_is_made(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["here.py"]
 
 
-def test_no_threads_at_all_are_refused() -> None:
+def test_zero_threads_are_refused() -> None:
     with pytest.raises(UsageError, match="PACELINE_THREADS"):
         worker_spec({"PACELINE_THREADS": "0"})
     assert worker_spec({}).threads == 1
 
 
 @pytest.mark.parametrize("module", ["paceline", "paceline.cli.main"])
-def test_the_module_is_the_command(module: str, tmp_path: Path) -> None:
+def test_the_module_behaves_like_the_command(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", module]
     assert (
         run([*command, "--help"], tmp_path, timeout_s=20).check().lines[0]

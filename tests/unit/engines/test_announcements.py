@@ -1,4 +1,4 @@
-"""What an engine tells of a run, and that it tells it once."""
+"""What an engine prints about a run; each event is printed once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.runtime.roles import SERVER, WORKER
 
 
 class Sheet:
-    """A screen on paper."""
+    """A screen that keeps what is printed."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -50,7 +50,7 @@ def announcements(sheet: Sheet) -> Announcements:
     return Announcements(sheet)
 
 
-def test_the_headline_comes_once_with_its_advice(sheet: Sheet, announcements: Announcements) -> None:
+def test_the_headline_and_its_advice_are_printed_once(sheet: Sheet, announcements: Announcements) -> None:
     announcements.status(status({"headline": None}))
     assert not announcements.begun
     for _ in range(2):
@@ -60,10 +60,10 @@ def test_the_headline_comes_once_with_its_advice(sheet: Sheet, announcements: An
     assert sheet.states == 3
 
 
-def test_rewinds_are_told_as_they_happen(sheet: Sheet, announcements: Announcements) -> None:
+def test_each_rewind_is_printed_once(sheet: Sheet, announcements: Announcements) -> None:
     before = {"rewinds": 3, "recomputed_steps": 40, "version": 9}
     announcements.status(status(before))
-    assert sheet.notes == [], "rewinds before the engine's first status are not told"
+    assert sheet.notes == [], "rewinds before the engine's first status are not printed"
     for _ in range(2):
         announcements.status(status({"rewinds": 4, "recomputed_steps": 47, "version": 6}))
     changes = [{"number": 1, "kind": "rewind", "why": "server-0 is lost (killed)", "age_s": 0.1}]
@@ -74,13 +74,13 @@ def test_rewinds_are_told_as_they_happen(sheet: Sheet, announcements: Announceme
     ]
 
 
-def test_a_warning_is_told_when_it_changes(sheet: Sheet, announcements: Announcements) -> None:
+def test_a_warning_is_printed_when_it_changes(sheet: Sheet, announcements: Announcements) -> None:
     for warning in ("", "disk full", "disk full", "", "disk full"):
         announcements.status(status({"warning": warning}))
     assert sheet.notes == ["warning: disk full", "warning: disk full"]
 
 
-def test_the_last_lines_are_kept(sheet: Sheet, announcements: Announcements) -> None:
+def test_the_last_40_lines_of_a_role_are_kept(sheet: Sheet, announcements: Announcements) -> None:
     for number in range(100):
         announcements.line(Line("worker-0", str(number)))
     assert len(sheet.lines) == 100
@@ -88,7 +88,7 @@ def test_the_last_lines_are_kept(sheet: Sheet, announcements: Announcements) -> 
     assert announcements.tail("worker-1") == ""
 
 
-def test_ends() -> None:
+def test_each_end_of_a_process_is_printed_with_its_reason_and_consequence() -> None:
     told = [
         restarted("worker-1", -9, Again(0.0, 1)),
         restarted("worker-1", EXIT_LOST, Again(0.5, 2)),
@@ -118,13 +118,13 @@ def change(number: int, kind: str, why: str) -> dict[str, Any]:
     return {"number": number, "kind": kind, "why": why, "age_s": 0.1}
 
 
-def test_failovers_are_told_as_they_happen(sheet: Sheet, announcements: Announcements) -> None:
+def test_each_failover_and_each_restored_redundancy_is_printed_once(sheet: Sheet, announcements: Announcements) -> None:
     old = change(1, "failover", "server-0 is lost (killed)")
     lost, planned = change(2, "failover", "server-1 is lost (killed)"), change(3, "planned", "copies are made")
     cut = change(1, "shrink", "server-0 cannot reach server-1")
     whole, short = {"short": 0}, {"short": 2}
     for generation, changes, placement in (
-        (1, [old], whole),  # old news
+        (1, [old], whole),  # happened before the engine's first status
         (1, [old, lost], short),
         (1, [old, lost], short),
         (1, [old, lost, planned], short),
@@ -142,7 +142,7 @@ def test_failovers_are_told_as_they_happen(sheet: Sheet, announcements: Announce
     ]
 
 
-def test_other_numbers_are_told() -> None:
+def test_a_changed_number_of_processes_is_printed() -> None:
     told = [*wanted(SERVER, 3, 3), *wanted(SERVER, 1, 3), *wanted(WORKER, 2, 1)]
     assert told == [Tell("1 server wanted instead of 3"), Tell("2 workers wanted instead of 1")]
 
@@ -154,7 +154,7 @@ BEFORE = {"generation": 1, "rewinds": 0, "recomputed_steps": 0, "version": 9, "c
 AFTER = {"generation": 1, "rewinds": 1, "recomputed_steps": 3, "version": 6}
 
 
-def test_a_failover_promises_nothing_that_a_second_loss_would_break(sheet: Sheet, announcements: Announcements) -> None:
+def test_a_failover_followed_by_a_rewind_is_printed_as_both(sheet: Sheet, announcements: Announcements) -> None:
     for document in (BEFORE, {**BEFORE, "changes": [LOST_0]}, {**AFTER, "changes": [LOST_0, LOST_1]}):
         announcements.status(status(document))
     assert sheet.notes == [
@@ -163,8 +163,8 @@ def test_a_failover_promises_nothing_that_a_second_loss_would_break(sheet: Sheet
     ]
 
 
-def test_changes_before_a_rewind_in_the_same_status_are_not_told(sheet: Sheet, announcements: Announcements) -> None:
-    """One status has all of it: the failover before the rewind is undone."""
+def test_changes_before_a_rewind_in_the_same_status_are_not_printed(sheet: Sheet, announcements: Announcements) -> None:
+    """One status has all changes: the rewind undoes the failover before it."""
     announcements.status(status(BEFORE))
     announcements.status(status({**AFTER, "changes": [LOST_0, LOST_1, LOST_2]}))
     assert sheet.notes == [

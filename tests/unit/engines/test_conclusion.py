@@ -30,34 +30,34 @@ def decided(conclusion: Conclusion, now: Status, at: float = 10.0) -> list[Actio
     return list(conclusion.decide(now, at))
 
 
-def test_the_summary_is_asked_for_when_the_work_is_done() -> None:
+def test_the_engine_asks_for_the_summary_when_the_work_is_done() -> None:
     conclusion = made(EXIT_DONE, -9)
     assert decided(conclusion, OVER) == [Finish()]
     assert list(conclusion.summarized(RunSummary(state="done"), OVER)) == [End(Outcome())]
 
 
-def test_without_a_worker_that_came_to_its_end_the_run_is_lost() -> None:
+def test_a_run_without_a_worker_that_finished_is_lost() -> None:
     (end,) = decided(made(-9, -9), UNFINISHED)
     assert isinstance(end, End)
     assert (end.outcome.code, end.outcome.reason) == (EXIT_LOST, "no worker is left at step 3 of 9")
     assert "paceline run --resume runs/a" in end.outcome.advice
 
 
-def test_workers_that_joined_from_elsewhere_carry_the_run_to_its_end() -> None:
+def test_joined_workers_continue_a_run_whose_own_workers_have_ended() -> None:
     conclusion = made(-9)
     joined = status(unfinished=True, workers=["worker-j1"])
-    assert decided(conclusion, joined, 1000.0) == [], "they work on"
+    assert decided(conclusion, joined, 1000.0) == [], "the joined workers still compute"
     assert decided(conclusion, OVER, 1001.0) == [Finish()]
 
 
-def test_a_joined_worker_has_a_moment_after_the_end() -> None:
+def test_the_engine_waits_briefly_for_joined_workers_after_the_end() -> None:
     conclusion = made(EXIT_DONE)
     joined = status(unfinished=False, workers=["worker-j1"])
     assert decided(conclusion, joined, 14.0) == []
     assert decided(conclusion, joined, 15.0) == [Finish()]
 
 
-def test_a_rewind_after_the_last_worker_starts_the_scripts_again() -> None:
+def test_a_rewind_after_the_last_worker_has_ended_restarts_the_scripts() -> None:
     conclusion = made(EXIT_DONE, EXIT_DONE)
     actions = list(conclusion.summarized(RunSummary(state="unfinished"), status(rewinds=1)))
     assert actions == [
@@ -68,14 +68,14 @@ def test_a_rewind_after_the_last_worker_starts_the_scripts_again() -> None:
     assert not conclusion.begun
 
 
-def test_steps_that_are_missing_without_a_rewind_end_the_run() -> None:
+def test_a_run_that_lacks_steps_without_a_rewind_ends_as_lost() -> None:
     (end,) = decided(made(EXIT_DONE), UNFINISHED)
     assert isinstance(end, End)
     assert end.outcome.code == EXIT_LOST
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_failed_job_is_told_by_its_failure(known: bool) -> None:
+def test_a_failed_job_ends_the_run_here_only_if_its_failure_is_unknown(known: bool) -> None:
     now = Status(failure=FailureStatus("lost", "why")) if known else Status()
     actions = list(made(EXIT_DONE).summarized(RunSummary(state="failed"), now))
     assert actions == (

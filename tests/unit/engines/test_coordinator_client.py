@@ -1,4 +1,4 @@
-"""An engine's connection to a coordinator that is not always there."""
+"""An engine's connection to a coordinator that may be absent."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def test_pump_does_not_wait_without_a_coordinator(client: CoordinatorClient) -> 
         announced[0] = coordinator.address
         until(lambda: client.heard, client)
         assert client.settled
-        assert isinstance(coordinator.heard[0], Exited), "reports come first"
+        assert isinstance(coordinator.heard[0], Exited), "reports are sent before requests"
 
 
-def test_a_report_survives_a_coordinator_that_never_answered_it(client: CoordinatorClient) -> None:
+def test_a_report_without_an_answer_is_sent_to_the_next_coordinator(client: CoordinatorClient) -> None:
     first = FakeCoordinator(answer_nothing)
     announced[0] = first.address
     client.report("worker-0", 7, -9)
@@ -60,7 +60,7 @@ def test_a_report_survives_a_coordinator_that_never_answered_it(client: Coordina
         assert [m.name for m in second.heard if isinstance(m, Exited)] == ["worker-0", "worker-1"]
 
 
-def test_look_waits_for_a_new_status(client: CoordinatorClient) -> None:
+def test_look_returns_only_a_status_newer_than_its_call(client: CoordinatorClient) -> None:
     status = {"step": 1}
     with fake_coordinator(answer_all(status)) as coordinator:
         announced[0] = coordinator.address

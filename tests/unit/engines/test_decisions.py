@@ -1,4 +1,4 @@
-"""What a launcher does about ends and sizes, decided without a process."""
+"""The decisions of a launcher when processes end or numbers change, without any process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_coordinator_starts_first_and_workers_last() -> None:
     ]
 
 
-def test_a_process_that_dies_is_due_at_once_and_later_after_a_pause() -> None:
+def test_the_first_restart_of_a_process_is_immediate_and_later_ones_wait() -> None:
     decisions = made()
     assert ended(decisions, "server-1", -9) == [Tell("server-1 was killed by signal 9: restarted (1)", warning=True)]
     assert decisions.waiting
@@ -58,7 +58,7 @@ def test_no_process_is_restarted_once_the_job_has_failed() -> None:
     assert not decisions.waiting
 
 
-def test_a_role_that_ends_by_itself_is_lost() -> None:
+def test_a_required_role_that_ends_by_itself_loses_the_run() -> None:
     (lost,) = ended(made(), "coordinator", 2)
     assert lost == Lost("coordinator", 2, "coordinator ended (exit code 2)")
     assert list(made().lost(Lost("coordinator", 2, "why"))) == [
@@ -73,13 +73,13 @@ def test_a_role_that_ends_by_itself_is_lost() -> None:
     ]
 
 
-def test_the_run_does_without_a_server_if_others_have_its_blocks() -> None:
+def test_a_run_continues_without_a_server_if_others_have_its_blocks() -> None:
     decisions = made(servers=3, replicas=1)
     told = list(decisions.lost(Lost("server-2", -9, "server-2 ended")))
     assert told == [Rescale(2, 2), Tell("server-2 ended: the run continues with 2 servers", warning=True)]
     (end,) = decisions.lost(Lost("server-1", -9, "server-1 ended"))
     assert isinstance(end, End)
-    assert end.outcome.tail_of == "", "a killed process has nothing to say"
+    assert end.outcome.tail_of == "", "a killed process leaves no error to print"
 
 
 def test_a_script_that_fails_ends_the_run_unless_the_coordinator_knows() -> None:
@@ -92,7 +92,7 @@ def test_a_script_that_fails_ends_the_run_unless_the_coordinator_knows() -> None
 def test_a_worker_that_leaves_by_itself_is_not_wanted_any_more() -> None:
     decisions = made()
     assert ended(decisions, "worker-1", EXIT_LEFT)[1:] == [Rescale(1)]
-    assert len(ended(decisions, "worker-0", EXIT_LEFT)) == 1, "at least one is wanted"
+    assert len(ended(decisions, "worker-0", EXIT_LEFT)) == 1, "a run wants at least one worker"
 
 
 def test_a_worker_that_is_killed_after_the_work_is_done_is_not_restarted() -> None:
@@ -104,7 +104,7 @@ def test_a_worker_that_is_killed_after_the_work_is_done_is_not_restarted() -> No
     assert not decisions.waiting
 
 
-def test_which_ends_need_a_new_status() -> None:
+def test_a_server_or_coordinator_that_exits_by_itself_needs_a_new_status() -> None:
     decisions = made()
     assert decisions.needs_status(SERVER, EXIT_DONE)
     assert decisions.needs_status(COORDINATOR, EXIT_SCRIPT)
@@ -112,7 +112,7 @@ def test_which_ends_need_a_new_status() -> None:
     assert not decisions.needs_status(WORKER, EXIT_DONE)
 
 
-def test_more_processes_are_started_and_the_newest_are_ended() -> None:
+def test_a_larger_number_starts_processes_and_a_smaller_one_ends_the_newest() -> None:
     decisions = made()
     actions = list(decisions.saw(status(wanted_workers=3, wanted_servers=3), resizable=True))
     assert actions == [
@@ -137,7 +137,7 @@ def test_more_processes_are_started_and_the_newest_are_ended() -> None:
     assert decisions.expected("worker-0", -9) is None
 
 
-def test_a_worker_that_waits_for_its_restart_leaves_without_a_signal() -> None:
+def test_a_worker_that_waits_for_its_restart_is_removed_without_a_signal() -> None:
     decisions = made()
     ended(decisions, "worker-1", -9)
     actions = list(decisions.saw(status(wanted_workers=1, wanted_servers=2), resizable=True))
@@ -145,7 +145,7 @@ def test_a_worker_that_waits_for_its_restart_leaves_without_a_signal() -> None:
     assert not decisions.waiting
 
 
-def test_a_resumed_run_tells_its_size_before_it_follows_the_status() -> None:
+def test_a_resumed_run_reports_its_numbers_before_it_follows_the_status() -> None:
     decisions = made(resumed=True)
     assert list(decisions.saw(status(wanted_workers=5, wanted_servers=1), resizable=False)) == []
     assert list(decisions.saw(status(wanted_workers=5, wanted_servers=1), resizable=True)) == [Rescale(2, 2)]

@@ -42,7 +42,7 @@ def children(tmp_path: Path) -> Iterator[Children]:
 
 
 def started(children: Children, tmp_path: Path, **env: str) -> dict[str, Any]:
-    """Start a worker, forked if it can be, and return what it says of itself."""
+    """Start a worker, forked if possible, and return what it prints about itself."""
     script = tmp_path / "about.py"
     script.write_text(ABOUT)
     with pytest.MonkeyPatch.context() as patch:
@@ -79,7 +79,7 @@ def test_a_forked_role_equals_a_started_one(children: Children, tmp_path: Path) 
 def test_a_forked_worker_need_not_load_what_an_optimizer_needs(children: Children, tmp_path: Path) -> None:
     children.warm()
     shared = SharedSpec(run=str(tmp_path / "nowhere"))
-    children.start(RoleSpec(role="server", name="server-0", start=1, shared=shared))  # it only needs torch
+    children.start(RoleSpec(role="server", name="server-0", start=1, shared=shared))  # needs torch only
     while not isinstance(children.events.get(timeout=30.0), Exit):
         pass
     threads = fork_server().num_threads()
@@ -94,7 +94,7 @@ def test_forked_roles_do_not_draw_the_same_numbers(children: Children, tmp_path:
     assert one[1] != other[1]
 
 
-def test_variables_that_libraries_read_when_they_load_take_effect(children: Children, tmp_path: Path) -> None:
+def test_environment_variables_that_libraries_read_at_import_take_effect(children: Children, tmp_path: Path) -> None:
     children.warm()
     assert not started(children, tmp_path, OMP_NUM_THREADS="7")["warm"]
     assert started(children, tmp_path, PACELINE_SEED="1")["warm"]
@@ -106,7 +106,7 @@ def test_forking_can_be_forbidden(children: Children, tmp_path: Path, monkeypatc
     assert not started(children, tmp_path)["warm"]
 
 
-def test_without_its_fork_server_a_role_is_started(children: Children, tmp_path: Path) -> None:
+def test_a_role_is_started_by_a_command_if_the_fork_server_is_gone(children: Children, tmp_path: Path) -> None:
     children.warm()
     started(children, tmp_path)
     fork_server().kill()
@@ -126,7 +126,7 @@ def test_roles_outlive_the_fork_server(children: Children, tmp_path: Path) -> No
     assert children.events.get(timeout=10.0) == Exit("worker-0", 1, -9)
 
 
-def test_a_fork_that_fails_is_a_start_that_fails(children: Children, tmp_path: Path) -> None:
+def test_a_failed_fork_is_reported_as_a_failed_start(children: Children, tmp_path: Path) -> None:
     children.warm()
     started(children, tmp_path)
     began = time.monotonic()
@@ -134,7 +134,7 @@ def test_a_fork_that_fails_is_a_start_that_fails(children: Children, tmp_path: P
         children.start(worker(run_in(tmp_path), Path("x.py")), cwd=tmp_path / "nowhere")
     assert time.monotonic() - began < 10.0, "the engine does not wait"
     assert [p for p in psutil.Process().children() if p.status() == psutil.STATUS_ZOMBIE] == []
-    assert started(children, tmp_path)["warm"], "the fork server goes on"
+    assert started(children, tmp_path)["warm"], "the fork server still works"
 
 
 def test_a_role_that_is_killed_while_it_is_forked_is_not_waited_for(
@@ -143,7 +143,7 @@ def test_a_role_that_is_killed_while_it_is_forked_is_not_waited_for(
     children.warm()
     started(children, tmp_path)
     parent = fork_server()
-    parent.suspend()  # so that there is time
+    parent.suspend()  # so that the test can kill the role before it answers
     before = {p.pid for p in psutil.Process().children()}
 
     def strike() -> None:
@@ -199,7 +199,7 @@ def test_a_role_that_ends_before_it_answers_is_reaped(
     children = Children(run_in(tmp_path))
     children.warm()
     try:
-        assert not started(children, tmp_path)["warm"], "it is started instead"
+        assert not started(children, tmp_path)["warm"], "the role is started by a command instead"
         assert [p for p in psutil.Process().children() if "runtime.fork_server" not in " ".join(p.cmdline())] == []
     finally:
         children.end()
@@ -215,7 +215,7 @@ def test_a_role_that_is_being_forked_when_the_engine_is_interrupted_ends(
 
     def interrupt(*_: object) -> None:
         monkeypatch.undo()
-        time.sleep(0.5)  # it is forked meanwhile
+        time.sleep(0.5)  # the role is forked in this time
         raise KeyboardInterrupt
 
     monkeypatch.setattr("select.select", interrupt)
@@ -224,13 +224,15 @@ def test_a_role_that_is_being_forked_when_the_engine_is_interrupted_ends(
     assert psutil.Process().children() == []
 
 
-def test_an_environment_need_not_be_text(children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_is_forked_even_if_the_environment_is_not_utf_8(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(os.environb, b"LATIN", b"caf\xe9")
     children.warm()
     assert started(children, tmp_path)["warm"]
 
 
-def test_two_engines_in_one_process(children: Children, tmp_path: Path) -> None:
+def test_the_end_of_one_engine_leaves_the_fork_server_of_another(children: Children, tmp_path: Path) -> None:
     other = Children(run_in(tmp_path))
     children.warm()
     other.warm()

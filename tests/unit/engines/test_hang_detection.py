@@ -1,4 +1,4 @@
-"""A process hangs that took part, lives, and is silent too long while the engine listened."""
+"""A process hangs if it took part, is alive, and is silent for too long while the engine listens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Watched:
         self.now = 100.0
 
     def look(self, seconds: float, taking_part: Collection[tuple[str, int]] | None) -> dict[str, float]:
-        """The processes that were found to hang in this time."""
+        """Return the processes that the engine finds to hang in this time."""
         found: dict[str, float] = {}
         for _ in range(round(4 * seconds)):
             self.now += 0.25
@@ -31,8 +31,10 @@ def test_only_the_coordinator_hangs_while_it_does_not_answer() -> None:
     assert watched.look(60, EVERYONE) == {}
     assert watched.look(15, None) == {}
     assert watched.look(1, None) == {"coordinator": 15.25}
-    assert watched.look(60, None) == {}, "it is said once"
-    assert watched.look(14, EVERYONE - {("server-0", 3)}) == {}, "a server's time begins when the coordinator is back"
+    assert watched.look(60, None) == {}, "a hang is reported once"
+    assert watched.look(14, EVERYONE - {("server-0", 3)}) == {}, (
+        "the silence of a server begins when the coordinator is back"
+    )
     assert set(watched.look(2, EVERYONE - {("server-0", 3)})) == {"server-0"}
 
 
@@ -40,7 +42,7 @@ def test_a_server_hangs_when_the_run_has_gone_on_without_it() -> None:
     watched = Watched()
     watched.look(5, EVERYONE)
     assert watched.look(14, EVERYONE - {("server-1", 1)}) == {}
-    assert watched.look(5, EVERYONE) == {}, "it is back"
+    assert watched.look(5, EVERYONE) == {}, "the server has answered again"
     assert watched.look(15, EVERYONE - {("server-1", 1)}) == {}
     assert set(watched.look(1, EVERYONE - {("server-1", 1)})) == {"server-1"}
 
@@ -57,7 +59,7 @@ def test_a_process_that_has_not_taken_part_yet_does_not_hang() -> None:
     assert watched.look(500, {("coordinator", 1)}) == {}, "a server may have much to load"
 
 
-def test_another_start_of_the_same_name_has_its_own_silence() -> None:
+def test_the_silence_of_a_restarted_process_begins_anew() -> None:
     watched = Watched()
     watched.look(5, EVERYONE)
     hanging, again = watched.hanging, {**ALIVE, "coordinator": 2}
@@ -65,7 +67,7 @@ def test_another_start_of_the_same_name_has_its_own_silence() -> None:
         assert hanging.see(float(now), again, None) == {}
 
 
-def test_a_pause_of_the_engine_does_not_count() -> None:
+def test_a_pause_of_the_engine_is_no_silence_of_its_processes() -> None:
     watched = Watched()
     watched.look(5, EVERYONE)
     watched.now += 3600

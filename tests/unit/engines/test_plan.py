@@ -1,4 +1,4 @@
-"""What to run, and how it is kept."""
+"""The plan of a run, and its file in the run directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def script(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "steps", "seconds"), [("500", 500, 0.0), ("30s", 0, 30.0), ("0.5s", 0, 0.5), ("0", 0, 0.0), ("0s", 0, 0.0)]
 )
-def test_intervals_of_checkpoints(text: str, steps: int, seconds: float) -> None:
+def test_an_interval_of_checkpoints_is_in_steps_or_seconds(text: str, steps: int, seconds: float) -> None:
     assert parse_every(text) == (steps, seconds)
 
 
@@ -35,7 +35,7 @@ def test_a_wrong_interval_is_refused(text: str) -> None:
         parse_every(text)
 
 
-def test_the_settings_of_the_coordinator(script: Path, tmp_path: Path) -> None:
+def test_the_options_of_a_run_become_settings_of_the_coordinator(script: Path, tmp_path: Path) -> None:
     plan = RunPlan(script=script, run=tmp_path, checkpoint_every="20", keep=2, max_steps=9, resume="i0-v1")
     cluster = plan.cluster
     assert (cluster.checkpoint_steps, cluster.checkpoint_s) == (20, 0.0)
@@ -61,12 +61,14 @@ def test_the_settings_of_the_coordinator(script: Path, tmp_path: Path) -> None:
         ({"workers": 0}, "--workers"),
     ],
 )
-def test_refused(change: dict[str, object], named: str, script: Path, tmp_path: Path) -> None:
+def test_a_wrong_option_is_refused_by_name(change: dict[str, object], named: str, script: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=named):
         RunPlan(script=script, run=tmp_path, **change)  # type: ignore[arg-type]
 
 
-def test_kept_in_the_run_directory(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_saved_in_the_run_directory_is_read_back(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = RunDir.create(tmp_path / "run").path
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PACELINE_TIMEOUT_S", "17")
@@ -96,8 +98,10 @@ def test_kept_in_the_run_directory(script: Path, tmp_path: Path, monkeypatch: py
     }  # fmt: skip
 
 
-def test_which_processes_are_traced(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every role and every joiner of the run, but not a resumed run without the option."""
+def test_all_roles_and_joiners_are_traced_and_a_resumed_run_only_if_asked(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with --trace traces every role and every joiner; a resumed run needs the option again."""
     run = RunDir.create(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     assert RunPlan(script=script, run=run.path).role_spec("server-0", 1).shared.trace is None
@@ -119,7 +123,7 @@ def test_checkpoints_are_in_the_run_directory_by_default(script: Path, tmp_path:
     assert run.checkpoints == "memory://kept"
 
 
-def test_plans_that_cannot_be_used(script: Path, tmp_path: Path) -> None:
+def test_a_missing_or_damaged_plan_is_refused_by_name(script: Path, tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "run")
     with pytest.raises(UsageError, match=r"no run\.json"):
         RunPlan.of(run.path)

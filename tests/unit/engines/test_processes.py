@@ -37,7 +37,7 @@ def events(children: Children, until: type[Line | Exit] = Exit) -> list[Line | E
     return found
 
 
-def test_lines_then_the_end(children: Children, tmp_path: Path) -> None:
+def test_the_lines_of_a_child_come_before_its_exit(children: Children, tmp_path: Path) -> None:
     child = start(children, tmp_path, "import os; print('one\\ntwo'); print(os.getcwd()); raise SystemExit(3)")
     *lines, end = events(children)
     assert lines[:3] == [Line("worker-0", "one"), Line("worker-0", "two"), Line("worker-0", str(tmp_path))]
@@ -47,7 +47,7 @@ def test_lines_then_the_end(children: Children, tmp_path: Path) -> None:
     children.end()
 
 
-def test_a_name_may_be_started_again_and_its_log_goes_on(children: Children, tmp_path: Path) -> None:
+def test_a_restarted_child_appends_to_the_log_of_its_name(children: Children, tmp_path: Path) -> None:
     first = start(children, tmp_path, "import os, signal; print('first'); os.kill(os.getpid(), signal.SIGKILL)")
     assert events(children)[-1] == Exit("worker-0", 1, -9)
     second = start(children, tmp_path, "print('second')")
@@ -86,7 +86,7 @@ def test_end_sends_sigterm_and_then_sigkill(children: Children, tmp_path: Path) 
     assert not child.alive
 
 
-def test_end_at_once(children: Children, tmp_path: Path) -> None:
+def test_end_kills_at_once_the_children_that_need_no_patience(children: Children, tmp_path: Path) -> None:
     stubborn = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(1000)\n"
     child = start(children, tmp_path, stubborn)
     events(children, Line)
@@ -96,7 +96,9 @@ def test_end_at_once(children: Children, tmp_path: Path) -> None:
     assert not child.alive
 
 
-def test_defaults_go_under_the_environment(children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_the_defaults_of_a_child(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PACELINE_TIMEOUT_S", "5")
     script = tmp_path / "show.py"
     script.write_text(

@@ -48,7 +48,7 @@ class Clock:
         ("coordinator", EXIT_SCRIPT, False),
     ],
 )
-def test_which_ends_are_retried(name: str, code: int, again: bool) -> None:
+def test_an_end_is_retried_or_not_by_its_role_and_exit_code(name: str, code: int, again: bool) -> None:
     decision = Clock(name=name).life(code)
     assert isinstance(decision, Again if again else Stay)
 
@@ -72,12 +72,12 @@ def test_a_long_life_resets_the_count_of_quick_deaths() -> None:
     assert clock.life() == Again(0.5, 6)
 
 
-def test_a_role_that_is_killed_while_it_works_is_back_at_once() -> None:
+def test_a_role_that_is_killed_after_a_commit_is_restarted_at_once() -> None:
     clock = Clock(limit=100, name="coordinator")
     assert [clock.life(useful=True) for _ in range(5)] == [Again(0.0, n) for n in range(1, 6)]
 
 
-def test_quick_deaths_are_limited_also_with_commits() -> None:
+def test_quick_deaths_are_limited_even_if_each_life_had_a_commit() -> None:
     clock = Clock(limit=2)
     assert isinstance(clock.life(useful=True), Again)
     assert isinstance(clock.life(useful=True), Again)
@@ -98,7 +98,7 @@ def test_a_restart_that_the_process_asks_for_is_not_counted() -> None:
     assert clock.life() == Again(0.0, 1)
 
 
-def test_names_are_counted_apart_and_summed_by_role() -> None:
+def test_restarts_are_counted_by_name_and_summed_by_role() -> None:
     policy = RestartPolicy(1)
     for name in ("worker-0", "worker-1", "server-0", "coordinator"):
         policy.started(name, 1, 0.0)
@@ -118,6 +118,6 @@ def test_taking_part_needs_a_commit_in_the_same_incarnation() -> None:
         return decision.after_s
 
     assert dies() == 0.0
-    assert dies(({4}, 0, 1), ({4}, 0, 2)) == 0.5, "others worked"
+    assert dies(({4}, 0, 1), ({4}, 0, 2)) == 0.5, "commits of others do not count"
     assert dies(({5}, 0, 9), ({5}, 1, 3)) == 1.0, "a rewind is no commit"
     assert dies(({5}, 1, 3), ({5}, 1, 4)) == 0.0

@@ -1,4 +1,4 @@
-"""Runs are listed as they are, and removed only when they do not run."""
+"""Runs are listed with their states, and removed only when they do not run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.runtime.rundir import RunDir, point_latest
 
 
 def made(root: Path, name: str, *, age_s: float = 0.0, **files: object) -> RunDir:
-    """A run with `files`, by the names of their properties."""
+    """Make a run with `files`, given by the names of `RunDir`'s properties."""
     run = RunDir.create(root / name)
     run.write_plan({"script": "train.py"})
     for which, document in files.items():
@@ -77,7 +77,9 @@ def test_named_runs_are_removed(root: Path) -> None:
     out = paceline(root, "--prune", "done-1", "latest", "--dir", str(root))
     assert "done-1 (done, " in out
     assert out.splitlines()[-1].startswith("2 runs removed, ")
-    assert sorted(path.name for path in root.iterdir()) == ["killed-1", "no-run", "stopped-1"], "and the dangling link"
+    assert sorted(path.name for path in root.iterdir()) == ["killed-1", "no-run", "stopped-1"], (
+        "the dangling link `latest` is removed too"
+    )
 
 
 def test_filters_choose_what_is_removed(root: Path) -> None:
@@ -122,11 +124,11 @@ def test_a_run_may_be_named_by_its_path(root: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("30m", 1800), ("1.5h", 5400), ("7d", 604800), ("2w", 1209600)]
 )
-def test_ages(text: str, seconds: float) -> None:
+def test_an_age_is_parsed_with_its_unit(text: str, seconds: float) -> None:
     assert parse_age(text) == seconds
 
 
 @pytest.mark.parametrize("words", [["--older-than", "old"], ["--prune"], ["a", "b"], ["/nowhere/at/all"]])
-def test_usage(words: list[str], root: Path) -> None:
+def test_wrong_options_of_the_list_are_refused(words: list[str], root: Path) -> None:
     with pytest.raises(UsageError):
         paceline(root, *words)

@@ -1,4 +1,4 @@
-"""Recordings of several processes in one file that Perfetto opens."""
+"""The recordings of several processes are merged into one file that Perfetto opens."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def merged(tmp_path: Path) -> Trace:
     return read_trace(tmp_path / "out.json")
 
 
-def test_a_row_for_every_role_in_order(tmp_path: Path) -> None:
+def test_every_role_has_a_row_in_a_fixed_order(tmp_path: Path) -> None:
     roles = ["worker-10", "worker-j1a2b", "server-1", "worker-2", "server-10", "coordinator", "server-0", "other"]
     for number, role in enumerate(roles):
         record(tmp_path / "trace", role, number + 100, span(1, 2, "x"))
@@ -60,7 +60,7 @@ def test_a_row_for_every_role_in_order(tmp_path: Path) -> None:
     assert merged(tmp_path).rows == expected
 
 
-def test_times_are_laid_side_by_side(tmp_path: Path) -> None:
+def test_times_count_from_the_start_of_the_earliest_process(tmp_path: Path) -> None:
     record(tmp_path / "trace", "worker-0", 1, span(1010.5, 2.25, "push", step=7), began_ms=1000)
     record(tmp_path / "trace", "server-0", 2, instant(1012, "commit"), began_ms=1005)
     found = merged(tmp_path)
@@ -81,8 +81,8 @@ def test_processes_of_one_role_share_its_row(tmp_path: Path) -> None:
     assert [e["tid"] for e in found.of("server-0", "sum")] == [1, 2, 2, 1]
 
 
-def test_clocks_of_two_boots(tmp_path: Path) -> None:
-    """After a reboot the monotonic clock begins again; within one boot, setting the time of day changes nothing."""
+def test_recordings_of_two_boots_are_placed_by_the_time_of_day(tmp_path: Path) -> None:
+    """After a reboot the monotonic clock begins again. Within one boot, a change of the time of day has no effect."""
     hour = 3_600_000
     record(tmp_path / "trace", "worker-0", 1, span(hour + 5, 1, "old"), began_ms=hour, clock="a", offset=0)
     record(tmp_path / "trace", "worker-1", 2, span(hour + 7, 1, "old"), began_ms=hour + 1, clock="a", offset=9 * MS)
@@ -92,7 +92,7 @@ def test_clocks_of_two_boots(tmp_path: Path) -> None:
     assert found.of("worker-0", "new")[0]["ts"] == (hour + 5) * 1000
 
 
-def test_torn_recordings(tmp_path: Path) -> None:
+def test_the_incomplete_end_of_a_recording_is_ignored(tmp_path: Path) -> None:
     torn = record(tmp_path / "trace", "server-0", 1, span(1, 1, "sum"), span(2, 1, "sum"))
     torn.write_bytes(torn.read_bytes()[:-12])
     (tmp_path / "trace" / "server-1.7.0.jsonl").write_bytes(b'{"role":"serv')
@@ -102,7 +102,7 @@ def test_torn_recordings(tmp_path: Path) -> None:
     assert len(found.of("server-0", "sum")) == 1
 
 
-def test_nothing_recorded_is_an_empty_trace(tmp_path: Path) -> None:
+def test_a_run_without_recordings_has_an_empty_trace(tmp_path: Path) -> None:
     assert merged(tmp_path).rows == []
 
 
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "trace") in text
 
 
-def test_an_older_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_merge_keeps_the_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path / "trace", "worker-0", 1, span(1, 1, "push"))
     file = tmp_path / "out.json"
     file.write_text("older")
@@ -141,14 +141,14 @@ def test_an_older_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "trace"]
 
 
-def test_names_are_json(tmp_path: Path) -> None:
+def test_names_and_arguments_are_escaped_as_json(tmp_path: Path) -> None:
     record(tmp_path / "trace", "worker-0", 1, span(1, 1, 'a "quoted" · name', why="ü\n"))
     (event,) = merged(tmp_path).of("worker-0", 'a "quoted" · name')
     assert event["args"] == {"why": "ü\n"}
     assert json.loads((tmp_path / "out.json").read_text())["displayTimeUnit"] == "ms"
 
 
-def test_arrows_from_a_push_to_its_sums(tmp_path: Path) -> None:
+def test_an_arrow_leads_from_each_sealing_push_to_its_sums(tmp_path: Path) -> None:
     turn = [span(1, 5, "forward+backward", step=7, slot=1), span(6, 1, "push", step=7)]
     record(tmp_path / "trace", "worker-0", 1, span(3, 1, "push", ahead=True), *turn, span(9, 1, "push", ahead=True))
     for server in (0, 1):
@@ -156,7 +156,7 @@ def test_arrows_from_a_push_to_its_sums(tmp_path: Path) -> None:
         record(tmp_path / "trace", f"server-{server}", 2 + server, early, span(8 + server, 1, "sum", step=7, slot=1))
     found = merged(tmp_path)
     starts = [event for event in found.of("worker-0", "gradients") if event["ph"] == "s"]
-    assert [event["ts"] for event in starts] == [6_000, 6_000], "one for each server, from the push that seals"
+    assert [event["ts"] for event in starts] == [6_000, 6_000], "each server has an arrow from the push that seals"
     ends = [*found.of("server-0", "gradients"), *found.of("server-1", "gradients")]
     assert [(event["ph"], event["ts"]) for event in ends] == [("f", 8_000), ("f", 9_000)]
     assert sorted(event["id"] for event in starts) == sorted(event["id"] for event in ends)

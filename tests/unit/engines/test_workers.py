@@ -20,20 +20,20 @@ def test_more_workers_get_new_names() -> None:
     assert workers.target == 4
 
 
-def test_fewer_workers_the_newest_leave_first() -> None:
+def test_the_newest_workers_leave_first_when_fewer_are_wanted() -> None:
     workers = workers_of(4)
     assert workers.adjust(2) == (0, ["worker-3", "worker-2"])
     assert workers.active == ["worker-0", "worker-1"]
     assert workers.leaving == {"worker-2", "worker-3"}
     assert workers.adjust(3) == (1, [])
-    assert workers.add() == "worker-4", "a leaving worker is not called back"
+    assert workers.add() == "worker-4", "a leaving worker does not stay; a new one is started"
 
 
-def test_gone_when_the_last_has_ended() -> None:
+def test_workers_are_gone_when_the_last_one_has_ended() -> None:
     workers = workers_of(2)
     workers.adjust(1)
     workers.ended("worker-0", -9)
-    assert not workers.gone, "worker-1 is still handing back"
+    assert not workers.gone, "worker-1 is still giving back its leases"
     workers.ended("worker-1", EXIT_LEFT)
     assert workers.gone
     assert not workers.done
@@ -47,7 +47,7 @@ def test_a_leaving_worker_does_not_count_once_the_work_is_done() -> None:
     assert workers.done
 
 
-def test_starting_over_names_the_workers_that_ended_well() -> None:
+def test_a_restart_of_all_scripts_names_the_workers_that_ended_well() -> None:
     workers = workers_of(3)
     workers.ended("worker-0", EXIT_DONE)
     workers.ended("worker-1", -9)

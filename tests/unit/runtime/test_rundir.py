@@ -1,4 +1,4 @@
-"""A run's directory."""
+"""The directory of a run: its token, its announcements and its lock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_empty_directory_may_be_used(tmp_path: Path) -> None:
     assert RunDir.create(tmp_path).logs.is_dir()
 
 
-def test_a_directory_without_a_run(tmp_path: Path) -> None:
+def test_a_directory_without_a_run_has_no_token_and_no_coordinator(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a run directory"):
         RunDir(tmp_path).token()
     assert RunDir(tmp_path).coordinator() is None
@@ -37,7 +37,7 @@ def test_a_directory_without_a_run(tmp_path: Path) -> None:
         RunDir(tmp_path).wait_for_coordinator(0.05)
 
 
-def test_the_coordinator_is_announced(tmp_path: Path) -> None:
+def test_the_newest_announcement_of_a_coordinator_counts(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path / "run")
     run.announce("tcp://127.0.0.1:1", 1)
     assert run.wait_for_coordinator(1.0) == "tcp://127.0.0.1:1"

@@ -50,7 +50,7 @@ def test_sigterm_runs_the_finally_blocks(tmp_path: Path) -> None:
     assert out == "finally\n"
 
 
-def test_a_second_sigterm_ends_it_at_once(tmp_path: Path) -> None:
+def test_a_second_sigterm_ends_the_worker_at_once(tmp_path: Path) -> None:
     source = LOOP + "    time.sleep(1000)\n"
     process = start(tmp_path, source)
     up(process)
@@ -62,7 +62,7 @@ def test_a_second_sigterm_ends_it_at_once(tmp_path: Path) -> None:
     assert process.returncode == EXIT_LEFT
 
 
-def test_an_error_while_leaving_is_shown_and_fails_nothing(tmp_path: Path) -> None:
+def test_an_error_while_leaving_is_printed_and_does_not_fail_the_worker(tmp_path: Path) -> None:
     process = start(tmp_path, LOOP + "    raise ValueError('late')\n")
     up(process)
     process.send_signal(signal.SIGTERM)
@@ -107,7 +107,7 @@ def test_a_worker_without_a_coordinator_is_lost_by_name(announced: bool, tmp_pat
     assert time.monotonic() - began < 25.0
 
 
-def test_a_rewind_is_found_below_the_scripts_own_exception(tmp_path: Path) -> None:
+def test_a_rewind_that_the_script_wrapped_in_its_own_exception_is_recognised(tmp_path: Path) -> None:
     source = """
 from paceline.errors import JobRewoundError
 try:
@@ -121,8 +121,8 @@ except JobRewoundError:
     assert out == "JobRewoundError: back to version 3\n"
 
 
-def test_sigterm_at_the_very_end(tmp_path: Path) -> None:
-    """The script swallows it, and ends."""
+def test_a_script_that_ends_after_it_caught_sigterm_counts_as_left(tmp_path: Path) -> None:
+    """The script catches the request to leave and ends."""
     source = """
 import os, signal
 try:

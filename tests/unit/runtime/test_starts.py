@@ -15,7 +15,7 @@ def test_numbers_grow_by_name(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     assert [next_start(run, "worker-0") for _ in range(3)] == [1, 2, 3]
     assert next_start(run, "server-0") == 1
-    assert next_start(RunDir(tmp_path), "worker-0") == 4, "a resumed launcher counts on"
+    assert next_start(RunDir(tmp_path), "worker-0") == 4, "a resumed launcher continues the numbers"
 
 
 def test_two_processes_never_get_the_same_number(tmp_path: Path) -> None:

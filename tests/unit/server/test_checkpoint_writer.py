@@ -61,7 +61,9 @@ def test_training_resumes_with_the_same_bits_on_other_servers(
         for store, mine in resumed:
             chains = store.checkpoints.load(folder, 3)
             assert chains == {index: bytes.fromhex(f"{index:032x}") for index in mine}
-            assert [f.block for f in store.versions.read(3, 2, None)[0]] == mine, "all is new to a reader of version 2"
+            assert [f.block for f in store.versions.read(3, 2, None)[0]] == mine, (
+                "every block is new to a reader that has version 2"
+            )
             assert store.versions.read(3, 3, None)[0] == ()
         for version in (4, 5, 6):
             push(spec, resumed, version)
@@ -99,7 +101,7 @@ def test_a_frozen_version_does_not_change_and_its_memory_is_reused() -> None:
             assert bits(frozen) == before, f"version {version} wrote into version {start}"
         assert contents([(store, mine)]) != before
         store.checkpoints.thaw()
-        assert bits(frozen) == before, "it does not change until its reader is done"
+        assert bits(frozen) == before, "a frozen version does not change until its reader is done"
         frozen.release()
         for version in range(start + 4, start + 6):
             push(spec, [(store, mine)], version)
@@ -118,7 +120,7 @@ def test_a_newer_frozen_version_replaces_an_unwritten_one() -> None:
     old = store.checkpoints.frozen
     assert old is not None
     first = bits(old)
-    store.checkpoints.save(1)  # the same again: both share their memory
+    store.checkpoints.save(1)  # both frozen versions share their memory
     push(spec, [(store, mine)], 2)
     store.checkpoints.save(2)
     new = store.checkpoints.frozen
@@ -128,7 +130,7 @@ def test_a_newer_frozen_version_replaces_an_unwritten_one() -> None:
     assert (bits(old), bits(new)) == (first, second)
 
 
-def test_open_forgets_everything(tmp_path: Path) -> None:
+def test_open_forgets_the_blocks_and_the_frozen_version(tmp_path: Path) -> None:
     spec = model()
     ((store, mine),) = opened(spec, 1)
     for version in range(3):
@@ -224,7 +226,7 @@ def _old_checkpoint(storage: Storage) -> str:
 
 @contextmanager
 def _file_size_limit(nbytes: int) -> Iterator[None]:
-    """The system refuses files larger than `nbytes`."""
+    """Let the system refuse files larger than `nbytes`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
@@ -242,7 +244,7 @@ def test_a_failed_write_is_reported_and_the_old_checkpoint_stays_complete(
     storage = LocalStorage(tmp_path)
     old = _old_checkpoint(storage)
     frozen = _frozen(4 << 20)
-    frozen.blocks[3] = BlockState(torch.zeros(3 << 20, dtype=torch.uint8))  # the last of four files is too large
+    frozen.blocks[3] = BlockState(torch.zeros(3 << 20, dtype=torch.uint8))  # the last of four files exceeds the limit
     writer = CheckpointWriter(storage, "server-0/1")
     with _file_size_limit(2 << 20):
         writer.begin(folder_name(0, 2), frozen)
@@ -257,7 +259,7 @@ def test_a_failed_write_is_reported_and_the_old_checkpoint_stays_complete(
     assert found is not None
     assert found.folder == old
     writer.begin(folder_name(0, 3), _frozen(1000))
-    assert written(writer).problem == "", "the next one is written"
+    assert written(writer).problem == "", "the next checkpoint is written"
 
 
 def test_a_full_disk_is_reported_and_the_old_checkpoint_stays_complete(small_disk: Path) -> None:
@@ -275,7 +277,7 @@ def test_a_full_disk_is_reported_and_the_old_checkpoint_stays_complete(small_dis
     assert passed_over == []
 
 
-def test_a_version_that_was_given_up_has_no_outcome(tmp_path: Path) -> None:
+def test_the_save_of_a_version_that_was_given_up_is_not_reported(tmp_path: Path) -> None:
     storage = HangingStorage(tmp_path)
     writer = CheckpointWriter(storage, "server-0/1")
     first, second, third = _frozen(1000), _frozen(1000), _frozen(1000)
@@ -284,8 +286,8 @@ def test_a_version_that_was_given_up_has_no_outcome(tmp_path: Path) -> None:
     writer.begin(folder_name(0, 2), second)
     writer.begin(folder_name(0, 3), third)
     assert writer.poll() is None
-    assert second.done, "its writing never began"
-    assert not first.done, "the thread may still read it"
+    assert second.done, "the writer never began to write it"
+    assert not first.done, "the writer's thread may still read the version"
     storage.let_go.set()
     outcome = written(writer)
     assert outcome.problem == ""
@@ -295,7 +297,7 @@ def test_a_version_that_was_given_up_has_no_outcome(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_closing_does_not_wait_for_a_medium_that_hangs(tmp_path: Path) -> None:
+def test_close_does_not_wait_for_a_storage_that_hangs(tmp_path: Path) -> None:
     storage = HangingStorage(tmp_path)
     writer = CheckpointWriter(storage, "server-0/1")
     writer.begin(folder_name(0, 1), _frozen(1000))
@@ -306,7 +308,7 @@ def test_closing_does_not_wait_for_a_medium_that_hangs(tmp_path: Path) -> None:
     assert writer.poll() is None
 
 
-def test_saving_without_storage_is_reported() -> None:
+def test_a_save_without_a_storage_is_reported_as_failed() -> None:
     writer = CheckpointWriter(None, "server-0/1")
     frozen = _frozen(1000)
     writer.begin(folder_name(0, 1), frozen)

@@ -37,7 +37,7 @@ Sent = tuple[SumMeta, tuple[BlockFrame, ...], tuple[Frame, ...]]
 
 
 def lent(parts: Sequence[object]) -> tuple[Frame, ...]:
-    """The frames as the receiver sees them; the memory is lent for as long as they exist."""
+    """Return the frames as the receiver sees them; the memory is lent while the frames exist."""
     assert all(isinstance(part, LentFrame) for part in parts)
     mine = [part for part in parts if isinstance(part, LentFrame)]
     views, delivery = _lend([part.frame for part in mine])
@@ -91,7 +91,7 @@ class Primary:
 
 
 def same(copy: DenseStore, blocks: Sequence[int], primary: DenseStore) -> bool:
-    """Whether a copy has exactly these blocks, with the bits of the primary."""
+    """Return whether a copy has exactly these blocks, with the bits of the primary."""
     wanted = {f"{i}" for i in blocks}
     theirs = {name: b for name, b in contents([(primary, [])]).items() if name.split("/")[0] in wanted}
     return contents([(copy, [])]) == theirs
@@ -195,7 +195,7 @@ def test_lent_memory_does_not_change_and_is_reused(name: str) -> None:
         assert [bytes(part.frame) for part in parts] == state[: len(parts)]
         in_use.append(primary.memory.stats.in_use)
     total = sum(block.nbytes for block in BLOCKS)
-    assert max(in_use[25:]) <= 7 * total, "two versions, three sums that are read, and two to take turns"
+    assert max(in_use[25:]) <= 7 * total, "two versions, three sums that backups read, and two more that alternate"
 
 
 def test_a_backup_releases_a_sum_with_the_update() -> None:
@@ -293,7 +293,7 @@ def test_blocks_that_move_between_stores_do_not_change(name: str, numbers: dict[
 
 
 def read(store: DenseStore, version: int) -> dict[int, list[bytes]]:
-    """The pieces of each block as a reader gets them."""
+    """Return the pieces of each block as a reader gets them."""
     frames, parts = store.versions.read(version, -1, None)
     assert [f.block for f in frames] == sorted(f.block for f in frames)
     found = {}
@@ -304,7 +304,7 @@ def read(store: DenseStore, version: int) -> dict[int, list[bytes]]:
     return found
 
 
-def test_whole_chunks_move_between_stores_without_a_copy() -> None:
+def test_a_chunk_whose_blocks_all_move_is_not_copied() -> None:
     spec = model("Adam", {"lr": 0.1})
     primary = Primary(random.Random(3), spec)
     for _ in range(3):
@@ -368,7 +368,7 @@ def test_threads_that_finish_sums_do_not_use_the_port(monkeypatch: pytest.Monkey
 
     def gather(self: BlockSum, sums: SumMemory) -> torch.Tensor:
         others.add(threading.get_ident())
-        time.sleep(0.005)  # so that the other thread gets items too
+        time.sleep(0.005)  # slow, so that the other thread gets items too
         return plain_gather(self, sums)
 
     monkeypatch.setattr(BlockSum, "gather", gather)

@@ -27,7 +27,7 @@ NBYTES = sum(b.nbytes for b in BLOCKS)
 
 
 class Sender:
-    """Lends gradients, and knows which of them the store still holds."""
+    """A worker that lends gradients and knows which of them the store still holds."""
 
     def __init__(self) -> None:
         self.lent: dict[str, list[weakref.ref[ctypes.Array[ctypes.c_char]]]] = {}
@@ -79,7 +79,7 @@ def test_gradients_are_released_at_the_latest_with_the_update(name: str) -> None
             store.sums.add(
                 SumKey(step, None), SealedAttempt(1.0, frozenset(), sender.frames(f"{step}/{slot}"), slot=slot)
             )
-            assert len(sender.held()) <= 2, "the first one and the last one"
+            assert len(sender.held()) <= 2, "the store holds at most the first and the last gradient"
         apply(store, hyper, step)
         assert sender.held() == set()
     assert store.versions.number == 4
@@ -145,7 +145,7 @@ def test_early_gradients_are_released_when_they_are_sealed_or_dropped() -> None:
         if step == 1:
             store.sums.drop(key)
             assert sender.held() == set()
-        for slot in range(2):  # other pushes of the same attempts than were expected
+        for slot in range(2):  # the seal names other pushes than those that were summed early
             revs = dict.fromkeys((b.index for b in BLOCKS), 1)
             frames = sender.frames(f"{step}/{slot} again")
             store.sums.add(key, SealedAttempt(1.0, frozenset(), frames, slot=slot, fence=Fence(1, slot), revs=revs))
@@ -161,7 +161,7 @@ class Reader:
     done = False
 
 
-def test_memory_does_not_grow() -> None:
+def test_the_memory_of_a_store_does_not_grow_over_many_steps() -> None:
     memory = Arena(share=False)
     store, sender, hyper = opened("SGD", memory)
     before = 0
@@ -185,7 +185,7 @@ def test_memory_does_not_grow() -> None:
             for version in (9, 10, 11):
                 store.versions.release(version)
         if step in (4, 29):
-            assert memory.stats.in_use <= 2.1 * NBYTES, "the current version and the next"
+            assert memory.stats.in_use <= 2.1 * NBYTES, "the store needs memory for the current version and the next"
             before = before or memory.stats.in_use
             assert memory.stats.in_use == before
 

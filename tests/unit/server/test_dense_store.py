@@ -98,8 +98,10 @@ def test_slots_are_weighted_and_absent_tensors_are_left_out() -> None:
     assert found[A] == (torch.tensor(START[A]) - grad_a).tolist()
     assert found[B] == (torch.tensor(START[B]) - torch.tensor([2.0] * 2) / 1.5).tolist()
     assert found[MEAN] == ((torch.tensor([1.0] * 2) + 0.5 * torch.tensor(START[MEAN])) / 1.5).tolist()
-    assert found[CONSTANT] == f32(0.1, 0.7), "not written: the rounded mean of equal values need not be that value"
-    assert found[COUNT] == [12], "the value of the last slot that changed it"
+    assert found[CONSTANT] == f32(0.1, 0.7), (
+        "equal buffers are not averaged: their rounded mean may differ from the value"
+    )
+    assert found[COUNT] == [12], "an integer buffer has the value of the last slot that changed it"
 
 
 def test_a_step_of_empty_slots_changes_nothing() -> None:

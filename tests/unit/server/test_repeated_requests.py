@@ -72,7 +72,7 @@ class Pair:
             self.cluster.turn()
 
     def go_on(self, kind: type[Message]) -> None:
-        """Send the request; in the end all copies are complete and equal."""
+        """Send the request, and wait until all copies are complete and equal."""
         cluster = self.cluster
         if kind is CopyPart:
             cluster.place(ALONE, NO_BACKUPS, [(1, EVERYTHING)])

@@ -61,7 +61,7 @@ def test_a_step_is_not_ready_before_every_backup_has_its_sum(cluster: Cluster) -
     cluster.place(MIXED, NEXT)
     cluster.step()
     cluster.services[cluster.nodes[0]].core.replication.set_reach(0.6)
-    still = cluster.services.pop(cluster.nodes[1])  # it does not run any more
+    still = cluster.services.pop(cluster.nodes[1])  # this server does not run any more
     cluster.heard.clear()
     fence, frames = Fence(1, 2), {i: content(cluster.dice, i) for i, o in enumerate(MIXED) if o == 0}
     described = tuple(BlockFrame(i, BLOCKS[i].dtype, BLOCKS[i].numel) for i in frames)
@@ -86,7 +86,9 @@ def test_a_new_server_gets_a_copy_while_training_goes_on(cluster: Cluster) -> No
     cluster.until(Copied, [cluster.nodes[2]])
     cluster.front.send(cluster.nodes[2], CopyOver(1, 0, cluster.epoch, cluster.nodes[0]))
     cluster.step()
-    cluster.place([2] * len(BLOCKS), [[0]] * len(BLOCKS))  # it becomes the primary, and server 1 loses its copies
+    cluster.place(
+        [2] * len(BLOCKS), [[0]] * len(BLOCKS)
+    )  # the new server becomes the primary, and server 1 loses its copies
     for _ in range(3):
         cluster.step()
         cluster.check()

@@ -177,7 +177,7 @@ def test_a_rewind_gives_up_the_version_that_is_being_saved(tmp_path: Path) -> No
     stage.service.close()
 
 
-def test_the_writing_of_a_checkpoint_ends_when_the_coordinator_ends_it(tmp_path: Path) -> None:
+def test_a_server_stops_writing_a_checkpoint_that_the_coordinator_ends(tmp_path: Path) -> None:
     storage = HangingStorage(tmp_path)
     stage = Stage(storage)
     stage.until(Register)
@@ -193,7 +193,7 @@ def test_the_writing_of_a_checkpoint_ends_when_the_coordinator_ends_it(tmp_path:
     assert not [m for m in stage.heard if isinstance(m, Saved)]
 
 
-def test_each_coordinator_learns_what_the_server_has(stage: Stage) -> None:
+def test_a_server_registers_with_each_coordinator_and_reports_its_versions(stage: Stage) -> None:
     first = stage.until(Register)
     assert (first.incarnation, first.epoch, first.applied) == (0, 0, -2)
     stage.say(Welcome(1, 1, 0, None, 0.05, 0.7))

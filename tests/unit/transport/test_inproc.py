@@ -70,7 +70,7 @@ def test_the_frames_of_unread_messages_are_dropped_when_the_receiver_closes() ->
     assert delivery.done
 
 
-def test_read_only_buffers_are_done_at_once() -> None:
+def test_the_delivery_of_a_read_only_buffer_is_done_at_once() -> None:
     server, client = join(InprocHub())
     frames = [memoryview(bytes(100))]
     assert client.send("server/1", push(1, frames), frames).done
@@ -92,7 +92,7 @@ def test_a_waiting_port_runs_the_other_roles() -> None:
     def serve() -> bool:
         nonlocal calls
         calls += 1
-        event = server.recv(0.5)  # a pump that waits gets nothing, instead of a deadlock
+        event = server.recv(0.5)  # recv within a pump returns no event, so that there is no deadlock
         if not isinstance(event, Received):
             return False
         assert isinstance(event.message, Ok)

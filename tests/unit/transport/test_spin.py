@@ -1,4 +1,4 @@
-"""Spins before sleeping: short, where they pay, and not while other processes need the core."""
+"""A port spins before it sleeps: briefly, only where spins pay, and not while other processes need the core."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.transport.spin import LONGEST_S, Spin
 
 
 def spins_in(spin: Spin, waits: int) -> int:
-    """In how many of the next waits it would spin."""
+    """Return in how many of the next waits the port would spin."""
     return sum(spin.budget_s() > 0 for _ in range(waits))
 
 
@@ -52,7 +52,7 @@ def test_spins_on_a_crowded_core_become_rare_and_return_when_they_pay() -> None:
     assert spins_in(spin, 100) == 100
 
 
-def test_a_few_late_yields_outweigh_many_spins_that_paid() -> None:
+def test_a_few_long_yields_outweigh_many_spins_that_paid() -> None:
     spin = Spin()
     spun = 0
     for wait in range(5000):
@@ -65,7 +65,7 @@ def test_a_few_late_yields_outweigh_many_spins_that_paid() -> None:
     assert spun < 1000
 
 
-def test_a_loop_without_near_peers_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_without_peers_on_its_host_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
     yields = 0
 
     def count() -> None:

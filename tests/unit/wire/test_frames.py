@@ -87,7 +87,7 @@ def test_header_check_caps_frames_and_messages() -> None:
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(WireLimits)])
-def test_limits_that_let_nothing_through_are_refused(field: str) -> None:
+def test_limits_that_would_refuse_every_message_are_refused(field: str) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         WireLimits(**{field: 0})
 

@@ -100,7 +100,7 @@ def test_a_lane_is_not_chosen_before_the_proof() -> None:
     assert server.peer is None
 
 
-def test_an_offer_has_a_whole_nonce() -> None:
+def test_an_offer_with_an_incomplete_nonce_is_refused() -> None:
     client = ClientHandshake("w", TOKEN)
     server = ServerHandshake("s", TOKEN, offer=Offer("host-a", "a-name", bytes(8)))
     with pytest.raises(RefusedFrameError, match="nonce"):
@@ -225,7 +225,7 @@ def test_a_failed_handshake_cannot_be_continued() -> None:
 
 
 @pytest.mark.parametrize("nbytes", [0, 31, 33])
-def test_nonces_have_one_length(nbytes: int) -> None:
+def test_a_nonce_of_another_length_is_refused(nbytes: int) -> None:
     with pytest.raises(RefusedFrameError):
         ServerHandshake("s", TOKEN).receive(encode_control(Hello("w", bytes(nbytes))))
 
@@ -238,7 +238,7 @@ def test_node_ids_are_checked_where_they_arrive(node: str) -> None:
     assert check_node("worker-0/5f2c81#1._") == "worker-0/5f2c81#1._"
 
 
-def test_no_message_is_taken_for_a_control_frame() -> None:
+def test_a_message_is_not_mistaken_for_a_control_frame() -> None:
     assert is_control(ClientHandshake("w", TOKEN).hello())
     assert not is_control(encode_header(Ok(1)))
     assert not is_control(b"")

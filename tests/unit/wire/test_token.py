@@ -1,4 +1,4 @@
-"""The job's token: how long it is, and what follows from it."""
+"""The job's token: its length, and the keys and tickets derived from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_curve_key_is_a_function_of_the_token_alone() -> None:
     assert TOKEN not in curve_secret(TOKEN)
 
 
-def test_token_check_of_tickets() -> None:
+def test_token_check_accepts_a_ticket_once_and_only_of_the_same_token() -> None:
     gate = TicketGate(TOKEN, 5000)
     name, password = make_ticket(TOKEN, 5000)
     assert not gate.admits(name, password[:-1])

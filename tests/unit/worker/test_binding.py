@@ -1,4 +1,4 @@
-"""A model as blocks: what is written is what was computed, and what is filled is what was sent."""
+"""The binding of a model to its blocks: blocks get the computed values, and the model gets the received ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _bound(model: nn.Module) -> Binding:
     return Binding(model, torch.optim.SGD(trained, lr=0.1), None)
 
 
-def test_a_version_goes_out_and_comes_in_again() -> None:
+def test_a_model_that_is_filled_from_written_blocks_equals_their_source() -> None:
     class Model(nn.Module):
         steps: torch.Tensor
 
@@ -80,7 +80,7 @@ def test_a_tensor_without_gradient_is_absent(write: Callable[[Binding, Made, Pus
                 assert torch.equal(content, made.values[piece.tensor].reshape(-1)[piece.start :][: piece.numel])
             if piece.tensor in absent and block.kind == Kind.PARAMETER:
                 assert torch.equal(content, torch.zeros_like(content))
-                assert torch.signbit(content).all(), "only -0.0 leaves every sum as it is"
+                assert torch.signbit(content).all(), "-0.0 changes no sum, so it stands for an absent gradient"
 
 
 def test_every_turn_starts_from_the_buffers_of_the_version() -> None:
@@ -88,13 +88,13 @@ def test_every_turn_starts_from_the_buffers_of_the_version() -> None:
     binding = _bound(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model(torch.randn(8, 2))
-    model.running_mean = torch.ones(2)  # some modules assign instead of writing
+    model.running_mean = torch.ones(2)  # some modules assign a new tensor instead of writing in place
     binding.begin_turn()
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
-def test_a_tensor_of_many_blocks_is_one_run_and_gradients_may_be_laid_out_in_any_way() -> None:
+def test_a_gradient_of_any_layout_is_written_like_its_blocks_one_by_one() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -123,7 +123,7 @@ def test_a_tensor_of_many_blocks_is_one_run_and_gradients_may_be_laid_out_in_any
             assert torch.equal(content, expected.reshape(-1)[piece.start :][: piece.numel])
 
 
-def test_a_change_of_hyper_parameters_is_seen() -> None:
+def test_a_change_of_hyper_parameters_is_detected() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
     binding = Binding(model, optimizer, None)
@@ -136,10 +136,10 @@ def test_a_change_of_hyper_parameters_is_seen() -> None:
     rate = optimizer.param_groups[0]["lr"] = torch.tensor(0.25)
     for value in (0.25, 0.125):
         rate.fill_(value)
-        assert binding.hyper()[0]["lr"] == value, "a tensor changes without becoming another one"
+        assert binding.hyper()[0]["lr"] == value, "a tensor can change in place, so its identity does not show it"
 
 
-def test_hyper_parameters_are_numbers() -> None:
+def test_hyper_parameters_are_read_as_plain_numbers() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.25), betas=(0.5, 0.75))
     (hyper,) = Binding(model, optimizer, None).hyper()

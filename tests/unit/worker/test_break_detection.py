@@ -1,4 +1,4 @@
-"""`break` and an exception look alike to a generator, except for where the loop's frame stands."""
+"""A generator tells `break` from an exception only by the position of the loop's frame."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def loop(found: list[bool]) -> Iterator[int]:
         raise
 
 
-def test_break(wrap: Wrap) -> None:
+def test_break_is_recognised(wrap: Wrap) -> None:
     found: list[bool] = []
     for _ in wrap(loop(found)):
         break
     assert found == [True]
 
 
-def test_break_out_of_with_and_try(wrap: Wrap) -> None:
+def test_break_out_of_with_and_try_is_recognised(wrap: Wrap) -> None:
     found: list[bool] = []
     for _ in wrap(loop(found)):
         with pytest.MonkeyPatch.context():
@@ -72,7 +72,7 @@ def test_break_out_of_with_and_try(wrap: Wrap) -> None:
     assert found == [True]
 
 
-def test_return(wrap: Wrap) -> None:
+def test_return_out_of_the_loop_counts_as_break(wrap: Wrap) -> None:
     found: list[bool] = []
 
     def first() -> Any:
@@ -84,7 +84,7 @@ def test_return(wrap: Wrap) -> None:
     assert found == [True]
 
 
-def test_an_exception(wrap: Wrap) -> None:
+def test_an_exception_of_a_call_in_the_loop_is_no_break(wrap: Wrap) -> None:
     found: list[bool] = []
 
     def fail() -> None:
@@ -96,7 +96,7 @@ def test_an_exception(wrap: Wrap) -> None:
     assert found == [False]
 
 
-def test_raise(wrap: Wrap) -> None:
+def test_a_raise_statement_in_the_loop_is_no_break(wrap: Wrap) -> None:
     found: list[bool] = []
 
     def fail() -> None:
@@ -108,12 +108,12 @@ def test_raise(wrap: Wrap) -> None:
     assert found == [False]
 
 
-def test_the_end(wrap: Wrap) -> None:
+def test_the_end_of_the_loop_is_no_break(wrap: Wrap) -> None:
     found: list[bool] = []
     for _ in wrap(loop(found)):
         pass
     assert found == []
 
 
-def test_no_frame_is_not_known() -> None:
+def test_a_loop_without_a_frame_is_not_left_by_break() -> None:
     assert left_by_break(None) is False

@@ -1,4 +1,4 @@
-"""Which leases are of the turn that was sealed last."""
+"""Whether a lease is for the slot and the version that the worker sealed last."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GRANT = Grant(1, 1, 0, 1, 3, 1, 2, Fence(1, 1), SEGMENT, True)
         ({"segment": msgspec.structs.replace(SEGMENT, batch_size=32)}, False),
     ],
 )
-def test_a_lease_of_the_same_slot_is_recognised(changes: dict[str, Any], same: bool) -> None:
+def test_a_lease_of_the_slot_sealed_last_is_recognised(changes: dict[str, Any], same: bool) -> None:
     turn = SealedTurn(GRANT, 3, 1.0, (), {}, 0.1)
     assert turn.is_of(msgspec.structs.replace(GRANT, **changes)) == same
-    assert not turn._replace(version=-1).is_of(GRANT), "it was computed on blocks of several versions"
+    assert not turn._replace(version=-1).is_of(GRANT), "the turn was computed on blocks of several versions"

@@ -1,4 +1,4 @@
-"""Between two turns: the batch is made while servers work, without an effect on the slot's random numbers."""
+"""Between two turns the worker makes the next batch while servers work; the slot's random numbers stay the same."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_batch_is_made_while_the_state_is_read(job: Job) -> None:
         assert isinstance(grant, Grant)
         with preserved():
             seed_all(slot_seed(SEED, grant.step, grant.slot))
-            assert drawn == draws(), "the turn does not begin with the slot's seed"
+            assert drawn == draws(), "the turn must begin with the slot's seed"
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
@@ -95,7 +95,7 @@ def test_a_batch_for_a_void_lease_is_dropped(job: Job) -> None:
     assert prefetch is not None
     other = Grant(9, 1, 0, 1, 3, 0, 1, grant.fence, grant.segment, True)
     prefetch.prepare(other)
-    assert torch.equal(prefetch.take(grant).content, first), "not the batch of the other lease"
+    assert torch.equal(prefetch.take(grant).content, first), "the batch must not be that of the other lease"
     prefetch.prepare(other)
     assert torch.equal(prefetch.take(other).content, torch.arange(18.0, 24.0).view(2, 3))
     prefetch.prepare(other)
@@ -112,7 +112,7 @@ def test_a_batch_for_a_void_lease_is_dropped(job: Job) -> None:
 
 
 @pytest.mark.parametrize("moved_on", [False, True])
-def test_a_slot_leased_again_is_computed_again_only_on_another_version(
+def test_a_slot_that_is_leased_again_is_computed_again_only_on_another_version(
     job: Job, monkeypatch: pytest.MonkeyPatch, moved_on: bool
 ) -> None:
     model = nn.Linear(3, 1)

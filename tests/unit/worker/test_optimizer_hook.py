@@ -29,6 +29,6 @@ def test_step_calls_the_seal() -> None:
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     assert sealed == [False]
-    assert torch.equal(model.state_dict()["weight"], before), "the weights change on the servers"
+    assert torch.equal(model.state_dict()["weight"], before), "the servers apply the update, so the local weights stay"
     with pytest.raises(LoopError, match="closure"):
         optimizer.step(lambda: 1.0)

@@ -1,11 +1,11 @@
-"""When it pays to send gradients while backward runs; what is sent is in test_servers.py."""
+"""When a worker sends gradients while backward runs; reducers/test_servers.py tests what it sends."""
 
 from __future__ import annotations
 
 from paceline.worker.overlap import SMALLEST_NBYTES, pays
 
 
-def test_overlap_pays_beside_a_free_core_or_another_host() -> None:
+def test_large_pushes_overlap_with_backward_if_a_core_is_free_or_a_server_is_on_another_host() -> None:
     here, there = ["tcp://127.0.0.1:5", "inproc://server-0"], ["tcp://127.0.0.1:5", "tcp://10.0.0.2:5"]
     large = SMALLEST_NBYTES
     assert not pays(large, here, cores=2, busy=2)

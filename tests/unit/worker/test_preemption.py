@@ -1,4 +1,4 @@
-"""When a request to leave may interrupt."""
+"""When a request to leave may interrupt the script."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 from paceline.worker.preemption import Preempted, Preemption
 
 
-def test_in_the_script_it_interrupts_at_once() -> None:
+def test_a_request_interrupts_the_script_at_once() -> None:
     preemption = Preemption()
     with pytest.raises(Preempted):
         preemption.request()
 
 
-def test_a_block_is_finished_first() -> None:
+def test_a_request_within_a_protected_block_interrupts_after_the_block() -> None:
     preemption, done = Preemption(), []
 
     def work() -> None:
@@ -29,7 +29,7 @@ def test_a_block_is_finished_first() -> None:
     assert done == ["inner", "outer"]
 
 
-def test_a_wait_ends_between_two_events() -> None:
+def test_a_request_ends_a_wait_between_two_events() -> None:
     preemption = Preemption()
     events: list[str] = []
 
@@ -46,7 +46,7 @@ def test_a_wait_ends_between_two_events() -> None:
     assert len(events) == 3
 
 
-def test_an_error_of_the_block_takes_precedence() -> None:
+def test_an_error_of_a_protected_block_takes_precedence_over_the_request() -> None:
     preemption = Preemption()
 
     def fail() -> None:
@@ -58,7 +58,7 @@ def test_an_error_of_the_block_takes_precedence() -> None:
         fail()
 
 
-def test_every_later_use_raises_again() -> None:
+def test_every_later_check_raises_preempted_again() -> None:
     preemption = Preemption()
     with pytest.raises(Preempted):
         preemption.request()
@@ -79,5 +79,5 @@ def test_a_worker_that_leaves_is_not_interrupted() -> None:
         preemption.request()
 
 
-def test_except_exception_does_not_catch_it() -> None:
+def test_except_exception_does_not_catch_preempted() -> None:
     assert not issubclass(Preempted, Exception)

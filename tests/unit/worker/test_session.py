@@ -1,4 +1,4 @@
-"""A worker's session: requests, coordinators that come and go, servers that move, and leaving."""
+"""A worker's session: requests, restarted coordinators, moved servers, and leaving."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_worker_connects_to_the_servers_of_a_new_placement(
     def answer(message: Message) -> Message | None:
         if isinstance(message, Prepare):
             return Prepared(message.req, 1, 0, placement(1, "server-0/1", "server-1/1"))
-        if isinstance(message, Claim):  # any other request: a new placement comes before its answer
+        if isinstance(message, Claim):  # the answer to any request may follow a new placement
             assert coordinators.port is not None
             coordinators.port.send("worker-0/1", Prepared(0, 1, 1, placement(2, "server-1/1", "server-2/1")))
             return Claimed(message.req, True)
@@ -229,7 +229,7 @@ def test_another_role_at_the_coordinators_address_is_ignored(hub: InprocHub, coo
     with pytest.raises(DeadlineError, match="did not accept a session at inproc://coordinator"):
         session.open("inproc://coordinator")
     assert isinstance(other.recv(0), PeerUp)
-    assert other.recv(0) is None, "nothing was sent to it"
+    assert other.recv(0) is None, "the worker sent nothing to the other role"
     port.close()
     other.close()
 
@@ -240,7 +240,7 @@ def test_a_request_to_leave_ends_a_wait_and_the_worker_says_bye(opened: Open, co
     def tell(message: Message) -> Message | None:
         if isinstance(message, Bye):
             return Ok(message.req)
-        preemption.request()  # within a wait: it does not interrupt here
+        preemption.request()  # the worker waits, so the request does not interrupt here
         return None
 
     session = opened(lambda message: welcome(message) or tell(message), preemption=preemption)
@@ -252,7 +252,7 @@ def test_a_request_to_leave_ends_a_wait_and_the_worker_says_bye(opened: Open, co
     assert coordinators.seen == [(1, "Declare"), (1, "Bye")]
 
 
-def test_leaving_ends_without_a_coordinator(opened: Open, coordinators: Coordinators) -> None:
+def test_a_worker_can_leave_even_if_no_coordinator_answers(opened: Open, coordinators: Coordinators) -> None:
     session = opened(silent_s=lambda: 100.0)
     coordinators.kill()
     session.leave()

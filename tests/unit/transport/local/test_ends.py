@@ -55,7 +55,7 @@ def test_everything_that_the_peer_sent_before_it_closed_is_read() -> None:
     except BlockingIOError:
         pass
     theirs.close()
-    assert sent * 720 > 64 << 10, "more than is read at once"
+    assert sent * 720 > 64 << 10, "the peer sent more than one call reads"
     end.link.lost("closed")
     assert len(end.sessions.events) >= sent
     assert end.over == ["the connection was closed"]
@@ -68,7 +68,7 @@ def test_a_loan_that_the_peer_never_read_ends_when_the_peer_closes() -> None:
     loan = lender.link.send(encode_header(Bye(1)), [lender.arena.allocate(1 << 20)])
     assert not loan.done
     reader.close()
-    assert not loan.done, "the lender does not know it yet"
+    assert not loan.done, "the lender does not know yet that the peer has closed"
     lender.link.lost("closed")
     assert loan.done
     lender.close()

@@ -35,7 +35,7 @@ NBYTES = 1 << 16
 
 
 class Forger:
-    """Proves itself like any peer, then writes any bytes into the local link."""
+    """A peer that proves itself like any other and then writes arbitrary bytes into the local link."""
 
     def __init__(self, address: str, pump: Callable[[], object], node: str = "forger/1") -> None:
         self.stranger = Stranger(address, TOKEN).connect()
@@ -64,7 +64,7 @@ class Forger:
         mode: int = 0o600,
         seals: int = fcntl.F_SEAL_SHRINK,
     ) -> None:
-        """Announce memory. Without options everything announced is true."""
+        """Announce memory; without options the announcement is true."""
         fd = os.memfd_create("forged", os.MFD_ALLOW_SEALING)
         os.fchmod(fd, mode)
         os.ftruncate(fd, nbytes if really is None else really)
@@ -112,7 +112,7 @@ def message(*rows: records.Row, cell: int = 2, serial: int = 1) -> bytes:
 
 
 def test_records_without_a_forgery_are_accepted(server: ZmqPort, forged: tuple[Forger, Events]) -> None:
-    """The control of the tests below: the same records, all of them true."""
+    """The control of the tests below: the same records without a false field."""
     forger, events = forged
     forger.memory(records.TABLE, 0, TABLE_NBYTES)
     forger.memory(records.SHARED_FILE, 4, NBYTES)
@@ -176,7 +176,7 @@ def test_a_forged_record_is_refused_by_name(server: ZmqPort, forged: tuple[Forge
     assert events.downs(server)[0].reason.startswith(f"refused ({rule})")
     assert server.counters.refused == {rule: 1}
     assert not events.received(server)
-    assert len(os.listdir("/proc/self/fd")) < fds  # its descriptors are closed
+    assert len(os.listdir("/proc/self/fd")) < fds  # the process has closed the forger's descriptors
 
 
 def test_a_file_with_a_name_is_refused(server: ZmqPort, forged: tuple[Forger, Events], tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_two_processes_of_one_host_use_a_local_link(talk: Talk) -> None:
 
 def test_a_hundred_megabytes_are_read_in_place(talk: Talk) -> None:
     frames = frames_of(talk.port, 100)
-    talk.push(frames_of(talk.port, 1))  # announces the table and the shared file
+    talk.push(frames_of(talk.port, 1))  # the first push announces the table and the shared file
     anonymous, shared = rss_kib(talk.process.pid, "Anon"), rss_kib(talk.process.pid, "Shmem")
     delivery = talk.push(frames, slot=KEEP)
     assert rss_kib(talk.process.pid, "Anon") - anonymous < 4 << 10
@@ -128,7 +128,7 @@ def test_a_hundred_megabytes_are_read_in_place(talk: Talk) -> None:
 
 
 def test_lender_and_reader_see_the_same_memory(make_port: MakePort) -> None:
-    """Not a copy: the reader sees what the lender writes, against the rule, after it has sent."""
+    """The lender breaks the rule and writes after the send: the reader sees it, so the frame is no copy."""
     server = make_port("server/1", listen="127.0.0.1")
     client = make_port("worker/1")
     client.connect(str(server.address))
@@ -173,7 +173,7 @@ def test_a_tensor_over_a_frame_keeps_the_loan_open(make_port: MakePort) -> None:
 
 
 def test_one_message_may_have_frames_of_several_shared_files_and_of_private_memory(talk: Talk) -> None:
-    frames = frames_of(talk.port, 2, 40 * MIB)  # each needs a region of its own
+    frames = frames_of(talk.port, 2, 40 * MIB)  # each allocation needs a region of its own
     frames[1:1] = [block_bytes(5000), memoryview(bytearray()), block_bytes(2 * MIB), memoryview(b"read-only")]
     delivery = talk.push([frame[:MIB] for frame in frames], slot=KEEP)
     assert not delivery.done
@@ -183,7 +183,7 @@ def test_one_message_may_have_frames_of_several_shared_files_and_of_private_memo
 
 def test_a_loan_over_several_shared_files_ends_when_the_last_frame_is_dropped(make_port: MakePort) -> None:
     server, client, events = both_up(make_port)
-    lent = [client.memory.allocate(40 * MIB) for _ in range(3)]  # a region each
+    lent = [client.memory.allocate(40 * MIB) for _ in range(3)]  # each frame in a region of its own
     delivery = client.send("server/1", push(1, lent), lent)
     events.until(lambda: bool(events.received(server)))
     frames = list(events.received(server)[0].frames)
@@ -211,7 +211,7 @@ def test_memory_is_reused_only_after_the_reader_has_dropped_the_frames(talk: Tal
     (frame,) = frames_of(talk.port, 1, 40 * MIB)
     where = ctypes.addressof(ctypes.c_char.from_buffer(frame))
     talk.push([frame], slot=KEEP)
-    del frame  # and the delivery is not asked either
+    del frame  # `delivery.done` is not called either
     others = [talk.port.memory.allocate(40 * MIB) for _ in range(3)]
     assert where not in [ctypes.addressof(ctypes.c_char.from_buffer(other)) for other in others]
     del others
@@ -227,7 +227,7 @@ def test_a_loan_ends_with_the_death_of_the_reader(talk: Talk) -> None:
     assert not any(delivery.done for delivery in deliveries)
     talk.process.kill()
     deadline = time.monotonic() + 2.0
-    while not all(delivery.done for delivery in deliveries):  # without a call of recv
+    while not all(delivery.done for delivery in deliveries):  # the loan ends without a call of recv
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -280,7 +280,7 @@ def test_a_loan_that_was_never_read_ends_when_the_reader_ends_the_session(make_p
     else:
         server.close()
     assert all(delivery.done for delivery in later)
-    assert not first.done  # its event still has the frames
+    assert not first.done  # the event of the reader still holds the frames
     events.forget()
     assert first.done
 
@@ -309,16 +309,14 @@ def test_the_session_with_a_stopped_reader_ends_by_name_and_unsent_loans_end(mak
 
         with pytest.raises(PeerLostError, match="lost worker/1: its queue is full"):
             fill()
-        assert len(deliveries) < 1000  # as many as its socket takes, and 16
-        talk.until_done(deliveries[-1])  # it was never sent
+        assert len(deliveries) < 1000  # the messages that the socket of the reader takes, and 16 more
+        talk.until_done(deliveries[-1])  # the last loan was never sent
         assert not deliveries[0].done  # the stopped process may still read it
         os.kill(process.pid, signal.SIGCONT)
         talk.events.until(lambda: all(delivery.done for delivery in deliveries))
 
 
-def test_frames_are_sent_as_bytes_when_every_cell_of_the_table_is_taken(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_are_sent_as_bytes_when_the_table_of_loans_is_full(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = next(iter(talk.port._links.links))._out  # type: ignore[union-attr]
     frames = frames_of(talk.port, 1, 5000)
     first = talk.push(frames, slot=KEEP)
@@ -326,7 +324,7 @@ def test_frames_are_sent_as_bytes_when_every_cell_of_the_table_is_taken(
     monkeypatch.setattr(writer.table, "free", [])
     second = talk.push(frames, slot=KEEP)
     assert not first.done
-    assert second.done  # copied
+    assert second.done  # the frame was copied
 
 
 # ---------------------------------------------------------------- leaks
@@ -346,7 +344,9 @@ def test_ten_thousand_messages_leak_no_memory_and_no_descriptor(make_port: MakeP
     kept = frames_of(client, 3, 1000)
     sizes = []
     for number in range(10_000):
-        big = [client.memory.allocate(50 * MIB) for _ in range(3)] if number % 500 == 0 else []  # regions come and go
+        big = (
+            [client.memory.allocate(50 * MIB) for _ in range(3)] if number % 500 == 0 else []
+        )  # large frames allocate and free regions
         frames = [*kept, *big, client.memory.allocate(100_000)]
         client.send("server/1", push(number, frames), frames)
         event = server.recv(5.0)
@@ -415,7 +415,7 @@ def both_up(make_port: MakePort) -> tuple[ZmqPort, ZmqPort, Events]:
 
 
 def exchange(server: ZmqPort, client: ZmqPort, events: Events) -> None:
-    """Send frames both ways, whatever the lane."""
+    """Send frames both ways, on either lane."""
     events.forget()
     for port, other in ((server, client), (client, server)):
         frames = frames_of(port, 3)
@@ -518,7 +518,7 @@ def test_a_local_link_carries_bytes_if_memory_cannot_be_shared(
     with caplog.at_level(logging.WARNING):
         exchange(server, client, events)
         exchange(server, client, events)
-    assert caplog.text.count("memory cannot be shared") == 2  # once a port
+    assert caplog.text.count("memory cannot be shared") == 2  # each port logs it once
 
 
 def is_closed_by_the_peer(socket: sockets.socket) -> bool:
@@ -526,7 +526,7 @@ def is_closed_by_the_peer(socket: sockets.socket) -> bool:
         socket.settimeout(5.0)
         try:
             return not socket.recv(1)
-        except ConnectionResetError:  # the peer did not even read what was sent
+        except ConnectionResetError:  # the peer has read none of the records
             return True
 
 

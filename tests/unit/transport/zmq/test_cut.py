@@ -1,4 +1,4 @@
-"""A network that is cut silently: both ends report it, and have a session again once it is mended."""
+"""A connection that is cut without a TCP reset: both ends report it, and get a session again after the cut."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def until(near: ZmqPort, far: ZmqPort, done: Callable[[list[Event]], bool], time
 
 
 @pytest.mark.parametrize("cut", [{TO, FRO}, {TO}, {FRO}], ids=["both", "to", "fro"])
-def test_both_ends_report_a_cut_and_have_a_session_again(cut: set[int]) -> None:
+def test_both_ends_report_a_cut_and_get_a_session_again_after_it(cut: set[int]) -> None:
     with pair() as (near, far, wire):
         wire.cut = frozenset(cut)
         gone = until(near, far, lambda events: len([e for e in events if isinstance(e, PeerDown)]) >= 2, 5.0)

@@ -64,7 +64,7 @@ def test_the_death_of_a_listener_is_reported_at_once_and_its_successor_is_found(
     with peer_process(TOKEN, "listen", "0", "server/1") as (process, address):
         client.connect(address)
         events.until_up((client, "server/1"))
-        for req in range(100):  # the listener dies before it has read all of these
+        for req in range(100):  # the listener dies before it has read all of these messages
             client.send("server/1", Ok(req))
         process.kill()
         before = time.monotonic()
@@ -112,8 +112,8 @@ def test_a_send_to_a_stopped_peer_never_blocks_and_ends_its_session_by_name(
         assert max(after - before for before, after in itertools.pairwise(times)) < 0.5
         assert len(deliveries) >= 8
         friend.send("me/1", Ok(1))
-        events.until(lambda: bool(events.received(port)))  # other peers are served as before
-        events.until(lambda: all(d.done for d in deliveries))  # and the buffers are free again
+        events.until(lambda: bool(events.received(port)))  # the port still serves other peers
+        events.until(lambda: all(d.done for d in deliveries))  # the buffers are free again
         assert [e.peer for e in events.downs(port)] == ["other/1"]
         os.kill(process.pid, signal.SIGCONT)
         events.until(lambda: any(e.peer == "other/1" for e in events.ups(port)))
@@ -152,8 +152,8 @@ def test_a_buffer_may_be_reused_once_its_delivery_is_done(make_port: MakePort) -
         assert {ack.req: ack.outcome for ack in acks} == expected
 
 
-def test_the_receiver_sees_when_a_buffer_is_reused_too_early(make_port: MakePort) -> None:
-    """The control of the test above: a sender that does not wait for `done` changes what the receiver reads."""
+def test_a_buffer_that_is_reused_too_early_changes_what_the_receiver_reads(make_port: MakePort) -> None:
+    """The control of the test above: this sender does not wait for `done`."""
     server = make_port("server/1", listen="127.0.0.1")
     with peer_process(TOKEN, "connect", str(server.address), "worker/1") as (process, _):
         events = Events(server)
@@ -171,7 +171,7 @@ def test_the_receiver_sees_when_a_buffer_is_reused_too_early(make_port: MakePort
         assert sum(isinstance(ack, PushAck) and ack.outcome != sums[ack.req] for ack in acks) > 0
 
 
-def test_close_returns_soon_with_a_full_queue(make_port: MakePort) -> None:
+def test_close_returns_soon_even_if_a_queue_is_full(make_port: MakePort) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     with peer_process(TOKEN, "connect", str(server.address), "worker/1") as (process, _):
         Events(server).until_up((server, "worker/1"))

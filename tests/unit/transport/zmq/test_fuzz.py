@@ -1,4 +1,4 @@
-"""A live port under damaged input of every kind: it refuses, answers pings and does not grow."""
+"""A live port under damaged input of every kind: it refuses the input, answers pings and does not use more memory."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def flood_tcp(target: Target, rng: random.Random, count: int) -> None:
     target.check()
 
 
-def test_ten_thousand_damaged_messages_over_live_sockets() -> None:
+def test_a_live_port_survives_ten_thousand_damaged_messages() -> None:
     rng = random.Random(11)
     client = ZmqPort("client/1", TOKEN)
     try:

@@ -50,7 +50,7 @@ def address_of(port: Port) -> str:
 def wait_until(condition: Callable[[], bool], pump: Callable[[], object]) -> None:
     deadline = time.monotonic() + 10.0
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         pump()
         time.sleep(0.001)
 
@@ -139,7 +139,7 @@ def test_token_check_refuses_a_port_with_another_token(make_port: MakePort, encr
     assert "ticket" in server.counters.refused or encrypt
 
 
-def test_token_check_of_the_handshake_itself(make_port: MakePort) -> None:
+def test_token_check_also_applies_to_a_peer_with_a_ticket(make_port: MakePort) -> None:
     """A peer with a ticket must still prove the token; if it fails, the refusal names the rule."""
     server = make_port("server/1", listen="127.0.0.1")
     pump = pump_all(server)
