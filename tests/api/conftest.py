@@ -1,4 +1,4 @@
-"""No test leaves its job open for the next one."""
+"""A fixture that closes the job of each test before the next test."""
 
 from __future__ import annotations
 

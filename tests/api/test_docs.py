@@ -1,4 +1,4 @@
-"""Documents are true where a machine can tell: paths, links, layers, messages and options exist."""
+"""The paths, links, layers, messages and options that the documents name exist."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _name(page: Path) -> str:
 
 
 def _paths(text: str) -> set[str]:
-    """Words in backticks that look like a path: below a known folder, or a Python file in a folder of the package."""
+    """Return the words in backticks that look like a path: below a known folder, or a Python file of the package."""
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
     found = set()
     for word in _CODE.findall(text):
@@ -50,14 +50,14 @@ def _exists(word: str) -> bool:
 def test_every_path_exists(page: Path) -> None:
     text = page.read_text()
     words = _paths(text)
-    if page.name == "architecture.md":  # where a bare file name is a module of the package
+    if page.name == "architecture.md":  # in these pages a bare file name is a module of the package
         words |= {word for word in _CODE.findall(text) if re.fullmatch(r"\w+\.py", word)}
     missing = sorted(word for word in words if not _exists(word))
     assert not missing, f"{_name(page)} names files that do not exist"
 
 
 def _anchors(page: Path) -> set[str]:
-    """The anchors of all headings, as the usual Markdown renderers make them."""
+    """Return the anchors of all headings, as common Markdown renderers make them."""
     anchors = set()
     for line in _FENCE.sub("", page.read_text()).splitlines():
         if line.startswith("#"):
@@ -67,7 +67,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [*PAGES, *RECORDS], ids=_name)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     broken = []
     for link in _LINK.findall(_FENCE.sub("", page.read_text())):
         if link.startswith(("http://", "https://")):
@@ -85,7 +85,7 @@ def _owners(text: str) -> list[tuple[str, str]]:
     return [(owner, file) for owner, file in rows if owner[0].isupper()]
 
 
-def test_every_machine_is_in_the_file_that_is_named() -> None:
+def test_every_machine_is_in_the_file_that_the_table_names() -> None:
     owners = _owners((ROOT / "docs" / "architecture.md").read_text())
     assert len(owners) > 40
     missing = [(owner, file) for owner, file in owners if f"\nclass {owner}" not in (PACKAGE / file).read_text()]
@@ -131,7 +131,7 @@ def test_the_reference_names_every_environment_variable() -> None:
     assert set(re.findall(r"`(PACELINE_\w+)`", text)) == read
 
 
-def test_decisions_have_numbers_of_their_own() -> None:
+def test_decisions_are_numbered_without_gaps_or_repeats() -> None:
     numbers = [int(record.name[:4]) for record in RECORDS]
     assert numbers == list(range(1, len(RECORDS) + 1))
     titles = [record.read_text().split(maxsplit=2)[1] for record in RECORDS]

@@ -1,4 +1,4 @@
-"""The formats on disk have numbers, and each number has a run in tests/fixtures that today's code resumes."""
+"""The formats on disk have numbers, and tests/fixtures has a run of each number that the current code resumes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def formats_of(run: Path) -> set[int]:
     return {json.loads(file.read_text())["format"] for file in run.glob("checkpoints/*/manifest.json")}
 
 
-def test_the_numbers_of_the_formats() -> None:
+def test_the_numbers_of_the_formats_are_frozen() -> None:
     assert (SCHEMA, FORMAT) == (2, 1), HOW
 
 

@@ -12,7 +12,7 @@ from paceline.cli.main import cli
 from paceline.config import load
 
 
-def test_exports() -> None:
+def test_the_package_exports_exactly_these_names() -> None:
     assert paceline.__all__ == ["Job", "datasets", "digest", "errors", "join"]
     for name in paceline.__all__:
         assert getattr(paceline, name) is not None
@@ -49,7 +49,7 @@ def _describe(function: object) -> str:
     return " ".join(words)
 
 
-def test_the_job() -> None:
+def test_the_job_has_exactly_these_methods_and_parameters() -> None:
     public = {name for name in dir(paceline.Job) if not name.startswith("_")}
     assert public == set(JOB)
     for name, expected in JOB.items():
@@ -86,14 +86,14 @@ ERRORS = {
 }
 
 
-def test_the_errors() -> None:
+def test_the_errors_are_exactly_these_with_these_bases() -> None:
     found = {
         name: error.__bases__[0].__name__
         for name, error in vars(paceline.errors).items()
         if isinstance(error, type) and issubclass(error, Exception)
     }
     assert found == ERRORS
-    assert set(ERRORS) <= set((paceline.errors.__doc__ or "").split()), "the tree in the docstring is complete"
+    assert set(ERRORS) <= set((paceline.errors.__doc__ or "").split()), "the docstring must name every error"
 
 
 FLAGS = {
@@ -111,7 +111,7 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("name", FLAGS)
-def test_the_command_line(name: str) -> None:
+def test_each_command_has_exactly_these_options(name: str) -> None:
     context = click.Context(cli)
     command = cli.get_command(context, name)
     assert command is not None
@@ -129,7 +129,7 @@ def test_the_command_line(name: str) -> None:
     ]
 
 
-def test_the_environment() -> None:
+def test_the_environment_variables_are_exactly_these() -> None:
     names = {value for key, value in vars(load).items() if key.isupper() and isinstance(value, str)}
     assert names == {
         "PACELINE_CACHE",

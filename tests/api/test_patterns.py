@@ -1,4 +1,4 @@
-"""A PyTorch loop stays a PyTorch loop: ways to write one that must work."""
+"""Ways to write a PyTorch training loop that must work with a job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from paceline.errors import LoopError, UsageError
 
 
 def fit(job: paceline.Job, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> int:
-    """The plain loop; returns the number of turns."""
+    """Run the plain loop; return the number of turns."""
     turns = 0
     for x, y in job.batches(points(), 8, **{"slots": 2, **options}):
         optimizer.zero_grad()
@@ -34,7 +34,7 @@ def fit(job: paceline.Job, model: nn.Module, optimizer: torch.optim.Optimizer, *
 
 
 def fitted(**options: Any) -> list[float]:
-    """The weights that the plain loop ends with."""
+    """Return the weights that the plain loop ends with."""
     job, model, optimizer = prepared()
     with job:
         fit(job, model, optimizer, **options)
@@ -77,7 +77,7 @@ def test_break_ends_the_job_at_the_last_committed_version(wrap: Callable[[Any], 
     assert job.step == 3
     assert [w for _, w in seen] == [after], "the validation ran on the last version"
     assert job.metrics["error"] == pytest.approx(error(model, *points().tensors).item(), rel=1e-5)
-    assert fit(job, model, optimizer) == 0, "the job is over: a later loop has no turns"
+    assert fit(job, model, optimizer) == 0, "the job has ended, so a later loop has no turns"
     assert weights(model) == after
     job.close()
     summary = summary_of(tmp_path / "run")
@@ -98,7 +98,7 @@ def test_break_after_step_counts_only_what_is_committed() -> None:
     assert weights(model) == _first_steps(1)
 
 
-def test_return_out_of_the_loop() -> None:
+def test_return_out_of_the_loop_ends_the_job_at_the_last_committed_version() -> None:
     job, model, optimizer = prepared()
 
     def first_loss() -> Any:
@@ -147,8 +147,8 @@ def test_an_exception_that_the_script_catches_ends_the_job_like_break() -> None:
         assert job.step == 2
 
 
-def test_a_loop_in_a_function_that_ends_with_the_script_open() -> None:
-    """A script need not call close(): the end of the process does, and so does the next job."""
+def test_a_job_that_is_closed_twice_keeps_its_weights() -> None:
+    """A script need not call close(): the end of the process or the next job closes it."""
     job, model, optimizer = prepared()
     assert fit(job, model, optimizer) == 4
     job.close()
@@ -174,7 +174,7 @@ def test_nested_epochs_are_one_loop_with_more_epochs() -> None:
     assert weights(model) == fitted(epochs=3)
 
 
-def test_no_epochs_are_no_turns() -> None:
+def test_a_loop_of_zero_epochs_has_no_turns() -> None:
     job, model, optimizer = prepared()
     with job:
         assert fit(job, model, optimizer, epochs=0) == 0
@@ -280,7 +280,7 @@ def test_schedulers_with_state_and_chains_are_replayed() -> None:
 
 
 @pytest.mark.parametrize("zero", ["set_to_none", "in place", "model", "never"])
-def test_every_turn_starts_without_gradients_however_they_are_zeroed(zero: str) -> None:
+def test_every_turn_starts_without_gradients_in_every_way_to_zero_them(zero: str) -> None:
     job, model, optimizer = prepared()
     with job:
         for x, y in job.batches(points(), 8, slots=2):
@@ -295,7 +295,7 @@ def test_every_turn_starts_without_gradients_however_they_are_zeroed(zero: str) 
     assert weights(model) == fitted()
 
 
-def test_zero_grad_after_step() -> None:
+def test_zero_grad_after_step_gives_the_same_weights() -> None:
     job, model, optimizer = prepared()
     with job:
         for x, y in job.batches(points(), 8, slots=2):
@@ -332,7 +332,7 @@ def test_continue_before_backward_seals_the_slot_empty(tmp_path: Path) -> None:
     assert summary["steps"] == 4
     assert summary["samples"] == 5 * 8
 
-    with paceline.join(seed=3) as job:  # the same by hand: the mean is of the slots that are not empty
+    with paceline.join(seed=3) as job:  # the same computed by hand: the mean is over the slots that are not empty
         model2, optimizer2 = line()
         job.prepare(model2, optimizer2)
         batches = list(_batches_of(job))
@@ -349,7 +349,7 @@ def test_continue_before_backward_seals_the_slot_empty(tmp_path: Path) -> None:
 
 
 def _batches_of(job: paceline.Job) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The batches of a loop of two epochs, without training."""
+    """Return the batches of a loop of two epochs, without training."""
     yield from job.batches(points(), 8, slots=2, epochs=2)
 
 
@@ -386,7 +386,7 @@ def test_log_is_the_mean_over_the_slots_of_a_step(tmp_path: Path) -> None:
             job.log(turn=10 * turn, half=np.float32(0.5))
             optimizer.step()
     metrics = summary_of(tmp_path / "run")["metrics"]
-    assert metrics["turn"] == 25.0, "the last value that a turn logs counts; the mean is of turns 2 and 3"
+    assert metrics["turn"] == 25.0, "the last value that a turn logs counts; the mean is over turns 2 and 3"
     assert metrics["half"] == 0.5
     assert metrics["loss"] > 0
 
@@ -405,7 +405,7 @@ class Items(Dataset[Any]):
 
 
 def _indices(data: Any, **options: Any) -> list[list[int]]:
-    """The positions that a loop reads, without training."""
+    """Return the positions that a loop reads, without training."""
     job, _, _ = prepared()
     with job:
         loop = job.batches(data, **{"slots": 2, **options})
@@ -422,7 +422,7 @@ def test_batches_of_dicts_cover_the_epoch_once() -> None:
     assert both[3:] != slots, "each epoch has its own order"
 
 
-def test_the_script_decides_order_remainder_and_collation() -> None:
+def test_the_arguments_of_batches_set_order_remainder_and_collation() -> None:
     assert _indices(Items(), batch_size=4, shuffle=False) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert _indices(Items(), batch_size=4, shuffle=False, drop_last=True) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     backwards = _indices(
@@ -432,7 +432,7 @@ def test_the_script_decides_order_remainder_and_collation() -> None:
     assert _indices(list(range(5)), batch_size=2, shuffle=False) == [[0, 1], [2, 3], [4]]
 
 
-def test_a_loader_is_taken_apart() -> None:
+def test_a_loader_gives_its_data_set_and_options_and_arguments_override_them() -> None:
     in_order = DataLoader(Items(), batch_size=4, shuffle=False, drop_last=True)
     assert _indices(in_order) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     shuffled = DataLoader(Items(), batch_size=4, shuffle=True)
@@ -476,7 +476,7 @@ def test_an_error_in_the_data_set_reaches_the_script() -> None:
 # ------------------------------------------------------------------ validation, saving, stopping
 
 
-def test_validation_runs_on_committed_versions_and_leaves_no_trace(tmp_path: Path) -> None:
+def test_validation_runs_on_committed_versions_and_does_not_change_the_training(tmp_path: Path) -> None:
     def run(validated: bool) -> tuple[list[float], list[int], paceline.Job]:
         with paceline.join(seed=3) as job:
             model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
@@ -511,7 +511,7 @@ def test_validation_runs_on_committed_versions_and_leaves_no_trace(tmp_path: Pat
     assert sizes == [4, 4, 2] * 3, "versions 2, 4 and 6, once each"
 
 
-def test_evaluate_between_and_after_loops() -> None:
+def test_evaluate_between_and_after_loops_uses_the_current_weights() -> None:
     job, model, optimizer = prepared()
 
     def check(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -530,7 +530,7 @@ def test_evaluate_between_and_after_loops() -> None:
         assert job.step == 4
 
 
-def test_save_is_a_plain_state_dict(tmp_path: Path) -> None:
+def test_save_writes_a_plain_state_dict(tmp_path: Path) -> None:
     with paceline.join(seed=3) as job:
         model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
         model[2].weight = model[0].weight
@@ -611,7 +611,7 @@ def test_prepare_returns_what_it_was_given() -> None:
 
 
 @pytest.mark.parametrize("mode", ["ssp:0", "ssp:3", "asp"])
-def test_alone_every_mode_is_plain_sgd(mode: str, tmp_path: Path) -> None:
+def test_one_process_trains_in_every_mode(mode: str, tmp_path: Path) -> None:
     job, model, optimizer = prepared(mode=mode, dir=tmp_path / mode.replace(":", "-"))
     with job:
         for x, y in job.batches(points(), 8, epochs=2):
@@ -623,7 +623,7 @@ def test_alone_every_mode_is_plain_sgd(mode: str, tmp_path: Path) -> None:
         assert weights(model) == fitted(slots=1, epochs=2)
 
 
-def test_the_scaler_of_fp16_and_a_step_it_skips(tmp_path: Path) -> None:
+def test_a_step_that_the_fp16_scaler_skips_seals_an_empty_slot(tmp_path: Path) -> None:
     with paceline.join(seed=3, dir=tmp_path / "run") as job:
         model, optimizer = line()
         job.prepare(model, optimizer)
@@ -664,7 +664,7 @@ def test_the_scaler_of_fp16_and_a_step_it_skips(tmp_path: Path) -> None:
     assert weights(model) == pytest.approx(weights(plain), rel=1e-2)
 
 
-def test_a_compiled_model(tmp_path: Path) -> None:
+def test_a_compiled_model_trains_and_saves_like_the_plain_one(tmp_path: Path) -> None:
     with paceline.join(seed=3) as job:
         model, optimizer = line()
         compiled: Any = torch.compile(model, backend="aot_eager")
@@ -679,7 +679,7 @@ def test_a_compiled_model(tmp_path: Path) -> None:
     assert weights(fresh) == weights(model)
 
 
-def test_a_model_compiled_after_prepare() -> None:
+def test_a_model_compiled_after_prepare_trains_like_the_plain_one() -> None:
     job, model, optimizer = prepared()
     with job:
         compiled: Any = torch.compile(model, backend="aot_eager")
@@ -715,13 +715,13 @@ def test_the_embedded_job_uses_the_environment_over_its_arguments(
     assert (summary["seed"], summary["mode"], summary["slots"]) == (11, "ssp:2", 3)
 
 
-def test_the_first_line_says_what_will_be_computed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_first_line_on_standard_error_shows_mode_slots_and_batch(capfd: pytest.CaptureFixture[str]) -> None:
     job, model, optimizer = prepared()
     with job:
         fit(job, model, optimizer)
     out, err = capfd.readouterr()
     assert err.splitlines()[0] == "bsp · 2 slots × 8 = batch 16 · 1 worker · seed 3 · embedded"
-    assert out == "", "standard output is the script's"
+    assert out == "", "standard output has only the output of the script"
 
 
 def test_usage_errors_are_value_errors() -> None:

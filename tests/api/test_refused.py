@@ -121,7 +121,7 @@ IN_THE_LOOP: list[tuple[Body, str]] = [
 
 
 @pytest.mark.parametrize(("body", "remedy"), IN_THE_LOOP, ids=[b.__name__.strip("_") for b, _ in IN_THE_LOOP])
-def test_in_the_loop(body: Body, remedy: str) -> None:
+def test_a_mistake_in_the_loop_raises_with_its_remedy(body: Body, remedy: str) -> None:
     job, model, optimizer = prepared()
 
     def loop() -> None:
@@ -132,7 +132,7 @@ def test_in_the_loop(body: Body, remedy: str) -> None:
         loop()
 
 
-def test_a_sparse_gradient() -> None:
+def test_a_sparse_gradient_is_refused() -> None:
     with paceline.join() as job:
         model = nn.Embedding(8, 3, sparse=True)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -147,7 +147,7 @@ def test_a_sparse_gradient() -> None:
             loop()
 
 
-def test_a_prepared_scheduler_is_not_stepped_by_the_script() -> None:
+def test_a_script_that_steps_a_prepared_scheduler_is_refused() -> None:
     with paceline.join() as job:
         model, optimizer = line()
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -166,7 +166,7 @@ def test_a_prepared_scheduler_is_not_stepped_by_the_script() -> None:
 @pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # torch warns about the order as well
 @pytest.mark.parametrize("made", ["before", "after"])
 @pytest.mark.parametrize("order", ["step first", "scheduler first"])
-def test_another_scheduler_is_not_stepped_in_the_loop(made: str, order: str) -> None:
+def test_a_script_that_steps_another_scheduler_in_the_loop_is_refused(made: str, order: str) -> None:
     with paceline.join() as job:
         model, optimizer = line()
         if made == "before":
@@ -188,7 +188,7 @@ def test_another_scheduler_is_not_stepped_in_the_loop(made: str, order: str) -> 
             loop()
 
 
-def test_a_step_outside_of_the_loop() -> None:
+def test_a_step_outside_of_the_loop_is_refused() -> None:
     job, _, optimizer = prepared()
     with job, pytest.raises(LoopError, match=r"loop over job\.batches"):
         optimizer.step()
@@ -253,7 +253,7 @@ AT_PREPARE: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Any],
 
 
 @pytest.mark.parametrize("name", AT_PREPARE)
-def test_at_prepare(name: str) -> None:
+def test_an_unsupported_model_or_optimizer_is_refused_at_prepare(name: str) -> None:
     make_model, make_optimizer, remedy = AT_PREPARE[name]
     with paceline.join() as job:
         model = make_model()
@@ -261,7 +261,7 @@ def test_at_prepare(name: str) -> None:
             job.prepare(model, make_optimizer(model))
 
 
-def test_arguments_of_prepare() -> None:
+def test_wrong_arguments_of_prepare_are_refused() -> None:
     with paceline.join() as job:
         model, optimizer = line()
         with pytest.raises(UsageError, match="clip_norm must be positive, not 0"):
@@ -280,7 +280,7 @@ def test_arguments_of_prepare() -> None:
 # ------------------------------------------------------------------ at join and batches
 
 
-def test_a_second_join() -> None:
+def test_a_second_join_is_refused_while_a_job_is_open() -> None:
     with (
         paceline.join(),
         pytest.raises(UsageError, match=r"a job is open in this process: close it \(job.close\(\)"),
@@ -290,12 +290,12 @@ def test_a_second_join() -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "ssp", "ssp:x", "BSP", "asp:3", ""])
-def test_an_unknown_mode(mode: str) -> None:
+def test_an_unknown_mode_is_refused(mode: str) -> None:
     with pytest.raises(UsageError, match="is not known; use bsp, ssp:K"):
         paceline.join(mode=mode)
 
 
-def test_a_directory_that_has_been_used(tmp_path: Any) -> None:
+def test_a_directory_that_holds_a_run_is_refused(tmp_path: Any) -> None:
     paceline.join(dir=tmp_path / "run").close()
     with pytest.raises(UsageError, match=r"holds a run already: name another one \(--dir, or join\(dir="):
         paceline.join(dir=tmp_path / "run")
@@ -313,7 +313,9 @@ def test_a_directory_that_has_been_used(tmp_path: Any) -> None:
         ("PACELINE_THREADS", "-2", "PACELINE_THREADS must be at least 1"),
     ],
 )
-def test_the_environment(variable: str, value: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_environment_variable_is_refused_at_join(
+    variable: str, value: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setenv(variable, value)
         with pytest.raises(UsageError, match=named):
@@ -357,14 +359,14 @@ BATCHES: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_at_batches(name: str) -> None:
+def test_unsupported_data_or_options_are_refused_at_batches(name: str) -> None:
     make_data, options, remedy = BATCHES[name]
     job, _, _ = prepared()
     with job, pytest.raises(UsageError, match=remedy):
         job.batches(make_data(), **options)
 
 
-def test_the_order_of_calls() -> None:
+def test_calls_before_prepare_and_after_close_are_refused() -> None:
     job = paceline.join()
     with job:
         with pytest.raises(UsageError, match=r"call job\.prepare"):
@@ -381,7 +383,7 @@ def test_the_order_of_calls() -> None:
             call()
 
 
-def test_a_metric_that_makes_no_sense() -> None:
+def test_a_metric_of_a_wrong_shape_or_type_is_refused() -> None:
     job, _, _ = prepared()
     with job, pytest.raises(UsageError, match=r"bad returned m of shape \(32, 2\) for 32 samples: return a scalar"):
         job.evaluate(_bad, points())

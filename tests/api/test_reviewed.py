@@ -1,4 +1,4 @@
-"""Faults found in a review: each was silent, or ended in a traceback inside Paceline."""
+"""Faults that a review found: each gave no message, or a traceback from inside Paceline."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_mistakes_in_a_loop_are_refused_by_name() -> None:
             job.log(loss=1.0)
         other = nn.Linear(2, 1)
         rival = torch.optim.Adam(other.parameters())
-        rival.step()  # outside of a turn it is allowed
-        job.batches(points(), 8)  # a loop that is never begun is no phase
+        rival.step()  # allowed outside of a turn
+        job.batches(points(), 8)  # a loop that is never iterated is no phase
         for x, y in job.batches(points(), 8):
             error(model, x, y).backward()
             with pytest.raises(UsageError, match="one number"):
@@ -95,7 +95,7 @@ def test_mistakes_in_a_loop_are_refused_by_name() -> None:
     rival.step()
 
 
-def test_evaluating_with_loader_processes_leaves_none_behind() -> None:
+def test_an_evaluation_with_loader_processes_ends_them() -> None:
     with paceline.join() as job:
         model, optimizer = line()
         job.prepare(model, optimizer)

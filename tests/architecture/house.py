@@ -32,4 +32,4 @@ def check_table(found: Mapping[str, object], allowed: Mapping[str, object]) -> N
     new = {name: what for name, what in found.items() if allowed.get(name) != what}
     mended = sorted(set(allowed) - set(found))
     assert not new, f"not allowed, or not up to date in the table of exceptions: {new}"
-    assert not mended, f"mended: remove from the table of exceptions: {mended}"
+    assert not mended, f"no longer found: remove from the table of exceptions: {mended}"

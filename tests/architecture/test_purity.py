@@ -31,7 +31,7 @@ WITHOUT_TORCH = [
 
 
 def _impure(source: Source, module: str) -> set[str]:
-    """The modules that do I/O, tell the time or draw random numbers, and that `module` imports, at any depth."""
+    """Return the modules that `module` imports at any depth and that do I/O, tell the time or draw random numbers."""
     found: set[str] = set()
     for node in ast.walk(source.trees[module]):
         if isinstance(node, ast.Import):
@@ -48,7 +48,7 @@ def test_core_wire_and_messages_do_no_io() -> None:
 
 
 @pytest.mark.parametrize("line", ["import time", "from torch.nn import Module", "def f():\n    import socket"])
-def test_an_import_that_is_not_pure_is_found(tmp_path: Path, line: str) -> None:
+def test_an_impure_import_is_found(tmp_path: Path, line: str) -> None:
     assert len(_impure(snippet(tmp_path, core__a=line + "\n"), "core/a.py")) == 1
 
 

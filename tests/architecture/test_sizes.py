@@ -17,7 +17,7 @@ CLASSES: dict[str, int] = {}
 """Classes over 25 methods; properties count."""
 
 
-def test_sizes_are_counted(tmp_path: Path) -> None:
+def test_files_functions_and_classes_above_the_limits_are_found(tmp_path: Path) -> None:
     methods = "\n".join(f"    def m{n}(self) -> None: ..." for n in range(26))
     body = "\n".join("    x = 1" for _ in range(60))
     long = "\n".join("x = 1" for _ in range(401))
@@ -27,7 +27,7 @@ def test_sizes_are_counted(tmp_path: Path) -> None:
     assert long_files(source) == {"c.py": 401}
 
 
-def test_what_is_at_the_limit_is_allowed(tmp_path: Path) -> None:
+def test_files_functions_and_classes_at_the_limits_are_allowed(tmp_path: Path) -> None:
     methods = "\n".join(f"    def m{n}(self) -> None: ..." for n in range(25))
     body = "\n".join("    x = 1" for _ in range(59))
     long = "\n".join("x = 1" for _ in range(400))

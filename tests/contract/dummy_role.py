@@ -1,4 +1,4 @@
-"""A role in one new file: it greets, and ends when it is told to."""
+"""A dummy role in one new file: it prints a greeting, and ends when it gets SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from paceline.runtime.roles import Launch, Role
 
 
 class GreeterSpec(msgspec.Struct, frozen=True):
-    """What the role is told."""
+    """The settings of the role."""
 
     greeting: str
 
 
 class GreeterRole(Role):
-    """Does without torch; exit code 7 is a death."""
+    """A role that does not need torch and that is restarted after exit code 7."""
 
     name = "greeter"
     light = True

@@ -171,7 +171,7 @@ class PortContract(ABC):
         for req in range(5):
             closing.send(staying.node, Ok(req))
         closing.close()
-        time.sleep(0.1)  # the messages and the end of the connection wait together
+        time.sleep(0.1)  # the messages and the end of the connection wait in one queue
         events = Events(staying)
         events.until(lambda: bool(events.downs(staying)))
         assert [e.message for e in events.received(staying)] == [Ok(req) for req in range(5)]
@@ -213,7 +213,7 @@ class PortContract(ABC):
         assert client.recv(0.05) is None
         assert events.seen["worker/1"] == []
 
-    def test_attempts_to_connect_to_an_address_can_be_ended(self, ports: PortFactory) -> None:
+    def test_a_port_can_stop_connecting_to_an_address(self, ports: PortFactory) -> None:
         address = ports.free_address()
         client = ports.port("worker/1")
         client.connect(address)
@@ -231,7 +231,7 @@ class PortContract(ABC):
         events.until(lambda: bool(events.downs(client)))
         assert not events.downs(server)
 
-    def test_many_peers_are_told_apart(self, ports: PortFactory) -> None:
+    def test_messages_of_many_peers_name_their_sender(self, ports: PortFactory) -> None:
         server = ports.port("server/1", at=ports.free_address())
         assert server.address is not None
         clients = [ports.port(f"worker-{i}/1") for i in range(6)]
@@ -314,7 +314,7 @@ class PortContract(ABC):
     def test_allocated_memory_is_aligned_zeroed_and_writable(self, pair: tuple[Port, Port, Events]) -> None:
         memory = pair[0].memory
         for nbytes in (1, 63, 64, 65, 4097, 1 << 20):
-            for _ in range(3):  # the second is likely to reuse the first
+            for _ in range(3):  # the second allocation probably reuses the memory of the first
                 view = memory.allocate(nbytes)
                 assert (view.nbytes, view.format, view.readonly, view.ndim) == (nbytes, "B", False, 1)
                 assert ctypes.addressof(ctypes.c_char.from_buffer(view)) % 64 == 0
@@ -421,7 +421,7 @@ class PortContract(ABC):
             with pytest.raises(RefusedFrameError) as refused:
                 client.send("server/1", push(1, frames), frames)
             assert refused.value.rule == rule
-        client.send("server/1", push(2, [small]), [small])  # nothing of the refused messages was sent
+        client.send("server/1", push(2, [small]), [small])  # no part of the refused messages was sent
         events.until(lambda: bool(events.received(server)))
         assert events.received(server)[0].message == push(2, [small])
 
@@ -465,7 +465,7 @@ class PortContract(ABC):
         events.until(lambda: bool(events.downs(sender)))
         assert events.downs(sender)[0].peer == peer
 
-    def test_recv_waits_for_its_timeout(self, pair: tuple[Port, Port, Events]) -> None:
+    def test_recv_without_events_returns_after_its_timeout(self, pair: tuple[Port, Port, Events]) -> None:
         _, client, _ = pair
         before = time.monotonic()
         assert client.recv(0) is None

@@ -1,4 +1,4 @@
-"""What every reducer must do: inherited by the test class of each `Reducer`."""
+"""The contract of `Reducer`: the test class of each reducer inherits it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Harness(ABC):
 
     @abstractmethod
     def lease(self, step: int) -> Grant:
-        """A lease of the only slot of `step`, whose state is in the model."""
+        """Return a lease of the only slot of `step`; the model has the state of that step."""
 
     @abstractmethod
     def counted(self) -> tuple[float, Mapping[int, torch.Tensor]]:
@@ -143,7 +143,7 @@ class ReducerContract(ABC):
             entry.tensor.grad.fill_(7.0)
         assert_same(harness.counted()[1], expected)
 
-    def test_seals_do_not_wait_for_those_before(self, harness: Harness) -> None:
+    def test_a_seal_does_not_wait_for_earlier_seals(self, harness: Harness) -> None:
         for step in range(5):
             harness.begin(step)
             harness.backward()
@@ -169,7 +169,7 @@ class ReducerContract(ABC):
         values = [torch.full_like(value, 3.0) for value in before]
         task = harness.publish(values)
         for entry, value in zip(harness.binding.parameters, before, strict=True):
-            assert torch.equal(entry.tensor, value), "the model changed outside of a read"
+            assert torch.equal(entry.tensor, value), "the model must change only during a read"
         harness.reducer.read(task)
         for entry, value in zip(harness.binding.parameters, values, strict=True):
             assert torch.equal(entry.tensor, value)

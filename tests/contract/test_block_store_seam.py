@@ -1,4 +1,4 @@
-"""The seam for stores of blocks: what a server's core relies on, with arithmetic (dense) and without it (symbols)."""
+"""The seam for stores of blocks: what a server's core relies on, for the dense store and the simulator's symbols."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRAINED = [b.index for b in BLOCKS if b.kind == Kind.PARAMETER]
 
 
 class Kit(ABC):
-    """One kind of store: how it is made, what it is fed, and how to compare what it gives."""
+    """One kind of store: how to make it, its input, and how to compare its output."""
 
     @abstractmethod
     def make(self) -> BlockStore: ...
@@ -162,7 +162,7 @@ def test_a_copy_has_the_current_version(kit: Kit) -> None:
     assert kit.read(copy, 2) == kit.read(primary, 2)
     for store in (primary, copy):
         kit.commit(store, 3)
-    assert kit.read(copy, 3) == kit.read(primary, 3), "the optimizer state was copied, too"
+    assert kit.read(copy, 3) == kit.read(primary, 3), "the copy has the optimizer state too"
 
 
 def test_blocks_move_between_stores_with_their_kept_versions(kit: Kit) -> None:
@@ -182,7 +182,7 @@ def test_blocks_move_between_stores_with_their_kept_versions(kit: Kit) -> None:
     assert kit.read(first, 3) == kit.read(whole, 3)
 
 
-def test_open_forgets_everything(kit: Kit) -> None:
+def test_open_forgets_all_versions_and_sums(kit: Kit) -> None:
     store, fresh = kit.opened(), kit.opened(ALL[:2])
     for version in range(2):
         kit.commit(store, version)

@@ -17,7 +17,7 @@ from paceline.types import Sums
 
 
 class StopAtVersion:
-    """A dummy: stops the job once a version is committed, and remembers what it was told."""
+    """A dummy policy: stops the job once a version is committed, and records its calls."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -38,7 +38,7 @@ class StopEveryPhase:
 
 
 class StopAtAccuracy:
-    """A dummy: stops the job at the first validation that is good enough."""
+    """A dummy policy: stops the job at the first validation that reaches the target."""
 
     def decide(self, event: PolicyEvent) -> StopBefore | None:
         if isinstance(event, ValidationDone) and event.metrics.get("acc", 0.0) >= 0.5:
@@ -53,7 +53,7 @@ def job_with(*policies: Policy, mode: str = "bsp") -> CoordinatorKit:
     return job.initialise()
 
 
-def test_a_job_stops_for_the_reason_of_a_policy_that_is_one_new_class() -> None:
+def test_a_job_stops_for_the_reason_of_a_new_policy() -> None:
     policy = StopAtVersion(2)
     job = job_with(policy)
     effects: list[Effect] = []
@@ -69,7 +69,7 @@ def test_a_job_stops_for_the_reason_of_a_policy_that_is_one_new_class() -> None:
     assert [e.version for e in policy.told if isinstance(e, StepDone)] == [1, 2]
 
 
-def test_a_stop_of_a_policy_outlives_the_coordinator() -> None:
+def test_the_stop_of_a_policy_survives_a_restart_of_the_coordinator() -> None:
     job = job_with(StopAtVersion(2))
     for step in range(2):
         job.finish_step(step)
@@ -77,7 +77,7 @@ def test_a_stop_of_a_policy_outlives_the_coordinator() -> None:
     assert (job.core.state, job.core.machines.segments.stop_reason) == ("finished", "version 2 is enough")
 
 
-def test_a_policy_decides_on_a_result_of_validation() -> None:
+def test_a_policy_can_stop_the_job_by_a_result_of_validation() -> None:
     job = job_with(StopAtAccuracy())
     job.say("worker-0", Declare(job.req(), ValidatorSpec(0, "accuracy", 1, 2, 2)))
     job.finish_step(0)

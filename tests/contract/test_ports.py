@@ -74,7 +74,7 @@ class TestLocalPort(PortContract):
 
 
 class TestEncryptedLocalPort(PortContract):
-    """The connection that proves the peer is encrypted; the local link need not be."""
+    """The connection on which the peer proves itself is encrypted; the local link need not be."""
 
     def make_factory(self) -> PortFactory:
         return ZmqPorts(encrypt=True, local=True)

@@ -145,7 +145,7 @@ class TestServers(ReducerContract):
 
 
 class InProcessReducer:
-    """A dummy: sums the slots in this process, and applies plain SGD when a state is read."""
+    """A dummy reducer: sums the slots in this process, and applies plain SGD when a state is read."""
 
     wants_offers = True
 
@@ -160,7 +160,7 @@ class InProcessReducer:
         self._weight = weight
 
     def offer(self, values: Mapping[int, torch.Tensor], blocks: Sequence[BlockSpec]) -> None:
-        """Everything is taken at the seal."""
+        """Ignore the offer: the seal has all gradients."""
 
     def seal(self, made: Made | None) -> None:
         if made is None:
@@ -169,7 +169,7 @@ class InProcessReducer:
             self._add(self._weight, {n: value.detach().clone() for n, value in made.values.items()})
 
     def seal_again(self) -> None:
-        self.sealed.append(self.sealed[-1])  # the first one was for a lease that does not count
+        self.sealed.append(self.sealed[-1])  # the first lease does not count
 
     def read(self, task: Task) -> None:
         for entry in self._binding.entries:

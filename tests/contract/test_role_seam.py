@@ -55,7 +55,7 @@ def start(children: Children, role: Role, run: RunDir) -> Child:
     return children.start(RoleSpec(role=role.name, name=name, start=number, shared=launch.shared, settings=settings))
 
 
-def test_a_new_role_really_starts_and_ends(greeter: Role, run: RunDir) -> None:
+def test_the_launcher_starts_and_ends_a_process_of_a_new_role(greeter: Role, run: RunDir) -> None:
     children = Children(run)
     try:
         for number in (1, 2):
@@ -83,7 +83,7 @@ def test_the_engine_restarts_a_new_role_as_its_class_says(greeter: Role) -> None
     assert decisions.due(1.0) == ["greeter-0"]
 
 
-def test_the_engine_sees_that_a_new_role_hangs(greeter: Role) -> None:
+def test_the_engine_detects_a_new_role_that_hangs(greeter: Role) -> None:
     hangs = HangDetection(5.0)
     taking_part = {("greeter-0", 4), ("coordinator", 1)}
     alive = {"greeter-0": 4, "coordinator": 1}
@@ -94,7 +94,7 @@ def test_the_engine_sees_that_a_new_role_hangs(greeter: Role) -> None:
     assert list(found) == ["greeter-0"]
 
 
-def test_a_role_is_found_by_its_name_and_by_that_of_its_process(greeter: Role) -> None:
+def test_a_role_is_found_by_its_name_and_by_the_name_of_its_process(greeter: Role) -> None:
     assert role_named("greeter") is greeter
     assert role_of("greeter-12") is greeter
     assert registered()[-1] is greeter

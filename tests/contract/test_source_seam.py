@@ -50,10 +50,10 @@ class SourceContract(ABC):
     @abstractmethod
     def make(self) -> Source: ...
 
-    def test_it_is_a_source(self) -> None:
+    def test_every_source_satisfies_the_protocol(self) -> None:
         assert isinstance(self.make(), Source)
 
-    def test_length_and_fingerprint_stay_the_same(self) -> None:
+    def test_the_length_and_the_fingerprint_of_a_source_do_not_change(self) -> None:
         first, second = self.make(), self.make()
         assert first.length == second.length > 0
         assert first.fingerprint == second.fingerprint != ""
@@ -139,7 +139,7 @@ class BatchSourceContract(ABC):
         batches.prefetch(SlotKey(SEGMENT, 2, 1))
         assert str(batches.get(SlotKey(SEGMENT, 0, 0)).content) == str(expected.content)
 
-    def test_it_may_be_closed_twice(self) -> None:
+    def test_a_batch_source_may_be_closed_twice(self) -> None:
         batches = self.make()
         batches.prefetch(SlotKey(SEGMENT, 0, 0))
         batches.close()
@@ -201,7 +201,7 @@ def test_a_job_trains_on_a_source_of_one_class() -> None:
     assert all(np.isfinite(results[0]))
 
 
-def test_a_tensor_data_set_is_still_indexed_at_once() -> None:
+def test_the_batch_of_a_tensor_data_set_is_indexed_in_one_call() -> None:
     spec = open_data(points(), 4)
     assert isinstance(spec.source, DatasetSource)
     assert isinstance(spec.source.data, TensorDataset)

@@ -20,14 +20,14 @@ def _run(name: str, cwd: Path, *arguments: str) -> dict[str, Any]:
     return document
 
 
-def test_sync(tmp_path: Path) -> None:
+def test_the_sync_benchmark_writes_complete_json(tmp_path: Path) -> None:
     document = _run("sync", tmp_path, "--only", "copy", "gloo", "shm")
     ratios = document["ratios"]
     for name in ("shm_over_gloo", "tcp_over_gloo", "shm_over_memory_limit"):
         assert list(ratios[name]) == ["0.25", "25", "100", "400"]
-        assert ratios[name]["25"] is None, "not measured"
+        assert ratios[name]["25"] is None, "this size was not measured"
     assert ratios["shm_over_gloo"]["0.25"] > 0
-    assert ratios["shm_over_memory_limit"]["0.25"] > 1, "nothing is faster than memory"
+    assert ratios["shm_over_memory_limit"]["0.25"] > 1, "a step takes longer than the memory limit"
     assert ratios["tcp_push_pull_gb_per_s"] is None
     assert document["failures"] == []
     assert document["rounds"] == 1
@@ -36,7 +36,7 @@ def test_sync(tmp_path: Path) -> None:
     assert figure["min"] == figure["median"] == figure["max"] == figure["values"][0]
 
 
-def test_two_thousand_steps_do_not_grow(tmp_path: Path) -> None:
+def test_the_memory_of_a_run_does_not_grow_over_two_thousand_steps(tmp_path: Path) -> None:
     document = _run("leak", tmp_path)
     assert document["grew"] == [], document["growth"]
     assert len(document["samples"]) >= 9

@@ -43,7 +43,7 @@ def test_an_interrupted_campaign_ends_every_process(faults: list[str], tmp_path:
             time.sleep(0.05)
         family = psutil.Process(process.pid).children(recursive=True)
         assert len(family) >= 2, "a launcher and its roles"
-        process.send_signal(signal.SIGTERM)  # what Ctrl-C is to a terminal
+        process.send_signal(signal.SIGTERM)  # the signal that a terminal sends on Ctrl-C
         out, _ = process.communicate(timeout=20.0)
         assert process.returncode == 130, out
     _, alive = psutil.wait_procs(family, timeout=5.0)
@@ -64,7 +64,7 @@ def test_an_interrupted_campaign_ends_every_process(faults: list[str], tmp_path:
         (["--campaign", "kills", SCRIPT], "--campaign brings its own script"),
     ],
 )
-def test_refused_options(words: list[object], named: str, tmp_path: Path) -> None:
+def test_wrong_options_of_chaos_are_refused_by_name(words: list[object], named: str, tmp_path: Path) -> None:
     done = run([*PACELINE, "dev", "chaos", *words], tmp_path, timeout_s=20).check(2)
     assert named in done.lines[-1]
     assert not (tmp_path / "runs").exists()

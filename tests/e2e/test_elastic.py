@@ -55,7 +55,7 @@ def test_a_worker_that_gets_sigterm_gives_its_slot_back_and_leaves(tmp_path: Pat
     assert len(ended.results()) == 2
 
 
-def test_when_every_worker_leaves_the_run_ends_and_names_resume(tmp_path: Path) -> None:
+def test_a_run_that_every_worker_leaves_ends_and_names_resume(tmp_path: Path) -> None:
     with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
         running.until_version(1)
         running.strike("worker-0", signal.SIGTERM)
@@ -139,7 +139,7 @@ def test_a_role_that_keeps_dying_is_not_restarted_for_ever(tmp_path: Path) -> No
 
 
 def _strike_until_given_up(running: Live, name: str) -> None:
-    """On a loaded machine a role may live too long for its death to count: three deaths are enough in any case."""
+    """Kill a role up to three times: on a loaded machine one life may be too long for its death to count."""
     for _ in range(3):
         found = running.roles().get(name)
         if found is None:

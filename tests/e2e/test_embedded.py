@@ -27,7 +27,7 @@ assert not psutil.Process().children()
 """
 
 
-def test_a_script_that_does_not_close_its_job(tmp_path: Path) -> None:
+def test_the_job_of_a_script_that_does_not_close_it_ends_with_a_summary(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     python("script.py", "run", "go on", cwd=tmp_path).check()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -35,7 +35,7 @@ def test_a_script_that_does_not_close_its_job(tmp_path: Path) -> None:
     assert summary["stopped"] is None
 
 
-def test_a_script_that_raises(tmp_path: Path) -> None:
+def test_a_script_that_raises_prints_one_traceback_and_leaves_no_summary(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = python("script.py", "run", "raise", cwd=tmp_path).check(1)
     assert done.lines[-1] == "RuntimeError: the dog ate my gradient"

@@ -15,14 +15,16 @@ from tests.kit.real_runs import PACELINE, SMALL, TRAIN_CASE, Ended, Live, live, 
 from paceline.checkpoint.manifest import folder_name
 from paceline.runtime.rundir import RunDir
 
-SLOW = json.dumps({f"worker-{i}": 0.3 for i in range(8)})  # a busy machine still kills it in time
+SLOW = json.dumps(
+    {f"worker-{i}": 0.3 for i in range(8)}
+)  # long enough that a busy machine can kill the run before it ends
 STARTED = ["-w", "2", "-s", "2", "--seed", "7", "--checkpoint-every", "2"]
 
 
 def cut_off(running: Live, *, checkpoints: int) -> list[Path]:
-    """Kill every process at once when so many checkpoints are complete; the resumed run does not sleep."""
+    """Kill every process at once when this many checkpoints are complete; the resumed run does not sleep."""
     running.until(lambda status: len(complete(running.dir)) >= checkpoints and status.version >= 5)
-    running.process.send_signal(signal.SIGSTOP)  # so that it restarts no role
+    running.process.send_signal(signal.SIGSTOP)  # a stopped launcher restarts no role
     kill_all(running)
     running.hurry()
     return complete(running.dir)
@@ -71,7 +73,7 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(tmp_path: Pa
     ended = resume(tmp_path)
     assert summary_of(ended, tmp_path)["steps"] == 12
     assert f"warning: checkpoint {incomplete.name} cannot be used: incomplete: COMPLETE is missing" in ended.out
-    assert ended.out.count(incomplete.name) == 1, "it is named once"
+    assert ended.out.count(incomplete.name) == 1, "the damaged checkpoint is named once"
     assert f"warning: checkpoint {kept[-1].name} cannot be used: {shard.name} is damaged" in ended.out
     assert f"resuming from checkpoint {kept[-2].name}" in ended.out
 

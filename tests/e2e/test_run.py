@@ -31,7 +31,7 @@ def test_a_run_prints_its_shape_and_writes_a_summary(tmp_path: Path) -> None:
     assert summary["samples_per_s"] == pytest.approx(summary["samples"] / summary["seconds"])
     assert re.fullmatch(r"[0-9a-f]{64}", summary["digest"])
     assert set(summary["metrics"]) == {"loss", "error"}
-    assert summary["digest"] in done.out, "the table shows it too"
+    assert summary["digest"] in done.out, "the table shows the digest too"
 
     assert (tmp_path / "runs" / "latest").resolve() == tmp_path / "runs" / "small-0001"
     logs = tmp_path / "runs" / "small-0001" / "logs"
@@ -39,7 +39,7 @@ def test_a_run_prints_its_shape_and_writes_a_summary(tmp_path: Path) -> None:
         "coordinator.log", "server-0.log", "worker-0.log", "worker-1.log",
     }  # fmt: skip
     said = re.findall(r"\[(worker-\d)\] SMALL (.*)", done.out)
-    assert said, "one worker leads; another one does once the first has left"
+    assert said, "one worker leads; another one leads once the first has left"
     about = json.loads(said[0][1])
     assert about["workers"] == 77, "options after the script go to the script"
     assert about["ranks"] == []
@@ -55,7 +55,7 @@ def test_a_run_prints_its_shape_and_writes_a_summary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_status_of_a_running_and_of_an_interrupted_run(number: signal.Signals, tmp_path: Path) -> None:
+def test_status_shows_a_running_and_an_interrupted_run(number: signal.Signals, tmp_path: Path) -> None:
     with live(tmp_path, ["-w", "1", "--checkpoint-every", "0"], SMALL, *FOREVER) as running:
         running.until_version(3)
         status = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check()
@@ -69,7 +69,7 @@ def test_status_of_a_running_and_of_an_interrupted_run(number: signal.Signals, t
         assert sorted(roles) == ["coordinator", "server-0", "worker-0"]
         ports = _listening(roles.values())
         assert len(ports) >= 2
-        assert all(host == "127.0.0.1" for host, _ in ports), "loopback only"
+        assert all(host == "127.0.0.1" for host, _ in ports), "the roles listen on loopback only"
         began = time.monotonic()
         running.process.send_signal(number)
         ended = running.wait(10.0)
@@ -87,7 +87,7 @@ def test_status_of_a_running_and_of_an_interrupted_run(number: signal.Signals, t
     assert (known["code"], known["checkpoint"]) == (128 + number, None)
 
 
-def test_output_of_a_script_before_its_loop_does_not_make_the_coordinator_seem_hung(tmp_path: Path) -> None:
+def test_much_output_of_a_script_before_its_loop_does_not_make_the_coordinator_look_hung(tmp_path: Path) -> None:
     (tmp_path / "chatty.py").write_text(
         "import time, paceline, torch\n"
         "job = paceline.join(seed=3)\n"
@@ -104,7 +104,7 @@ def test_output_of_a_script_before_its_loop_does_not_make_the_coordinator_seem_h
     assert "has not answered" not in ended.out, ended.out
 
 
-def test_ctrl_c_while_roles_start(tmp_path: Path) -> None:
+def test_ctrl_c_while_roles_start_ends_the_run_within_3_seconds(tmp_path: Path) -> None:
     with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
         deadline = time.monotonic() + 30.0
         while len(running.roles()) < 3 and time.monotonic() < deadline:
@@ -118,7 +118,7 @@ def test_ctrl_c_while_roles_start(tmp_path: Path) -> None:
         assert not any(process.is_running() for process in roles.values())
 
 
-def test_status_of_a_run_whose_launcher_was_killed(tmp_path: Path) -> None:
+def test_status_shows_a_run_whose_launcher_was_killed(tmp_path: Path) -> None:
     prune = [*PACELINE, "runs", "--prune", "run", "--dir", "."]
     with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
         running.until_version(1)
@@ -132,7 +132,7 @@ def test_status_of_a_run_whose_launcher_was_killed(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+def test_no_process_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     with live(tmp_path, ["-w", "1"], SMALL, *FOREVER, "--loader-workers", "1") as running:
         running.until_version(1)
         roles = running.roles()
@@ -151,12 +151,12 @@ def test_an_exception_in_the_loop_ends_the_run_with_its_traceback(tmp_path: Path
         ended = running.wait()
     assert ended.code == 1, ended.out
     *rest, last = ended.lines
-    assert last.startswith("paceline: "), "one line of advice"
+    assert last.startswith("paceline: "), "the output ends with one line of advice"
     assert "logs" in last
     assert rest[-1] == "RuntimeError: the dog ate my gradient"
     trace = ended.out[ended.out.rindex("Traceback (most recent call last)") :]
     assert f'File "{SMALL}"' in trace
-    assert "runpy" not in trace, "frames of the runner say nothing to the author of the script"
+    assert "runpy" not in trace, "the traceback has no frames of the runner"
     assert not (tmp_path / "run" / "summary.json").exists()
 
 

@@ -13,7 +13,7 @@ from tests.kit.real_runs import PACELINE, SMALL, live, run
 from paceline.testing.chaos.campaigns import SCRIPT
 
 
-def test_the_trace_of_a_run_that_is_interrupted_and_resumed(tmp_path: Path) -> None:
+def test_the_trace_of_a_resumed_run_has_the_processes_before_and_after_the_interruption(tmp_path: Path) -> None:
     """Every process of a role is in the row of that role, also those of the resumed run."""
     file = tmp_path / "kept" / "trace.json"
     options = ["-w", "2", "-s", "2", "--checkpoint-every", "5", "--trace", "kept/trace.json"]
@@ -67,7 +67,7 @@ def inside(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("overlap", ["0", "1"])
-def test_pushes_and_sums_in_the_trace(overlap: str, tmp_path: Path) -> None:
+def test_the_trace_shows_early_pushes_exactly_if_overlap_is_on(overlap: str, tmp_path: Path) -> None:
     """With overlap each turn of each worker pushes blocks before backward has ended; without it, no turn does."""
     options = ["-w", "2", "-s", "2", "--slots", "4", "--max-steps", "5", "--dir", "run", "--trace", "trace.json"]
     run([*PACELINE, "run", *options, SCRIPT], tmp_path, PACELINE_OVERLAP=overlap).check()

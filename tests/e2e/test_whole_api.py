@@ -72,10 +72,10 @@ def test_every_worker_sees_the_metrics_of_the_phase_that_it_left(results: Result
     assert by_workers == [seen, seen]
 
 
-def test_a_worker_may_join_late(tmp_path: Path) -> None:
+def test_a_worker_that_joins_late_ends_with_the_same_result(tmp_path: Path) -> None:
     arguments = ["toggled", "--meet", str(tmp_path / "met")]
     with live(tmp_path, ["-w", "1"], TRAIN_CASE, *arguments) as running:
-        running.until_version(3)  # the first of three loops is over
+        running.until_version(3)  # the first of three loops has ended
         spec = worker(RunDir(running.dir), TRAIN_CASE, *arguments, name="worker-late")
         late = subprocess.Popen(
             command(RunDir(running.dir), spec),

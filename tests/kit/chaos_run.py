@@ -67,7 +67,7 @@ class Quiet:
 
 
 def stage(tmp_path: Path, name: str, victim: psutil.Process, **changes: Any) -> tuple[ScriptedRun, Injector]:
-    """A run of which `victim` is the process called `name`."""
+    """Return a run in which `victim` is the process called `name`, and its injector."""
     spec = CampaignSpec(
         **{
             "script": SCRIPT, "faults": {Fault(Kind.KILL, "worker"): 1}, "limits": {}, "dir": tmp_path,

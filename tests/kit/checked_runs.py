@@ -40,7 +40,7 @@ def workers_of(trained: Trained) -> list[dict[str, Any]]:
 
 
 def check_once(trained: Trained, epochs: int, slots: int = 1) -> list[Commit]:
-    """Every slot counts once, as one attempt: in the log, and in the weights that the servers computed."""
+    """Check that every slot counts once, as one attempt: in the log, and in the weights that the servers computed."""
     _initial, *commits = commits_of(trained)
     assert sorted(c.step for c in commits) == list(range(epochs * SLOTS_AN_EPOCH // slots))
     assert [c.version for c in commits] == list(range(1, len(commits) + 1))
@@ -55,7 +55,7 @@ def check_once(trained: Trained, epochs: int, slots: int = 1) -> list[Commit]:
 
 
 def summary_of(ended: Ended, cwd: Path, case: str = "norm") -> dict[str, Any]:
-    """The summary of a run of `case` that succeeded; its weights are those of plain PyTorch, in every worker too."""
+    """Return the summary of a successful run of `case`; check that all weights equal those of plain PyTorch."""
     ended.check()
     summary: dict[str, Any] = json.loads((cwd / "run" / "summary.json").read_text())
     assert summary["digest"] == expected(case)

@@ -35,9 +35,9 @@ class Trace:
 
 
 def read_trace(file: Path) -> Trace:
-    """Raises AssertionError where the file is not in the format."""
+    """Read a trace; raise AssertionError if the file is not in the format."""
     document = json.loads(file.read_text())
-    assert isinstance(document, dict), "the object form"
+    assert isinstance(document, dict), "the trace must be a JSON object"
     events = document["traceEvents"]
     for event in events:
         _check(event)
@@ -45,7 +45,7 @@ def read_trace(file: Path) -> Trace:
     names = _about(events, "process_name")
     order = _about(events, "process_sort_index")
     labels = _about(events, "process_labels")
-    assert len(set(names.values())) == len(names), "one row a name"
+    assert len(set(names.values())) == len(names), "each name has one row"
     for pid, _ in sorted(names, key=lambda key: order[key]):
         row = names[pid, 0]
         found.rows.append(row)
@@ -79,7 +79,7 @@ def _about(events: list[dict[str, Any]], name: str) -> dict[tuple[int, int], Any
 
 
 def _check_nesting(spans: list[dict[str, Any]]) -> None:
-    """Spans of one thread lie in each other or apart; Perfetto drops those that cross."""
+    """Check that two spans of one thread are nested or disjoint; Perfetto drops spans that cross."""
     open_until: list[float] = []
     for event in sorted(spans, key=lambda event: (event["ts"], -event["dur"])):
         end = event["ts"] + event["dur"]

@@ -103,7 +103,7 @@ def state_of(core: WorkerCore) -> WorkerState:
 
 
 def turn_of(core: WorkerCore) -> Turn:
-    """What the worker has asked for."""
+    """Return the open turn of the worker."""
     assert core.requests.turn is not None
     return core.requests.turn.message
 
@@ -217,7 +217,7 @@ class Recorder:
 
 
 def plan(*segments: Segment, generation: int = 1, final: int = -1, revision: int | None = None) -> Plan:
-    """A plan as a coordinator makes it, which appends a segment for each revision."""
+    """Return a plan as a coordinator makes it: each revision appends a segment."""
     return Plan(generation, segments, final, 0, len(segments) if revision is None else revision)
 
 
@@ -226,7 +226,7 @@ def frame(block: int, rev: int = 0) -> BlockFrame:
 
 
 class ServerKit:
-    """A server core that is the primary of all blocks; the test plays all others."""
+    """A server core that is the primary of all blocks; the test plays all other members."""
 
     def __init__(
         self,
@@ -247,11 +247,11 @@ class ServerKit:
             self.commit(0, INIT_STEP, 1)
 
     def tell(self, message: Message) -> list[Send]:
-        """The coordinator speaks."""
+        """Send a message of the coordinator to the server."""
         return self.core.handle("coordinator", message, (), 0.0)
 
     def say(self, message: Message, payload: Sequence[object] = (), sender: NodeId = "worker-0") -> list[Send]:
-        """A worker speaks."""
+        """Send a message of a worker to the server."""
         return self.core.handle(sender, message, payload, 0.0)
 
     def push(
@@ -268,7 +268,7 @@ class ServerKit:
         weight: float = 1.0,
         **changes: object,
     ) -> list[Send]:
-        """One push of all blocks (or those of `revs`); sealed as it is, or as `sealed` says."""
+        """Push all blocks (or those of `revs`), sealed with these revisions or with those of `sealed`."""
         self.requests += 1
         frames = {b.index: 0 for b in BLOCKS} if revs is None else revs
         ends = Seal(weight, (), tuple((frames if sealed is None else sealed).items())) if seal else None
@@ -300,7 +300,7 @@ class ServerKit:
 
 
 class CoordinatorKit:
-    """A coordinator with servers and workers that say what a test tells them to."""
+    """A coordinator core for tests; the test plays its servers and workers."""
 
     def __init__(
         self,
@@ -333,20 +333,20 @@ class CoordinatorKit:
         return self.wrote(self.core.handle(sender, message, (), self.now))
 
     def wrote(self, effects: list[Effect]) -> list[Effect]:
-        """Remember what would survive the coordinator's death."""
+        """Keep the rows that would survive the coordinator's death."""
         for effect in effects:
             if isinstance(effect, Write):
                 self.disk.write(effect)
         return effects
 
     def restart(self, checkpoints: Sequence[Checkpoint] = (), **spec: Any) -> None:
-        """The coordinator dies, and another one takes over."""
+        """Replace the coordinator by a new one that starts from the kept rows."""
         generation = self.core.generation + 1
         self.core = CoordinatorCore(replace(self.spec, **spec), generation, self.disk.history(), checkpoints)
         self.wrote(self.core.start(self.now))
 
     def start(self, *, begin: bool = True, **phase: object) -> CoordinatorKit:
-        """Everyone registers, prepares and enters the first phase."""
+        """Let all members register, and all workers prepare and enter the first phase."""
         for server in self.servers:
             self.say(server, Register(self.req(), "server", server, 1, "here", "there"))
         for worker in self.workers:
@@ -368,7 +368,7 @@ class CoordinatorKit:
         return self.say(worker, msgspec.structs.replace(Turn(self.req(), 0, 0), **changes))
 
     def lease(self, worker: NodeId, **changes: object) -> Grant:
-        """A turn that is answered with a training slot at once."""
+        """Send a turn; return the training slot that answers it at once."""
         (grant,) = sent(self.turn(worker, **changes), Grant, worker)
         return grant
 
@@ -388,11 +388,11 @@ class CoordinatorKit:
         return self.say(server, Ready(0, 1, step, fences, 0, 0, ()))
 
     def initialise(self) -> CoordinatorKit:
-        """Version 0 is committed, and nobody has a lease."""
+        """Commit version 0; no worker holds a lease afterwards."""
         return self.initialise_with(*self.servers)
 
     def initialise_with(self, *servers: NodeId) -> CoordinatorKit:
-        """The same, where only `servers` hold blocks."""
+        """Commit version 0 in a job in which only `servers` hold blocks."""
         worker = self.workers[0]
         grant = self.lease(worker)
         assert grant.step == INIT_STEP
@@ -404,7 +404,7 @@ class CoordinatorKit:
         return self
 
     def finish_step(self, step: int, phase: int = 0, logs: dict[str, float] | None = None) -> list[Effect]:
-        """One worker after the other computes what is left of a lock-step step; the servers are ready at the end."""
+        """Let the workers compute the open slots of a lock-step step in turn; then all servers report ready."""
         worker, effects = self.workers[0], []
         while self.core.watermark.low == step:
             grants = sent(self.turn(worker, phase=phase), Grant, worker)

@@ -17,7 +17,7 @@ Answer = Callable[[Message], Message | None]
 
 
 class FakeCoordinator:
-    """Listens on `port` (0: any) until it is closed. `heard` has the messages that came."""
+    """A coordinator that listens on `port` (0: any) until it is closed. `heard` has the messages that arrived."""
 
     def __init__(self, answer: Answer, port: int = 0, node: str | None = None) -> None:
         self.node = node or f"coordinator/{secrets.token_hex(4)}"

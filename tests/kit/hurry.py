@@ -1,4 +1,4 @@
-"""How a test ends the sleeping of a script that was slow only to be disturbed in time."""
+"""The name of the file by which a test makes a slow script stop sleeping."""
 
 from __future__ import annotations
 

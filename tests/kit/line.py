@@ -22,12 +22,12 @@ def line() -> tuple[torch.nn.Linear, torch.optim.SGD]:
 
 
 def error(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> Any:
-    """A tensor; torch leaves `backward` without types, so this does too."""
+    """Return the loss, untyped: torch leaves `backward` without types."""
     return (model(x) - y).square().mean()
 
 
 def prepared(**options: Any) -> tuple[paceline.Job, torch.nn.Linear, torch.optim.SGD]:
-    """A job in this process with a line in it; the caller closes it."""
+    """Return a prepared job in this process that fits a line; the caller closes it."""
     job = paceline.join(seed=3, **options)
     model, optimizer = line()
     job.prepare(model, optimizer)
@@ -39,7 +39,7 @@ def weights(model: torch.nn.Module) -> list[float]:
 
 
 def through(iterable: Any) -> Iterator[Any]:
-    """Iterates as a progress bar does."""
+    """Iterate as a progress bar does."""
     yield from iterable
 
 

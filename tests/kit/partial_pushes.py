@@ -62,7 +62,7 @@ class PartialPort:
                 self.abandoned += 1
         delivery: Delivery = self._inner.send(peer, message, frames)
         if first and self.turns == self._die_at and not self._died.exists():
-            self._died.touch()  # only once: the engine restarts the worker
+            self._died.touch()  # only once, since the engine restarts the worker
             time.sleep(0.1)  # the port sends in the background
             os.kill(os.getpid(), signal.SIGKILL)
         return delivery

@@ -18,7 +18,7 @@ from paceline.types import Kind, NodeId, Placement, TensorSpec
 
 
 def replaced(job: CoordinatorKit) -> list[Grant]:
-    """A server is lost and comes back while both slots of step 0 are computed again."""
+    """Let a server be lost and return while both slots of step 0 are computed again."""
     kill(job, "server-0")
     grants = compute(job, 0)
     returns(job, "server-0")
@@ -46,7 +46,7 @@ def epoch(job: CoordinatorKit) -> int:
 
 
 def ready(job: CoordinatorKit, step: int, grants: list[Grant], *, at: int | None = None) -> list[Effect]:
-    """Every primary says that it is ready, under placement `at`."""
+    """Let every primary report ready, under placement `at`."""
     effects: list[Effect] = []
     for server in job.core.tables.placed.owners:
         fences = tuple(g.fence for g in grants)
@@ -59,7 +59,7 @@ def kill(job: CoordinatorKit, server: NodeId) -> list[Effect]:
 
 
 def compute(job: CoordinatorKit, step: int) -> list[Grant]:
-    """Both slots of a step are leased and sealed."""
+    """Lease and seal both slots of a step."""
     grants = [job.lease(worker) for worker in job.workers]
     for worker, grant in zip(job.workers, grants, strict=True):
         assert grant.step == step
@@ -68,7 +68,7 @@ def compute(job: CoordinatorKit, step: int) -> list[Grant]:
 
 
 def returns(job: CoordinatorKit, name: str) -> NodeId:
-    """A server comes back under its name."""
+    """Register a restarted server under its old name."""
     node = f"{name}/new"
     job.say(node, Register(job.req(), "server", name, 2, "here", f"at {node}"))
     return node
@@ -80,7 +80,7 @@ def tick(job: CoordinatorKit, seconds: float = 1.0) -> list[Effect]:
 
 
 def settle(job: CoordinatorKit, rounds: int = 30) -> None:
-    """Every copy that is asked for is made."""
+    """Complete every copy that the placement asks for."""
     for _ in range(rounds):
         tick(job, 0.3)
         for server, blocks in placed(job).joining:
@@ -92,7 +92,7 @@ SMALL = (TensorSpec("weight", (10,), "float32", Kind.PARAMETER, 0),)
 
 
 def small(**changes: Any) -> CoordinatorKit:
-    """One block: server-0 is its primary, server-1 has a copy."""
+    """Return a job of one block: server-0 is its primary, server-1 has a copy."""
     job = CoordinatorKit(
         servers=2, tensors=SMALL, replicas=1, rewinds=True, heartbeat_timeout_s=100.0, reach_s=100.0, **changes
     )

@@ -31,13 +31,13 @@ ADDRESSES = {"s0": "at s0", "s1": "at s1", "s2": "at s2"}
 def placement(
     epoch: int, *copies: tuple[NodeId, ...], joining: tuple[tuple[NodeId, tuple[int, ...]], ...] = ()
 ) -> Placement:
-    """A placement by the copies of each block, the primary first; the last one given is that of all further blocks."""
+    """Return a placement from the copies of each block, primary first; the last entry is for all further blocks."""
     sets = [copies[min(b, len(copies) - 1)] for b in range(ALL)]
     return Placement(epoch, tuple(s[0] for s in sets), ADDRESSES, tuple(s[1:] for s in sets), joining)
 
 
 class Server:
-    """A server core in a placement; the test plays all others."""
+    """A server core in a placement; the test plays all other members."""
 
     def __init__(self, node: NodeId, where: Placement, *, part_nbytes: int = PART_NBYTES, **assign: object) -> None:
         self.stores: list[Recorder] = []

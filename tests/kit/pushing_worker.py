@@ -58,7 +58,7 @@ class PushServer:
 
 
 class PushingWorker:
-    """A worker with two servers, which reads and pushes as its test tells it to."""
+    """A worker with two servers; the test decides when it reads and pushes."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -84,7 +84,7 @@ class PushingWorker:
         self.overlap.begin()
 
     def lease(self, fence: Fence) -> Grant:
-        """The coordinator grants the slot, and the servers' answers to its reads are empty."""
+        """Grant the slot to the worker; the servers answer its reads with no blocks."""
         core = self.session.core
         (ask,) = core.ask(0.0, 0)
         assert isinstance(ask.message, Turn)
@@ -114,7 +114,7 @@ class PushingWorker:
                 self.session.core.handle(event.peer, event.message, event.frames, 0.0)
 
     def check(self) -> None:
-        """What counts at the servers is the present gradient, and no frame has changed since it arrived."""
+        """Check that the servers count the current gradient, and that no frame has changed since it arrived."""
         covered = set()
         for server in self.servers:
             assert server.attempt.arrived

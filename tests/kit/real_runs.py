@@ -69,7 +69,7 @@ class Ended:
 
 
 def _default_sigint() -> None:
-    """A test suite that a shell started in the background ignores SIGINT, and its children inherit that."""
+    """Restore SIGINT: a test suite that a shell started in the background ignores it, and its children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -199,7 +199,7 @@ class Live:
                     continue  # between fork and exec
                 found[words[words.index("paceline.runtime.role_process") + 2]] = child
             except psutil.Error:
-                continue  # it has just ended
+                continue  # the process has just ended
         return found
 
 

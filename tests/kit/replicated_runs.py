@@ -14,7 +14,7 @@ REPLICATED = ["--seed", "7", "-w", "2", "-s", "3", "--replicas", "1"]
 
 
 def is_whole(status: Status) -> bool:
-    """Every block has all its copies, and every server takes part."""
+    """Return whether every block has all its copies and every server takes part."""
     return status.placement.short == 0 and len(status.servers) == 3
 
 
@@ -30,7 +30,7 @@ def kill_servers(running: Live, kills: int) -> None:
 
 
 def train_through_kills(cwd: Path, options: list[str], case: list[str], kills: int, **env: str) -> Trained:
-    """A run of `case` that loses `kills` servers one after another, without a rewind and with a clean audit."""
+    """Run `case` while `kills` servers are killed one after another; check that it has no rewind and a clean audit."""
     with live(cwd, [*REPLICATED, *options], TRAIN_CASE, *case, **env) as running:
         kill_servers(running, kills)
         running.hurry()

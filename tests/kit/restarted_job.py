@@ -39,7 +39,7 @@ def held(grant: Grant, *, sealed: bool = False) -> HeldLease:
 
 
 def trained(steps: int = 2, **options: object) -> CoordinatorKit:
-    """A lock-step job with two servers that has committed some steps."""
+    """Return a lock-step job with two servers that has committed some steps."""
     job = CoordinatorKit(servers=2, rewinds=True, **options).start(data_len=80).initialise()  # type: ignore[arg-type]
     for step in range(steps):
         job.finish_step(step)
@@ -48,7 +48,7 @@ def trained(steps: int = 2, **options: object) -> CoordinatorKit:
 
 
 def save(job: CoordinatorKit, version: int) -> Complete:
-    """Both servers write their part of a checkpoint."""
+    """Let both servers report their part of a checkpoint."""
     assert job.core.placement is not None
     effects: list[Effect] = []
     for server in job.servers:
@@ -61,7 +61,7 @@ def save(job: CoordinatorKit, version: int) -> Complete:
 
 
 def rewound(steps: int = 3) -> tuple[CoordinatorKit, list[Effect]]:
-    """A checkpoint of version 2 exists, `steps` are committed, and server-1 dies and is started again."""
+    """Return a rewound job: version 2 has a checkpoint, `steps` are committed, and server-1 dies and restarts."""
     job = trained(2, checkpoint_steps=2)
     complete = save(job, 2)
     job.core.completed(complete.checkpoint.folder, "", job.now)
@@ -78,7 +78,7 @@ def busy(job: CoordinatorKit, worker: str, seconds: float) -> None:
 
 
 def validating(*, data_len: int = 80, **spec: Any) -> CoordinatorKit:
-    """A job that validates every version; the initial weights are there."""
+    """Return a job that validates every version and has its initial weights."""
     job = CoordinatorKit(**spec).start(begin=False)
     for worker in job.workers:
         job.say(worker, Declare(job.req(), ValidatorSpec(0, "accuracy", 1, 8, 4)))

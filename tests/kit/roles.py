@@ -25,7 +25,7 @@ def run_in(folder: Path) -> RunDir:
 def worker(
     run: RunDir, script: Path, *arguments: str, name: str = "worker-0", start: int = 1, **values: Any
 ) -> RoleSpec:
-    """A worker that runs `script`; what `values` does not say is as in the environment."""
+    """Return the configuration of a worker that runs `script`; the environment gives what `values` leaves out."""
     told = msgspec.structs.replace(worker_spec(), script=str(script), arguments=arguments, **values)
     settings = msgspec.Raw(msgspec.json.encode(told))
     return RoleSpec(role="worker", name=name, start=start, shared=SharedSpec(run=str(run.path)), settings=settings)

@@ -201,7 +201,7 @@ class Slot:
 
 
 class HangingStorage(LocalStorage):
-    """A medium that hangs until the test releases it."""
+    """A storage that hangs until the test releases it."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -123,7 +123,7 @@ class Cluster:
         self.until(Beat, alive, lambda beat: beat.epoch == self.epoch)
 
     def step(self, *, save: bool = False, apart: bool = False) -> None:
-        """One slot of one worker, from its push (with `apart`, one a block) to its commit."""
+        """Push, sum and commit one slot of one worker; with `apart`, each block is a push of its own."""
         step = self.version if self.version >= 0 else INIT_STEP
         fence = Fence(1, self.version + 2)
         slot = Slot(self.dice)
@@ -150,7 +150,7 @@ class Cluster:
         self.wait(lambda: all(self.services[n].core.versions.applied == self.version for n in alive))
 
     def copies(self, block: int) -> dict[NodeId, dict[str, bytes]]:
-        """The bits of a block on every server."""
+        """Return the bits of a block on every server."""
         found = {}
         for node, service in self.services.items():
             groups = [service.core.own, *service.core.backups.synced_groups]
@@ -161,7 +161,7 @@ class Cluster:
         return found
 
     def check(self) -> None:
-        """All copies of every block exist, and are equal."""
+        """Check that all copies of every block exist and are equal."""
         for block in range(len(BLOCKS)):
             found = self.copies(block)
             assert set(self.placement.copies(block)) <= found.keys()

@@ -1,4 +1,4 @@
-"""Statuses as a run shows them, in the words of a test."""
+"""Statuses and summaries for tests, made from a few fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PIDS = {"coordinator": 10, "server-0": 20, "server-1": 21, "worker-0": 30, "work
 
 
 def seen(at: float = 0.0, version: int = 5, *, pids: dict[str, int] | None = None, **changes: Any) -> Seen:
-    """A healthy run of three workers and two servers; `pids` replaces some, 0 takes one away."""
+    """Return the view of a healthy run of 3 workers and 2 servers; `pids` replaces pids, and 0 removes a process."""
     found = {name: pid for name, pid in {**PIDS, **(pids or {})}.items() if pid}
     fields: dict[str, Any] = {
         "at": at,
@@ -33,10 +33,10 @@ def seen(at: float = 0.0, version: int = 5, *, pids: dict[str, int] | None = Non
 
 
 def status(*documents: Mapping[str, Any], **fields: Any) -> Status:
-    """A status out of JSON-like values; later documents replace fields of earlier ones."""
+    """Return a status made from JSON-like values; later documents replace fields of earlier ones."""
     return msgspec.convert({key: value for d in (*documents, fields) for key, value in d.items()}, Status)
 
 
 def summary(*documents: Mapping[str, Any], **fields: Any) -> RunSummary:
-    """A summary, in the same way."""
+    """Return a summary made from JSON-like values; later documents replace fields of earlier ones."""
     return msgspec.convert({key: value for d in (*documents, fields) for key, value in d.items()}, RunSummary)

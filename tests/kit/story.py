@@ -1,4 +1,4 @@
-"""A job as its log tells it: commits, facts and checkpoints that agree with each other, to be tampered with."""
+"""A made-up log of a job: commits, facts and checkpoints that agree with each other, for tests to damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVERS = ((0, 1, 4), (2, 3))
 
 @dataclass
 class Story:
-    """Tells a job, a commit at a time. `others` is how often a server uses other attempts than the commit names."""
+    """Builds the log of a job. `others` is how often a server uses other attempts than the commit names."""
 
     mode: str = "bsp"
     slots: int | None = 2
@@ -54,7 +54,7 @@ class Story:
     def phase(
         self, data_len: int = 20, batch: int = 2, epochs: int = 2, *, shuffle: bool = True, drop_last: bool = False
     ) -> Segment:
-        """A call of `batches`."""
+        """Begin a phase, as a call of `batches` does."""
         spec = PhaseSpec(len(self.book.phases), data_len, batch, self.slots, epochs, shuffle, drop_last)
         segment = self.book.begin(spec, self.job, "worker-0")
         assert segment is not None
@@ -106,7 +106,7 @@ class Story:
         return self
 
     def save(self) -> CheckpointRecord:
-        """A complete checkpoint of the current version."""
+        """Add a complete checkpoint of the current version."""
         position = Position(
             self.incarnation, self.version, self.mark.low, self.mark.above, tuple(self.schedule.segments),
             tuple(phase.entry for phase in self.book.phases), (), self.job, {},
@@ -117,7 +117,7 @@ class Story:
         return self.checkpoints[-1]
 
     def rewind(self, to: CheckpointRecord | None) -> None:
-        """A server died: everything goes back to a checkpoint, or to nothing."""
+        """Rewind the job to a checkpoint, or to nothing, as after the loss of a server."""
         before, self.incarnation = self.version, self.incarnation + 1
         position = to.position if to is not None else None
         fact = IncarnationFact(self.incarnation, to.folder if to is not None else "", position, "server-0 died")
@@ -130,11 +130,11 @@ class Story:
             self.commit(INIT_STEP)
 
     def restart(self) -> None:
-        """The coordinator died, and another goes on."""
+        """Begin a new generation, as a restarted coordinator does."""
         self.generation, self.counter = self.generation + 1, 0
 
     def stop(self, step: int) -> None:
-        """The open phase ends before `step`."""
+        """End the open phase before `step`."""
         closing = self.book.end_at(step)
         self._fact(StopFact("enough", closing, step))
         assert closing is not None
@@ -145,7 +145,7 @@ class Story:
 
 
 def eventful(mode: str = "bsp") -> Story:
-    """Phases, rewinds, a coordinator that died, checkpoints, epochs that end in short steps."""
+    """Return a story with phases, rewinds, a restarted coordinator, checkpoints and epochs that end in short steps."""
     story = Story(mode, slots=3 if mode == "bsp" else 1)
     story.phase(data_len=50, batch=4, epochs=2)
     story.go(4)

@@ -35,7 +35,7 @@ def _nothing(_model: nn.Module, _phase: int = 0) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One training run. `epochs` has one number a phase.
+    """One training run. `epochs` has one number for each phase.
 
     `before` is called with the model before each phase, `after_backward` between `backward()` and `step()`, and
     what `log` makes of the model is logged in every turn.
@@ -224,7 +224,7 @@ def _two_groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def _freeze_first(model: nn.Module, phase: int) -> None:
-    """The first layer is not trained in phase 1."""
+    """Freeze the first layer in phase 1."""
     model.get_submodule("first").requires_grad_(phase != 1)
 
 

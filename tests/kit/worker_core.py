@@ -1,4 +1,4 @@
-"""A worker core whose coordinator and servers say what a test tells them to."""
+"""A worker core for tests; the test plays its coordinator and its servers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class WorkerKit:
     def grant(
         self, step: int, counter: int = 5, *, of: Segment | None = None, slots: int = 2, req: int | None = None
     ) -> list[Send | Fill | Connect]:
-        """The coordinator answers the turn under way."""
+        """Answer the open turn with a grant."""
         seg = None if step == INIT_STEP else of or segment()
         return self.hear(Grant(req or turn_of(self.core).req, 1, 0, 1, step, 0, slots, fence(counter), seg, False))
 
@@ -64,13 +64,13 @@ class WorkerKit:
         return self.hear(PhaseOver(turn_of(self.core).req, 1, 0, 1, 0, version, version, finished, True, {}))
 
     def fill(self, out: list[Send | Fill | Connect], version: int) -> None:
-        """The servers answer the reads in `out`."""
+        """Answer the pulls in `out` as the servers."""
         for send in out:
             if isinstance(send, Send) and isinstance(send.message, Pull):
                 self.hear(PullReply(send.message.req, 0, version, version, ()), sender=send.to)
 
     def computing(self, step: int = 0, counter: int = 5, *, of: Segment | None = None, slots: int = 2) -> None:
-        """The worker has a slot in hand and has read what it needs."""
+        """Bring the worker to the point where it computes a slot: leased, and its state read."""
         self.core.ask(self.now, 0)
         self.fill(self.grant(step, counter, of=of, slots=slots), step)
         assert state_of(self.core) == WorkerState.COMPUTING

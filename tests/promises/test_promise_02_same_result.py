@@ -19,7 +19,7 @@ from tests.kit.training_cases import CASES
 pytestmark = pytest.mark.real_run
 
 Results = dict[str, dict[str, Any]]
-COMPARED = [name for name in CASES if name not in ("counts", "norm-long")]  # the others are for promises 1 and 6
+COMPARED = [name for name in CASES if name not in ("counts", "norm-long")]  # the other cases are for promises 1 and 6
 
 
 @pytest.fixture(scope="module")

@@ -33,11 +33,11 @@ def test_a_gradient_on_too_old_a_state_is_refused() -> None:
 
 def test_lock_step_accepts_exactly_the_version_before() -> None:
     server = ServerKit(segment(slots=1, data_len=10))
-    assert sent(server.push(1, 0, 4, base=0), Refused)[0].rule == "stale", "step 0 is missing in it"
+    assert sent(server.push(1, 0, 4, base=0), Refused)[0].rule == "stale", "the version lacks step 0"
     server.push(0, 0, 5)
     server.commit(1, 0, 5)
     assert sent(server.push(1, 0, 6, base=0), Refused)[0].rule == "stale"
-    assert sent(server.push(1, 0, 7, base=9), Refused)[0].rule == "stale", "an unknown version"
+    assert sent(server.push(1, 0, 7, base=9), Refused)[0].rule == "stale", "the server does not know the version"
     assert sent(server.push(1, 0, 8, base=1), PushAck)[0].outcome == "held"
 
 

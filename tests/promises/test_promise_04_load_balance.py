@@ -59,10 +59,10 @@ def test_a_late_slot_is_leased_twice_and_the_first_attempt_counts() -> None:
     for worker in job.workers:
         busy(job, worker, 0.1)
     late = job.lease("worker-0")
-    job.lease("worker-1")  # the next step, one early
+    job.lease("worker-1")  # a lease of the next step, one step early
     assert sent(job.turn("worker-2"), Grant) == []
     job.now = 0.4
-    assert sent(job.core.tick(job.now), Grant) == [], "not late yet"
+    assert sent(job.core.tick(job.now), Grant) == [], "the slot is not late yet"
     job.now = 1.2
     (again,) = sent(job.core.tick(job.now), Grant, "worker-2")
     assert (again.step, again.slot) == (late.step, late.slot)
@@ -90,7 +90,7 @@ def test_a_late_slot_is_leased_again_to_a_worker_that_only_waits_for_it() -> Non
     again = job.lease("worker-1")
     assert (again.step, again.slot) == (0, 0)
     job.now = 1.3
-    assert sent(job.core.tick(job.now), Revoke) == [], "once"
+    assert sent(job.core.tick(job.now), Revoke) == [], "the lease is revoked only once"
 
 
 def _speed_beside_a_slow_worker(tmp_path: Path) -> float:

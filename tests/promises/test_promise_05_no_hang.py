@@ -63,7 +63,7 @@ def test_a_run_that_loses_a_required_role_ends_and_names_it(role: str, tmp_path:
     assert f"logs/{role}.log" in ended.lines[-1]
 
 
-def test_a_run_without_workers_ends(tmp_path: Path) -> None:
+def test_a_run_that_loses_all_workers_ends_by_name(tmp_path: Path) -> None:
     with live(tmp_path, ["-w", "1", "--max-restarts", "0"], SMALL, *FOREVER) as running:
         running.until_version(1)
         running.roles()["worker-0"].kill()
@@ -73,7 +73,7 @@ def test_a_run_without_workers_ends(tmp_path: Path) -> None:
 
 
 def hang(running: Live, name: str) -> Status:
-    """Suspend a role for good, and wait until another process has taken its place."""
+    """Suspend a role and never resume it; wait until another process has replaced it."""
     version = running.until(is_whole).version
     stopped = running.roles()[name]
     stopped.send_signal(signal.SIGSTOP)

@@ -40,7 +40,7 @@ def test_a_new_coordinator_continues_where_the_log_ends() -> None:
     assert core.totals.samples == samples > 0
     assert core.placement is not None
     assert [p.spec.number for p in core.tables.phases.phases] == [0]
-    assert sent(job.turn("worker-0"), Refused)[0].rule == "unknown", "it must say what it holds first"
+    assert sent(job.turn("worker-0"), Refused)[0].rule == "unknown", "the server must first report what it holds"
     worker_back(job, "worker-0")
     assert sent(job.turn("worker-0"), Grant) == [], "the servers have not been heard yet"
     for server in job.servers:
@@ -56,7 +56,9 @@ def test_a_new_coordinator_continues_where_the_log_ends() -> None:
 def test_a_commit_is_announced_again_to_a_server_that_missed_it() -> None:
     job = trained(2)
     job.restart()
-    assert sent(server_back(job, "server-0", applied=0), Committed) == [], "not before it is known what to keep"
+    assert sent(server_back(job, "server-0", applied=0), Committed) == [], (
+        "the coordinator does not know yet which versions to keep"
+    )
     effects = server_back(job, "server-1", applied=2)
     assert [c.commit.version for c in sent(effects, Committed, "server-0")] == [1, 2]
     assert sent(effects, Committed, "server-1") == []
@@ -97,7 +99,15 @@ exec(compile(pathlib.Path(script).read_text(), script, "exec"))
 def test_no_slot_is_computed_again_after_a_failover(tmp_path: Path) -> None:
     """Workers send the gradients that they hold to the new primaries."""
     (tmp_path / "noted.py").write_text(NOTED)
-    script = [str(SCRIPT), "--epochs", "3", "--samples", "512", "--slot-ms", "300"]  # long, so that no slot is late
+    script = [
+        str(SCRIPT),
+        "--epochs",
+        "3",
+        "--samples",
+        "512",
+        "--slot-ms",
+        "300",
+    ]  # so long that no slot counts as late
     with live(tmp_path, [*REPLICATED, "--slots", "2"], tmp_path / "noted.py", *script) as running:
         kill_servers(running, 3)
         ended = running.wait()
@@ -162,7 +172,7 @@ def campaign(tmp_path: Path, *words: str) -> dict[str, Any]:
 
 @pytest.mark.real_run
 @pytest.mark.timeout(420)
-def test_a_dozen_kills_change_nothing(tmp_path: Path) -> None:
+def test_a_dozen_kills_do_not_change_the_weights(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     options = [*KILLS, "--seed", "1", "--json", str(file), "--dir", "runs", *UNCOPIED]
     plain = ["--plain-args", "--slot-ms 0", "--plain-shape", "1x1"]
@@ -223,7 +233,7 @@ def test_after_a_network_cut_every_block_has_its_copies_again(tmp_path: Path) ->
 
 
 @pytest.mark.real_run
-def test_without_backups_a_killed_server_means_a_rewind_to_the_checkpoint(tmp_path: Path) -> None:
+def test_without_backups_the_loss_of_a_server_rewinds_the_job_to_the_checkpoint(tmp_path: Path) -> None:
     options = ["-w", "2", "-s", "2", "--checkpoint-every", "2"]
     with live(tmp_path, options, TRAIN_CASE, "norm", "--sleep", SLOW) as running:
         running.until(lambda status: status.checkpoint is not None and status.version >= 5)
@@ -240,7 +250,7 @@ def test_without_backups_a_killed_server_means_a_rewind_to_the_checkpoint(tmp_pa
 
 
 @pytest.mark.real_run
-def test_without_a_checkpoint_a_killed_server_means_a_start_from_nothing(tmp_path: Path) -> None:
+def test_without_a_checkpoint_the_loss_of_a_server_restarts_the_job_from_nothing(tmp_path: Path) -> None:
     options = ["-w", "2", "-s", "1", "--checkpoint-every", "0"]
     with live(tmp_path, options, TRAIN_CASE, "norm", "--sleep", SLOW) as running:
         version = running.until_version(3).version

@@ -24,12 +24,12 @@ def docstring_of(file: Path) -> str:
 
 
 def upholding(file: Path) -> list[str]:
-    """The dotted names after `Upheld by:`."""
+    """Return the dotted names after `Upheld by:`."""
     return re.findall(r"`([\w.]+)`", docstring_of(file).partition("Upheld by:")[2])
 
 
 def exists(name: str) -> bool:
-    """Whether a package, a module, or a class or function in one has this name, below `paceline`."""
+    """Return whether `paceline` has a package, module, class or function of this name."""
     path, *inside = SOURCE, *name.split(".")
     while inside and (path / inside[0]).is_dir():
         path /= inside.pop(0)

@@ -192,7 +192,7 @@ def test_a_primary_is_ready_only_when_every_backup_has_the_sum() -> None:
     assert sent(out, Ready) == []
     assert [s.to for s in out if isinstance(s.message, Replicate)] == ["s1", "s2"]
     assert sent(server.say("s1", Replicated(first.req, 0, 1)), Ready) == []
-    assert sent(server.say("s1", Replicated(second.req, 0, 1)), Ready) == [], "that is not s1's to answer"
+    assert sent(server.say("s1", Replicated(second.req, 0, 1)), Ready) == [], "s1 cannot answer for s2"
     (ready,) = sent(server.say("s2", Replicated(second.req, 0, 1)), Ready, "coordinator")
     assert ready.fences == (fence(1),)
     assert sent(server.say("s2", Replicated(second.req, 0, 1)), Ready) == []
@@ -221,7 +221,7 @@ def test_a_worker_holds_a_version_when_its_last_part_has_arrived() -> None:
     kit.core.ask(kit.now, 0)
     reads = {s.to: s.message.req for s in kit.grant(3) if isinstance(s, Send) and isinstance(s.message, Pull)}
     kit.hear(part(reads["s1"], 3, 0, 1), "s1")
-    assert len(kit.hear(part(reads["s0"], 3, 1), "s0", ("x",))) == 1, "filled as it comes"
+    assert len(kit.hear(part(reads["s0"], 3, 1), "s0", ("x",))) == 1, "the model is filled as each part arrives"
     assert (kit.core.model.held["s0"], kit.core.state) == (-1, WorkerState.PULLING)
     kit.hear(part(reads["s0"], 3, 1), "s0", ("x",))
     assert kit.core.state == WorkerState.PULLING, "a repeated part does not count twice"
@@ -237,7 +237,9 @@ def test_parts_of_two_versions_do_not_make_a_state() -> None:
     kit.hear(part(reads["s0"], 3, 0), "s0", ("x",))
     kit.hear(part(reads["s0"], 4, 1), "s0", ("x",))
     assert kit.core.state == WorkerState.PULLING
-    assert kit.hear(part(reads["s0"], 3, 0, 1), "s0", ("x",)) == [], "older than what is there by now"
+    assert kit.hear(part(reads["s0"], 3, 0, 1), "s0", ("x",)) == [], (
+        "the part is of an older version than one that arrived before"
+    )
     kit.hear(part(reads["s0"], 4, 0), "s0", ("x",))
     assert (kit.core.model.held["s0"], kit.core.state) == (4, WorkerState.COMPUTING)
 

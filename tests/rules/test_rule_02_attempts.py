@@ -79,7 +79,7 @@ def test_only_a_whole_attempt_counts_where_attempts_differ() -> None:
     assert again.slot == lost.slot
     job.seal("worker-1", again)
     assert sent(job.say("server-1", Receipt(0, 1, 0, again.slot, again.fence)), Choose) == [], (
-        "each server has an attempt, but not the same one"
+        "each server has an attempt, but they are different attempts"
     )
     chosen = sent(job.say("server-0", Receipt(0, 1, 0, again.slot, again.fence)), Choose)
     assert [c.fence for c in chosen] == [again.fence] * 2

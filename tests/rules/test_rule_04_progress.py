@@ -72,7 +72,7 @@ def test_slots_given_back_in_any_order_are_all_leased_again() -> None:
         job.seal("worker-0", grants[-1])
     first, second = (GiveBack(job.req(), g.fence) for g in grants)
     assert len(sent(job.say("worker-0", second), Ok)) == 1
-    assert len(sent(job.say("worker-0", first), Ok)) == 1, "asked earlier, arrives later"
+    assert len(sent(job.say("worker-0", first), Ok)) == 1, "the request was sent earlier and arrives later"
     assert {job.lease("worker-1").step, job.lease("worker-1").step} == {g.step for g in grants[:1]}
 
 
@@ -84,7 +84,7 @@ def test_a_worker_that_waits_on_a_void_lease_gets_another_one() -> None:
     assert (dead.step, waiting.step) == (0, 1)
     effects = job.core.lost("worker-0", "killed", job.now)
     assert [m.fence for m in sent(effects, Revoke, "worker-1")] == [waiting.fence]
-    (other,) = sent(job.say("worker-1", early), Grant)  # the revocation was lost: it only asks again
+    (other,) = sent(job.say("worker-1", early), Grant)  # the revocation was lost, so the worker only asks again
     assert other.step == 0
     assert other.fence > waiting.fence
 

@@ -216,7 +216,7 @@ def test_only_in_sync_members_take_over_from_a_lost_server() -> None:
     assert {s.to for s in effects if isinstance(s, Send) and isinstance(s.message, Assign)} == {"server-1", "server-2"}
 
 
-def test_an_empty_in_sync_set_means_a_rewind() -> None:
+def test_an_empty_in_sync_set_causes_a_rewind() -> None:
     job = replicated_job()
     kill(job, "server-0")
     effects = kill(job, "server-1")
@@ -292,7 +292,9 @@ def test_an_unreachable_backup_leaves_the_set_durably_before_a_commit_without_it
     before, primary = placed(job), placed(job).owners[0]
     backup = before.backups[0][0]
     assert job.say(primary, Unreachable(backup, 3.0, epoch(job) - 1)) == []
-    assert job.say(primary, Unreachable(backup, 3.0, epoch(job))) == [], "others may have more to say"
+    assert job.say(primary, Unreachable(backup, 3.0, epoch(job))) == [], (
+        "more reports may follow, so the coordinator waits"
+    )
     job.now = 0.5
     effects = job.say(primary, Unreachable(backup, 3.5, epoch(job)))
     (fact,) = written(effects, PlacementFact)

@@ -68,7 +68,7 @@ def test_pulls_and_pushes_of_another_incarnation_are_refused() -> None:
     assert sent(server.push(0, 0, 5, incarnation=3, epoch=2), Refused)[0].rule == "plan", (
         "the server has not entered it yet"
     )
-    assert server.say(Pull(51, 3, 3, 0)) == [], "and a reader from there waits for it"
+    assert server.say(Pull(51, 3, 3, 0)) == [], "the pull of a reader in the newer incarnation is parked"
     row = Commit(1, 1, 0, (fence(5), fence(6)), HYPER, 1.0, False, 0, 0)
     server.tell(Committed(1, 1, row))
     assert server.core.versions.applied == 0

@@ -78,7 +78,7 @@ def test_a_request_parked_before_an_eviction_is_answered_when_repeated() -> None
     assert job.say("worker-0", waiting) == []
     job.core.lost("worker-0", "silent", job.now)
     job.say("worker-0", Register(job.req(), "worker", "worker-0", 1, "here", None, job.job))
-    assert job.say("worker-0", waiting) == [], "it is in the line again"
+    assert job.say("worker-0", waiting) == [], "the worker is in the queue again"
     effects = job.say("worker-1", ClaimDone(job.req(), "save"))
     assert [c.mine for c in sent(effects, Claimed, "worker-0")] == [False]
 
@@ -131,6 +131,6 @@ def test_an_evicted_worker_registers_and_asks_again() -> None:
     assert kit.hear(Refused(turn.req, "unknown", "")) == [], "the second refusal changes nothing"
     assert state_of(kit.core) == WorkerState.ASKING
     assert [r.req for r in sent(kit.core.tick(6.0), Register)] == [register.req]
-    assert kit.hear(Welcome(1, 1, 0, None, 0.5, 3.0)) == [], "the reply to its first registration"
+    assert kit.hear(Welcome(1, 1, 0, None, 0.5, 3.0)) == [], "the reply to the first registration is ignored"
     (again,) = sent(kit.hear(Welcome(register.req, 1, 0, None, 0.5, 3.0)), Turn)
     assert (again.phase, again.evaluation, again.abandoned) == (0, 3, None)

@@ -69,7 +69,7 @@ for epoch in range(3):  # 5 steps each
     told[f"loop {epoch}"] = [job.step, job.epoch, optimizer.param_groups[0]["lr"]]
     metrics.append(dict(job.metrics))
     job.save("last.safetensors")
-    # One worker comes to the second and the third loop when the other has done them.
+    # One worker begins the second and the third loop after the other has finished them.
     if WORKER == "worker-1" and epoch == 0:
         wait_for("ahead")
     elif WORKER == "worker-1" and epoch == 2:

@@ -35,15 +35,15 @@ def test_the_rate_begins_when_the_slowest_is_warm() -> None:
     assert figures.joint_rate([stalled], 1, 64) == pytest.approx(64.0), "the stall was during the warm-up"
 
 
-def test_processes_alone_count_only_while_all_run() -> None:
-    early = [(step, step * 0.5) for step in range(21)]  # ends at 10
+def test_processes_that_run_alone_count_only_while_all_run() -> None:
+    early = [(step, step * 0.5) for step in range(21)]  # this process ends at 10
     late = [(step, 5 + step * 1.0) for step in range(6)]  # from 5 to 10, then at twice the speed because it is alone
     late += [(step, 10 + (step - 5) * 0.5) for step in range(6, 21)]
     assert figures.separate_rates([early, late], 0, 64) == pytest.approx([128.0, 64.0])
 
 
 @pytest.mark.parametrize("rate", [figures.joint_rate, figures.separate_rates])
-def test_too_short_a_run_is_an_error(rate: object) -> None:
+def test_a_run_that_is_too_short_raises(rate: object) -> None:
     with pytest.raises(figures.TooShortError):
         rate([[(0, 0.0), (1, 1.0)]], 2, 64)  # type: ignore[operator]
     with pytest.raises(figures.TooShortError):
@@ -63,7 +63,7 @@ def test_push_and_pull_count_bytes_both_ways() -> None:
     assert figures.push_pull_gb_per_s(100_000_000, 0.1) == pytest.approx(2.0)
 
 
-def test_ratios_and_differences_are_of_medians() -> None:
+def test_ratios_and_differences_are_computed_from_medians() -> None:
     assert figures.ratio([1.0, 2.0, 90.0], [4.0]) == pytest.approx(0.5)
     assert figures.ratio([], [4.0]) is None
     assert figures.ratio([4.0], []) is None

@@ -64,7 +64,7 @@ def test_the_number_of_turns_follows_from_the_later_half_of_the_warm_up(tmp_path
     assert marker.turns_in(2.0) == 8
 
 
-def test_waiting_for_a_missing_peer_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_missing_peer_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marking, "MEETING_S", 0.05)
     with pytest.raises(TimeoutError, match="not all of 2"):
         marking.Marker(tmp_path, "one", warmup=1, seconds=1.0, peers=2).meet()

@@ -118,7 +118,7 @@ def test_the_page_has_a_place_for_every_benchmark() -> None:
 @pytest.mark.parametrize(
     ("value", "target", "met"), [(0.35, "≤ 0.35", True), (0.36, "≤ 0.35", False), (1.2, "≥ 1.2", True)]
 )
-def test_targets(value: float, target: str, met: bool) -> None:
+def test_a_value_meets_its_target_at_the_bound(value: float, target: str, met: bool) -> None:
     assert tables.meets(value, target) is met
 
 

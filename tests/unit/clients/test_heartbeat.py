@@ -13,7 +13,7 @@ TOKEN = bytes(32)
 
 
 def beats(port: ZmqPort, number: int) -> list[Beat]:
-    """Answer beats until `number` have come."""
+    """Answer heartbeats until `number` have arrived."""
     heard: list[Beat] = []
     deadline = time.monotonic() + 20
     while len(heard) < number:

@@ -1,4 +1,4 @@
-"""Servers that need each other have one session, whichever connects first, and have it again after a loss."""
+"""Two servers that need each other share one session, whichever connects first, and make it again after a loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.transport.zmq.port import ZmqPort
 
 
 class Server:
-    """A port with its links; `heard` has the numbers that came."""
+    """A port with its links; `heard` has the numbers that arrived."""
 
     def __init__(self, node: str) -> None:
         self.port = ZmqPort(node, TOKEN, listen="127.0.0.1")
@@ -63,7 +63,7 @@ def until_heard(speaker: Server, listener: Server, number: int, timeout_s: float
     """Send `number` until it arrives; returns the seconds."""
     began = time.monotonic()
     while number not in listener.heard:
-        assert time.monotonic() - began < timeout_s, "they cannot reach each other"
+        assert time.monotonic() - began < timeout_s, "the servers do not reach each other"
         speaker.say(listener, number)
         for server in (speaker, listener):
             server.turn()
@@ -79,7 +79,7 @@ def rest(servers: list[Server], seconds: float) -> None:
         time.sleep(0.005)
 
 
-def test_two_servers_that_need_each_other_have_one_session(servers: list[Server]) -> None:
+def test_two_servers_that_need_each_other_share_one_session(servers: list[Server]) -> None:
     a, b, _ = servers
     a.need(b)
     b.need(a)
@@ -90,7 +90,7 @@ def test_two_servers_that_need_each_other_have_one_session(servers: list[Server]
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_one_side_that_needs_the_other_is_enough(servers: list[Server], first: int) -> None:
+def test_a_session_is_made_if_only_one_side_needs_it(servers: list[Server], first: int) -> None:
     a, b = (servers[0], servers[1]) if first == 0 else (servers[1], servers[0])
     a.need(b)
     assert until_heard(a, b, 1) < 2.0
@@ -115,7 +115,7 @@ def test_a_lost_session_is_made_again(servers: list[Server], seed: int) -> None:
     for number in range(12):
         a, b = dice.sample(servers, 2)
         until_heard(a, b, number)
-        if dice.random() < 0.5:  # as after an error on one side
+        if dice.random() < 0.5:  # as an error on one side would
             a.port._sessions._links[b.port.node].end("unreachable", "a test")
             a.port._sessions._links.pop(b.port.node, None)
             a.links.lost(b.port.node, time.monotonic())
@@ -123,15 +123,15 @@ def test_a_lost_session_is_made_again(servers: list[Server], seed: int) -> None:
     rest(servers, 0.6)
     before = [server.sessions for server in servers]
     rest(servers, 0.6)
-    assert [server.sessions for server in servers] == before, "they replace each other's sessions"
+    assert [server.sessions for server in servers] == before, "the servers must not replace each other's sessions"
 
 
-def test_attempts_to_reach_a_peer_that_is_not_needed_end(servers: list[Server]) -> None:
+def test_a_server_stops_connecting_to_a_peer_that_it_no_longer_needs(servers: list[Server]) -> None:
     a, b, c = servers
     a.need(b)
     until_heard(a, b, 1)
     a.need(c)
-    until_heard(a, b, 2)  # the present session may stay
+    until_heard(a, b, 2)  # an open session may stay
     b.port.close()
     deadline = time.monotonic() + 5
     while str(b.port._sessions.node) in a.links._links and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What the environment says of hosts and of how roles are started."""
+"""The environment variables for hosts and for the commands that start roles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.errors import UsageError
 from paceline.runtime.addresses import own_address
 
 
-def test_roles_listen_on_this_machine_only_unless_told() -> None:
+def test_roles_listen_on_loopback_unless_the_environment_names_a_host() -> None:
     assert host({}) == "127.0.0.1"
     assert host({HOST: "10.1.0.0/16"}) == "10.1.0.0/16"
     for wrong in ("here", "10.1.0.3/16"):
@@ -17,7 +17,7 @@ def test_roles_listen_on_this_machine_only_unless_told() -> None:
             host({HOST: wrong})
 
 
-def test_an_address_in_a_network() -> None:
+def test_the_own_address_is_the_one_in_the_named_network() -> None:
     assert own_address("127.0.0.1") == "127.0.0.1"
     assert own_address("::1") == "::1"
     assert own_address("127.0.0.0/8") == "127.0.0.1"

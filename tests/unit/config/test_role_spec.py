@@ -46,7 +46,7 @@ def test_each_role_reads_its_own_settings(run: RunDir) -> None:
     assert (worker.script, worker.arguments) == (str(run.path.parent / "train.py"), ("--epochs", "3"))
 
 
-def test_options_go_over_the_environment_and_the_environment_over_what_the_run_kept(
+def test_options_override_the_environment_and_the_environment_overrides_the_kept_values(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACELINE_SEED", "5")
@@ -58,7 +58,9 @@ def test_options_go_over_the_environment_and_the_environment_over_what_the_run_k
     assert plan(run, env=kept).role_spec("worker-0", 1).read(WorkerSpec).timeout_s == 3.0
 
 
-def test_every_role_is_told_what_the_environment_says(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_of_a_role_has_the_settings_of_the_environment(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in (("HOST", "10.1.0.0/16"), ("LANE", "tcp"), ("OVERLAP", "0"), ("FAULTS", "{}")):
         monkeypatch.setenv(f"PACELINE_{name}", value)
     spec = plan(run).role_spec("worker-0", 1)
@@ -67,7 +69,7 @@ def test_every_role_is_told_what_the_environment_says(run: RunDir, monkeypatch: 
     assert (worker.overlap, worker.faults) == (False, "{}")
 
 
-def test_the_token_is_not_handed_over(run: RunDir) -> None:
+def test_the_configuration_of_a_role_does_not_contain_the_token(run: RunDir) -> None:
     for name in ("coordinator", "server-0", "worker-0"):
         assert run.token().hex() not in hand_over(run, plan(run).role_spec(name, 1)).read_text()
 

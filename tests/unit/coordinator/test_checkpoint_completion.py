@@ -1,4 +1,4 @@
-"""A checkpoint counts only after its log is safe, and what need not be kept goes."""
+"""A checkpoint counts only after the log is synced; older checkpoints beyond those to keep are removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_complete_checkpoint_replaces_older_ones(where: str, log: LogStore, tm
         keeper.complete(complete(storage, version))
         assert outcome(keeper) == (folder_name(0, version), "")
     shard(storage, folder_name(0, 3))  # the remains of a server that was killed
-    shard(storage, "indigo")  # somebody else's
+    shard(storage, "indigo")  # a folder that is no checkpoint
     keeper.complete(complete(storage, 4, folder_name(0, 1)))
     assert outcome(keeper) == (folder_name(0, 4), "")
     assert storage.folders() == [folder_name(0, 2), folder_name(0, 4), "indigo"]
@@ -50,7 +50,9 @@ def test_a_coordinator_that_was_replaced_completes_and_removes_nothing(log: LogS
     keeper.complete(complete(storage, 2, folder_name(0, 1)))
     assert "generation 2 has taken over" in outcome(keeper)[1]
     assert [c.folder for c in complete_checkpoints(storage)] == [folder_name(0, 1)]
-    assert storage.files(folder_name(0, 2)) == ["server-0.safetensors"], "the new one may be about to complete it"
+    assert storage.files(folder_name(0, 2)) == ["server-0.safetensors"], (
+        "the new coordinator may be about to complete the checkpoint"
+    )
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -87,7 +89,9 @@ def test_without_storage_no_checkpoint_is_complete(tmp_path: Path) -> None:
     assert "without a place" in outcome(keeper)[1]
 
 
-def test_damaged_and_incomplete_ones_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_and_incomplete_checkpoints_are_logged_and_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     storage = LocalStorage(tmp_path)
     keeper = CheckpointCompletion(storage, None, 1)
     for version in (1, 2, 3):
@@ -101,7 +105,9 @@ def test_damaged_and_incomplete_ones_are_passed_over(tmp_path: Path, caplog: pyt
     assert complete_checkpoints(LocalStorage(tmp_path / "nowhere")) == []
 
 
-def test_checkpoints_after_the_resumed_one_are_not_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_incomplete_checkpoints_after_the_resumed_one_are_not_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     storage = LocalStorage(tmp_path)
     keeper = CheckpointCompletion(storage, None, 1)
     keeper.complete(complete(storage, 2))
@@ -110,14 +116,14 @@ def test_checkpoints_after_the_resumed_one_are_not_named(tmp_path: Path, caplog:
     shard(storage, folder_name(0, 3))
     assert [c.position.version for c in complete_checkpoints(storage, folder_name(0, 2))] == [2]
     assert folder_name(0, 3) not in caplog.text
-    assert folder_name(0, 1) in caplog.text, "nobody has looked below the one that was chosen"
+    assert folder_name(0, 1) in caplog.text, "an incomplete checkpoint before the chosen one is logged"
     caplog.clear()
     storage.remove(folder_name(0, 2))
     assert complete_checkpoints(storage, "") == []
-    assert caplog.text == "", "none of them could be used"
+    assert caplog.text == "", "no checkpoint is chosen, so none is logged"
 
 
-def test_a_disk_that_is_full_at_the_very_end_keeps_the_old_one(small_disk: Path) -> None:
+def test_a_disk_that_is_full_when_the_marker_is_written_keeps_the_old_checkpoint(small_disk: Path) -> None:
     storage = LocalStorage(small_disk)
     keeper = CheckpointCompletion(storage, None, 1)
     keeper.complete(complete(storage, 1))

@@ -1,4 +1,4 @@
-"""The placement as people and engines see it."""
+"""The placement in the status, as users and engines see it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_the_report_counts_missing_copies_and_copies_being_made() -> None:
 
 
 def test_a_server_is_drained_once_it_holds_nothing() -> None:
-    assert drained(PLACED, [C]) == (), "it is a backup"
+    assert drained(PLACED, [C]) == (), "the server still holds a backup"
     moved = Placement(5, (A, B, A), ADDRESSES, ((B,), (A,), (B,)))
     assert drained(moved, [C]) == ("server-2",)
     coming = Placement(5, (A, B, A), ADDRESSES, ((B,), (A,), (B,)), ((C, (0,)),))
-    assert drained(coming, [C]) == (), "it is being sent a copy"
+    assert drained(coming, [C]) == (), "the server still receives a copy"

@@ -32,7 +32,7 @@ ARGS = JobArgs(3, "bsp", None, 1)
 
 
 class Cluster:
-    """Roles on one hub that run whenever somebody waits. Any of them can be taken away."""
+    """Roles on one hub that run whenever one of them waits. A test can stop and start any of them."""
 
     def __init__(self, path: Path, spec: ClusterSpec, storage: Storage) -> None:
         self.path, self.spec, self.storage = path, spec, storage
@@ -91,7 +91,7 @@ class Cluster:
         return service
 
     def kill_server(self, number: int) -> None:
-        """As an engine would see it."""
+        """Stop a server and report its exit, as an engine does."""
         service = self.stop(f"server-{number}")
         assert isinstance(service, ServerService)
         intro = service.introduction
@@ -107,7 +107,7 @@ class Cluster:
     def finish(
         self, meanwhile: Callable[[], None] = lambda: None, after_s: float = 0.0, timeout_s: float = 20.0
     ) -> dict[str, Any]:
-        """Ask for the summary; `meanwhile` is called once, some time after it was asked for."""
+        """Ask for the summary and return it; `meanwhile` is called once, `after_s` after the request."""
         port = self.hub.port(f"observer/{secrets.token_hex(4)}")
         port.connect("inproc://coordinator")
         began, called = time.monotonic(), False
@@ -154,7 +154,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
 
 
 def train(cluster: Cluster, at: Callable[[int], None] = lambda step: None, phases: int = 1) -> Job:
-    """Ten steps a phase of two slots each; `at` is called in the turn of a step's first slot."""
+    """Train ten steps of two slots in each phase; `at` is called in the turn of each step's first slot."""
     torch.manual_seed(3)
     job = cluster.worker()
     model = torch.nn.Sequential(torch.nn.Linear(4, 8192), torch.nn.Tanh(), torch.nn.Linear(8192, 1))
@@ -176,7 +176,7 @@ def train(cluster: Cluster, at: Callable[[int], None] = lambda step: None, phase
     return job
 
 
-def test_checkpoints_are_made_kept_and_the_last_one_at_the_end(start: Callable[..., Cluster]) -> None:
+def test_a_run_writes_checkpoints_keeps_the_newest_and_saves_its_last_version(start: Callable[..., Cluster]) -> None:
     cluster = start(servers=2, checkpoint_steps=3, keep_checkpoints=2)
     plain = start("plain", servers=1)
 
@@ -205,7 +205,7 @@ def test_checkpoints_are_made_kept_and_the_last_one_at_the_end(start: Callable[.
     assert summary["seconds"] > 0
 
 
-def test_a_lost_server_means_a_rewind_and_the_same_bits(start: Callable[..., Cluster]) -> None:
+def test_a_run_that_loses_a_server_rewinds_and_ends_with_the_same_bits(start: Callable[..., Cluster]) -> None:
     cluster = start(servers=2, checkpoint_steps=5, rewinds=True)
     core = cluster.coordinator.core
     lines: list[str] = []
@@ -234,7 +234,9 @@ def test_a_lost_server_means_a_rewind_and_the_same_bits(start: Callable[..., Clu
 
 
 @pytest.mark.parametrize("version", [10, -1])
-def test_a_server_that_is_lost_after_the_end_leaves_work_to_do(version: int, start: Callable[..., Cluster]) -> None:
+def test_a_run_that_loses_a_server_after_its_end_is_unfinished_until_it_trains_again(
+    version: int, start: Callable[..., Cluster]
+) -> None:
     cluster = start(servers=2, checkpoint_steps=10, rewinds=True)
 
     def slowly(step: int) -> None:
@@ -263,7 +265,7 @@ def test_a_server_that_is_lost_after_the_end_leaves_work_to_do(version: int, sta
     assert plain.finish()["digest"] == again["digest"]
 
 
-def test_the_digest_survives_a_coordinator_and_its_time_is_counted_on(start: Callable[..., Cluster]) -> None:
+def test_a_restarted_coordinator_has_the_same_digest_and_continues_the_run_time(start: Callable[..., Cluster]) -> None:
     cluster = start(servers=2, checkpoint_steps=4)
     train(cluster).close()
     core = cluster.coordinator.core
@@ -280,18 +282,18 @@ def test_the_digest_survives_a_coordinator_and_its_time_is_counted_on(start: Cal
     assert plain.finish()["digest"] == summary["digest"]
 
 
-def test_the_digest_is_read_again_when_a_server_dies_meanwhile(start: Callable[..., Cluster]) -> None:
+def test_the_digest_is_read_again_if_a_server_dies_during_the_summary(start: Callable[..., Cluster]) -> None:
     cluster = start(servers=2, checkpoint_steps=1, rewinds=True)
     train(cluster).close()
     folder = cluster.finish()["checkpoint"]
     assert folder == folder_name(0, 10)
     before = cluster.coordinator
-    before._summary = None  # as if nobody had asked yet
+    before._summary = None  # as if no summary was requested yet
     service = cluster.stop("server-0")
     assert isinstance(service, ServerService)
 
     def restart() -> None:
-        """Its death is noticed late: until then it is asked in vain."""
+        """Report the exit late: until then the coordinator waits for an answer of the dead server."""
         exited = Exited(1, "server-0", service.introduction.start, -9)
         before.on_event(Received("observer/1", exited), time.monotonic())
         cluster.start_server(0)
@@ -304,7 +306,7 @@ def test_the_digest_is_read_again_when_a_server_dies_meanwhile(start: Callable[.
 
 
 class Full(LocalStorage):
-    """A medium that is full for one of the servers until it is not."""
+    """A storage that is full for one of the servers until the test frees it."""
 
     full = False
 
@@ -335,4 +337,4 @@ def test_a_full_disk_is_a_warning_and_training_goes_on(start: Callable[..., Clus
     assert "is kept" in lines[0]
     summary = cluster.finish()
     assert (summary["state"], summary["warning"], summary["checkpoint"]) == ("done", "", folder_name(0, 10))
-    assert all(c.problem is None for c in list_checkpoints(storage, verify=True)), "no remains"
+    assert all(c.problem is None for c in list_checkpoints(storage, verify=True)), "no incomplete checkpoint remains"

@@ -1,4 +1,4 @@
-"""The durable log: what was written is there, whoever died, and only the newest generation writes."""
+"""The durable log: every finished write survives a kill, and only the newest generation writes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ FACTS: tuple[AnyFact, ...] = (
 )
 
 
-def test_every_kind_of_row_comes_back_as_it_was(path: Path) -> None:
+def test_every_kind_of_row_is_read_back_unchanged(path: Path) -> None:
     assert {type(fact) for fact in FACTS} == set(AnyFact.__args__)
     rows = [FactRow(n, n + 1, fact) for n, fact in enumerate(FACTS)]
     commits = [
@@ -127,7 +127,7 @@ def test_every_kind_of_row_comes_back_as_it_was(path: Path) -> None:
         assert reader.get("nothing") is None
 
 
-def test_an_older_generation_writes_nothing_more(path: Path) -> None:
+def test_an_older_generation_cannot_write(path: Path) -> None:
     old = LogStore(path)
     write(old, commit(0, INIT_STEP))
     new = LogStore(path)
@@ -144,7 +144,7 @@ def test_an_older_generation_writes_nothing_more(path: Path) -> None:
         assert reader.get("summary") is None
 
 
-def test_a_write_is_whole_or_not_at_all(path: Path) -> None:
+def test_a_failed_write_leaves_no_row(path: Path) -> None:
     log = LogStore(path)
     fresh: Hyper = ({"lr": 0.5},)
     write(log, commit(0, INIT_STEP))
@@ -154,7 +154,9 @@ def test_a_write_is_whole_or_not_at_all(path: Path) -> None:
     write(log, commit(1, hyper=fresh), LogRow(0, 1, 0, {"new": 1.0}), commit(8, 7))
     log.close()
     with LogReader(path) as reader:
-        assert [c.hyper for c in reader.commits()] == [HYPER, fresh, HYPER], "no number is left of what was undone"
+        assert [c.hyper for c in reader.commits()] == [HYPER, fresh, HYPER], (
+            "the second write stores the hyper-parameters that the failed write did not"
+        )
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_an_empty_log_has_no_history(path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_history_is_what_counting_every_commit_gives(path: Path, seed: int) -> None:
+def test_the_history_equals_a_count_over_all_commits(path: Path, seed: int) -> None:
     rng = random.Random(seed)
     log = LogStore(path)
     mark = Watermark()
@@ -228,7 +230,7 @@ def test_history_is_what_counting_every_commit_gives(path: Path, seed: int) -> N
     assert found.tail == tuple(commits[-TAIL:])
 
 
-def test_history_is_of_the_newest_incarnation_and_begins_where_that_did(path: Path) -> None:
+def test_the_history_covers_the_newest_incarnation_from_its_beginning(path: Path) -> None:
     log = LogStore(path)
     begun = FactRow(1, 4, IncarnationFact(1, "i0000-v0000000004", POSITION, "server-0 died"))
     write(log, *(commit(v, samples=100.0, staleness=50) for v in range(10)))
@@ -265,7 +267,7 @@ def test_a_choice_is_kept_until_its_step_is_committed(path: Path) -> None:
     log = LogStore(path)
     write(log, chosen(3, 0), FactRow(0, 0, ClaimFact("x")), chosen(3, 1), chosen(4, 0))
     log.close()
-    log = LogStore(path)  # a coordinator that was started again knows of them
+    log = LogStore(path)  # a restarted coordinator reads them
     write(log, commit(1, 3), chosen(5, 0))
     assert log.history().facts == (FactRow(0, 0, ClaimFact("x")), chosen(4, 0), chosen(5, 0))
     begun = FactRow(1, -1, IncarnationFact(1, "", None, "server-0 died"))
@@ -336,7 +338,7 @@ def test_every_write_that_returned_survives_a_kill(path: Path) -> None:
     assert written > 100
 
 
-def test_a_log_is_read_while_it_is_written(path: Path) -> None:
+def test_a_log_can_be_read_while_it_is_written(path: Path) -> None:
     writer = _start_writer(path)
     assert writer.stdout is not None
     try:
@@ -369,7 +371,7 @@ with LogReader(Path(sys.argv[1])) as reader:
 
 
 @pytest.mark.parametrize("left_by", ["close", "kill"])
-def test_a_copy_that_cannot_be_written_is_read(path: Path, tmp_path: Path, left_by: str) -> None:
+def test_a_read_only_copy_of_a_log_can_be_read(path: Path, tmp_path: Path, left_by: str) -> None:
     log = LogStore(path)
     write(log, *(commit(v) for v in range(50)))
     if left_by == "close":
@@ -392,7 +394,7 @@ def test_a_copy_that_cannot_be_written_is_read(path: Path, tmp_path: Path, left_
     assert not list(Path("/tmp").glob("paceline-log-*"))
 
 
-def test_a_reader_changes_nothing(path: Path) -> None:
+def test_a_reader_does_not_change_the_log(path: Path) -> None:
     log = LogStore(path)
     write(log, commit(0, INIT_STEP))
     log.close()
@@ -415,7 +417,7 @@ def test_the_log_is_synced_while_it_is_open_and_keeps_its_locks(path: Path) -> N
     write(log, commit(0, INIT_STEP))
     assert path.with_name("log.sqlite-wal").stat().st_size > 0
     sync_log(path)
-    # Another process that opens and closes the log would fold in and remove the WAL of a log that nobody has locked.
+    # If the log had lost its locks, another process that opens and closes it would remove the WAL.
     script = f"import sqlite3; db = sqlite3.connect({str(path)!r}); db.execute('SELECT 1 FROM meta'); db.close()"
     subprocess.run([sys.executable, "-c", script], check=True)
     assert path.with_name("log.sqlite-wal").exists()
@@ -426,7 +428,7 @@ def test_the_log_is_synced_while_it_is_open_and_keeps_its_locks(path: Path) -> N
     sync_log(path)
 
 
-def test_a_log_that_cannot_be_synced_says_so(tmp_path: Path) -> None:
+def test_a_failed_sync_of_the_log_raises(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="Not a directory"):
         sync_log(tmp_path / "file" / "log.sqlite")

@@ -1,4 +1,4 @@
-"""When things happened in a run."""
+"""The timeline of a run: rate, run time and pauses."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def test_after_a_rewind_the_rate_counts_only_later_commits() -> None:
     for second in range(5):
         timeline.committed(second, 100.0 * second, float(second))
     assert (timeline.seconds, timeline.rate(4.0), timeline.reached) == (14.0, 100.0, 4)
-    assert timeline.rate(9.0) == 50.0, "a time without a commit counts"
+    assert timeline.rate(9.0) == 50.0, "the time since the last commit counts"
     timeline.committed(2, 200.0, 5.0)
     assert (timeline.rate(5.0), timeline.reached) == (None, 4)
     timeline.committed(3, 300.0, 6.0)
     assert (timeline.rate(6.0), timeline.seconds) == (100.0, 16.0)
 
 
-def test_the_longest_time_without_a_commit() -> None:
+def test_the_longest_pause_is_measured_only_after_a_failover() -> None:
     timeline = Timeline()
     timeline.committed(0, 0.0, 10.0)
     timeline.committed(1, 8.0, 11.0)

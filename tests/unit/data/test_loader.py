@@ -20,7 +20,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_rows_of_a_tensor(name: str) -> None:
+def test_rows_indexed_at_once_equal_the_collated_samples(name: str) -> None:
     data = TensorDataset(TENSORS[name])
     positions = np.array([7, 0, 19, 7, 3])
     (batch,) = BatchMaker(open_data(data, 5), seed=1).make(positions, 0, 0)

@@ -77,7 +77,7 @@ def load(tmp_path: Path, **options: object) -> tuple[Content, str]:
     return providers.load(TINY, None, **(settings | options))  # type: ignore[arg-type]
 
 
-def test_content_follows_the_header(tmp_path: Path) -> None:
+def test_the_content_of_a_file_begins_after_its_header(tmp_path: Path) -> None:
     content = read_files(write(tmp_path), TINY.files(None))
     assert content["train-labels.gz"] == b"\0\1\2\3\4\5"
     assert len(content["train-images.gz"]) == 6 * 28 * 28
@@ -143,7 +143,7 @@ def test_the_error_lists_every_provider_its_reason_and_the_remedy(tmp_path: Path
     assert "Remedy: put train-images.gz, train-labels.gz, test-images.gz, test-labels.gz into a directory" in message
 
 
-def test_offline_fetches_nothing(tmp_path: Path) -> None:
+def test_no_file_is_fetched_offline(tmp_path: Path) -> None:
     with pytest.raises(DatasetUnavailableError, match="second: not tried: offline"):
         load(tmp_path, offline=True)
     assert not (tmp_path / "cache").exists()
@@ -167,13 +167,13 @@ def test_a_damaged_cache_and_leftovers_of_a_dead_process_are_replaced(tmp_path: 
     assert {path.name for path in (tmp_path / "cache").iterdir()} == {"tiny", "tiny.lock"}
 
 
-def test_a_cache_that_cannot_be_written_is_a_reason(tmp_path: Path) -> None:
+def test_the_error_names_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the directory should be")
     with pytest.raises(DatasetUnavailableError, match="writing to the cache"):
         load(tmp_path)
 
 
-def test_threads_that_ask_at_once_fetch_once(tmp_path: Path) -> None:
+def test_threads_that_ask_at_the_same_time_fetch_once(tmp_path: Path) -> None:
     fetched: list[str] = []
 
     def slow(release: Release, into: Path) -> None:
@@ -226,7 +226,7 @@ def test_the_lock_holds_between_processes_and_ends_with_its_holder(
         assert load(tmp_path)[1].startswith("second")
 
 
-def test_a_download_that_gets_no_answer_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_without_an_answer_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
 
     def hang(url: str, *, timeout: float) -> object:

@@ -29,13 +29,13 @@ def test_the_blocks_of_a_tensor_are_one_run_of_memory() -> None:
     assert blocks.startswith(bytes(buffer.places[0].numpy().data)), "the last block may be padded"
 
 
-def test_a_buffer_is_taken_again_once_it_is_answered_and_not_lent(buffers: PushBuffers) -> None:
+def test_a_buffer_is_reused_once_its_push_is_answered_and_no_reader_holds_it(buffers: PushBuffers) -> None:
     first = buffers.take((), (), None)
     first.send(7)
     assert buffers.take({7}, (), None) is not first, "the push has no answer"
-    assert buffers.take((), {7}, None) is not first, "the transport reads it"
+    assert buffers.take((), {7}, None) is not first, "the transport still reads the buffer"
     assert buffers.take((), (), None) is first
-    assert buffers.take((), (), first) is not first, "this turn writes it"
+    assert buffers.take((), (), first) is not first, "the current turn writes the buffer"
     assert len(buffers) == 2
 
 

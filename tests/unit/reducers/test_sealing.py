@@ -25,7 +25,7 @@ def one_number_unseen(worker: PushingWorker) -> None:
 def sign_of_zero_unseen(worker: PushingWorker) -> None:
     grad = worker.binding.parameters[2].tensor.grad
     assert grad is not None
-    at = (grad == 0).nonzero()[-1]  # the first block has to wait for the layer before
+    at = (grad == 0).nonzero()[-1]  # not in the first block, which waits for the layer before it
     grad.data[at[0], at[1]] = -0.0 if not torch.signbit(grad[at[0], at[1]]) else 0.0
 
 
@@ -49,7 +49,7 @@ def backward_again(worker: PushingWorker) -> None:
         (backward_again, True),
     ],
 )
-def test_the_gradient_at_the_seal_counts(
+def test_the_gradient_at_the_seal_counts_and_not_an_offered_one(
     worker: PushingWorker, change: Callable[[PushingWorker], None], again: bool
 ) -> None:
     for _ in range(3):

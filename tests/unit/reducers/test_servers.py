@@ -30,7 +30,7 @@ def swap_servers(worker: PushingWorker, epoch: int) -> None:
 
 
 def moved(worker: PushingWorker) -> None:
-    """Every block moves to the other server, which has nothing of this turn; the slot is leased again."""
+    """Move every block to the other server, which has nothing of this turn, and lease the slot again."""
     swap_servers(worker, 2)
     worker.lease(Fence(1, 100 + worker.slot))
     for server in worker.servers:
@@ -53,7 +53,7 @@ def test_a_sealed_turn_can_be_pushed_again_to_the_blocks_new_servers(
 
 
 def held(worker: PushingWorker) -> dict[int, tuple[bytes, float, frozenset[int]]]:
-    """What the servers have, by block: its bytes, its weight, and its absent tensors."""
+    """Return what the servers hold of each block: its bytes, its weight, and its absent tensors."""
     found = {}
     for server in worker.servers:
         assert server.attempt.arrived
@@ -68,12 +68,12 @@ def held(worker: PushingWorker) -> dict[int, tuple[bytes, float, frozenset[int]]
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.5])
-def test_a_seal_pushed_again_does_not_depend_on_the_model(weight: float) -> None:
+def test_a_seal_that_is_pushed_again_has_the_old_gradients_even_if_the_model_changed(weight: float) -> None:
     torch.manual_seed(0)
     normal = PushingWorker(
         nn.Sequential(nn.Linear(40, 400), nn.BatchNorm1d(400), nn.Linear(400, 400), nn.Linear(400, 10))
     )
-    for _ in range(3):  # buffers are in use
+    for _ in range(3):  # the buffers are in use
         normal.begin()
         normal.backward()
         normal.seal()
@@ -89,7 +89,7 @@ def test_a_seal_pushed_again_does_not_depend_on_the_model(weight: float) -> None
     normal.binding.begin_turn()
     normal.model(torch.randn(4, 40))
     normal.binding.begin_turn()
-    for block in normal.binding.blocks:  # as if another version were read meanwhile
+    for block in normal.binding.blocks:  # as if the model had read another version
         normal.binding.fill([BlockFrame(block.index, block.dtype, block.numel)], [memoryview(bytearray(block.nbytes))])
     for _ in range(2):
         moved(normal)
@@ -99,7 +99,7 @@ def test_a_seal_pushed_again_does_not_depend_on_the_model(weight: float) -> None
     normal.close()
 
 
-def test_an_empty_seal_pushed_again_is_empty(worker: PushingWorker) -> None:
+def test_an_empty_seal_is_still_empty_when_it_is_pushed_again(worker: PushingWorker) -> None:
     worker.begin()
     worker.seal(empty=True)
     moved(worker)
@@ -120,7 +120,7 @@ def test_without_offers_everything_is_pushed_with_the_seal(worker: PushingWorker
         assert push.weight == push.seal.weight == 0.5
 
 
-def test_a_skipped_step_is_empty_whatever_was_offered(worker: PushingWorker) -> None:
+def test_a_skipped_step_is_sealed_empty_even_after_offers(worker: PushingWorker) -> None:
     worker.begin()
     worker.backward()
     worker.seal(empty=True)
@@ -175,7 +175,7 @@ def test_a_buffer_without_acknowledgement_is_not_written(worker: PushingWorker) 
     contents = [{index: bytes(frame) for index, frame in buffer.items()} for buffer in before]
     for server in worker.servers:
         server.take(ack=False)
-        server.drop()  # it reads nothing more, but the push may be repeated
+        server.drop()  # the server reads nothing more, but the push may be repeated
     worker.begin()
     worker.backward()
     worker.reducer.seal(worker.binding.made())

@@ -55,7 +55,7 @@ class Job:
 
 
 def first(job: Job) -> Commit:
-    """Step 0 is leased and committed."""
+    """Lease and commit step 0."""
     job.grant(FIRST, 0)
     return job.commit(1, 0, FIRST)
 
@@ -106,7 +106,7 @@ def _reads(job: Job, version: int) -> Reads:
 
 
 @pytest.mark.parametrize(("harm", "named"), BROKEN, ids=[named for _, named in BROKEN])
-def test_a_broken_rule_is_a_violation(harm: Callable[[Job], object], named: str) -> None:
+def test_each_broken_rule_is_reported_as_a_violation(harm: Callable[[Job], object], named: str) -> None:
     with pytest.raises(Violation, match=named):
         harm(Job())
 
@@ -148,7 +148,7 @@ def test_workers_leave_a_phase_with_the_same_version() -> None:
         job.workers.phase_ended("worker-2", _over(-1), reads, was_there=True)
 
 
-def test_a_rewind_without_a_checkpoint_begins_an_empty_line() -> None:
+def test_a_rewind_without_a_checkpoint_begins_an_empty_history() -> None:
     job = Job()
     first(job)
     assert job.record.rewind(IncarnationFact(1, "", None, "")) == -1

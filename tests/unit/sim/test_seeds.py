@@ -15,10 +15,10 @@ FAILED_BEFORE = (
 """Seeds that found a fault (docs/faults-found.md). A change of the protocol changes their schedules."""
 
 
-def test_seeds(pytestconfig: pytest.Config) -> None:
+def test_200_seeds_end_well_and_break_no_rule(pytestconfig: pytest.Config) -> None:
     play_seeds(first_seed(pytestconfig))
 
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)
-def test_a_seed_that_failed_before(seed: int) -> None:
+def test_a_seed_that_failed_before_breaks_no_rule(seed: int) -> None:
     simulate(make_scenario(seed))

@@ -33,7 +33,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
         scenario = make_scenario(seed)
         first, second = simulate(scenario, hashed=True), simulate(scenario, hashed=True)
         assert first == second
-        assert replace(first, digest="") == simulate(scenario)  # hashing changes nothing
+        assert replace(first, digest="") == simulate(scenario)  # the hash of the trace does not change the trace
     assert len({simulate(make_scenario(seed), hashed=True).digest for seed in range(10)}) == 10
 
 

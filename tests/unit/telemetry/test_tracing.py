@@ -1,4 +1,4 @@
-"""Recording what a process does."""
+"""A process records its spans and instants in a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recorded(folder: Path, role: str = "server-0") -> list[list[Any]]:
     return [event for event in map(json.loads, lines) if isinstance(event, list)]
 
 
-def test_off_is_one_object_and_no_file(tmp_path: Path) -> None:
+def test_tracing_that_is_off_allocates_no_span_and_writes_no_file(tmp_path: Path) -> None:
     assert tracing.span("sum", step=1) is tracing.span("apply")
     with tracing.span("sum"):
         tracing.instant("commit")
@@ -38,7 +38,7 @@ def test_off_is_one_object_and_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_spans_and_instants(tmp_path: Path) -> None:
+def test_spans_and_instants_are_recorded_with_their_times_and_threads(tmp_path: Path) -> None:
     before = time.monotonic_ns()
     tracing.start("server-0", tmp_path / "trace")
     with tracing.span("apply", step=3, path=Path("x")):
@@ -63,7 +63,7 @@ def test_spans_and_instants(tmp_path: Path) -> None:
     assert (apply[2], events["elsewhere"][2]) == ("", "applier")
 
 
-def test_a_killed_process_loses_its_last_half_second(tmp_path: Path) -> None:
+def test_a_killed_process_loses_at_most_its_last_half_second(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from paceline.telemetry import tracing\n"
         "tracing.start('server-0', Path(sys.argv[1]))\n"
@@ -80,7 +80,7 @@ def test_a_killed_process_loses_its_last_half_second(tmp_path: Path) -> None:
     assert [event[3] for event in recorded(tmp_path)] == ["early"]
 
 
-def test_the_end_of_the_process_writes_all(tmp_path: Path) -> None:
+def test_the_end_of_the_process_writes_all_events(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from paceline.telemetry import tracing\n"
         "tracing.start('server-0', Path(sys.argv[1]))\n"
@@ -95,7 +95,7 @@ def test_a_role_has_a_limit_over_all_its_processes(
 ) -> None:
     monkeypatch.setattr(tracing, "MAX_BYTES", 20_000)
     monkeypatch.setattr(tracing, "_BATCH", 10)
-    (tmp_path / "server-00.1.jsonl").write_bytes(b"x" * 100_000)  # another role's
+    (tmp_path / "server-00.1.jsonl").write_bytes(b"x" * 100_000)  # a file of another role
     with caplog.at_level(logging.WARNING, "paceline.telemetry.tracing"):
         tracing.start("server-0", tmp_path)
         for number in range(1000):
@@ -108,7 +108,7 @@ def test_a_role_has_a_limit_over_all_its_processes(
         assert len(caplog.messages) == 1
         assert "the trace of server-0 ends here" in caplog.messages[0]
 
-        tracing.start("server-0", tmp_path)  # started again
+        tracing.start("server-0", tmp_path)  # a restarted process of the role
         for number in range(1000):
             tracing.instant("event", number=number)
         tracing.stop()
@@ -123,11 +123,13 @@ def test_a_role_at_its_limit_records_no_more(tmp_path: Path, monkeypatch: pytest
     tracing.instant("event")
     deadline = time.monotonic() + 5
     while tracing.span("sum") is not tracing.span("apply"):
-        assert time.monotonic() < deadline, "it is off once the writer has seen the limit"
+        assert time.monotonic() < deadline, "tracing is off once the writer has seen the limit"
         time.sleep(0.01)
 
 
-def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_memory_of_a_recording_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(tracing, "_MAX_WAITING", 50)
     with caplog.at_level(logging.WARNING, "paceline.telemetry.tracing"):
         tracing.start("server-0", tmp_path)
@@ -138,7 +140,9 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capl
     assert "lacks 30 events" in caplog.text
 
 
-def test_a_file_that_cannot_be_made_fails_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_trace_file_that_cannot_be_created_does_not_fail_the_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING, "paceline.telemetry.tracing"):
         tracing.start("server-0", tmp_path / "file")
@@ -147,7 +151,7 @@ def test_a_file_that_cannot_be_made_fails_nothing(tmp_path: Path, caplog: pytest
         pass
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # newer Pythons warn of forks with threads
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # newer versions of Python warn about a fork with threads
 def test_a_forked_process_records_nothing(tmp_path: Path) -> None:
     tracing.start("worker-0", tmp_path)
     tracing.instant("parent")
@@ -155,6 +159,6 @@ def test_a_forked_process_records_nothing(tmp_path: Path) -> None:
     if child == 0:
         os._exit(tracing.span("sum") is tracing.span("apply"))
     _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 1, "it is off in there"
+    assert os.waitstatus_to_exitcode(status) == 1, "tracing is off in the forked process"
     tracing.stop()
     assert [event[3] for event in recorded(tmp_path, "worker-0")] == ["parent"]

@@ -36,7 +36,7 @@ def test_quantiles_are_measured_values() -> None:
     assert spread([0.2, 0.1, 0.4]) == {"n": 3, "p50": 0.2, "p95": 0.4, "max": 0.4}
 
 
-def test_a_campaign_that_passes() -> None:
+def test_a_campaign_without_failures_passes_and_shows_its_figures() -> None:
     good = figures()
     good.judge()
     result = json.loads(json.dumps(good.as_dict()))
@@ -125,7 +125,9 @@ def test_shown_commits_must_be_in_the_log() -> None:
     assert missing_commits({0: {1, 3}, 1: {1, 3}, 2: {0, 2}, 3: {0}}, log, origins) == []
     assert missing_commits({0: {4}}, log, origins) == [(0, 4)]
     assert missing_commits({1: {4}, 2: {3}}, log, origins) == [(1, 4), (2, 3)]
-    assert missing_commits({3: {0, 1}}, log, origins) == [(3, 1)], "what began from nothing has no other commits"
+    assert missing_commits({3: {0, 1}}, log, origins) == [(3, 1)], (
+        "an incarnation that began from nothing has no earlier commits"
+    )
     assert origins_of([]) == {}
 
 
@@ -144,7 +146,7 @@ def test_slow_healing_after_a_cut_and_long_pauses_while_blocks_move_are_failures
     it.fired[str(cut)] = it.fired[str(add)] = 1
     it.measured(str(cut), 0.2, 9.9)
     it.paused(str(add), 0.9)
-    it.paused(str(cut), 7.0)  # a cut may stop everything
+    it.paused(str(cut), 7.0)  # a cut may stop all commits
     it.judge()
     assert it.failures == []
     assert it.as_dict()["pause_s"]["add server"]["max"] == 0.9

@@ -87,7 +87,9 @@ def test_a_worker_is_stopped_beyond_its_lease_while_others_commit(tmp_path: Path
     assert time.monotonic() - began > 0.6
     assert psutil.STATUS_STOPPED in statuses
     assert victim.status() == psutil.STATUS_SLEEPING
-    assert injector.figures.recovery_s["stop worker"][0] < 0.2, "counted from the stop: the others went on"
+    assert injector.figures.recovery_s["stop worker"][0] < 0.2, (
+        "the recovery is counted from the stop, since the others committed"
+    )
 
 
 @pytest.mark.parametrize("evicted", [0, 1])
@@ -136,7 +138,7 @@ def test_a_kill_while_a_checkpoint_is_written_hits_or_is_counted_as_missed(
     finally:
         writer.join()
     assert injector.figures.checkpoints_checked == 1
-    assert injector.figures.checkpoints_unloadable == 1, "the made-up checkpoints are empty folders"
+    assert injector.figures.checkpoints_unloadable == 1, "the scripted checkpoints are empty folders"
     if hit:
         assert injector.figures.fired == {"kill-saving coordinator": 1}
     else:
@@ -170,7 +172,7 @@ def test_a_terminated_worker_that_counts_as_lost_is_a_failure(tmp_path: Path, vi
 
 
 class Restarted(ScriptedRun):
-    """A run that is whole 0.4 s after its launcher starts; `kills` has the age of each launcher at its death."""
+    """A run that is complete 0.4 s after its launcher starts; `kills` has the age of each launcher at its death."""
 
     def __init__(self, spec: CampaignSpec, script: Script, processes: list[psutil.Process]) -> None:
         super().__init__(spec, script, processes)
@@ -205,7 +207,7 @@ def test_launchers_are_killed_at_random_times_of_their_start(tmp_path: Path, vic
     assert not injector.settled
     assert injector.do(replace(kill, draw=0.5))
     assert injector.do(replace(kill, draw=0.1, span=0.1))
-    assert injector.settled, "some are followed by a whole run"
+    assert injector.settled, "a complete run follows this kill"
     whole, starting = run.kills[:2], run.kills[2:]
     assert min(whole) > 0.4
     assert 0.15 < starting[0] < 0.35
@@ -217,7 +219,7 @@ def test_launchers_are_killed_at_random_times_of_their_start(tmp_path: Path, vic
     assert time.monotonic() - run.began > 0.4
 
 
-def test_another_fault_waits_until_a_resumed_run_is_whole(tmp_path: Path, victim: psutil.Process) -> None:
+def test_the_next_fault_waits_until_a_resumed_run_is_complete(tmp_path: Path, victim: psutil.Process) -> None:
     made, _ = stage(tmp_path, "worker-1", victim)
     run = Restarted(made.spec, made.script, [victim])
     injector = Injector(run, Figures(run.spec, ""))

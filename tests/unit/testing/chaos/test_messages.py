@@ -23,7 +23,7 @@ def test_message_faults_are_counted_on_disk_so_that_a_kill_loses_none(tmp_path: 
         while (event := port.recv(0.1)) is None:
             pass
         port.send(event.peer, PlacementRequest(1, 0))
-        assert read_counts(tmp_path / "counts")["drop"] > 0, "while the port is open"
+        assert read_counts(tmp_path / "counts")["drop"] > 0, "the counts are on disk while the port is open"
         port.close()
     server.close()
     assert read_counts(tmp_path / "counts") == {"drop": 2}

@@ -71,14 +71,14 @@ def reaches(net: Network, one: str, other: str, wait_s: float = 0.3) -> bool:
 
 
 @as_root
-def test_a_cut_has_a_direction(net: Network) -> None:
+def test_a_cut_closes_only_its_direction(net: Network) -> None:
     assert reaches(net, "server-0", "server-1")
     net.close_ways({("server-0", "server-1")})
     assert not reaches(net, "server-0", "server-1")
     assert reaches(net, "server-1", "server-0")
     assert reaches(net, "server-0", "coordinator")
     net.close_ways({("server-1", "server-0")})
-    assert reaches(net, "server-0", "server-1"), "what is not closed any more is open"
+    assert reaches(net, "server-0", "server-1"), "a direction that is no longer cut is open"
     assert not reaches(net, "server-1", "server-0")
     net.close_ways(())
     assert reaches(net, "server-1", "server-0")
@@ -92,7 +92,7 @@ def test_processes_start_inside_a_namespace(net: Network) -> None:
     with net.inside("server-1"):
         assert done.stdout.strip() == own_address(net.range)
     with pytest.raises(UsageError, match="no address in that network"):
-        own_address(net.range)  # not of this machine
+        own_address(net.range)  # not an address of this machine
 
 
 @as_root
@@ -100,7 +100,7 @@ def test_no_namespace_is_left_after_close_or_after_a_killed_campaign(monkeypatch
     with pytest.raises(KeyError), Network(NODES):
         raise KeyError
     assert not [name for name in network_module._namespaces() if name.startswith(network_module._own_prefix())]
-    # of a process that has ended: another process may have its pid now
+    # its process has ended, and another process may have the pid now
     monkeypatch.setattr(network_module, "_own_prefix", lambda: f"{network_module._PREFIX}1.12345-")
     killed = Network(["server-0"])
     killed.__enter__()

@@ -42,7 +42,7 @@ def cabled(tmp_path: Path, switch: Switch, deadline_s: float = 3.0) -> tuple[Scr
     return run, injector
 
 
-def test_after_a_cut_the_run_must_become_whole(tmp_path: Path, switch: Switch) -> None:
+def test_after_a_cut_the_run_must_have_all_its_copies_again(tmp_path: Path, switch: Switch) -> None:
     run, injector = cabled(tmp_path, switch)
     began = time.monotonic()
 
@@ -58,17 +58,19 @@ def test_after_a_cut_the_run_must_become_whole(tmp_path: Path, switch: Switch) -
     assert opened_at - closed_at == pytest.approx(1.0, abs=0.2)
     figures = injector.figures
     assert figures.fired == {"cut symmetric": 1}
-    assert 0.2 < figures.restored_s["cut symmetric"][0] < 1.0, "counted from its end"
-    assert figures.pause_s["cut symmetric"][0] < 0.5, "there were commits all the time"
+    assert 0.2 < figures.restored_s["cut symmetric"][0] < 1.0, "the recovery is counted from the end of the cut"
+    assert figures.pause_s["cut symmetric"][0] < 0.5, "the run committed during the cut"
 
 
 def test_a_flapping_cut_opens_in_between(tmp_path: Path, switch: Switch) -> None:
     _, injector = cabled(tmp_path, switch)
     assert injector.do(planned(Kind.CUT, "flapping"))
-    assert [bool(ways) for _, ways in switch.history] == [True, False, False], "one period, and the end"
+    assert [bool(ways) for _, ways in switch.history] == [True, False, False], (
+        "the cut opens after one period and at the end"
+    )
 
 
-def test_a_cut_is_opened_also_if_the_run_fails(tmp_path: Path, switch: Switch) -> None:
+def test_a_cut_is_opened_even_if_the_run_fails(tmp_path: Path, switch: Switch) -> None:
     run, injector = cabled(tmp_path, switch)
 
     def change(script: Script) -> None:
@@ -82,7 +84,7 @@ def test_a_cut_is_opened_also_if_the_run_fails(tmp_path: Path, switch: Switch) -
 
 
 class Scaled:
-    """The numbers of servers that the run was asked for."""
+    """A run that keeps the requested numbers of servers."""
 
     def __init__(self, run: ScriptedRun, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[int] = []

@@ -30,7 +30,7 @@ def test_one_seed_gives_one_plan() -> None:
     assert Counter(planned.fault for planned in plan) == FAULTS
     assert [p.fault for p in plan] != [p.fault for p in make_plan(FAULTS, 2)]
     assert all(0.0 <= p.pause_s <= 0.5 and 0.0 <= p.draw < 1.0 for p in plan)
-    assert len({p.pause_s for p in plan}) == len(plan), "instants vary"
+    assert len({p.pause_s for p in plan}) == len(plan), "every fault has its own pause"
 
 
 def test_adds_and_drains_alternate() -> None:
@@ -54,7 +54,9 @@ def test_fault_options_are_parsed_and_added() -> None:
     assert found == {Fault(Kind.KILL, "worker"): 7, Fault(Kind.KILL, "server"): 2}
     assert [str(f) for f in sorted(found)] == ["kill server", "kill worker"]
     assert str(Fault(Kind.LAUNCHER, "launcher")) == "kill-launcher"
-    assert Fault(Kind.SAVING, "server").measured_as == "server", "a kill is a kill"
+    assert Fault(Kind.SAVING, "server").measured_as == "server", (
+        "a kill during a save is measured like any kill of a server"
+    )
     assert Fault(Kind.STOP, "worker").measured_as == "stop worker"
 
 

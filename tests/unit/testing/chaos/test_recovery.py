@@ -20,9 +20,9 @@ def recovery(kind: Kind, name: str, *, workers: int = 3) -> Recovering:
     return Recovering(Fault(kind, role), 100.0, BEFORE, victim, workers, 2)
 
 
-def test_after_a_killed_worker_it_must_be_back_and_a_commit_made() -> None:
+def test_a_run_has_recovered_from_a_killed_worker_after_its_return_and_a_commit() -> None:
     it = recovery(Kind.KILL, "worker-1")
-    assert not it.see(seen(100.02, 7)), "what was committed by then was on its way"
+    assert not it.see(seen(100.02, 7)), "a commit right after the kill was already on its way"
     assert not it.see(seen(100.1, 7, pids={"worker-1": 0}))
     assert it.missing == [
         "a commit above version 7",
@@ -31,16 +31,18 @@ def test_after_a_killed_worker_it_must_be_back_and_a_commit_made() -> None:
     ]
     assert not it.see(seen(100.4, 8, pids={"worker-1": 0}))
     assert it.committed_s == pytest.approx(0.4)
-    assert not it.see(seen(101.0, 20)), "the old pid: nobody has noticed yet"
+    assert not it.see(seen(101.0, 20)), "the status still has the old pid"
     assert it.see(seen(102.0, 60, pids={"worker-1": 44}))
     assert it.committed_s == pytest.approx(0.4), "the first commit counts"
-    assert it.missing == ["worker-1 with another pid than 31"], "what it waited for at last"
+    assert it.missing == ["worker-1 with another pid than 31"], (
+        "the recovery names the last condition that it waited for"
+    )
 
 
 def test_after_a_killed_coordinator_the_next_commit_is_above_the_restored_version() -> None:
     it = recovery(Kind.KILL, "coordinator")
     assert it.missing == ["a coordinator that answers"]
-    assert not it.see(seen(100.01, 6)), "an answer that was still on its way"
+    assert not it.see(seen(100.01, 6)), "the answer of the old coordinator was still on its way"
     assert "generation 2 of the coordinator" in it.missing
     back: dict[str, Any] = {"generation": 2, "pids": {"coordinator": 11}}
     assert not it.see(seen(101.2, 7, workers_alive=0, **back)), "version 7 was in the log"
@@ -58,7 +60,7 @@ def test_after_a_killed_server_the_next_commit_is_in_the_new_incarnation() -> No
     assert not it.see(seen(101.0, 4, rewinding=True, **again))
     assert "the end of the rewind" in it.missing
     assert not it.see(seen(102.0, 4, **again))
-    assert it.see(seen(102.5, 5, **again)), "below the version before the fault, but the next commit"
+    assert it.see(seen(102.5, 5, **again)), "the version is below that before the fault, but it is the next commit"
     assert it.committed_s == pytest.approx(2.5)
 
 
@@ -66,7 +68,7 @@ def test_a_stopped_worker_keeps_its_pid() -> None:
     it = recovery(Kind.STOP, "worker-0")
     assert not it.see(seen(100.1, 5, pids={"worker-0": 0}))
     assert "worker-0 among the processes" in it.missing
-    assert it.see(seen(100.5, 6)), "with the same pid"
+    assert it.see(seen(100.5, 6)), "a stopped worker returns with the same pid"
 
 
 def test_a_terminated_worker_must_be_gone() -> None:
@@ -127,7 +129,9 @@ def failover(victim: str = "server-0") -> Recovering:
 
 def test_after_a_failover_the_next_commit_is_in_the_new_placement() -> None:
     it = failover()
-    assert not it.see(seen(100.1, 9, pids={"server-0": 0}, **HELD)), "what was ready without it was committed"
+    assert not it.see(seen(100.1, 9, pids={"server-0": 0}, **HELD)), (
+        "a commit that was ready before the kill does not count"
+    )
     assert it.committed_s is None
     assert "epoch 5 of the placement" in it.missing
     after: dict[str, Any] = {**HELD, "epoch": 5, "short": 3, "holders": frozenset({"server-1"})}
@@ -137,7 +141,7 @@ def test_after_a_failover_the_next_commit_is_in_the_new_placement() -> None:
     assert not it.see(seen(102.0, 30, pids={"server-0": 25}, **after))
     assert it.missing == ["a copy of 3 blocks"]
     assert it.see(seen(103.0, 40, pids={"server-0": 25}, **{**HELD, "epoch": 6}))
-    assert it.pause_s == pytest.approx(1.2), "from the tenth version to what was seen next"
+    assert it.pause_s == pytest.approx(1.2), "the pause is counted from version 10 to the next status"
 
 
 def test_the_loss_of_a_server_without_blocks_needs_no_new_placement() -> None:
