@@ -44,7 +44,9 @@ $(READY): pyproject.toml constraints.txt
 demo: setup ## train LeNet on Fashion-MNIST with 2 workers and 2 parameter servers
 	@$(BIN)/paceline demo
 
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Three processes on two cores: real runs spend much of their time waiting.
+PROCESSES ?= 3
+PYTEST := $(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 static: setup
 	@echo "[format] ruff format --check" && $(BIN)/ruff format --check -q .
@@ -53,11 +55,11 @@ static: setup
 	@echo "[layers] lint-imports" && $(BIN)/lint-imports
 
 check: static ## check format, lint, types and layers, and run the tests without real runs; about 2 minutes
-	@echo "[tests] pytest -n 2, without real runs and with 200 simulator seeds"
+	@echo "[tests] pytest -n $(PROCESSES), without real runs and with 200 simulator seeds"
 	@$(PYTEST) -m "not real_run and not many_seeds"
 
 test: static ## everything that a change must pass: the static checks and every test; at most 9 minutes on 2 cores
-	@echo "[tests] pytest -n 2" && $(PYTEST)
+	@echo "[tests] pytest -n $(PROCESSES)" && $(PYTEST)
 
 SEEDS  ?= 100000
 START  ?= $(shell date +%s)
