@@ -25,7 +25,7 @@ __all__ = ["Job", "datasets", "digest", "errors", "join"]
 
 
 def __getattr__(name: str) -> object:
-    """Names load on first use: `import paceline` is cheap, and the command line does not wait for torch."""
+    """Load a public name on first use, so that `import paceline` is quick and does not load torch."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
     module, attribute = _PUBLIC[name]

@@ -1,4 +1,4 @@
-"""``python -m paceline``: the ``paceline`` command, where it is not on the path."""
+"""``python -m paceline`` runs the ``paceline`` command, also if it is not on the PATH."""
 
 from __future__ import annotations
 

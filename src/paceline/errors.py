@@ -1,4 +1,4 @@
-"""The one exception tree. Every message says what failed and, where the user can do something, what.
+"""All exceptions of Paceline. Every message says what failed and, if the user can do something about it, what to do.
 
 ::
 
@@ -120,7 +120,7 @@ class DeposedError(StateError):
 
 
 class TransportError(PacelineError, ConnectionError):
-    """The communication of two processes failed."""
+    """The communication between two processes failed."""
 
 
 class PeerLostError(TransportError):
@@ -140,7 +140,7 @@ class PeerUnknownError(TransportError):
 
 
 class DeadlineError(TransportError):
-    """A wait ended without what was awaited."""
+    """A peer did not do in time what this process waited for; the message names both."""
 
     def __init__(self, peer: str, awaited: str, waited_s: float, step: int | None = None) -> None:
         self.peer, self.awaited, self.waited_s, self.step = peer, awaited, waited_s, step

@@ -1,4 +1,4 @@
-"""Ends a process with its parent, however the parent ends."""
+"""Ends a process when its parent ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Ask the kernel to kill this process when its parent dies; exit at once if `parent` is gone already.
+    """Ask the kernel to kill this process when its parent dies; exit at once if process `parent` has already died.
 
-    Linux only; elsewhere a role notices it by its connections.
+    Does nothing outside of Linux: there a role notices the death by its lost connections.
     """
     if sys.platform != "linux":
         return

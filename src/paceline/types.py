@@ -1,4 +1,4 @@
-"""The words of the design as frozen values: no behaviour beyond arithmetic.
+"""The basic values of the protocol, such as slots, fences, blocks and commits: frozen, with only simple arithmetic.
 
 Everything here is a `msgspec.Struct` (or a plain alias), so the same value travels on the wire, is written to the
 commit log and is compared in the simulator.
@@ -16,18 +16,18 @@ NodeId = str
 
 
 def name_of(node: NodeId) -> str:
-    """The name of a process in its run."""
+    """The name of a process in its run, such as ``worker-0``."""
     return node.split("/")[0]
 
 
 def pid_of(node: NodeId) -> int:
-    """The number of the process on its host, for people to read; 0 where the identity does not tell it."""
+    """The process id, to be shown to people; 0 if the node id does not contain it."""
     words = node.partition("/")[2].split("-")
     return int(words[1]) if len(words) == 3 and words[1].isdecimal() else 0
 
 
 COORDINATOR: NodeId = "coordinator"
-"""The node id under which every role sends to the coordinator, whichever process it is now."""
+"""The name of the coordinator. Roles send to it under this node id, whichever process is the coordinator now."""
 
 INIT_STEP = -1
 """The step whose only slot is the initial weights; committing it makes version 0."""
@@ -48,11 +48,11 @@ ITEM_NBYTES = {
     "uint8": 1,
     "bool": 1,
 }
-"""Every dtype of an element that may travel, with its bytes."""
+"""The dtypes that may be sent, each with the bytes of one element."""
 
 
 class Fence(NamedTuple):
-    """Names one attempt. Later leases of a slot have larger fences, across coordinator restarts too."""
+    """The name of one attempt. A later lease of a slot has a larger fence, also after a restart of the coordinator."""
 
     generation: int
     counter: int
@@ -97,7 +97,7 @@ Hyper = tuple[dict[str, float | int | bool | tuple[float, ...] | None], ...]
 
 
 class OptimizerSpec(msgspec.Struct, frozen=True, array_like=True):
-    """A `torch.optim` class by name with the numbers it was built with (`fused` and the like are among them)."""
+    """The name of a `torch.optim` class, and the numeric arguments it was built with (with flags such as `fused`)."""
 
     name: str
     hyper: Hyper
@@ -113,7 +113,7 @@ class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """A run of elements of tensor number `tensor`, lying at `offset` inside its block."""
+    """`numel` elements of tensor number `tensor`, from element `start` on, which lie at `offset` in the block."""
 
     tensor: int
     start: int
@@ -161,7 +161,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):
-    """The arguments of one call of `batches`. Workers that disagree on them fail the job by name."""
+    """The arguments of one call of `batches`. If workers give different ones, the job fails and says which."""
 
     number: int
     data_len: int
@@ -194,10 +194,10 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True):
-    """A row of the commit log: it makes `version`.
+    """A row of the commit log, which makes `version`.
 
-    `fences` names the attempt that counted for each slot; `scale` is the clip factor of the step's gradient. If
-    attempts are interchangeable, a server may have used others: `variants` lists (its blocks, its fences).
+    `fences` names the attempt that counted for each slot; `scale` is the clip factor of the step's gradient. If all
+    attempts of a slot are equal, a server may have used other ones: `variants` lists (blocks of that server, fences).
     `samples` and `empty` count the samples and the empty slots of the step.
     """
 
@@ -232,9 +232,9 @@ class SavedFile(msgspec.Struct, frozen=True):
 
 
 class PhaseEntry(msgspec.Struct, frozen=True):
-    """A phase that has begun: its steps are [segment.step, end). `end_version` is set once all are committed.
+    """A phase that has begun: its steps are [segment.step, end). `end_version` is set once all steps are committed.
 
-    `metrics` are those that workers get when they leave it, None until the first has left.
+    `metrics` are what workers get when they leave the phase, None until the first worker has left it.
     """
 
     spec: PhaseSpec

@@ -61,7 +61,7 @@ def test_an_interrupted_campaign_ends_every_process(faults: list[str], tmp_path:
         (["--replicas", "2", "-s", "2", "--kill", "server=1", SCRIPT], "--replicas 2 needs 3 servers"),
         (["--add", "worker=1", SCRIPT], "--add takes server=N"),
         (["--campaign", "fun"], "campaign 'fun' is not known; use one of kills"),
-        (["--campaign", "kills", SCRIPT], "--campaign brings its own script"),
+        (["--campaign", "kills", SCRIPT], "a --campaign has its own script: leave SCRIPT out"),
     ],
 )
 def test_wrong_options_of_chaos_are_refused_by_name(words: list[object], named: str, tmp_path: Path) -> None:

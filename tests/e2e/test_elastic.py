@@ -157,9 +157,9 @@ def _strike_until_given_up(running: Live, name: str) -> None:
     [
         (["join", "nowhere"], "nowhere is not a run directory"),
         (["join", "over"], "the run in over has ended after 7 steps: no worker can join it"),
-        (["join", "ended"], "no coordinator of ended answers: it is not running"),
+        (["join", "ended"], "no coordinator of ended answers: the run is not running"),
         (["scale", "nowhere", "-w", "2"], "nowhere is not a run directory"),
-        (["scale", "over", "-w", "2"], "over is over"),
+        (["scale", "over", "-w", "2"], "the run in over has ended and cannot be scaled"),
         (["scale", "ended", "-w", "2"], "no coordinator of ended answers"),
         (["scale", "ended"], "give --workers, --servers or both"),
     ],

@@ -114,7 +114,7 @@ def test_a_resumed_run_has_the_last_requested_size_even_if_its_launcher_never_ap
         (["--mode", "asp"], "--mode asp: run has bsp"),
         (["--slots", "3"], "--slots 3: run leaves it to its script"),
         (["--checkpoints", "elsewhere"], "--checkpoints elsewhere: the checkpoints of run are in"),
-        (["--dir", "other"], "--dir other: a run that is resumed stays in its own directory"),
+        (["--dir", "other"], "--dir other: a resumed run stays in its own directory"),
         (["--workers", "0"], "--workers must be at least 1"),
         (["gone.py"], "gone.py is not a file"),
     ],

@@ -14,8 +14,8 @@ import click
 def command(run: Path | None, json_file: str | None) -> None:
     """Prove that RUN (by default runs/latest) applied every sample exactly once, while it runs or afterwards.
 
-    Compares the commit log, the hash chains in the checkpoints, and the sampling function. Exit codes: 0 clean, 1 not
-    clean, with a list of the findings.
+    Compares the commit log, the hash chains in the checkpoints, and the sampling function. Exit codes: 0 no errors were
+    found, 1 errors were found, which are listed.
     """
     import json
 

@@ -38,7 +38,7 @@ _AS_GIVEN = (
 
 
 class _Screen:
-    """Shows notes as lines; on a terminal, the newest state at the bottom."""
+    """Prints each note as a line; on a terminal, the last line shows the progress."""
 
     def __init__(self, console: Console, live: Live | None) -> None:
         self._console = console
@@ -60,20 +60,30 @@ class _Screen:
     "chaos",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False, "max_content_width": 100},
 )
-@click.option("--kill", multiple=True, metavar="ROLE=N", help="SIGKILL: worker, server or coordinator.")
-@click.option("--stop", multiple=True, metavar="ROLE=N", help="SIGSTOP for longer than the lease, then SIGCONT.")
-@click.option("--term", multiple=True, metavar="worker=N", help="SIGTERM: the worker leaves, another one joins.")
-@click.option("--join", multiple=True, metavar="worker=N", help="A worker joins from outside.")
-@click.option("--add", multiple=True, metavar="server=N", help="A server is added, and blocks move to it.")
-@click.option("--drain", multiple=True, metavar="server=N", help="A server is emptied and ends.")
+@click.option("--kill", multiple=True, metavar="ROLE=N", help="Send SIGKILL to N workers, servers or coordinators.")
+@click.option(
+    "--stop", multiple=True, metavar="ROLE=N", help="Stop a process for longer than --lease, then continue it."
+)
+@click.option(
+    "--term", multiple=True, metavar="worker=N", help="Send SIGTERM to a worker: it leaves, another one joins."
+)
+@click.option("--join", multiple=True, metavar="worker=N", help="Add a worker with `paceline join`.")
+@click.option("--add", multiple=True, metavar="server=N", help="Add a server, to which blocks move.")
+@click.option(
+    "--drain", multiple=True, metavar="server=N", help="Remove a server after its blocks have moved to others."
+)
 @click.option("--cut", multiple=True, metavar="KIND=N", help="Cut the network (as root): symmetric, one-way, flapping.")
 @click.option("--kill-saving", multiple=True, metavar="ROLE=N", help="SIGKILL while a checkpoint is written.")
 @click.option("--kill-all", type=click.IntRange(0), default=0, metavar="N", help="Kill everything, then resume.")
 @click.option("--kill-launcher", type=click.IntRange(0), default=0, metavar="N", help="Kill the launcher, then resume.")
 @click.option("--drop", type=float, default=0.0, metavar="P", help="Lose this share of the workers' messages.")
-@click.option("--duplicate", type=float, default=0.0, metavar="P", help="Send this share of them twice.")
-@click.option("--delay", type=float, default=0.0, metavar="P", help="Delay this share of them by 50 ms.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the plan.")
+@click.option(
+    "--duplicate", type=float, default=0.0, metavar="P", help="Send this share of the workers' messages twice."
+)
+@click.option(
+    "--delay", type=float, default=0.0, metavar="P", help="Delay this share of the workers' messages by 50 ms."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the plan of faults.")
 @click.option("-w", "--workers", type=int, default=3, show_default=True, help="Worker processes.")
 @click.option("-s", "--servers", type=int, default=2, show_default=True, help="Parameter servers.")
 @click.option("--replicas", type=int, default=0, show_default=True, help="Copies of each block on other servers.")
@@ -83,7 +93,7 @@ class _Screen:
 @click.option(
     "--lease", type=float, default=2.0, show_default=True, metavar="S", help="Silence that makes a role lost."
 )
-@click.option("--checkpoint-every", default="20", show_default=True, metavar="N|Ss", help="As of `paceline run`.")
+@click.option("--checkpoint-every", default="20", show_default=True, metavar="N|Ss", help="As in `paceline run`.")
 @click.option("--per-round", type=int, default=0, metavar="N", help="End and compare after N faults. [default: all]")
 @click.option("--limit", multiple=True, metavar="ROLE=S", help="Fail if the p95 of kill to next commit exceeds this.")
 @click.option("--plain-args", default="", metavar="TEXT", help="More arguments for the run without faults.")
@@ -100,11 +110,12 @@ class _Screen:
 def command(campaign: str | None, folder: Path | None, json_file: Path | None, fraction: float, **given: Any) -> None:
     """Run SCRIPT under a seeded plan of faults, and prove that nothing was lost.
 
-    Each fault is injected after the run has recovered from the fault before. Exit codes: 0 nothing was lost, 1 not so.
+    Each fault is injected after the run has recovered from the fault before. Exit codes: 0 nothing was lost, 1
+    something was lost or a check failed.
     """
     if campaign is not None:
         if given["script"] is not None:
-            raise UsageError("--campaign brings its own script")
+            raise UsageError("a --campaign has its own script: leave SCRIPT out")
         sys.exit(_named(campaign, folder, json_file, fraction, given["seed"]))
     if given["script"] is None:
         raise UsageError("give the SCRIPT to run, or --campaign NAME")
@@ -145,7 +156,7 @@ def _play(folder: Path | None, *, fraction: float = 1.0, **given: Any) -> dict[s
     from paceline.runtime.rundir import next_run
     from paceline.testing.chaos.campaign import Campaign
 
-    spec = _spec(given, fraction)  # refuses before a directory is made
+    spec = _spec(given, fraction)  # raises before a directory is made
     if spec.cuts:
         from paceline.testing.chaos.network import problem
 

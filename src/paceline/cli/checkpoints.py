@@ -11,11 +11,11 @@ import click
 @click.command("checkpoints")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Read every byte and check it.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def command(run: Path | None, verify: bool, as_json: bool) -> None:
     """List the checkpoints of RUN (by default runs/latest), the oldest first, and name the damaged ones.
 
-    Exit codes: 0 if at least one is complete, 1 if none is.
+    Exit codes: 0 at least one checkpoint is complete, 1 none is.
     """
     import time
 

@@ -39,7 +39,7 @@ def command(epochs: int, run_dir: Path, **options: str | None) -> None:
             screen.note(f"data: {fashion_mnist().source}")
         except DatasetUnavailableError as error:
             screen.note(f"{error}", warning=True)
-            screen.note("the demo goes on with ten generated classes of the same shape", warning=True)
+            screen.note("the demo uses generated images instead: ten classes, the same shape", warning=True)
             arguments += ["--data", GENERATED]
         shape: dict[str, Any] = {"workers": 2, "servers": 2, "replicas": 1, "slots": 2, "seed": 7}
         shape |= {name: value for name, value in options.items() if value is not None}

@@ -38,9 +38,9 @@ def sim(
     json_file: Path | None,
     measure: bool,
 ) -> None:
-    """Play seeded schedules of faults on the core, checking every rule after each event."""
+    """Simulate runs with faults, one for each seed, and check every rule of the protocol after each event."""
     if replicas is not None and servers is not None and servers <= replicas:
-        raise click.UsageError(f"{replicas} replicas need {replicas + 1} servers at least, not {servers}")
+        raise click.UsageError(f"--replicas {replicas} needs at least {replicas + 1} servers: --servers is {servers}")
     result = _measure(mode) if measure else _play(range(start, start + seeds), mode, workers, servers, replicas)
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=2) + "\n")

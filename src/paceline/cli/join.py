@@ -17,9 +17,9 @@ from paceline.cli.log_options import log_options
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(run: Path, script: Path | None, arguments: tuple[str, ...], **options: str | None) -> None:
-    """Add a worker to RUN, which is running: SCRIPT with ARGUMENTS, by default as the run was started.
+    """Add a worker to RUN, which must be running. By default it runs the script and arguments of the run.
 
-    The worker stays in the foreground. Ctrl-C and SIGTERM let it give back its lease and leave; the run goes on.
+    The worker stays in the foreground. After Ctrl-C or SIGTERM it gives back its lease and leaves; the run continues.
     Exit codes: 0 the job is done, or the worker has left; 1 the script failed; 2 usage; 3 the run was lost.
     """
     from paceline.engines.join import JoinedWorker

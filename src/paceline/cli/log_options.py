@@ -13,10 +13,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def log_options(command: Command) -> Command:
-    """Add the options; the command is given ``log_level`` and ``log_format``, None where they are not given."""
-    command = click.option("--log-format", type=click.Choice(LOG_FORMATS), help="Form of the logs.  [default: text]")(
+    """Add both options to `command`, which gets them as ``log_level`` and ``log_format``; None means: not given."""
+    command = click.option("--log-format", type=click.Choice(LOG_FORMATS), help="Format of the logs.  [default: text]")(
         command
     )
     return click.option(
-        "--log-level", type=click.Choice(LOG_LEVELS), help="What every process logs.  [default: warning]"
+        "--log-level", type=click.Choice(LOG_LEVELS), help="The lowest level that is logged.  [default: warning]"
     )(command)

@@ -10,7 +10,7 @@ from paceline.errors import PacelineError, UsageError
 
 
 class _Group(click.Group):
-    """Loads a command's file only when it is used, so that ``--help`` is quick."""
+    """Loads the module of a command only when the command is used, so that ``--help`` is quick."""
 
     _commands = {  # noqa: RUF012
         "run": ("paceline.cli.run", "Run a script on workers and parameter servers of this machine."),
@@ -18,7 +18,7 @@ class _Group(click.Group):
         "join": ("paceline.cli.join", "Add a worker to a run, from any terminal."),
         "scale": ("paceline.cli.scale", "Change the number of workers or servers of a run."),
         "status": ("paceline.cli.status", "Show what a run is doing."),
-        "runs": ("paceline.cli.runs", "List runs, and remove those that are named."),
+        "runs": ("paceline.cli.runs", "List runs, or remove some of them."),
         "checkpoints": ("paceline.cli.checkpoints", "List the checkpoints of a run, and check them."),
         "audit": ("paceline.cli.audit", "Prove that a run applied every sample exactly once."),
         "dev": ("paceline.cli.dev", "Tools for developers: the simulator, and campaigns of faults."),
@@ -47,7 +47,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point. A refused value exits with 2 and one line that names it."""
+    """Run the command line. A UsageError prints one line and exits with 2, any other PacelineError with 3."""
     try:
         cli(prog_name="paceline", standalone_mode=False)
     except click.ClickException as error:

@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 @click.option("--mode", metavar="bsp|ssp:K|asp", help="Lock-step, at most K steps stale, or asynchronous.")
 @click.option("--slots", type=int, help="Micro-batches in a step.  [default: as the script says, else one per worker]")
 @click.option("--seed", type=int, help="Seed of data order, weights and dropout.")
-@click.option("--threads", type=int, help="Threads of each worker; part of the result.  [default: 1]")
+@click.option("--threads", type=int, help="Threads of each worker; they change the result.  [default: 1]")
 @click.option(
     "--checkpoint-every", metavar="500|30s|0", help="Steps or seconds between checkpoints; 0 for none.  [default: 30s]"
 )
 @click.option("--keep", type=int, metavar="K", help="Keep the newest K checkpoints.  [default: 3]")
-@click.option("--checkpoints", metavar="URL", help="Where to keep them: a directory, or what fsspec knows.")
+@click.option("--checkpoints", metavar="URL", help="Where to keep checkpoints: a directory, or an fsspec URL.")
 @click.option(
     "--max-restarts", type=int, metavar="N", help="Quick deaths in a row before a role is given up.  [default: 5]"
 )
 @click.option("--max-steps", type=int, metavar="N", help="End the job after N steps.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue RUN from its last checkpoint.")
 @click.option(
-    "--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with RUN from its last checkpoint."
+    "--dir", "run_dir", type=click.Path(path_type=Path), help="A new run directory.  [default: runs/NAME-0001 …]"
 )
-@click.option("--dir", "run_dir", type=click.Path(path_type=Path), help="New directory.  [default: runs/NAME-0001 …]")
 @click.option("--summary", type=click.Path(path_type=Path), help="Also write the summary (JSON) here.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write what every process did and when, for Perfetto.")
 @log_options
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 def command(resume: Path | None, run_dir: Path | None, script: Path | None, **options: Any) -> None:
     """Run SCRIPT with ARGUMENTS on workers and servers of this machine.
 
-    Words after SCRIPT belong to the script. With --resume, script, arguments and options are those of the run unless
-    you give others. A process that dies is restarted. Exit codes: 0 done, 1 the script failed, 2 usage,
+    Everything after SCRIPT is passed to the script. With --resume, script, arguments and options are those of the run
+    unless you give others. A process that dies is restarted. Exit codes: 0 done, 1 the script failed, 2 usage,
     3 a role that the run needs was lost, 130 Ctrl-C, 143 SIGTERM.
     """
     from paceline.cli.screen import make_screen
@@ -90,7 +90,7 @@ def _resumed(run: Path, run_dir: Path | None, script: Path | None, given: dict[s
     from paceline.errors import UsageError
 
     if run_dir is not None:
-        raise UsageError(f"--dir {run_dir}: a run that is resumed stays in its own directory, {run}")
+        raise UsageError(f"--dir {run_dir}: a resumed run stays in its own directory, {run}. Leave the option out")
     if script is not None:
         given = {"arguments": (), **given, "script": script, "cwd": Path.cwd()}
     return resumed(run, given)

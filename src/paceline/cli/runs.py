@@ -19,10 +19,10 @@ _ROOT = Path("runs")
 
 @click.command("runs")
 @click.argument("names", nargs=-1, metavar="[DIR | NAME...]")
-@click.option("--prune", is_flag=True, help="Remove the runs called NAME, or those that the filters leave.")
-@click.option("--older-than", metavar="7d", help="Only runs that did not change for so long (s, m, h, d, w).")
+@click.option("--prune", is_flag=True, help="Remove the runs called NAME, or all that match --state and --older-than.")
+@click.option("--older-than", metavar="7d", help="Only runs that have not changed for this time (s, m, h, d, w).")
 @click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="Only runs in this state.")
-@click.option("--dir", "root", type=click.Path(path_type=Path), help="Where the runs of --prune are.  [default: runs]")
+@click.option("--dir", "root", type=click.Path(path_type=Path), help="The directory with the runs.  [default: runs]")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 def command(
     names: tuple[str, ...],
@@ -34,8 +34,8 @@ def command(
 ) -> None:
     """List the runs in DIR (by default runs/), the newest last, or remove runs.
 
-    A run that is running is never removed, and checkpoints outside of the run directory stay. Exit codes: 0; 1 a named
-    run was not removed; 2 usage.
+    A running run is never removed, and checkpoints outside of the run directory are kept. Exit codes: 0 done; 1 a run
+    could not be removed; 2 usage.
     """
     import time
 
@@ -48,7 +48,7 @@ def command(
     if prune:
         sys.exit(_prune(root or _ROOT, names, states, older_than_s))
     if len(names) > 1 or (names and root is not None):
-        raise UsageError("name one directory, or add --prune to remove the runs that you name")
+        raise UsageError("give only one directory to list, or add --prune to remove the runs that you name")
     folder = root or Path(names[0] if names else _ROOT)
     rows = list(choose(list_runs(folder, time.time()), states, older_than_s))
     if as_json:
@@ -69,7 +69,7 @@ def _prune(root: Path, names: Sequence[str], states: Sequence[str], older_than_s
     if not names and not states and older_than_s is None:
         raise UsageError("name the runs to remove, or give --state or --older-than")
     now = time.time()
-    rows = [describe_run(find_run(root, name), now) for name in names]  # refuses before anything is removed
+    rows = [describe_run(find_run(root, name), now) for name in names]  # raises before anything is removed
     if not names:
         rows = [row for row in list_runs(root, now) if row.state != RUNNING]
     removed, freed, refused = 0, 0, 0

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @click.command("scale")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("-w", "--workers", type=int, help="Worker processes that the run is to have.")
-@click.option("-s", "--servers", type=int, help="Parameter servers that the run is to have.")
+@click.option("-w", "--workers", type=int, help="How many worker processes the run shall have.")
+@click.option("-s", "--servers", type=int, help="How many parameter servers the run shall have.")
 def command(run: Path | None, workers: int | None, servers: int | None) -> None:
     """Change the size of RUN (by default runs/latest) while it runs; its launcher starts or ends processes.
 
-    Blocks move to new servers, and away from those that leave, while the job goes on.
+    While the job runs, blocks move to new servers, and from servers that leave to the others.
     """
     from paceline.clients.observer import Observer
     from paceline.errors import TransportError, UsageError
@@ -35,7 +35,7 @@ def command(run: Path | None, workers: int | None, servers: int | None) -> None:
     where = RunDir.named(run)
     path, token = where.path, where.token()
     if where.summary_file.exists():
-        raise UsageError(f"{path} is over")
+        raise UsageError(f"the run in {path} has ended and cannot be scaled")
     observer = Observer(where.coordinator, token)
     try:
         before = observer.status(timeout_s=where.answer_s)
@@ -43,7 +43,7 @@ def command(run: Path | None, workers: int | None, servers: int | None) -> None:
             _check_replicas(servers, before)
         observer.scale(workers or 0, servers or 0)
     except TransportError:
-        raise UsageError(f"no coordinator of {path} answers: it is not running") from None
+        raise UsageError(f"no coordinator of {path} answers: only a running run can be scaled") from None
     finally:
         observer.close()
     _keep(where, {"workers": workers, "servers": servers})
@@ -54,14 +54,14 @@ def command(run: Path | None, workers: int | None, servers: int | None) -> None:
 
 
 def _keep(where: RunDir, wanted: Mapping[str, int | None]) -> None:
-    """Keep the size for `--resume`, also if the launcher ends before it sees it.
+    """Write the wanted size to the run's plan for `--resume`: the launcher may end before it learns the size.
 
-    The log has the wanted number too, but not its origin: when a worker leaves for good, the launcher itself asks for
-    one fewer, and a resumed run shall have that worker again.
+    The size in the log cannot be used for that: when a worker is given up, the launcher itself asks for one fewer, and
+    a resumed run shall have that worker again.
     """
     from paceline.errors import UsageError
 
-    with suppress(OSError, UsageError):  # the coordinator has it, and the launcher keeps it
+    with suppress(OSError, UsageError):  # the coordinator has the size, and the launcher writes it too
         if plan := where.plan():
             where.write_plan(plan | {role: number for role, number in wanted.items() if number is not None})
 
@@ -82,12 +82,12 @@ _COMES = {
 }
 _GOES = {
     "worker": "the newest workers give back their leases and leave",
-    "server": "the newest servers end when their blocks have moved away",
+    "server": "the newest servers end when their blocks have moved to the others",
 }
 
 
 def _change(role: str, number: int, before: int, leaving: int = 0) -> str:
-    """What another number means. Of the processes that run, `leaving` had to leave."""
+    """Says in words what a new number of processes leads to. `leaving` of the running processes were about to leave."""
     text = f"{number} {role}{'s' * (number != 1)}"
     if number == before:
         return f"{text}, as before"

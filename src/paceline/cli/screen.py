@@ -1,4 +1,4 @@
-"""Shows a run: with a live progress line on a terminal, as plain lines otherwise."""
+"""Shows a run: with a progress line that is updated in place on a terminal, as plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
 
 
 class TextScreen:
-    """Shows lines; with `live`, the newest state stays at the bottom."""
+    """Prints lines; with `live`, the last line of the terminal shows the newest status."""
 
     def __init__(self, console: Console, live: Live | None, every_s: float = 5.0) -> None:
         self._console = console
@@ -30,15 +30,15 @@ class TextScreen:
         self._last: str | None = None
 
     def line(self, name: str, text: str) -> None:
-        """A role printed a line."""
-        if self._live is None:  # without colours, rich would only cost a millisecond a line
+        """Show a line that the process called `name` printed."""
+        if self._live is None:  # print without rich, which takes a millisecond a line
             self._console.file.write(f"[{name}] {text}\n")
             return
         colour = _COLOURS[sum(name.encode()) % len(_COLOURS)]
         self._console.print(Text(f"[{name}] ", colour) + Text(text), soft_wrap=True)
 
     def status(self, status: Status) -> None:
-        """The newest state."""
+        """Show the newest status."""
         self._last = describe(status)
         self._console.file.flush()
         if self._live is not None:
@@ -51,20 +51,20 @@ class TextScreen:
             self._console.print(self._last, soft_wrap=True, highlight=False)
 
     def note(self, text: str, *, warning: bool = False) -> None:
-        """Something the user should know."""
+        """Show a message to the user."""
         self._console.print(
             Text(f"warning: {text}" if warning else text, "yellow" if warning else "bold"), soft_wrap=True
         )
 
     def failure(self, reason: str, trace: str, advice: str) -> None:
-        """The last thing printed when a run fails."""
+        """Show why the run failed. Nothing is shown after this."""
         self._finish()
         if trace:
             self._console.print(Text(trace.rstrip()), soft_wrap=True)
         self._console.print(Text(f"paceline: {reason} ({advice})", "bold red"), soft_wrap=True)
 
     def summary(self, summary: RunSummary) -> None:
-        """The run is done."""
+        """Show the summary of a run that is done."""
         self._finish()
         rows: dict[str, str] = {}
         for key in ("steps", "samples", "seconds", "samples_per_s", "mode", "slots", "workers", "servers"):
@@ -89,7 +89,7 @@ class TextScreen:
                 rows[key] = getattr(summary, key)
         rows |= {key: str(getattr(summary, key)) for key in ("digest", "run")}
         width = max(map(len, rows))
-        for key, text in rows.items():  # rich's table would cut the digest on a narrow screen
+        for key, text in rows.items():  # no rich table: it would cut off the digest on a narrow screen
             self._console.print(Text(f"{key:<{width}}  {text}"), soft_wrap=True)
 
     def _finish(self) -> None:
@@ -103,7 +103,7 @@ class TextScreen:
 
 
 def make_console(file: IO[str] | None = None, *, terminal: bool | None = None) -> Console:
-    """A console that shows text as it is: markup in names and output of the user has no effect."""
+    """A console that prints text unchanged: rich markup in names or in a script's output has no effect."""
     return Console(file=file, force_terminal=terminal, highlight=False, markup=False, emoji=False)
 
 

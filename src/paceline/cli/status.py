@@ -51,7 +51,7 @@ def command(run: Path | None, as_json: bool) -> None:
     except TransportError:
         click.echo(
             f"{path}: no coordinator is running, and the run left no summary; see {where.logs}. "
-            f"`paceline run --resume {path}` goes on with it"
+            f"`paceline run --resume {path}` continues the run"
         )
         return
     finally:
@@ -68,7 +68,7 @@ def command(run: Path | None, as_json: bool) -> None:
 
 
 def _ended(path: Path, end: Mapping[str, Any]) -> str:
-    """How a run ended that was not completed."""
+    """Says in words how a run ended that was not completed."""
     import time
 
     at = f" at step {end['step']} of {end['end_step']}" if end.get("end_step") else ""
@@ -76,17 +76,17 @@ def _ended(path: Path, end: Mapping[str, Any]) -> str:
     kept = f"; checkpoint {checkpoint['folder']}, step {checkpoint['step']}" if checkpoint else ""
     kept = kept or "; no checkpoint" * ("checkpoint" in end)  # absent if the run ended before the first status
     ago = f"{max(0.0, time.time() - end['at']):,.0f} s ago"
-    return f"{path}: {end['reason']}{at}, {ago}{kept}. `paceline run --resume {path}` goes on with it"
+    return f"{path}: {end['reason']}{at}, {ago}{kept}. `paceline run --resume {path}` continues the run"
 
 
 def _copies(status: Status) -> Iterator[str]:
-    """Which servers hold what, and whether every block has its copies."""
+    """Lines that say how many blocks each server holds, and whether every block has its copies."""
     placement, wanted = status.placement, status.wanted_servers
     pids = {process.name: process.pid for process in status.processes}
     for name in sorted({*status.servers, *placement.servers}):
         primary, backup = placement.servers.get(name, (0, 0))
         holds = f"primary of {counted(primary, 'block')}" + f", backup of {backup}" * bool(status.replicas or backup)
-        process = f"{name} (pid {pids[name]})" if name in pids else f"{name} (away)"
+        process = f"{name} (pid {pids[name]})" if name in pids else f"{name} (not connected)"
         yield f"{process}: {holds}" + ", being emptied" * (name in status.draining)
     if wanted is not None and len(status.servers) != wanted:
         yield f"{counted(wanted, 'server')} {'is' if wanted == 1 else 'are'} wanted"
@@ -98,7 +98,7 @@ def _copies(status: Status) -> Iterator[str]:
 
 
 def copies_in_words(placement: PlacementStatus, replicas: int) -> str:
-    """A line about the copies of the blocks."""
+    """A line that says how many copies each block has, how many are missing, and how many are being made."""
     text = f"{counted(replicas, 'copy', 'copies')} of each of {counted(placement.blocks, 'block')}"
     if placement.short:
         text += f"; {counted(placement.short, 'block')} with fewer"
@@ -110,18 +110,18 @@ def copies_in_words(placement: PlacementStatus, replicas: int) -> str:
 
 
 def counted(number: int, one: str, more: str = "") -> str:
-    """A number with its noun."""
+    """A number with its noun in the singular or plural, such as "2 blocks"."""
     return f"{number} {one if number == 1 else more or one + 's'}"
 
 
 def _checkpoint(status: Status) -> str:
-    """The checkpoint to which a rewind or a resumed run would return."""
+    """A line about the checkpoint from which a rewind or a resumed run would begin."""
     checkpoint = status.checkpoint
     return f"checkpoint: {checkpoint.folder}, step {checkpoint.step}" if checkpoint else "no checkpoint yet"
 
 
 def _recovered(run: Status | RunSummary, generations: int) -> Iterator[str]:
-    """What the run has lost and recovered from."""
+    """Lines about the losses from which the run has recovered."""
     if lost := run.lost_workers:
         yield f"{counted(lost, 'worker')} {'was' if lost == 1 else 'were'} lost"
     if generations > 1:

@@ -16,9 +16,9 @@ from paceline.types import NodeId
 
 
 class Heartbeat:
-    """A thread with its own port, which sends `Beat` every `interval_s`.
+    """A thread with its own port, which sends `Beat` to the coordinator every `interval_s` seconds.
 
-    It calls `find_coordinator` for the address at the start, and again while there is no session.
+    It gets the coordinator's address from `find_coordinator` at the start, and again whenever there is no session.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Heartbeat:
         self._thread.start()
 
     def silent_s(self) -> float:
-        """Seconds since the coordinator's last answer. The time in which this process did not run does not count."""
+        """Seconds since the coordinator's last answer, without the time in which this process did not run."""
         return self._running.value - self._heard
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class Heartbeat:
                 redial.tick(now)
                 if redial.peer is not None and now >= due:
                     due = now + self._interval_s
-                    # The next event reports a session that has just ended.
+                    # If the session has just ended, `send` raises, and the next event reports the end.
                     with suppress(TransportError):
                         port.send(redial.peer, Beat(self._node))
                 event = port.recv(min(0.1, self._interval_s / 2))

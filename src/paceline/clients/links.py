@@ -1,4 +1,4 @@
-"""The sessions between servers: each pair that needs one has exactly one, whichever side made it."""
+"""The sessions between servers: two servers that need a session have exactly one, whichever of them made it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from paceline.transport.base import Event, PeerDown, PeerUp, Port
 from paceline.types import NodeId
 
 _GRACE_S = 0.3
-"""How long a server waits for the other side to connect before it connects itself."""
+"""Seconds that a server waits for the other server to connect before it connects itself."""
 
 
 @dataclass(slots=True)
 class _Link:
-    """One peer. `since` is when the last session ended; `dialled` says that this side connects.
+    """The session with one peer. `since` is when the last session ended; `dialled` says that this side connects.
 
     `theirs` says that the other side made the session.
     """
@@ -30,10 +30,10 @@ class _Link:
 class Links:
     """Keeps sessions of one port with the peers that its owner needs.
 
-    A port has one session with each peer, and a newer one replaces an older one. Two servers that need each other must
-    not replace each other's sessions for ever: so the first of the two by name connects, and the other one connects
-    only if no session comes of it (the first may not need one, or not know it yet). A session that is not needed any
-    more is left as it is, but not made again.
+    A port has one session with each peer, and a newer session replaces an older one. Two servers that need each other
+    must not replace each other's sessions for ever. So the server with the lower node id connects at once. The other
+    server connects only if it still has no session after a short wait: the first may not need one, or not know it yet.
+    A session that is not needed any more is kept, but not made again after it ends.
 
     The owner passes every event of the port to `note`, and calls `tick` a few times a second.
     """
@@ -44,7 +44,7 @@ class Links:
         self._up: dict[NodeId, bool] = {}
 
     def need(self, addresses: Mapping[NodeId, str], now: float) -> None:
-        """These are the peers that the owner needs from now on, and their addresses."""
+        """Set the peers that the owner needs from now on, with their addresses."""
         for peer, link in self._links.items():
             link.needed = addresses.get(peer) == link.address
         for peer, address in addresses.items():
@@ -64,14 +64,14 @@ class Links:
                 self.lost(peer, now)
 
     def lost(self, peer: NodeId, now: float) -> None:
-        """The session with `peer` has ended."""
+        """Take note that the session with `peer` has ended."""
         self._up.pop(peer, None)
         link = self._links.get(peer)
         if link is not None and link.up:
             link.up, link.since = False, now
 
     def tick(self, now: float) -> None:
-        """Connect and disconnect as needed. All events of the port were noted before."""
+        """Connect and disconnect as needed. Call it after `note` has got all events of the port so far."""
         for peer, link in list(self._links.items()):
             if link.up:
                 if link.theirs and link.dialled:

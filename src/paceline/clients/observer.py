@@ -36,7 +36,7 @@ Reply = TypeVar("Reply", bound=Message)
 class Observer:
     """A client of the coordinator at `where`: an address, or a function that finds it.
 
-    Every call has a deadline. A request is sent again to a coordinator that replaces another. Not thread-safe.
+    Every call has a deadline. If another coordinator takes over, the request is sent again to it. Not thread-safe.
     """
 
     def __init__(self, where: str | Find, token: bytes) -> None:
@@ -55,19 +55,19 @@ class Observer:
         return decode_status(self._ask(StatusRequest, StatusReply, timeout_s))
 
     def exited(self, name: str, start: int, code: int, timeout_s: float = 5.0) -> None:
-        """The process of start number `start` of `name` has ended."""
+        """Report that start number `start` of the process called `name` has ended with exit code `code`."""
         self._ask(lambda req: Exited(req, name, start, code), Ok, timeout_s)
 
     def scale(self, workers: int = 0, servers: int = 0, timeout_s: float = 5.0) -> None:
-        """Set how many workers and servers the run shall have (0: as before); its engine carries it out."""
+        """Set how many workers and servers the run shall have (0: no change); its launcher starts or ends processes."""
         self._ask(lambda req: Scale(req, workers, servers), Ok, timeout_s)
 
     def stop(self, step: int, reason: str, *, at_once: bool = False, timeout_s: float = 5.0) -> None:
-        """End the job after `step`, or at the last committed version."""
+        """End the job after `step`, or with `at_once` at the last committed version."""
         self._ask(lambda req: Stop(req, reason, step, at_once), Ok, timeout_s)
 
     def finish(self, timeout_s: float = 120.0) -> RunSummary:
-        """Write the last checkpoint and read the digest; returns the summary."""
+        """Let the coordinator complete the last checkpoint and compute the digest; returns the summary."""
         return decode_summary(self._ask(Finish, Summary, timeout_s))
 
     def shutdown(self, reason: str) -> None:
@@ -91,7 +91,7 @@ class Observer:
     # ------------------------------------------------------------ one request without waiting for its reply
 
     def post(self, make: Callable[[int], Message]) -> None:
-        """Begin a request, in place of the one before. `make` gets its number."""
+        """Begin a request, which replaces the request before. `make` returns the message for a request number."""
         self._req += 1
         self._message, self._sent_to = make(self._req), None
 

@@ -14,15 +14,15 @@ Find = Callable[[], str | None]
 
 
 def is_coordinator(peer: NodeId) -> bool:
-    """Whether a proven peer is a coordinator: another role of the job may listen on the port of a dead coordinator."""
+    """Whether a peer is a coordinator. It may be another role that now listens at the address of a dead coordinator."""
     return name_of(peer) == COORDINATOR
 
 
 class Redial:
     """The session of one port with the coordinator. `peer` is the coordinator's node id during a session.
 
-    The owner of the port passes every event to `note`, and calls `tick` a few times a second: without a session, it
-    connects to the address that was announced last.
+    The owner of the port passes every event to `note`, and calls `tick` a few times a second. Without a session, `tick`
+    connects to the address that the coordinator announced last.
     """
 
     def __init__(self, port: Port, find: Find) -> None:
@@ -41,7 +41,7 @@ class Redial:
                 self.peer = None
 
     def tick(self, now: float) -> None:
-        """Connect to another address, if there is no session and one was announced."""
+        """If there is no session, connect to the address that the coordinator announced last, unless already tried."""
         if self.peer is not None or now < self._next:
             return
         self._next = now + _LOOK_S

@@ -1,4 +1,4 @@
-"""Methods of training as presets of a few dials."""
+"""The dials of a job: the training modes, the optimizers that servers can run, and the coordinator's settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPTIMIZERS = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop")
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A method by name. `window` and `default_slots` (None: one per worker) are its dials."""
+    """A training mode: its name, its window, and how many slots a step has by default (None: one per worker)."""
 
     name: str
     window: int
@@ -37,32 +37,33 @@ def parse_mode(text: str) -> Mode:
 
 
 def check_replicas(replicas: int, servers: int) -> None:
-    """Refuse more copies than there are servers for.
+    """Check that there are enough servers for `replicas` copies of each block besides its primary.
 
     Raises:
-        UsageError: names both knobs.
+        UsageError: there are not, or `replicas` is negative; the message names the options.
     """
     if replicas < 0:
-        raise UsageError(f"--replicas must not be negative, not {replicas}")
+        raise UsageError(f"--replicas must be 0 or more, not {replicas}")
     if replicas >= servers:
         raise UsageError(
-            f"--replicas {replicas} needs {replicas + 1} servers, each copy on one of its own: --servers is {servers}"
+            f"--replicas {replicas} needs {replicas + 1} servers, one for each copy of a block: --servers is {servers}"
         )
 
 
 REACH_S = 3.0
-"""Default of PACELINE_REACH_S: how long a peer may leave another without an answer."""
+"""Default of PACELINE_REACH_S: after so many seconds without an answer, a peer counts as unreachable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     """The coordinator's settings.
 
-    A checkpoint is due every `checkpoint_steps` versions and every `checkpoint_s` seconds (0: not by that), and at the
-    end of a phase; if both are 0, there are none. With `rewinds` the loss of a block's last copy begins a new
-    incarnation, else it fails the job. `resume` is the folder of the checkpoint to begin from, "" for no checkpoint,
-    None to go on where the log ends. `max_steps` ends the job early (0: not). Each block has `replicas` copies on
-    servers other than its primary. A peer that does not answer for `reach_s` counts as unreachable.
+    A checkpoint is due every `checkpoint_steps` versions, every `checkpoint_s` seconds (0 switches a rule off), and at
+    the end of a phase; if both are 0, there are no checkpoints. With `rewinds` the loss of a block's last copy begins a
+    new incarnation, otherwise it fails the job. `resume` is the folder of the checkpoint to begin from, "" to begin
+    without a checkpoint, None to continue where the log ends. The job ends after `max_steps` steps (0: no limit). Each
+    block has `replicas` copies on servers other than its primary. A peer that does not answer for `reach_s` seconds
+    counts as unreachable.
     """
 
     workers: int = 1
@@ -87,7 +88,7 @@ class ClusterSpec:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("checkpoint_steps", "checkpoint_s", "max_steps"):
             if getattr(self, name) < 0:
-                raise UsageError(f"{name} must not be negative, not {getattr(self, name)}")
+                raise UsageError(f"{name} must be 0 or more, not {getattr(self, name)}")
         check_replicas(self.replicas, self.servers)
         if self.keep_checkpoints < 1:
             raise UsageError(f"keep_checkpoints must be at least 1, not {self.keep_checkpoints}")
@@ -102,5 +103,5 @@ class ClusterSpec:
 
     @property
     def held(self) -> int:
-        """Slots of a step that may be in flight beyond the lowest one not yet summed."""
+        """How many slots of a step may be leased beyond the lowest slot that is not summed yet."""
         return self.hold if self.hold is not None else max(4, self.workers + 2)

@@ -1,7 +1,7 @@
 """The only reader of the environment. docs/reference.md lists every variable.
 
-The launcher reads it once and tells every role by its `RoleSpec`; a script that no engine has started reads it in
-`join`.
+The launcher reads the environment once and passes the values to every role in its `RoleSpec`. A script that no launcher
+has started reads it in `join`.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def _switch(env: Mapping[str, str], name: str) -> bool | None:
 
 
 def worker_spec(env: Mapping[str, str] | None = None) -> WorkerSpec:
-    """What `env` (the process's environment unless given) says to a worker.
+    """The settings of a worker in `env`, by default the environment of this process.
 
     Raises:
-        UsageError: a variable has a value that makes no sense; the message names it.
+        UsageError: a variable has a value that is not allowed; the message names it.
     """
     env = os.environ if env is None else env
     return WorkerSpec(
@@ -72,17 +72,17 @@ def worker_spec(env: Mapping[str, str] | None = None) -> WorkerSpec:
 
 
 def shared_spec(run: Path, env: Mapping[str, str] | None = None) -> SharedSpec:
-    """What the environment says to every role of `run`.
+    """The settings in the environment that every role of `run` gets.
 
     Raises:
-        UsageError: a variable has a value that makes no sense; the message names it.
+        UsageError: a variable has a value that is not allowed; the message names it.
     """
     trace = trace_dir(env)
     return SharedSpec(run=str(run), host=host(env), local=local_lane(env), trace=None if trace is None else str(trace))
 
 
 def script_env(spec: RoleSpec, worker: WorkerSpec) -> dict[str, str]:
-    """The variables that a worker's script may read: its name, its run, and the dials that go over its own."""
+    """The variables that a worker's script may read: its name, its run, and the dials that override its own."""
     env = {NAME: spec.name, RUN: spec.shared.run, THREADS: str(worker.threads)}
     env[LOCAL_WORKERS] = str(worker.local_workers)
     for key, value in ((MODE, worker.mode), (SLOTS, worker.slots), (SEED, worker.seed), (TRACE, spec.shared.trace)):
@@ -92,16 +92,16 @@ def script_env(spec: RoleSpec, worker: WorkerSpec) -> dict[str, str]:
 
 
 def run_dir(env: Mapping[str, str] | None = None) -> Path | None:
-    """The run that a script joins by itself, None outside of any run."""
+    """The run directory that a script joins when no launcher started it; None if PACELINE_RUN is not set."""
     env = os.environ if env is None else env
     return Path(env[RUN]) if env.get(RUN) else None
 
 
 def timeout_s(env: Mapping[str, str] | None = None) -> float:
-    """How long a role waits for an answer before it fails by name.
+    """How many seconds a role waits for an answer before it fails with a DeadlineError.
 
     Raises:
-        UsageError: it is not a positive number.
+        UsageError: PACELINE_TIMEOUT_S is not a positive number.
     """
     seconds = _seconds(env, TIMEOUT_S, "30")
     if not seconds > 0:
@@ -110,12 +110,12 @@ def timeout_s(env: Mapping[str, str] | None = None) -> float:
 
 
 def heartbeat_timeout_s(env: Mapping[str, str] | None = None) -> float:
-    """How long a role may be silent before it counts as lost."""
+    """How many seconds a role may send no heartbeat before the coordinator counts it as lost."""
     return _seconds(env, HEARTBEAT_TIMEOUT_S, "10")
 
 
 def reach_s(env: Mapping[str, str] | None = None) -> float:
-    """How long a peer may leave another without an answer before the coordinator is told."""
+    """How many seconds a role waits for a peer's answer before it reports the peer to the coordinator."""
     return _seconds(env, REACH_S, "3")
 
 
@@ -128,7 +128,7 @@ def _seconds(env: Mapping[str, str] | None, name: str, default: str) -> float:
 
 
 def role_name(env: Mapping[str, str] | None = None) -> str:
-    """The name of a worker that joins by itself."""
+    """The name of a worker that no launcher started."""
     env = os.environ if env is None else env
     return env.get(NAME) or "worker-0"
 
@@ -149,7 +149,7 @@ def local_lane(env: Mapping[str, str] | None = None) -> bool:
 
 
 def host(env: Mapping[str, str] | None = None) -> str:
-    """Where a role of this host listens: an address, or a network in which the host has one."""
+    """The address at which roles of this host listen, or a network in which this host has an address."""
     env = os.environ if env is None else env
     text = env.get(HOST) or "127.0.0.1"
     try:
@@ -160,13 +160,13 @@ def host(env: Mapping[str, str] | None = None) -> str:
 
 
 def via(name: str, env: Mapping[str, str] | None = None) -> list[str]:
-    """The words before the command of process `name`; ``{name}`` in them is that name."""
+    """The words of PACELINE_VIA, which are put before the command of a process; ``{name}`` becomes its `name`."""
     env = os.environ if env is None else env
     return [word.replace("{name}", name) for word in shlex.split(env.get(VIA) or "")]
 
 
 def forking(env: Mapping[str, str] | None = None) -> bool:
-    """Whether roles may be forked from a process that has loaded torch: 0 forbids it."""
+    """Whether roles may be forked from a process that has loaded torch; PACELINE_FORK=0 forbids it."""
     return _switch(os.environ if env is None else env, FORK) is not False
 
 
@@ -177,11 +177,11 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
 
 
 def child_env(changes: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for a child process: this one's, over `defaults` and under `changes`."""
+    """The environment of a child process: `changes` override this process's environment, which overrides `defaults`."""
     return {**(defaults or {}), **os.environ, **changes}
 
 
 def passed_on(env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of the launcher that a worker needs which joins from another terminal."""
+    """The variables of the launcher's environment that a worker needs when it joins from another terminal."""
     env = os.environ if env is None else env
     return {name: env[name] for name in (TIMEOUT_S, CACHE) if env.get(name)}

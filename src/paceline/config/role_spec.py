@@ -1,4 +1,4 @@
-"""How a role's process is configured: one JSON document, which the engine writes and the process decodes once."""
+"""The configuration of a process: one JSON document, which the launcher writes and the process decodes once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Settings = TypeVar("Settings")
 
 
 class LogSpec(msgspec.Struct, frozen=True):
-    """What a process logs, and in which form."""
+    """The lowest level that a process logs, and the format of its log."""
 
     level: str = "warning"
     format: str = "text"
@@ -29,10 +29,10 @@ class LogSpec(msgspec.Struct, frozen=True):
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is told: the script with its arguments, and the values that go over those of `join`.
+    """The settings of a worker: the script with its arguments, and values that override the arguments of `join`.
 
-    `overlap` says whether gradients are sent while backward runs; None leaves it to the rule. `local_workers` is how
-    many workers the run has on this host. `faults` are planned faults, as JSON.
+    `overlap` says whether gradients are sent while backward runs; None lets Paceline decide. `local_workers` is how
+    many workers the run has on this host. `faults` are planned faults for tests, as JSON.
     """
 
     script: str = ""
@@ -58,15 +58,15 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerSpec(msgspec.Struct, frozen=True):
-    """What a server is told: how many threads make large updates."""
+    """The settings of a server: how many threads compute large updates."""
 
     threads: int = 1
 
 
 class SharedSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What every role of a run is told.
+    """The settings that every role of a run gets.
 
-    `run` is the run directory, `label` what its user calls it, `checkpoints` the place of its checkpoints. A role
+    `run` is the run directory, `label` the path that its user gave, `checkpoints` the place of its checkpoints. A role
     listens at `host`, which is an address or a network. `local` allows shared memory between processes of one host.
     `trace` is the folder in which the process records its trace, None for no trace.
     """
@@ -93,20 +93,20 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
         """The role's own settings.
 
         Raises:
-            msgspec.ValidationError: they are not of this `kind`.
+            msgspec.ValidationError: the settings are not of this `kind`.
         """
         return msgspec.json.decode(self.settings, type=kind)
 
 
 def encode_role_spec(spec: RoleSpec) -> bytes:
-    """The document that is handed over."""
+    """Encode a configuration as a JSON document."""
     return msgspec.json.encode(spec)
 
 
 def decode_role_spec(document: bytes) -> RoleSpec:
-    """The configuration in a document.
+    """Decode a configuration from its JSON document.
 
     Raises:
-        msgspec.ValidationError: it is not one.
+        msgspec.ValidationError: the document is not a configuration.
     """
     return msgspec.json.decode(document, type=RoleSpec)

@@ -10,13 +10,13 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Ok(Message, frozen=True):
-    """The request was carried out; it has no other answer."""
+    """The reply to a request that was carried out and has no result."""
 
     req: int
 
 
 class Refused(Message, frozen=True):
-    """The request was not carried out: it breaks `rule`."""
+    """The reply to a request that was not carried out, because it breaks `rule`."""
 
     req: int
     rule: str

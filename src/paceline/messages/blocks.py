@@ -1,4 +1,4 @@
-"""Gradients and weights, between workers and servers. Frames follow these messages."""
+"""Messages between workers and servers, which carry gradients and weights in the frames that follow them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SumMeta(msgspec.Struct, frozen=True, array_like=True):
-    """What a backup needs of a complete sum besides its frames, to apply it exactly as the primary does.
+    """What a backup needs besides the frames of a complete sum, to apply the sum exactly as the primary does.
 
     `touched` are the blocks with a gradient from some slot, `full` those where every tensor has one; `present` are the
     tensors with a gradient in the other touched blocks.
@@ -53,7 +53,7 @@ class SumMeta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Push(Message, frozen=True):
-    """Gradients of one attempt; provisional until a push with `seal` comes. One frame follows for each of `blocks`.
+    """Gradients of one attempt, which count only after a push with `seal`. One frame follows for each of `blocks`.
 
     `base` is the version on which the attempt was computed. `weight` is the weight that the seal will have, unless the
     slot turns out to be empty.
@@ -72,7 +72,7 @@ class Push(Message, frozen=True):
 
 
 class PushAck(Message, frozen=True):
-    """The server has taken note of a push; `outcome` is held, duplicate, or late (the step is committed already)."""
+    """The reply to `Push`; `outcome` is held, duplicate, or late (the step is already committed)."""
 
     req: int
     outcome: str

@@ -1,4 +1,4 @@
-"""From the engine and observers to the coordinator: read the status of a job, change its size, end it."""
+"""Messages from the launcher and observers to the coordinator: read the status of a job, change its size, end it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from paceline.messages.base import Message
 
 
 class Exited(Message, frozen=True):
-    """The engine saw the process end that was start number `start` of `name`."""
+    """Reports that start number `start` of the process called `name` has ended with exit code `code`."""
 
     req: int
     name: str
@@ -28,9 +28,9 @@ class StatusReply(Message, frozen=True):
 
 
 class Scale(Message, frozen=True):
-    """Sets how many workers and servers the job shall have (0: as before).
+    """Sets how many workers and servers the job shall have (0: no change).
 
-    The engine reads it in the status and starts or ends processes.
+    The launcher reads these numbers in the status and starts or ends processes.
     """
 
     req: int
@@ -39,7 +39,7 @@ class Scale(Message, frozen=True):
 
 
 class Finish(Message, frozen=True):
-    """Every worker has ended: complete the last checkpoint and answer with the summary."""
+    """Asks the coordinator to complete the last checkpoint and answer with the summary: every worker has ended."""
 
     req: int
 
@@ -52,7 +52,7 @@ class Summary(Message, frozen=True):
 
 
 class Shutdown(Message, frozen=True):
-    """The engine tells the role to end; `reason` says why."""
+    """Tells the role to end; `reason` says why."""
 
     req: int
     reason: str

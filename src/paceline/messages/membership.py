@@ -10,7 +10,7 @@ from paceline.types import ModelSpec, NodeId, Placement
 
 
 class JobArgs(msgspec.Struct, frozen=True, array_like=True):
-    """The arguments of `join`, with those of the command line and the environment in their place."""
+    """The arguments of `join`, after the command line and the environment have overridden them."""
 
     seed: int
     mode: str
@@ -22,8 +22,8 @@ class Register(Message, frozen=True):
     """The first message of a role to every coordinator: its identity, and the state that it still has.
 
     The process is start number `start` of `name`, counted from 1 by the launcher; `name` and `start` are its identity.
-    A worker brings `job`, `leases`, how many validations it has `declared`, and its `progress` through the script:
-    twice the number of its phase, plus one once that phase is over for it, -1 before the first. A server brings the
+    A worker sends `job`, `leases`, how many validators it has `declared`, and its `progress` through the script: twice
+    the number of its phase, plus one once the worker has left that phase; -1 before the first phase. A server sends the
     `address` at which it listens, and the incarnation, epoch, last applied version and kept versions of its blocks.
     """
 
@@ -58,7 +58,7 @@ class Welcome(Message, frozen=True):
 
 
 class Prepare(Message, frozen=True):
-    """A worker's model. The coordinator answers once every server has registered and the blocks are placed."""
+    """Sends a worker's model. The coordinator answers once every server has registered and every block has a server."""
 
     req: int
     spec: ModelSpec
@@ -81,7 +81,7 @@ class PlacementRequest(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """A sign of life. `node` is the role's main identity.
+    """The heartbeat. `node` is the node id of the role: the heartbeat has a session of its own.
 
     A server adds the last version that it has applied, the revision of its plan, and the versions that it keeps.
     """
@@ -106,13 +106,13 @@ class BeatAck(Message, frozen=True):
 
 
 class Bye(Message, frozen=True):
-    """The script of this worker has ended without an error."""
+    """Reports that the script of this worker has ended without an error."""
 
     req: int
 
 
 class Failed(Message, frozen=True):
-    """This role cannot go on, and the job fails. `trace` is the traceback if the user's script raised."""
+    """Reports that this role has failed, which fails the job. `trace` is the traceback if the user's script raised."""
 
     req: int
     kind: str
@@ -120,9 +120,9 @@ class Failed(Message, frozen=True):
 
 
 class Abort(Message, frozen=True):
-    """The job is over for this peer: `kind` is script, lost, stopped or rewound.
+    """Tells a peer that the job has ended for it: `kind` is script, lost, stopped or rewound.
 
-    Rewound: the script of this worker is in a later loop than the job, so it must start again.
+    With rewound, the script of this worker is in a later loop than the job, so the script must start again.
     """
 
     generation: int

@@ -30,9 +30,9 @@ class CopyFrame(msgspec.Struct, frozen=True, array_like=True):
 class Replicate(Message, frozen=True):
     """The complete sum of a step, for blocks of which the receiver has a copy. One frame follows for each of `blocks`.
 
-    `fence` names the attempt if attempts are summed apart; `fences` are all attempts in the sum, in slot order. With
+    `fence` names the attempt if each attempt has its own sum; `fences` are all attempts in the sum, in slot order. With
     `joining` the receiver does not have the whole copy yet. A large sum comes in `parts`, numbered from 0, each with
-    other blocks. Repeated until `Replicated`.
+    other blocks. The message is repeated until `Replicated` comes.
     """
 
     req: int
@@ -49,7 +49,7 @@ class Replicate(Message, frozen=True):
 
 
 class Replicated(Message, frozen=True):
-    """The backup has this part of the sum."""
+    """The reply to `Replicate`: the backup has this part of the sum."""
 
     req: int
     incarnation: int
@@ -73,7 +73,7 @@ class CopyPart(Message, frozen=True):
 
 
 class CopyPartAck(Message, frozen=True):
-    """The server has this part of the copy."""
+    """The reply to `CopyPart`: the server has this part of the copy."""
 
     req: int
     incarnation: int
@@ -82,7 +82,7 @@ class CopyPartAck(Message, frozen=True):
 
 
 class Copied(Message, frozen=True):
-    """To the coordinator: this server has caught up with `source` on the blocks that it copies from there.
+    """To the coordinator: this server has the newest state of all blocks that it copies from `source`.
 
     Repeated until `CopyOver`.
     """
@@ -93,7 +93,7 @@ class Copied(Message, frozen=True):
 
 
 class Chained(Message, frozen=True):
-    """To the coordinator: the hash chains of this server's backups at `version`, which goes to a checkpoint."""
+    """To the coordinator: the hash chains of the blocks that this server backs up, at `version`, for a checkpoint."""
 
     incarnation: int
     epoch: int
@@ -102,7 +102,7 @@ class Chained(Message, frozen=True):
 
 
 class CopyOver(Message, frozen=True):
-    """The coordinator knows that the copy from `source` is complete."""
+    """The reply to `Copied`: the coordinator knows that the copy from `source` is complete."""
 
     generation: int
     incarnation: int

@@ -1,4 +1,4 @@
-"""Checkpoints: the position that one holds, and the reports of servers about their files."""
+"""Checkpoints: the position of the job in a checkpoint, and the servers' reports about the files they wrote."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.types import PhaseEntry, SavedFile, Segment
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where a job stands at a version: everything but tensors that it needs to go on from there."""
+    """The state of a job at a version, without the tensors: all that the job needs to continue from there."""
 
     incarnation: int
     version: int
@@ -30,7 +30,7 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A complete checkpoint: its folder, and the position from which a job goes on."""
+    """A complete checkpoint: its folder, and the position from which a job continues."""
 
     folder: str
     position: Position

@@ -1,4 +1,4 @@
-"""What a run shows of itself: its status now and its summary at the end, as the JSON of `StatusReply` and `Summary`.
+"""The status of a run and its summary at the end: the JSON documents in `StatusReply` and `Summary`.
 
 The field names are those of ``paceline status --json`` and ``summary.json``. Every field has a default: a reader
 accepts a document of an earlier version, and `Status()` is what a reader knows before the first reply.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 Number = float | str
-"""A value that JSON may not be able to hold: ``nan``, ``inf`` and ``-inf`` are text."""
+"""A number; ``nan``, ``inf`` and ``-inf`` are strings, because JSON has no such numbers."""
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
 
 
 class SlowestSlot(msgspec.Struct, frozen=True):
-    """The slot for which the oldest uncommitted step has waited longest, and the worker that has it."""
+    """The slot for which the oldest uncommitted step has waited longest, and the worker that computes it."""
 
     step: int
     slot: int
@@ -39,10 +39,10 @@ class ValidationStatus(msgspec.Struct, frozen=True):
 
 
 class PlacementStatus(msgspec.Struct, frozen=True):
-    """The placement in figures.
+    """The placement in numbers.
 
-    `servers` has, by name, of how many blocks a server is the primary and of how many a backup. `short` blocks have
-    fewer backups than wanted; `building` copies are being made.
+    `servers` maps the name of a server to how many blocks it is the primary and how many it is a backup of. `short` is
+    how many blocks have fewer backups than wanted; `building` is how many copies are being made.
     """
 
     epoch: int = 0
@@ -132,7 +132,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run went. `state` is done, failed, or unfinished if a rewind has undone steps.
+    """The summary of a run. `state` is done, failed, or unfinished if a rewind has undone steps.
 
     `restarts` counts the processes that the launcher started again, by role; a coordinator leaves it out.
     """

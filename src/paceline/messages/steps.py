@@ -1,4 +1,4 @@
-"""Between coordinator and servers: the blocks of a server, the slots of a step, and the order of commits."""
+"""Messages between coordinator and servers: which blocks a server has, the slots of a step, and commits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from paceline.types import BlockSpec, Commit, Fence, ModelSpec, Placement, Segme
 
 
 class Assign(Message, frozen=True):
-    """Which blocks exist, and which server holds which.
+    """Tells a server which blocks exist, and which server holds each of them.
 
     With `one_attempt`, each slot counts as one attempt, the same on all servers. `hold` bounds the slots of a step that
     may wait for a lower one; 0 means that none does.
@@ -59,7 +59,7 @@ class Summed(Message, frozen=True):
 
 
 class Receipt(Message, frozen=True):
-    """This server has one whole attempt of a slot, as far as its blocks go."""
+    """Reports that this server has one attempt of a slot in full, for all of its own blocks."""
 
     incarnation: int
     epoch: int
@@ -69,7 +69,7 @@ class Receipt(Message, frozen=True):
 
 
 class Choose(Message, frozen=True):
-    """This attempt of the slot counts. A later placement epoch voids the choice."""
+    """Tells servers which attempt of a slot counts. The choice is void in a later placement epoch."""
 
     generation: int
     incarnation: int
@@ -80,9 +80,9 @@ class Choose(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """Every block that this server owns has what it needs for the step.
+    """Reports that this server has all gradients that its own blocks need for the step.
 
-    `fences` are the attempts it would use; `staleness` and `lag` are the age of the oldest state they were computed on;
+    `fences` are the attempts it would use; `staleness` and `lag` say how old the oldest state is they were computed on;
     `partials` are the squared norms of the mean gradient of each block (only with clip_norm).
     """
 
@@ -96,10 +96,11 @@ class Ready(Message, frozen=True):
 
 
 class Committed(Message, frozen=True):
-    """A row of the commit log. Servers apply commits in the order of the log.
+    """Sends a row of the commit log to a server. Servers apply commits in the order of the log.
 
-    With `keep`, the version before it stays readable; with `save`, the version that it makes goes to a checkpoint. A
-    server in another placement than `epoch` ignores it, unless `Assign` told it to enter `epoch` after this commit.
+    With `keep`, the version before this commit stays readable; with `save`, the version that the commit makes goes to a
+    checkpoint. A server in another placement than `epoch` ignores the message, unless `Assign` told it to enter `epoch`
+    after this commit.
     """
 
     generation: int
@@ -110,7 +111,7 @@ class Committed(Message, frozen=True):
 
 
 class Unpin(Message, frozen=True):
-    """Servers may drop `version`: no pin keeps it readable."""
+    """Allows servers to drop `version`, which does not need to stay readable any more."""
 
     generation: int
     incarnation: int

@@ -1,4 +1,4 @@
-"""Between workers and the coordinator: phases, leases, reports of sealed slots, validation, and claims."""
+"""Messages between workers and the coordinator: phases, leases, sealed slots, validation, and claims."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class ValidatorSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Declare(Message, frozen=True):
-    """A worker's n-th validator; all workers must declare the same."""
+    """Declares a validator of this worker; all workers must declare the same ones in the same order."""
 
     req: int
     validator: ValidatorSpec
 
 
 class BeginPhase(Message, frozen=True):
-    """A worker enters its n-th `batches` loop."""
+    """Reports that a worker enters a `batches` loop, with the loop's number and arguments."""
 
     req: int
     phase: PhaseSpec
 
 
 class PhaseBegun(Message, frozen=True):
-    """Reply to `BeginPhase`: the phase's segment, None if the job is over."""
+    """Reply to `BeginPhase`: the phase's segment, None if the job has ended."""
 
     req: int
     generation: int
@@ -53,7 +53,7 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Evaluated(msgspec.Struct, frozen=True, array_like=True):
-    """The sums of one validation slot."""
+    """A worker's result of one validation slot: the sums of each metric."""
 
     round: int
     slot: int
@@ -120,21 +120,21 @@ class EvalGrant(Message, frozen=True):
 
 
 class Revoke(Message, frozen=True):
-    """A lease is void: stop the work on its slot."""
+    """Tells a worker that its lease is void, so that it stops the work on the slot."""
 
     generation: int
     fence: Fence
 
 
 class GiveBack(Message, frozen=True):
-    """A server refused a push of this attempt: it can never count, and its slot must be leased again."""
+    """Reports that a server refused a push of this attempt: it can never count, and its slot must be leased again."""
 
     req: int
     fence: Fence
 
 
 class PhaseOver(Message, frozen=True):
-    """The phase has no more slots (or the job has ended): read `version` and leave the loop."""
+    """Tells a worker to read `version` and leave its loop: the phase has no more slots, or the job has ended."""
 
     req: int
     generation: int
@@ -175,14 +175,14 @@ class Claim(Message, frozen=True):
 
 
 class Claimed(Message, frozen=True):
-    """With `mine`: do it, then send `ClaimDone`. Otherwise it is done already."""
+    """The reply to `Claim`. With `mine` the worker does the work and sends `ClaimDone`; otherwise the work is done."""
 
     req: int
     mine: bool
 
 
 class ClaimDone(Message, frozen=True):
-    """What was claimed is done."""
+    """Reports that the work claimed as `key` is done."""
 
     req: int
     key: str

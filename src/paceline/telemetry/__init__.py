@@ -1,1 +1,1 @@
-"""What a process tells of itself: its log and its trace. Importing it sets up nothing; it knows no role."""
+"""The log and the trace of a process. Importing this package sets up nothing, and it does not depend on any role."""

@@ -12,10 +12,10 @@ _ROOT = "paceline"
 
 
 def set_up(level: str, form: str, *, process: str, start: int = 0, stream: IO[str] | None = None) -> None:
-    """Write records of Paceline from `level` on to standard error, as ``text`` or as ``json``, one a line.
+    """Write Paceline's log records of `level` and above to standard error, one a line, as ``text`` or ``json``.
 
     `process` is the name of this process in its run, `start` the number of its start. Only Paceline's own loggers
-    change: the user's script sets up its log as it likes. A second call replaces the first.
+    change, not those of the user's script. A second call replaces the first.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(_JsonFormatter(process, start) if form == "json" else _TextFormatter())
@@ -31,7 +31,7 @@ class _TextFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """A record is one JSON object, which docs/reference.md describes."""
+    """Formats a record as one JSON object, which docs/reference.md describes."""
 
     def __init__(self, process: str, start: int) -> None:
         super().__init__()

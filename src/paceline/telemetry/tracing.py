@@ -1,6 +1,6 @@
-"""Records what a process did and when, as spans and instants. Costs almost nothing while it is off.
+"""Records what a process did and when, as spans and instants. Costs almost nothing while recording is off.
 
-One clock (CLOCK_MONOTONIC) holds for all processes of a host, so that their recordings can be laid side by side.
+All processes of a host use the same clock (CLOCK_MONOTONIC), so that their recordings can be merged.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import msgspec
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20
-"""What one role may record, all of its processes together: about a million events."""
+"""The size limit of the recordings of one name, all of its processes together: about a million events."""
 
 STOPPED = "recording stopped"
-"""The name of the last event of a role that had more to record."""
+"""The name of the last event in a recording that reached the size limit."""
 
-_FLUSH_S = 0.5  # a killed process loses the events of this time
-_MAX_WAITING = 200_000  # events that memory holds while the disk does not answer
+_FLUSH_S = 0.5  # seconds between writes: a killed process loses the events of this time
+_MAX_WAITING = 200_000  # events kept in memory while the disk is slow; further events are dropped
 _BATCH = 4096
 
 _Event = tuple[int, int, str, str, dict[str, Any]]
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The first line of a recording: the process and its clock. Adding `offset_ns` gives Unix time."""
+    """The first line of a recording: the process and its clock. A time of the clock plus `offset_ns` is Unix time."""
 
     role: str
     pid: int
@@ -43,7 +43,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True):
-    """Every other line. `took_ns` is -1 for an instant; `thread` is empty for the main thread."""
+    """Any later line of a recording. `took_ns` is -1 for an instant; `thread` is empty for the main thread."""
 
     at_ns: int
     took_ns: int
@@ -53,7 +53,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Span(Protocol):
-    """Something that takes time: recorded when the block ends, also by an exception."""
+    """A period of time, used with ``with``: it is recorded when the block ends, also if the block raises."""
 
     def __enter__(self) -> None: ...
 
@@ -98,7 +98,7 @@ def span(name: str, **args: Any) -> Span:
 
 
 def instant(name: str, **args: Any) -> None:
-    """Something that happens now."""
+    """Record an event without duration, at the present time; `args` are shown beside it."""
     recorder = _recorder
     if recorder is not None:
         recorder.add(time.monotonic_ns(), -1, name, args)
@@ -107,7 +107,7 @@ def instant(name: str, **args: Any) -> None:
 def start(role: str, path: Path) -> None:
     """Record what this process does as `role`, in a file of its own in the folder `path`.
 
-    Where no file can be made, the log says so and nothing is recorded: a trace is no reason to fail.
+    If the file cannot be made, this only logs a warning and records nothing: a process must not fail for its trace.
     """
     global _recorder
     stop()
@@ -120,7 +120,7 @@ def start(role: str, path: Path) -> None:
 
 
 def stop() -> None:
-    """Write what is recorded, and record no more. Does nothing while it is off."""
+    """Stop recording, and write the events that are not written yet. Does nothing while recording is off."""
     global _recorder
     recorder, _recorder = _recorder, None
     atexit.unregister(stop)
@@ -129,7 +129,7 @@ def stop() -> None:
 
 
 def _forget() -> None:
-    """A forked process records nothing: its parent writes the events that are waiting."""
+    """Switch recording off in a forked process: its parent writes the events that are not written yet."""
     global _recorder
     _recorder = None
 
@@ -138,7 +138,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class _Recorder:
-    """Writes the events of one process to its file, in a thread of its own: no other thread waits for the disk."""
+    """Writes the events of one process to its file in a separate thread, so that no other thread waits for the disk."""
 
     def __init__(self, role: str, folder: Path) -> None:
         self._role = role
@@ -157,7 +157,7 @@ class _Recorder:
         self._writer.start()
 
     def add(self, at_ns: int, took_ns: int, name: str, args: dict[str, Any]) -> None:
-        """From any thread."""
+        """Add an event. Any thread may call this."""
         if len(self._waiting) >= _MAX_WAITING:
             self._dropped += 1
             return
@@ -166,7 +166,7 @@ class _Recorder:
         self._waiting.append((at_ns, took_ns, label, name, args))
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the events that are not written yet, and end the thread."""
         self._closing.set()
         self._writer.join()
 
@@ -193,10 +193,10 @@ class _Recorder:
             self._file.write(text)
             return
         self._file.write(self._encoder.encode((events[0][0], -1, "", STOPPED, {})) + b"\n")
-        self._give_up(f"{MAX_BYTES >> 20} MiB are recorded, the limit of a role")
+        self._give_up(f"its recordings reached the limit of {MAX_BYTES >> 20} MiB")
 
     def _give_up(self, why: str) -> None:
-        """Record no more; the process goes on."""
+        """Stop recording and log why; the process continues."""
         global _recorder
         if _recorder is self:
             _recorder = None
@@ -206,7 +206,7 @@ class _Recorder:
 
 
 def _clock() -> str:
-    """A name for this host's monotonic clock, which begins again with every boot."""
+    """A name for this host's monotonic clock, which is another clock after every boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -32,7 +32,7 @@ def test_status_shows_the_blocks_of_each_server() -> None:
     assert list(_copies(status(STATUS))) == [
         "server-0 (pid 71): primary of 2 blocks, backup of 1",
         "server-1 (pid 72): primary of 2 blocks, backup of 3",
-        "server-2 (away): primary of 0 blocks, backup of 0",
+        "server-2 (not connected): primary of 0 blocks, backup of 0",
         "1 copy of each of 4 blocks, all in sync",
     ]
 

@@ -21,7 +21,7 @@ from paceline.errors import UsageError
         (["run", "-w", "0", "here.py"], "--workers must be at least 1, not 0"),
         (["run", "--servers", "-3", "here.py"], "--servers must be at least 1, not -3"),
         (["run", "-s", "2", "--replicas", "2", "here.py"], "--replicas 2 needs 3 servers"),
-        (["run", "--replicas", "-1", "here.py"], "--replicas must not be negative, not -1"),
+        (["run", "--replicas", "-1", "here.py"], "--replicas must be 0 or more, not -1"),
         (["run", "--slots", "0", "here.py"], "--slots must be at least 1, not 0"),
         (["run", "--threads", "0", "here.py"], "--threads must be at least 1, not 0"),
         (["run", "-w", "many", "here.py"], "'many' is not a valid integer"),

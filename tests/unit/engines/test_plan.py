@@ -52,8 +52,8 @@ def test_the_options_of_a_run_become_settings_of_the_coordinator(script: Path, t
         ({"keep": 0}, "--keep must be at least 1, not 0"),
         ({"max_restarts": -1}, "--max-restarts must be 0 or more"),
         ({"max_steps": -1}, "--max-steps must be 0 or more"),
-        ({"replicas": -1}, "--replicas must not be negative, not -1"),
-        ({"replicas": 1}, "--replicas 1 needs 2 servers, each copy on one of its own: --servers is 1"),
+        ({"replicas": -1}, "--replicas must be 0 or more, not -1"),
+        ({"replicas": 1}, "--replicas 1 needs 2 servers, one for each copy of a block: --servers is 1"),
         (
             {"checkpoint_every": "soon"},
             "--checkpoint-every must be a number of steps .* or 0 for never, not 'soon'",

@@ -43,7 +43,7 @@ def test_options_override_what_the_seed_draws(monkeypatch: pytest.MonkeyPatch) -
 def test_replicas_need_servers() -> None:
     result = CliRunner().invoke(command, ["sim", "--seeds", "1", "--replicas", "2", "--servers", "2"])
     assert result.exit_code == 2
-    assert "2 replicas need 3 servers at least" in result.stderr
+    assert "--replicas 2 needs at least 3 servers" in result.stderr
 
 
 def test_a_violation_is_printed_with_its_seed_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:

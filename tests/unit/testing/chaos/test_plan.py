@@ -99,7 +99,7 @@ def test_limits_and_shapes_are_parsed() -> None:
         ({"lease_s": 0.3}, "--lease"),
         ({"per_round": -1}, "--per-round"),
         ({"replicas": 2}, "--replicas 2 needs 3 servers, .* is 2"),
-        ({"replicas": -1}, "--replicas must not be negative"),
+        ({"replicas": -1}, "--replicas must be 0 or more"),
         ({"faults": {Fault(Kind.DRAIN, "server"): 2}}, "--drain would leave 0 of 2 servers"),
         ({"faults": {Fault(Kind.DRAIN, "server"): 1}, "replicas": 1}, "--drain would leave 1 of 2 .* needs 2"),
         ({"plain_shape": (1, 1)}, "--plain-shape needs --slots"),
