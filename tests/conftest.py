@@ -179,7 +179,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test in tests/e2e or `REAL_UNITS` is a `real_run`; the longest files come first."""
+    """Mark every test in tests/e2e or `REAL_UNITS` as a `real_run`, and order the longest files first."""
     for item in items:
         if "e2e" in item.path.parts or item.path.name in REAL_UNITS:
             item.add_marker("real_run")
@@ -205,7 +205,7 @@ def hygiene() -> Iterator[None]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 1 MiB."""
+    """Mount a tmpfs of 1 MiB and return its path."""
     path = tmp_path / "small"
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "paceline-test", str(path)]

@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[2]
 
 @cache
 def package() -> Source:
-    """Paceline's own source."""
+    """Return the source of the package paceline."""
     return Source(ROOT / "src" / "paceline")
 
 
 def snippet(folder: Path, **modules: str) -> Source:
-    """A package of small modules: `core__a="…"` is core/a.py."""
+    """Write a package of small modules (`core__a="…"` is core/a.py) and return its source."""
     for name, text in modules.items():
         path = folder / f"{name.replace('__', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)

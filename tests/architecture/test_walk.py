@@ -1,4 +1,4 @@
-"""`tools/walk.py` counts what its docstring says."""
+"""`tools/walk.py` counts files, changes and returns as its docstring defines them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SIZES = (0, 1, 4097, (64 << 10) - 1, 64 << 10, 1 << 20)
 
 
 def push(req: int, frames: Sequence[memoryview], *, declared: Sequence[int] | None = None) -> Push:
-    """A push of bytes; with `declared`, it declares other sizes than the frames have."""
+    """Return a push of bytes; with `declared`, the push declares other sizes than its frames have."""
     numels = [frame.nbytes for frame in frames] if declared is None else declared
     blocks = tuple(BlockFrame(block, "uint8", numel) for block, numel in enumerate(numels))
     return Push(req, 0, 0, 0, 0, Fence(1, req), 0, blocks)
@@ -108,7 +108,7 @@ class PortContract(ABC):
 
     @pytest.fixture
     def pair(self, ports: PortFactory) -> tuple[Port, Port, Events]:
-        """A listener `server/1` and a client `worker/1` with a session, and their events (none left over)."""
+        """A listener `server/1` and a client `worker/1` with a session, and their events; no event is unread."""
         return self.join(ports)
 
     def join(self, ports: PortFactory) -> tuple[Port, Port, Events]:

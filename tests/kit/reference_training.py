@@ -173,7 +173,7 @@ def train(case: Case, slots: int) -> tuple[nn.Module, int, set[str]]:
 
 @cache
 def expected(name: str) -> str:
-    """The digest with which a case must end."""
+    """Return the digest with which a case must end."""
     model, _, _ = train(CASES[name], CASES[name].slots)
     return digest(model)
 

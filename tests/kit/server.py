@@ -108,7 +108,7 @@ def opened(spec: ModelSpec, servers: int, storage: Storage | None = None) -> lis
 
 
 def contents(stores: Iterable[tuple[DenseStore, Sequence[int]]]) -> dict[str, bytes]:
-    """All values and optimizer state, by block, piece and name, without the padding."""
+    """Return all values and optimizer state by block, piece and name, without the padding."""
     return {name: bits for store, _ in stores for name, bits in bits_of(store.snapshot()).items()}
 
 

@@ -38,7 +38,7 @@ ASP = segment(slots=1, window=UNLIMITED)
 
 
 class WorkerKit:
-    """A worker of a job whose two blocks lie on two servers."""
+    """A worker of a job whose two blocks are on two servers."""
 
     def __init__(self, part_nbytes: int = PUSH_NBYTES) -> None:
         self.core = WorkerCore(Register(1, "worker", "worker-0", 1, "here"), resend_s=2.0, part_nbytes=part_nbytes)

@@ -48,7 +48,7 @@ def test_a_worker_held_back_for_long_is_tried_again() -> None:
     speeds.note("fast", 0.01, 0.0)
     speeds.refresh()
     assert speeds.is_slow("slow", 9.0)
-    assert not speeds.is_slow("slow", 11.0), "its last measurement is old"
+    assert not speeds.is_slow("slow", 11.0), "the last measurement of the worker is old"
     speeds.note("slow", 0.012, 11.5)
     assert speeds.of("slow") == 0.012, "the old measurement does not count"
     assert not speeds.is_slow("slow", 11.6)

@@ -155,7 +155,7 @@ COPIED = ["-w", "3", "-s", "3", "--replicas", "1", "--mode", "bsp", "--slots", "
 
 
 def campaign(tmp_path: Path, *words: str) -> dict[str, Any]:
-    """The figures of a campaign that must succeed without a rewind."""
+    """Run a campaign that must succeed without a rewind; return its figures."""
     file = tmp_path / "figures.json"
     plain = ["--plain-args", "--slot-ms 0", "--plain-shape", "1x1"]
     options = [*COPIED, *words, "--json", str(file), "--dir", "runs", *plain]
@@ -193,7 +193,7 @@ def test_a_dozen_kills_do_not_change_the_weights(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def servers_change(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """One campaign that kills, adds and drains servers: its directory and its figures."""
+    """Run one campaign that kills, adds and drains servers; return its directory and its figures."""
     where = tmp_path_factory.mktemp("campaign")
     faults = ["--kill", "server=4", "--add", "server=1", "--drain", "server=1"]
     return where, campaign(where, *faults, "--seed", "2")

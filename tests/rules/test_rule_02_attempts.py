@@ -181,7 +181,7 @@ def test_a_chosen_attempt_outlives_its_worker() -> None:
     assert commit.fences == (grant.fence, other.fence)
 
 
-def test_a_choice_of_attempts_is_durable_before_a_server_hears_it() -> None:
+def test_a_choice_of_attempts_is_durable_before_it_is_sent() -> None:
     job = CoordinatorKit(servers=2, deterministic=False, rewinds=True).start(data_len=80).initialise()
     grant = job.lease("worker-0")
     job.seal("worker-0", grant)

@@ -86,7 +86,7 @@ def test_the_last_part_of_a_large_push_carries_the_seal() -> None:
     pushes = [(send.message, send.payload) for send in sends if isinstance(send.message, Push) and send.to == "s0"]
     assert [[b.block for b in push.blocks] for push, _ in pushes] == [[0, 2], [3, 4], [5]]
     assert [content for _, payload in pushes for content in payload] == [f"gradient {b}" for b in mine]
-    assert [push.seal for push, _ in pushes] == [None, None, parts["s0"][2]], "it names the blocks of all parts"
+    assert [push.seal for push, _ in pushes] == [None, None, parts["s0"][2]], "the seal names the blocks of all parts"
     assert {(push.step, push.slot, push.fence, push.base, push.weight) for push, _ in pushes} == {
         (0, 0, fence(5), 0, 0.5)
     }

@@ -362,8 +362,10 @@ def test_a_server_ignores_commits_of_a_placement_that_it_is_not_in() -> None:
     server = Server("s0", placement(1, ("s0",))).begin()
     server.push(0, 5)
     row = Commit(0, 1, 0, (fence(9),), HYPER, 1.0, False, 0, 0)
-    assert [b.epoch for b in sent(server.tell(Committed(1, 3, row)), Beat)] == [1], "it reports its own placement"
-    assert sent(server.tell(Committed(1, 3, row)), Beat) == [], "it reports that once"
+    assert [b.epoch for b in sent(server.tell(Committed(1, 3, row)), Beat)] == [1], (
+        "the server reports its own placement"
+    )
+    assert sent(server.tell(Committed(1, 3, row)), Beat) == [], "the server reports its placement once"
     assert server.core.versions.applied == 0
 
 
@@ -372,7 +374,7 @@ def test_a_placement_voids_uncommitted_sums() -> None:
     (asked,) = sent(server.push(0, 5), Replicate)
     server.tell(server.assign(placement(2, ("s0",)), at=0))
     assert server.core.attempts.steps == {}
-    assert server.say("s1", Replicated(asked.req, 0, 1)) == [], "it is not ready for what is void"
+    assert server.say("s1", Replicated(asked.req, 0, 1)) == [], "the server does not report ready for void sums"
     assert server.core.tick(10.0)[0].message == Beat("s0", 0, 2, 0, 1, ())
     (refused,) = sent(server.push(0, 5), Refused)
     assert refused.rule == "epoch"

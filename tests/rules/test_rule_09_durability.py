@@ -44,7 +44,7 @@ def test_files_and_chains_of_an_older_placement_do_not_complete_a_checkpoint() -
     old = epoch(job)
     for job.now in (0.0, 0.5):
         job.say("server-0", Unreachable("server-1", 3.0, old))
-    assert (epoch(job), job.core.machines.checkpoints.saving) == (old + 1, None), "the checkpoint under way is void"
+    assert (epoch(job), job.core.machines.checkpoints.saving) == (old + 1, None), "the unfinished checkpoint is void"
     job.wrote(job.core.finish(job.now))
     assert job.core.machines.checkpoints.saving == 1
     chains = ((0, b"right"),)

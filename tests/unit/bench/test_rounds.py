@@ -36,7 +36,7 @@ def _order(seen: list[str]) -> dict[str, Callable[[], dict[str, float]]]:
     return {name: contender(name, value) for name, value in (("a", 1.0), ("b", 3.0))}
 
 
-def test_rounds_alternate_their_direction() -> None:
+def test_every_second_round_runs_the_contenders_in_reverse_order() -> None:
     seen: list[str] = []
     results = _results()
     harness.run_rounds(results, _order(seen), 3)

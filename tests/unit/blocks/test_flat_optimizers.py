@@ -125,7 +125,7 @@ def test_torch_computes_updates_with_hyper_parameters_that_flat_optimizers_lack(
     assert not fits("SGD", ({"lr": 0.1},)), "torch would add defaults"
 
 
-def test_the_state_moves_to_torch_when_hyper_parameters_need_it() -> None:
+def test_the_optimizer_state_moves_to_torch_when_new_hyper_parameters_need_torch() -> None:
     torch.manual_seed(0)
     plain = torch.nn.Parameter(torch.randn(128))
     optimizer = torch.optim.Adam([plain], lr=0.1)

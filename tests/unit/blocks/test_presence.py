@@ -9,7 +9,7 @@ from paceline.types import BlockSpec, Kind, Piece
 BLOCK = BlockSpec(3, Kind.PARAMETER, "float32", 128, 512, (Piece(0, 0, 10, 0), Piece(1, 0, 10, 64)))
 
 
-def test_a_tensor_is_present_if_some_slot_had_it() -> None:
+def test_a_tensor_is_present_if_any_slot_had_a_gradient_for_it() -> None:
     presence = Presence()
     assert not presence.has(3, 0)
     presence.note(BLOCK, frozenset({1, 7}))

@@ -120,5 +120,5 @@ def test_terms_after_a_changed_one_need_not_come_again() -> None:
     block_sum.expect(Term(0, Fence(1, 0), 1, 1.0, torch.full((N,), 10.0)), 0)
     for slot, rev in enumerate((1, 0, 0)):
         block_sum.seal(Term(slot, Fence(1, slot), rev, 1.0, torch.full((N,), float("nan"))))
-    assert block_sum.terms == [], "all were added before they were sealed"
+    assert block_sum.terms == [], "all terms were added before they were sealed"
     assert block_sum.into(torch.empty(N)).tolist() == [15.0] * N

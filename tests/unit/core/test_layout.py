@@ -13,7 +13,7 @@ def tensor(name: str, numel: int, dtype: str = "float32", kind: Kind = Kind.PARA
 
 
 def check(tensors: list[TensorSpec], blocks: tuple[BlockSpec, ...]) -> None:
-    """Every element of every tensor is in exactly one block, and pieces do not overlap."""
+    """Check that every element of every tensor is in exactly one block and that pieces do not overlap."""
     at = [0] * len(tensors)
     for number, block in enumerate(blocks):
         assert block.index == number

@@ -60,7 +60,7 @@ def test_an_impossible_lineage_is_refused_by_name(facts: list[IncarnationFact], 
 
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 60)), st.integers(0, 30), st.sets(st.integers(0, 60)))
-def test_the_watermark_read_from_the_newest_steps_is_the_true_one(new: set[int], low: int, above: set[int]) -> None:
+def test_the_watermark_computed_from_the_newest_steps_is_correct(new: set[int], low: int, above: set[int]) -> None:
     base = Watermark()
     for step in [*range(low), *(s for s in above if s >= low)]:
         base.add(step)

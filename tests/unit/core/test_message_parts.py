@@ -107,7 +107,7 @@ BIG = {n: BlockSpec(n, Kind.PARAMETER, "float32", 16, 64, ()) for n in range(10)
 
 
 def flowing(**target: bool) -> tuple[Replication, list[Send]]:
-    """A primary of ten blocks that sends a sum, two blocks a part."""
+    """Return a primary of ten blocks that sends a sum with two blocks in each part."""
     primary = Replication(Large(), 3.0, part_nbytes=2 * (16 << 10))
     primary.restart([CopyTarget("s1", tuple(BIG), **target)], 0, 1, BIG)
     return primary, primary.send(SumKey(0, None), Ready(0, 1, 0, (fence(1),), 0, 0, ()), 0.0)

@@ -17,7 +17,7 @@ def test_every_epoch_is_a_permutation(n: int) -> None:
         assert sorted(permute(np.arange(n), n, 7, epoch).tolist()) == list(range(n))
 
 
-def test_the_order_is_frozen() -> None:
+def test_the_order_of_samples_is_frozen() -> None:
     assert permute(np.arange(10), 10, 7, 0).tolist() == [7, 3, 2, 9, 8, 4, 0, 5, 1, 6]
     assert permute(np.arange(10), 10, 7, 1).tolist() == [7, 8, 1, 4, 2, 3, 5, 0, 9, 6]
     assert permute(np.arange(5), 1000, 0, 0).tolist() == [330, 677, 837, 532, 287]

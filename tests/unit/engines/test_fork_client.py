@@ -63,7 +63,7 @@ def fork_server() -> psutil.Process:
     return found
 
 
-def test_a_forked_role_equals_a_started_one(children: Children, tmp_path: Path) -> None:
+def test_a_forked_role_has_the_arguments_and_environment_of_a_started_one(children: Children, tmp_path: Path) -> None:
     spawned = started(children, tmp_path, SAID="something")
     children.warm()
     forked = started(children, tmp_path, SAID="something")

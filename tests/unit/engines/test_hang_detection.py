@@ -38,7 +38,7 @@ def test_only_the_coordinator_hangs_while_it_does_not_answer() -> None:
     assert set(watched.look(2, EVERYONE - {("server-0", 3)})) == {"server-0"}
 
 
-def test_a_server_hangs_when_the_run_has_gone_on_without_it() -> None:
+def test_a_server_hangs_when_it_is_absent_from_the_status_for_too_long() -> None:
     watched = Watched()
     watched.look(5, EVERYONE)
     assert watched.look(14, EVERYONE - {("server-1", 1)}) == {}

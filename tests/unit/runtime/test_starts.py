@@ -11,7 +11,7 @@ from paceline.runtime.rundir import RunDir
 from paceline.runtime.starts import next_start
 
 
-def test_numbers_grow_by_name(tmp_path: Path) -> None:
+def test_each_name_has_its_own_growing_start_numbers(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     assert [next_start(run, "worker-0") for _ in range(3)] == [1, 2, 3]
     assert next_start(run, "server-0") == 1

@@ -57,7 +57,7 @@ class Primary:
         self.version = -1
 
     def sum(self) -> SumKey:
-        """The complete sum of the next step."""
+        """Compute the complete sum of the next step; return its key."""
         dice, step = self.dice, self.version if self.version >= 0 else INIT_STEP
         if step == INIT_STEP:
             self.store.sums.add(
@@ -169,7 +169,7 @@ def frames_of(store: DenseStore, version: int, blocks: Sequence[int] | None = No
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
 def test_lent_memory_does_not_change_and_is_reused(name: str) -> None:
-    """Sums that a backup has not applied yet, and a copy on its way, keep their bits while the primary goes on."""
+    """Sums that a backup has not applied yet, and a copy on its way, keep their bits while the primary continues."""
     dice = random.Random(name)
     primary = Primary(dice, model(name, {"lr": 0.1}))
     seen: list[tuple[tuple[Frame, ...], list[bytes]]] = []

@@ -100,7 +100,7 @@ def test_a_request_that_a_full_queue_refused_is_repeated(lane: str, kind: type[M
 @KINDS
 @pytest.mark.parametrize("lane", LANES)
 def test_a_request_that_the_other_side_refused_is_repeated(lane: str, kind: type[Message], tmp_path: Path) -> None:
-    """The session goes on without an answer, so the primary repeats the request."""
+    """The session stays open without an answer, so the primary repeats the request."""
     pair = Pair(lane, tmp_path)
     try:
         pair.begin(kind)

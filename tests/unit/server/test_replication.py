@@ -42,7 +42,7 @@ MIXED = [n % 3 for n in range(len(BLOCKS))]
 NEXT = [[(n + 1) % 3] for n in MIXED]
 
 
-def test_backups_follow_their_primary_and_one_replaces_it(cluster: Cluster) -> None:
+def test_backups_equal_their_primary_and_one_can_replace_it(cluster: Cluster) -> None:
     cluster.place(MIXED, NEXT)
     for _ in range(4):
         cluster.step()

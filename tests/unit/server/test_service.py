@@ -115,7 +115,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made.service.close()
 
 
-def test_a_saved_version_is_reported_until_the_coordinator_ends_it(stage: Stage, tmp_path: Path) -> None:
+def test_a_saved_version_is_reported_until_the_coordinator_ends_the_save(stage: Stage, tmp_path: Path) -> None:
     stage.until(Register)
     stage.assign()
     stage.initialise(save=True)

@@ -40,7 +40,7 @@ def test_options_override_what_the_seed_draws(monkeypatch: pytest.MonkeyPatch) -
     assert all(s.cluster.servers > 2 for s in played)
 
 
-def test_replicas_need_servers() -> None:
+def test_more_replicas_than_the_servers_can_hold_are_refused() -> None:
     result = CliRunner().invoke(command, ["sim", "--seeds", "1", "--replicas", "2", "--servers", "2"])
     assert result.exit_code == 2
     assert "--replicas 2 needs at least 3 servers" in result.stderr

@@ -58,7 +58,7 @@ def test_a_dropped_message_is_never_sent() -> None:
     assert client.fired == {"drop:Ok": 1}
 
 
-def test_a_late_message_comes_after_later_ones() -> None:
+def test_a_delayed_message_arrives_after_messages_that_were_sent_later() -> None:
     server, client = join(FaultPlan(delay={"Push": (1.0, 0.05)}, duplicate={"Push": 1.0}))
     frames = [block_bytes(100)]
     delivery = client.send("server/1", push(1, frames), frames)

@@ -67,7 +67,7 @@ def test_header_check_names_the_rule_that_a_frame_breaks(block: BlockFrame, nbyt
     assert rule_of([block], [frame(nbytes)]) == rule
 
 
-def test_header_check_counts_frames() -> None:
+def test_header_check_refuses_a_wrong_number_of_frames() -> None:
     assert rule_of([BlockFrame(0, "uint8", 1)], []) == "frame-count"
     assert rule_of([], [frame(1)]) == "frame-count"
     few = WireLimits(max_frames=2)
@@ -129,7 +129,7 @@ def make_push(*, incarnation: int = 0, epoch: int = 0, step: int = 0, slot: int 
     return Push(1, incarnation, epoch, step, slot, Fence(1, 1), 0, ())
 
 
-def test_the_initial_step_passes() -> None:
+def test_header_check_accepts_the_initial_step() -> None:
     check_message(make_push(step=-1), [])
 
 

@@ -38,7 +38,7 @@ def answer_of(server: ServerHandshake, frame: bytes) -> bytes:
 
 
 def run(client: ClientHandshake, server: ServerHandshake, lane: Literal["local", "tcp"] = "tcp") -> list[bytes]:
-    """All frames of one handshake, in order."""
+    """Run one handshake; return all its frames in order."""
     frames = [client.hello()]
     frames.append(answer_of(server, frames[-1]))
     proof = client.receive(frames[-1])

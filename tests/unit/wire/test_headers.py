@@ -102,7 +102,7 @@ def test_header_check_allocates_nothing_for_a_claimed_length(claimed: int) -> No
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
-    """A damaged copy: bits flipped, bytes set, cut, repeated, spliced."""
+    """Return a damaged copy of the bytes: with bits flipped, bytes set, or parts cut, repeated or spliced."""
     broken = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         kind = rng.randrange(6)

@@ -379,7 +379,7 @@ def test_damage_is_reported_by_kind_and_place(tamper: Tamper, kind: str, named: 
 
 
 def lacking(story: Story, step: int) -> Story:
-    """The log without `step`, with contiguous versions."""
+    """Remove the commit of `step` from the log and renumber the versions after it."""
     (gone,) = (c for c in story.commits if c.step == step)
     story.commits[:] = [
         replace(c, version=c.version - 1) if c.version > gone.version else c for c in story.commits if c is not gone

@@ -26,7 +26,7 @@ def test_a_checkpoint_is_due_every_n_versions_and_one_at_a_time() -> None:
     assert (complete.checkpoint.folder, at.version, at.watermark) == ("i0000-v0000000002", 2, 2)
     assert complete.chains == tuple(bytes([b.index]).hex() for b in BLOCKS)
     assert len(complete.files) == 2
-    assert job.core.machines.checkpoints.newest is None, "it is not the newest checkpoint before its marker is written"
+    assert job.core.machines.checkpoints.newest is None, "a checkpoint does not count before its marker is written"
     effects = job.wrote(job.core.completed(complete.checkpoint.folder, "", job.now))
     assert job.core.machines.checkpoints.newest == complete.checkpoint
     assert [o.version for o in sent(effects, SaveOver)] == [2, 2]

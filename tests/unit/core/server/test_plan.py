@@ -45,4 +45,4 @@ def test_reset_forgets_the_plan() -> None:
     known.reset()
     assert (known.revision, slots_of(known), known.final) == (0, [], -1)
     known.take(plan(FIRST))
-    assert slots_of(known) == [2], "revisions begin anew with an incarnation"
+    assert slots_of(known) == [2], "revisions restart with an incarnation"

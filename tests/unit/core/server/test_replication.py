@@ -76,7 +76,7 @@ def test_the_silence_of_a_backup_continues_in_the_next_placement() -> None:
     server.say("s1", Replicated(first.req, 0, 3))
     server.tell(server.assign(placement(4, ("s0", "s1"))))
     server.push(INIT_STEP, 3, epoch=4)
-    assert reports(10.9) == [], "the backup answered, so its silence begins anew"
+    assert reports(10.9) == [], "the backup answered, so its silence restarts"
     assert reports(11.6) != []
 
 

@@ -146,7 +146,7 @@ def test_a_pull_whose_parts_arrive_is_not_repeated() -> None:
     kit.hear(PullReply(pulls["s0"].req, 0, 0, 0, (frame(0),), 0, 2), "s0", ("value",))
     assert [send.to for send in kit.core.tick(2.0) if isinstance(send.message, Pull)] == ["s1"]
     assert [send.to for send in kit.core.tick(3.9) if isinstance(send.message, Pull)] == ["s0"], (
-        "only the missing parts are requested again"
+        "the second part is missing, so the pull is repeated"
     )
 
 

@@ -35,7 +35,7 @@ class Open:
 
 
 def busy() -> Open:
-    """Every kind of request is open, sent at different times."""
+    """Return a worker's requests: one of every kind is open, each sent at another time."""
     opened = Open()
     opened.ask(2.5)
     opened.coordinator.give_back(fence(9), 0.0)
@@ -135,4 +135,4 @@ def test_large_requests_are_repeated_less_and_less_often_until_the_server_comes_
     assert times["Push"] == times["Pull"] == [2, 4, 8, 16, 24], "a slow link is not filled with repetitions"
     assert times["GiveBack"] == list(range(2, 25, 2))
     assert len(opened.servers.greet("s0", 25.0)) == 2
-    assert names(opened.repeat(27.0))[:2] == [("Pull", "s0"), ("Push", "s0")], "the intervals begin anew"
+    assert names(opened.repeat(27.0))[:2] == [("Pull", "s0"), ("Push", "s0")], "the intervals restart"

@@ -46,7 +46,7 @@ def test_the_end_of_a_phase_is_replaced_only_by_a_newer_placement() -> None:
     assert turn.accepts(over(epoch=2))
 
 
-def test_progress_never_goes_back() -> None:
+def test_the_progress_of_a_turn_never_decreases() -> None:
     turn = CurrentTurn()
     assert turn.progress == -1
     turn.ask(1, -1)

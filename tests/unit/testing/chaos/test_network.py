@@ -55,7 +55,7 @@ def net() -> Iterator[Network]:
 
 
 def reaches(net: Network, one: str, other: str, wait_s: float = 0.3) -> bool:
-    """Whether a datagram arrives."""
+    """Return whether a datagram arrives at the other node."""
     with net.inside(other):
         there = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         there.bind((own_address(net.range), 0))

@@ -122,7 +122,7 @@ def test_only_frames_in_shared_regions_are_located() -> None:
     shared.close()
 
 
-def test_memory_is_private_and_the_log_says_so_once_if_the_system_cannot_share_it(
+def test_an_arena_uses_private_memory_and_logs_it_once_if_the_system_cannot_share_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def refuse(name: str, nbytes: int) -> tuple[int, mmap.mmap]:

@@ -102,7 +102,7 @@ def test_both_ends_report_a_cut_and_get_a_session_again_after_it(cut: set[int]) 
         until(near, far, lambda events: Received("a/1", Ok(7)) in events)
 
 
-def test_an_idle_connection_lasts() -> None:
+def test_an_idle_connection_is_not_reported_lost() -> None:
     with pair() as (near, far, _):
         quiet: list[Event] = []
         end = time.monotonic() + 1.5

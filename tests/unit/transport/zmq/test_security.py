@@ -67,9 +67,7 @@ def test_a_port_listens_on_one_address_only(listen: str) -> None:
 def test_a_port_does_not_listen_unencrypted_beyond_loopback() -> None:
     with pytest.raises(ValueError, match="encrypt"):
         ZmqPort("server/1", TOKEN, listen="192.0.2.7", encrypt=False)
-    with pytest.raises(
-        TransportError, match=r"192\.0\.2\.7"
-    ):  # it would be encrypted, but it is not an address of this machine
+    with pytest.raises(TransportError, match=r"192\.0\.2\.7"):  # encrypted, but not an address of this machine
         ZmqPort("server/1", TOKEN, listen="192.0.2.7")
 
 
@@ -91,7 +89,7 @@ def test_two_ports_cannot_share_an_address(make_port: MakePort) -> None:
         make_port("server/2", listen="127.0.0.1", port=int(address_of(first).rpartition(":")[2]))
 
 
-def test_ipv6_loopback_works(make_port: MakePort) -> None:
+def test_two_ports_connect_over_ipv6_loopback(make_port: MakePort) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -351,7 +349,7 @@ def test_the_number_of_unproven_connections_is_bounded(make_port: MakePort) -> N
 
 
 def test_a_client_sends_no_message_to_an_impostor(make_port: MakePort) -> None:
-    """A listener without the token gets the first frame only, and the role is told."""
+    """A listener without the token gets the first frame only, and the client reports the failure to its role."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     impostor = context.socket(zmq.ROUTER)
     impostor.setsockopt(zmq.LINGER, 0)
