@@ -1,4 +1,4 @@
-"""Leases that an earlier coordinator granted go on under this one. Rule 7: they get a full new term."""
+"""Adoption: take over the leases that an earlier coordinator granted, each with a full new term. Rule 7."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.types import INIT_STEP, SlotId
 
 
 class Adoption:
-    """Takes the leases that workers report when they register."""
+    """Takes over the leases that workers report when they register."""
 
     def __init__(self, tables: Tables, segments: Segments) -> None:
         self._clock = tables.clock
@@ -23,29 +23,29 @@ class Adoption:
         self._segments = segments
 
     def restore(self, history: History) -> list[Output]:
-        """Workers report their leases when they register."""
+        """Do nothing: workers report their leases when they register."""
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """Leases of the incarnation before are refused by their incarnation."""
+        """Do nothing: a report that names an earlier incarnation is ignored."""
         return []
 
     def worker_joined(self, event: WorkerJoined) -> list[Output]:
-        """Rule 7: a worker reports what it holds: its leases go on, its sealed slots count.
-
-        An unsealed lease counts the first time that the worker reports it: since then it may have asked for another.
-        """
+        """Return an event for each lease that the worker reports, unless they are of another incarnation."""
         if event.message.incarnation != self._incarnation.number:
             return []
         return [LeaseHeld(event.node, held, event.again) for held in event.message.leases]
 
     def adopt(self, event: LeaseHeld) -> list[Output]:
-        """A lease of an earlier coordinator goes on, unless it is void or its slot is done."""
+        """Take over a lease of an earlier coordinator, unless it is void or its slot is done.
+
+        An unsealed lease counts only in the first report of a worker: later the worker may have asked for another slot.
+        """
         held, placement = event.held, self._placed.placement
         if event.again and held.sealed is None:
             return []
         if placement is not None and held.epoch not in (0, placement.epoch):
-            return []  # void since a change of placement
+            return []  # the lease is void since a change of placement
         slot = SlotId(held.step, held.slot)
         if not self._is_slot(slot) or not self._leases.adopt(event.worker, slot, held.fence, self._clock.now):
             return []

@@ -9,7 +9,7 @@ from paceline.types import NodeId
 
 
 class Attendance:
-    """The progress of a script is 2n inside phase n, and 2n + 1 after it."""
+    """The phase and the progress of each worker. The progress of a script is 2n inside phase n, and 2n + 1 after it."""
 
     def __init__(self) -> None:
         self._phase: dict[NodeId, int] = {}
@@ -17,32 +17,32 @@ class Attendance:
         self._progress: dict[NodeId, int] = {}
 
     def restore(self, history: History) -> list[Output]:
-        """Workers say how far they are when they register."""
+        """Do nothing: workers report their progress when they register."""
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """Workers that are further than the job are sent back one by one."""
+        """Do nothing: `Rewind` sends back the workers whose script is further than the job."""
         return []
 
     def worker_joined(self, event: WorkerJoined) -> list[Output]:
-        """A worker that registers again is in the phase that it says."""
+        """Note the phase that a worker reports when it registers again."""
         if event.message.progress >= 0:
             self.enter(event.node, event.message.progress // 2)
         return []
 
     def worker_gone(self, event: WorkerGone) -> list[Output]:
-        """The worker is in no phase any more."""
+        """Forget the phase and the progress of a worker that is gone."""
         self.leave(event.worker)
         self._progress.pop(event.worker, None)
         return []
 
     def ask(self, worker: NodeId, phase: int) -> None:
-        """`worker` asks for work in `phase`."""
+        """Note that `worker` asks for work in `phase`, so its script is inside that phase."""
         self.enter(worker, phase)
         self.advance(worker, 2 * phase)
 
     def enter(self, worker: NodeId, phase: int) -> bool:
-        """`worker` is in `phase`; True if that is news."""
+        """Note that `worker` is in `phase`; False if it was in this phase or a later one before."""
         before = self._phase.get(worker, -1)
         if phase <= before:
             return False
@@ -52,7 +52,7 @@ class Attendance:
         return True
 
     def leave(self, worker: NodeId) -> None:
-        """`worker` is in no phase."""
+        """Note that `worker` is in no phase."""
         self._leave(self._phase.pop(worker, -1))
 
     def _leave(self, phase: int) -> None:
@@ -62,14 +62,14 @@ class Attendance:
                 del self._count[phase]
 
     def lowest(self, default: int) -> int:
-        """The earliest phase that some worker is in. Workers that have not entered any do not count."""
+        """The earliest phase that some worker is in; `default` if no worker is in a phase."""
         return min(self._count, default=default)
 
     def advance(self, worker: NodeId, progress: int) -> None:
-        """The script of `worker` is at least that far."""
+        """Note that the script of `worker` has made at least this `progress`."""
         if progress > self._progress.get(worker, -1):
             self._progress[worker] = progress
 
     def progress(self, worker: NodeId) -> int:
-        """How far the script of `worker` is; -1 before its first phase."""
+        """The progress of the script of `worker`; -1 before its first phase."""
         return self._progress.get(worker, -1)

@@ -1,4 +1,4 @@
-"""Checkpoints: when one is due, which servers have written their part, which old ones may go. Rules 6 and 9."""
+"""Checkpoints: when one is due, which servers have written their part, which old ones are removed. Rules 6 and 9."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.core.effects import Complete, History, Send
 from paceline.messages import Chained, Checkpoint, Committed, Position, Saved, SaveOver
 from paceline.types import NodeId, SavedFile
 
-_BETWEEN_S = 1.0  # at the end of a phase a checkpoint is due, unless the last one is as young as this
+_BETWEEN_S = 1.0  # seconds: the end of a phase makes no checkpoint if the last one began less than this ago
 
 
 def folder_name(incarnation: int, version: int) -> str:
@@ -29,7 +29,7 @@ class _Saving:
     completing: bool = False
 
     def differing(self) -> dict[NodeId, frozenset[int]]:
-        """Servers whose copies of these blocks are not what the primaries have."""
+        """The servers whose copies are not equal to those of the primaries, each with the blocks that differ."""
         found = {}
         for node, known in self.copies.items():
             blocks = frozenset(b for b, chain in known.items() if self.chains.get(b, chain) != chain)
@@ -39,9 +39,9 @@ class _Saving:
 
 
 class Checkpoints:
-    """The complete checkpoints, oldest first, and at most one under way: `saving` is its version.
+    """Decides when a checkpoint begins, and collects its parts. At most one is under way: `saving` is its version.
 
-    `warning` tells why the last one is not complete.
+    `complete` are the complete checkpoints, oldest first. `warning` says why the last checkpoint is not complete.
     """
 
     def __init__(self, tables: Tables, claims: Claims, complete: Sequence[Checkpoint] = ()) -> None:
@@ -63,14 +63,14 @@ class Checkpoints:
         self._last_at = 0.0
 
     def restore(self, history: History) -> list[Output]:
-        """Nothing is under way, and the next checkpoint is due soon."""
+        """Start without a checkpoint under way; by time, the next one is due at once."""
         newest, spec = self.newest, self._identity.spec
         self._last_version = 0 if newest is None else newest.position.version
         self._last_at = self._clock.now - spec.checkpoint_s
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """What is under way is given up."""
+        """Give up the checkpoint that is under way."""
         self._saving = self.saving = None
         self._last_version = max(0, self._log.version)
         self._last_at = self._clock.now
@@ -91,11 +91,11 @@ class Checkpoints:
         return bool(self._identity.spec.checkpoint_steps or self._identity.spec.checkpoint_s)
 
     def drop_after(self, folder: str) -> None:
-        """Checkpoints after the one in `folder` do not count."""
+        """Forget the checkpoints after the one in `folder`."""
         self.complete = [c for c in self.complete if c.folder <= folder]
 
     def drop_damaged(self, folder: str, problem: str) -> None:
-        """The checkpoint in `folder` cannot be loaded."""
+        """Forget the checkpoint in `folder`, which cannot be loaded; `problem` becomes the warning."""
         self.complete = [c for c in self.complete if c.folder != folder]
         self.warning = problem
 
@@ -111,13 +111,13 @@ class Checkpoints:
         return bool(spec.checkpoint_s and age_s >= spec.checkpoint_s) or (last and age_s >= _BETWEEN_S)
 
     def begin(self, event: StepCommitted) -> list[Output]:
-        """Servers are about to hear that this version goes to a checkpoint; `hold` follows."""
+        """Begin a checkpoint of the committed version, before the servers are told; `hold` follows."""
         if event.save:
             self._begin(event.commit.version)
         return []
 
     def hold(self, event: StepCommitted) -> list[Output]:
-        """All that belongs to the version is known now."""
+        """Record the position of the checkpoint: the other machines have handled the commit by now."""
         if event.save:
             self._hold()
         return []
@@ -150,7 +150,7 @@ class Checkpoints:
         )
 
     def finish(self) -> list[Output]:
-        """The job is over: its last version goes to a checkpoint, unless it is in one."""
+        """Begin a checkpoint of the last version, unless there is one: the job is over."""
         log, last, newest = self._log, self._log.last, self.newest
         is_idle = self._is_on and self._saving is None and self._placed.placement is not None
         if not is_idle or last is None or log.version < 1:
@@ -167,7 +167,7 @@ class Checkpoints:
     # ------------------------------------------------------------ its parts
 
     def saved(self, sender: NodeId, message: Saved) -> list[Output]:
-        """A server has written its part, or could not."""
+        """Take the part that a server has written, or give up if it could not; after the last part, complete it."""
         saving = self._saving
         if saving is None or not self._is_of_saving(message):
             return [Send(sender, SaveOver(self._identity.generation, message.incarnation, message.version))]
@@ -190,7 +190,7 @@ class Checkpoints:
         return [Complete(saving.checkpoint, self._identity.model, files, chains, tuple(drop))]
 
     def chained(self, sender: NodeId, message: Chained) -> list[Output]:
-        """A backup sends the hash chains of the version that is being saved: compare them with its primaries'."""
+        """Compare the hash chains that a backup sends for the version being saved with those of the primaries."""
         saving = self._saving
         if saving is None or not self._is_of_saving(message):
             return []
@@ -204,7 +204,7 @@ class Checkpoints:
     # ------------------------------------------------------------ its end
 
     def void(self, event: PlacementDecided) -> list[Output]:
-        """Give up parts that are not written, unless all are: blocks change servers. The next one is due soon."""
+        """Give up a checkpoint whose parts are not all written: blocks change servers. The next one is due at once."""
         if self._saving is None or self._saving.completing:
             return []
         spec = self._identity.spec
@@ -213,9 +213,9 @@ class Checkpoints:
         return self._over(self._saving)
 
     def completed(self, folder: str, problem: str) -> list[Output]:
-        """The manifest and the marker are written, and older folders are gone; or `problem` says why not."""
+        """End the checkpoint in `folder`: it is complete, or `problem` says why it is not."""
         saving, checkpoint = self._saving, self._completing.pop(folder, None)
-        if checkpoint is not None and not problem:  # complete, even if the job was rewound meanwhile
+        if checkpoint is not None and not problem:  # it counts even if the job was rewound meanwhile
             self.warning = ""
             complete = sorted([*self.complete, checkpoint], key=lambda c: c.folder)
             self.complete = complete[-self._identity.spec.keep_checkpoints :]
@@ -233,7 +233,7 @@ class Checkpoints:
         return self.tell_over(saving.checkpoint.position.version)
 
     def tell_over(self, version: int | None) -> list[Output]:
-        """Tell the primaries that `version` is not saved any more (None: nothing is being saved)."""
+        """Tell the primaries to stop saving `version`; None if no version is being saved."""
         if version is None:
             return []
         over = SaveOver(self._identity.generation, self._incarnation.number, version)

@@ -18,18 +18,18 @@ class _Claim:
 
 
 class Claims:
-    """Which worker does what. The first to ask does it; when it is lost, the next in line does."""
+    """Which worker does each claimed task: the first that asks. If that worker is lost, the next that asked does it."""
 
     def __init__(self) -> None:
         self._claims: dict[str, _Claim] = {}
 
     @property
     def finished(self) -> tuple[str, ...]:
-        """What is done."""
+        """The keys of the tasks that are done."""
         return tuple(key for key, claim in self._claims.items() if claim.done)
 
     def restore(self, history: History) -> list[Output]:
-        """Take over what is done; workers claim the rest again."""
+        """Take over the tasks that are done; workers claim the others again."""
         began = [row.fact for row in history.facts if isinstance(row.fact, IncarnationFact)]
         self.reset(began[-1].position if began else None)
         for row in history.facts:
@@ -38,12 +38,12 @@ class Claims:
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """No worker does anything; what was done at `position` is done."""
+        """Forget all claims but the tasks that were done at `position`."""
         self._claims = {} if position is None else {key: _Claim("", done=True) for key in position.claims}
         return []
 
     def claim(self, sender: NodeId, message: Claim) -> list[Output]:
-        """A worker asks to do something for all; answered when it is to do it, or when it is done."""
+        """A worker asks to do a task for all. It is answered when it must do the task, or when the task is done."""
         claim = self._claims.get(message.key)
         if claim is None:
             self._claims[message.key] = _Claim(sender)
@@ -54,7 +54,7 @@ class Claims:
         return []
 
     def done(self, sender: NodeId, message: ClaimDone) -> list[Output]:
-        """The holder has done it, durably: no other worker needs to."""
+        """Make durable that a task is done, and tell the workers that wait for it."""
         claim = self._claims.get(message.key)
         out: list[Output] = [ClaimFact(message.key), Send(sender, Ok(message.req))]
         if claim is None:  # claimed under an earlier coordinator
@@ -66,7 +66,7 @@ class Claims:
         return out
 
     def worker_gone(self, event: WorkerGone) -> list[Output]:
-        """A worker that is gone cannot finish what it claimed: the next one in line does."""
+        """Give each task that a gone worker had claimed to the next worker that asked for it."""
         node = event.worker
         out: list[Output] = []
         for key, claim in list(self._claims.items()):

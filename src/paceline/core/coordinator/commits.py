@@ -1,6 +1,6 @@
-"""Commits: turns what servers and workers report into the one durable order. Rules 1, 2 and 11.
+"""Commits: servers and workers report on steps, and this machine commits them in one durable order. Rules 1, 2 and 11.
 
-`gate` tells when a step may be committed; the commit is written before any server hears of it.
+`gate` says when a step may be committed. The commit is durable before any server gets it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Commits:
         self._checkpoints = checkpoints
 
     def restore(self, history: History) -> list[Output]:
-        """Take over the log, and the attempts that were chosen under the last placement."""
+        """Take over the commit log, and the attempts that were chosen under the last placement."""
         self._log.restore(history, self._incarnation.position)
         epoch = 0
         for row in history.facts:
@@ -59,7 +59,7 @@ class Commits:
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """The log ends at `position`; what was reported in the incarnation before is void."""
+        """Return the log to `position`, and forget the reports of the earlier incarnation."""
         self._log.reset(position)
         self._gate.clear()
         return []
@@ -67,7 +67,7 @@ class Commits:
     # ------------------------------------------------------------ reports
 
     def receipt(self, sender: NodeId, message: Receipt) -> list[Output]:
-        """A server holds its part of one attempt."""
+        """Take the receipt of a server that holds its part of one attempt; the attempt may now be chosen."""
         if not self._placed.is_current(message.incarnation, message.epoch) or not self._segments.is_open(message.step):
             return []
         chosen = self._gate.chosen(message.step, message.slot)
@@ -77,39 +77,39 @@ class Commits:
         return self._progress(message.step, message.slot, message.fence)
 
     def ready(self, sender: NodeId, message: Ready) -> list[Output]:
-        """A server has what it needs for a step."""
+        """Take the report of a server that it is ready for a step; the step may now be committed."""
         step = message.step
         if not self._placed.is_current(message.incarnation, message.epoch) or not self._segments.is_open(step):
             return []
         self._gate.ready(sender, message, one_attempt=self._segments.needs_one_attempt(step))
         out = self._progress(step)
-        # It has summed every slot, which a new coordinator may not have heard: those not yet reported may be leased.
+        # A new coordinator may not know that this server has summed every slot: further slots may now be leased.
         return out or [SlotsSummed(sender, step, self._phases.schedule.num_slots(step))]
 
     def sealed(self, event: SlotSealed) -> list[Output]:
-        """The holder of a lease sealed its slot."""
+        """Take the report of a worker that sealed its slot; the attempt may be chosen, or the step committed."""
         report = event.report
         self._gate.sealed(report)
         return self._progress(report.step, report.slot, report.fence)
 
     def step_news(self, event: StepNews) -> list[Output]:
-        """Commit a step of which a new coordinator has heard enough."""
+        """Commit a step if the reports after a restart of the coordinator allow it."""
         return self._progress(event.step)
 
     def void(self, event: PlacementDecided) -> list[Output]:
-        """Rule 5: a change of placement voids receipts, readiness and seals."""
+        """Forget receipts, readiness and seals: a change of placement makes them void (rule 5)."""
         self._gate.clear()
         return []
 
     def steps_dropped(self, event: StepsDropped) -> list[Output]:
-        """Steps that will not be computed are not committed."""
+        """Forget the reports on steps that will not be computed."""
         self._gate.drop_beyond(event.end_step)
         return []
 
     # ------------------------------------------------------------ choosing and committing
 
     def _progress(self, step: int, slot: int = -1, fence: Fence | None = None) -> list[Output]:
-        """Choose the attempt that news came of, or commit, as far as what is known of `step` allows."""
+        """Choose the attempt with `fence`, or commit `step`, if the reports on `step` allow it."""
         if not self._segments.is_open(step) or self._incarnation.awaited:
             return []
         owners, schedule = self._placed.owners, self._phases.schedule
@@ -118,7 +118,7 @@ class Commits:
         if one_attempt and slots > 1 and fence is not None:
             if not self._gate.choose(step, slot, fence, owners, self._leases.live):
                 return []
-            # Durable before a server adds it: a sum cannot be undone, whichever coordinator comes next.
+            # The choice is durable before a server adds the attempt: a sum cannot be undone after a restart.
             choose = self._choose(step, slot, fence)
             return [ChoiceFact(self._gate.report(step, fence)), *(Send(s, choose) for s in owners)]
         if step != INIT_STEP and schedule.window(step) == 0 and step != self._log.watermark.low:
@@ -172,12 +172,12 @@ class Commits:
         return out
 
     def announce(self, event: StepCommitted) -> list[Output]:
-        """Every holder of blocks is told of the commit, which is durable by now."""
+        """Send the commit, which is durable by now, to every holder of blocks."""
         announcement = self.announcement(event.commit)
         return [Send(server, announcement) for server in self._placed.holders]
 
     def announcement(self, commit: Commit) -> Committed:
-        """The commit as servers hear of it."""
+        """The message that tells a server of `commit`."""
         keep, save = commit.version - 1 in self._pins, commit.version == self._checkpoints.saving
         return Committed(self._identity.generation, self._placed.epoch, commit, keep, save)
 
@@ -186,7 +186,7 @@ class Commits:
         return [self.announcement(commit) for commit in self._log.since(version)[:limit]]
 
     def trim(self, applied: int) -> None:
-        """Every holder of blocks has applied version `applied`: earlier commits need not be said again."""
+        """Forget the commits up to version `applied`: every holder of blocks has applied them."""
         self._log.trim(applied)
 
     def _samples(self, passed: Passed) -> float:
@@ -196,7 +196,7 @@ class Commits:
         return sum(s.weight * batch for s in passed.seals)
 
     def _variants(self, passed: Passed) -> tuple[tuple[tuple[int, ...], tuple[Fence, ...]], ...]:
-        """Interchangeable attempts: which servers used others than those that the commit names."""
+        """The blocks and attempts of servers that used other, interchangeable, attempts than the commit names."""
         placement = self._placed.placement
         assert placement is not None
         named = tuple(s.fence for s in passed.seals)

@@ -1,7 +1,7 @@
-"""What the machines of the coordinator tell each other.
+"""The events by which the machines of the coordinator tell each other what happened.
 
-A machine returns events among its effects. The dispatcher gives each event to its subscribers (`routes.subscribers`),
-in declared order, at the place in the list where the event stands.
+A machine returns events among its effects. The dispatcher gives each event to its subscribers (`routes.subscribers`) in
+declared order, and puts what they return in the place of the event.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class JobFailed(Event, frozen=True, gc=False):
-    """The job cannot go on."""
+    """The job fails for this `reason`."""
 
     kind: str
     reason: str
@@ -38,14 +38,14 @@ class Admitted(Event, frozen=True, gc=False):
 
 
 class ServerJoined(Event, frozen=True, gc=False):
-    """A server is a member, and says which blocks and versions it has."""
+    """A server has become a member; `message` says which version it has."""
 
     node: NodeId
     message: Register
 
 
 class WorkerJoined(Event, frozen=True, gc=False):
-    """A worker is a member, and says which leases it holds; `again` if it has said so before."""
+    """A worker has become a member; `message` says which leases it holds. `again`: it sent this message before."""
 
     node: NodeId
     message: Register
@@ -53,21 +53,21 @@ class WorkerJoined(Event, frozen=True, gc=False):
 
 
 class Evicted(Event, frozen=True, gc=False):
-    """A machine has reason to treat `member` as lost."""
+    """A machine treats `member` as lost, for the reason `why`."""
 
     member: Member
     why: str
 
 
 class MemberRemoved(Event, frozen=True, gc=False):
-    """`member` is no member any more: it is lost, refused or must start again."""
+    """`member` is no member any more: it was lost or refused, or must start again."""
 
     member: Member
     why: str
 
 
 class WorkerGone(Event, frozen=True, gc=False):
-    """A worker computes nothing any more; it is `lost`, or left in good order."""
+    """A worker computes nothing any more: it was `lost`, or it left without an error."""
 
     worker: NodeId
     lost: bool
@@ -80,7 +80,7 @@ class WorkerRewound(Event, frozen=True, gc=False):
 
 
 class ModelAgreed(Event, frozen=True, gc=False):
-    """A worker brought the job's model, and waits for the placement."""
+    """A worker has the same model as the job, and waits for the placement."""
 
     worker: NodeId
     req: int
@@ -94,11 +94,11 @@ class ServersWanted(Event, frozen=True, gc=False):
 
 
 class WorkFreed(Event, frozen=True, gc=False):
-    """Something may have become available to the workers that wait."""
+    """There may be work for the workers that wait."""
 
 
 class LeaseHeld(Event, frozen=True, gc=False):
-    """A worker holds a lease that an earlier coordinator granted."""
+    """A worker reports a lease that an earlier coordinator granted. `again`: it reported its leases before."""
 
     worker: NodeId
     held: HeldLease
@@ -120,20 +120,20 @@ class SlotsSummed(Event, frozen=True, gc=False):
 
 
 class SlotEvaluated(Event, frozen=True, gc=False):
-    """A worker has the sums of one validation slot."""
+    """A worker has computed the sums of one validation slot."""
 
     report: EvaluatedReport
 
 
 class TurnReported(Event, frozen=True, gc=False):
-    """The reports of a worker's turn are taken: it can be answered."""
+    """The machines have taken the reports of a worker's turn: the turn can be answered."""
 
     worker: NodeId
     turn: Turn
 
 
 class StepNews(Event, frozen=True, gc=False):
-    """Something is known of a step that may be ready for its commit."""
+    """There are reports on a step that may be ready for its commit."""
 
     step: int
 
@@ -147,13 +147,13 @@ class StepCommitted(Event, frozen=True, gc=False):
 
 
 class StepsDropped(Event, frozen=True, gc=False):
-    """Steps from `end_step` on will not be computed."""
+    """The steps from `end_step` on will not be computed."""
 
     end_step: int
 
 
 class PhaseEnded(Event, frozen=True, gc=False):
-    """All steps of a phase are committed; `version` is its last."""
+    """All steps of a phase are committed; `version` is the last version of the phase."""
 
     number: int
     version: int
@@ -176,7 +176,7 @@ class RoundEnded(Event, frozen=True, gc=False):
 
 
 class PlacementDecided(Event, frozen=True, gc=False):
-    """A new placement epoch is durable: what is not committed under the old one is void."""
+    """A new placement epoch is durable: uncommitted work of the old epoch is void."""
 
     placement: Placement
     failover: bool
@@ -187,13 +187,13 @@ class BlocksPlaced(Event, frozen=True, gc=False):
 
 
 class BlocksMayMove(Event, frozen=True, gc=False):
-    """Something has changed: see after `after_s` whether blocks should be elsewhere."""
+    """Blocks may have to move or to be copied: plan again after `after_s`."""
 
     after_s: float
 
 
 class WorkersCutOff(Event, frozen=True, gc=False):
-    """These workers cannot reach some primary."""
+    """These workers cannot reach some primary, so they get no leases."""
 
     workers: frozenset[NodeId]
 
@@ -205,26 +205,26 @@ class CopiesDiffer(Event, frozen=True, gc=False):
 
 
 class BlocksLost(Event, frozen=True, gc=False):
-    """A server is lost, and some of its blocks have no other copy."""
+    """The server `name` is lost, and some of its blocks have no other copy."""
 
     name: str
     why: str
 
 
 class IncarnationBegan(Event, frozen=True, gc=False):
-    """The job goes on from `position`, or from nothing. Every machine resets itself to it."""
+    """The job continues from `position` (None: from its beginning), to which every machine resets itself."""
 
     position: Position | None
 
 
 class VersionsKept(Event, frozen=True, gc=False):
-    """Every server that holds blocks still has these versions."""
+    """Every holder of blocks still has these versions."""
 
     versions: tuple[int, ...]
 
 
 class AllHeard(Event, frozen=True, gc=False):
-    """Every holder of blocks has registered with this coordinator, with the version it has applied."""
+    """Every holder of blocks has registered with this coordinator; `applied` are their versions."""
 
     applied: dict[NodeId, int]
 

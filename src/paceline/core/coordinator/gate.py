@@ -34,37 +34,40 @@ class Passed:
 
 
 class Gate:
-    """What is known of steps that are not committed yet. Only `Commits` changes it."""
+    """The reports on steps that are not committed yet. Only `Commits` changes it."""
 
     def __init__(self) -> None:
         self._steps: dict[int, _Pending] = {}
 
     def __contains__(self, step: int) -> bool:
-        """Whether anything is known of `step`."""
+        """Whether there is a report on `step`."""
         return step in self._steps
 
     def __len__(self) -> int:
-        """Steps of which something is known."""
+        """The number of steps with reports."""
         return len(self._steps)
 
     def sealed(self, report: Sealed) -> None:
-        """A worker sealed a slot."""
+        """Note the report of a worker that sealed a slot."""
         pending = self._steps.setdefault(report.step, _Pending())
         pending.seals.setdefault(report.fence, report)
         pending.first.setdefault(report.slot, report.fence)
 
     def receipt(self, server: NodeId, receipt: Receipt) -> None:
-        """A server holds its part of one attempt."""
+        """Note that a server holds its part of one attempt."""
         pending = self._steps.setdefault(receipt.step, _Pending())
         pending.receipts.setdefault((receipt.slot, receipt.fence), set()).add(server)
 
     def ready(self, server: NodeId, ready: Ready, *, one_attempt: bool) -> None:
-        """A server has what it needs. Interchangeable attempts need not be the same on every server."""
+        """Note that a server has all slots of a step. With `one_attempt`, all servers must use the same attempts."""
         pending = self._steps.setdefault(ready.step, _Pending())
         pending.ready.setdefault(ready.fences if one_attempt else None, {})[server] = ready
 
     def choose(self, step: int, slot: int, fence: Fence, servers: Collection[NodeId], valid: Container[Fence]) -> bool:
-        """Choose this attempt if it is the first that is sealed, has arrived and is still valid; True if so."""
+        """Choose this attempt for the slot if none is chosen, all `servers` hold it, and it is sealed and valid.
+
+        Returns whether it was chosen.
+        """
         pending = self._steps.get(step)
         if pending is None or slot in pending.chosen or fence not in valid or fence not in pending.seals:
             return False
@@ -74,16 +77,16 @@ class Gate:
         return True
 
     def decide(self, report: Sealed) -> None:
-        """An earlier coordinator chose this attempt."""
+        """Take over the choice of an earlier coordinator."""
         self.sealed(report)
         self._steps[report.step].chosen[report.slot] = report.fence
 
     def steps(self) -> list[int]:
-        """Steps of which something is known."""
+        """The steps with reports, in order."""
         return sorted(self._steps)
 
     def choices(self, step: int) -> list[tuple[int, Fence]]:
-        """Slots of a step whose attempt is chosen."""
+        """The slots of a step whose attempt is chosen, each with the fence of that attempt."""
         return sorted(self._steps[step].chosen.items())
 
     def report(self, step: int, fence: Fence) -> Sealed:
@@ -91,14 +94,14 @@ class Gate:
         return self._steps[step].seals[fence]
 
     def chosen(self, step: int, slot: int) -> Fence | None:
-        """The attempt that counts for a slot, once it is chosen."""
+        """The fence of the attempt that was chosen for a slot; None if none was."""
         pending = self._steps.get(step)
         return None if pending is None else pending.chosen.get(slot)
 
     def passed(
         self, step: int, num_slots: int, servers: Collection[NodeId], *, one_attempt: bool, valid: Container[Fence]
     ) -> Passed | None:
-        """Whether every server is ready for `step` and every slot that counts was sealed."""
+        """The seals and reports of `step` if all `servers` are ready and every slot is sealed; None otherwise."""
         pending = self._steps.get(step)
         if pending is None:
             return None
@@ -119,21 +122,21 @@ class Gate:
         return None
 
     def clear(self) -> None:
-        """Nothing is known: what was reported under another placement or incarnation is void (rules 5 and 6)."""
+        """Forget all reports: those under another placement or incarnation are void (rules 5 and 6)."""
         self._steps.clear()
 
     def forget(self, step: int) -> None:
-        """The step is committed, or will never be."""
+        """Forget the reports on a step that is committed or will never be."""
         self._steps.pop(step, None)
 
     def drop_beyond(self, end_step: int) -> None:
-        """Steps from `end_step` on will not be computed after all."""
+        """Forget the reports on steps from `end_step` on, which will not be computed."""
         for step in [s for s in self._steps if s >= end_step]:
             del self._steps[step]
 
 
 def disagreement(seals: tuple[Sealed, ...]) -> tuple[int, int, Hyper, Hyper] | None:
-    """Two slots of one step whose hyper-parameters differ, with both."""
+    """Two slots of one step whose hyper-parameters differ, and the hyper-parameters of both; None if all agree."""
     for other in seals[1:]:
         if other.hyper != seals[0].hyper:
             return seals[0].slot, other.slot, seals[0].hyper, other.hyper
@@ -141,7 +144,7 @@ def disagreement(seals: tuple[Sealed, ...]) -> tuple[int, int, Hyper, Hyper] | N
 
 
 def clip_scale(ready: tuple[Ready, ...], clip_norm: float | None) -> float:
-    """The factor that brings the step's gradient to `clip_norm`; partial norms combine in block order."""
+    """The factor that scales the gradient of a step down to `clip_norm`; partial norms are added in block order."""
     if clip_norm is None:
         return 1.0
     partials = sorted(p for r in ready for p in r.partials)
@@ -152,7 +155,7 @@ def clip_scale(ready: tuple[Ready, ...], clip_norm: float | None) -> float:
 
 
 def mean_logs(seals: tuple[Sealed, ...]) -> dict[str, float]:
-    """Weighted mean of what the slots logged, in slot order."""
+    """The weighted mean of each value that the slots logged, added in slot order."""
     sums: dict[str, list[float]] = {}
     for seal in seals:
         weight = seal.weight or 1.0  # an empty slot may still have logged

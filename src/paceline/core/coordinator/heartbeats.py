@@ -1,4 +1,4 @@
-"""Heartbeats: signs of life. A server that has missed something is told again; one that hears nothing is lost."""
+"""Heartbeats: the coordinator repeats messages that a server has missed, and evicts a server that stays behind."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from paceline.messages import Beat, BeatAck, Position, Unpin
 from paceline.types import NodeId, Placement
 
 _MAX_REPEATED_COMMITS = 1024
-_PATIENCE = 3  # times the usual time-out, for a server whose blocks have no other copy
+_PATIENCE = 3  # a server whose blocks have no other copy gets this many times the heartbeat time-out to catch up
 
 
 class Heartbeats:
-    """Compares what a server says it has with what it should have."""
+    """Compares the version that a server reports with the version that it should have."""
 
     def __init__(self, tables: Tables, segments: Segments, commits: Commits, placement: BlockPlacement) -> None:
         self._clock = tables.clock
@@ -34,44 +34,47 @@ class Heartbeats:
         self._behind: dict[NodeId, tuple[tuple[int, int, int], float]] = {}
 
     def restore(self, history: History) -> list[Output]:
-        """Servers say what they have with their next heartbeat."""
+        """Do nothing: servers report their version with their next heartbeat."""
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """What servers had is compared anew once the blocks are placed."""
+        """Do nothing: `blocks_placed` follows."""
         return []
 
     def blocks_placed(self, event: BlocksPlaced) -> list[Output]:
-        """Servers load their blocks anew: what they had does not count."""
+        """Forget which version each server has applied: the servers load their blocks anew."""
         self._applied.clear()
         return []
 
     def member_removed(self, event: MemberRemoved) -> list[Output]:
-        """A server that is gone cannot be behind."""
+        """Forget how far a server was behind that is no member any more."""
         self._behind.pop(event.member.node, None)
         return []
 
     def beat(self, sender: NodeId, beat: Beat) -> list[Output]:
-        """A sign of life; a server that has missed something is told again."""
+        """Acknowledge a heartbeat, and repeat to a server what it has missed."""
         known = self._members.seen(beat.node, self._clock.now) and beat.node not in self._incarnation.awaited
         out: list[Output] = [Send(sender, BeatAck(self._identity.generation, self._segments.state, known))]
         if self._identity.failure is not None:
             return [*out, Send(beat.node, self._identity.failure)]
         member, placement = self._members.members.get(beat.node), self._placed.placement
-        # Before every holder of blocks is heard it is not known what they must keep.
+        # Until every holder of blocks has registered, the coordinator does not know which versions they must keep.
         if member is None or sender != member.node or self._incarnation.awaited or placement is None:
             return out
         return out + self._repair(member.node, beat, placement) if member.role == "server" else out
 
     def _repair(self, server: NodeId, beat: Beat, placement: Placement) -> list[Output]:
-        """Repeat what a server has missed. A lag that one beat shows may be on its way; two beats mean it is not."""
+        """Repeat what a server has missed.
+
+        Commits are repeated when two heartbeats in a row report the same version: after one they may be on their way.
+        """
         out: list[Output] = []
         is_holder = server in self._placed.holders
         if (beat.incarnation, beat.epoch) != (self._incarnation.number, placement.epoch):
             self._applied.pop(server, None)
             out += [Send(server, self._placement.assignment()), Send(server, self._segments.plan())]
             if beat.incarnation == self._incarnation.number and is_holder and beat.applied >= -1:
-                out += self._missed(server, beat.applied)  # it enters the epoch when it has them
+                out += self._missed(server, beat.applied)  # the server enters the new epoch once it has these commits
             return out + self._evict_late(server, beat, placement)
         if beat.revision < self._phases.schedule.revision:
             out.append(Send(server, self._segments.plan()))
@@ -91,7 +94,7 @@ class Heartbeats:
         return [Send(server, message) for message in self._commits.missed(applied, _MAX_REPEATED_COMMITS)]
 
     def _evict_late(self, server: NodeId, beat: Beat, placement: Placement) -> list[Output]:
-        """Evict a server that sends heartbeats but does not follow the job: sooner if it can be spared."""
+        """Evict a server that sends heartbeats but stays at an old version; sooner if its blocks have other copies."""
         at, now = (beat.incarnation, beat.epoch, beat.applied), self._clock.now
         if server not in self._placed.holders:
             return []

@@ -13,7 +13,7 @@ from paceline.types import BlockSpec, ModelSpec, NodeId
 
 
 class Identity:
-    """The facts of a job that no rewind undoes. `restored` tells that an earlier coordinator had begun it."""
+    """The facts of a job that no rewind undoes. `restored`: an earlier coordinator began the job."""
 
     def __init__(self, spec: ClusterSpec, generation: int, members: Members) -> None:
         self.spec = spec
@@ -26,7 +26,7 @@ class Identity:
         self._members = members
 
     def restore(self, history: History) -> list[Output]:
-        """Take over the arguments and the model."""
+        """Take over the arguments and the model from the log."""
         self.restored = True
         for row in history.facts:
             match row.fact:
@@ -37,7 +37,7 @@ class Identity:
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """A rewind changes nothing of this."""
+        """Do nothing: a rewind keeps these facts."""
         return []
 
     @property
@@ -46,7 +46,7 @@ class Identity:
         return self.model is None or not self.model.deterministic
 
     def agree(self, args: JobArgs, worker: str) -> list[Output]:
-        """A worker brings its arguments; the first worker's count.
+        """Compare the arguments of a worker with those of the job; the first worker sets them.
 
         Raises:
             MismatchError: another worker brought a different seed or mode.
@@ -62,7 +62,7 @@ class Identity:
         return []
 
     def prepare(self, sender: NodeId, message: Prepare) -> list[Output]:
-        """A worker brings its model; it is answered once the blocks are placed.
+        """Compare the model of a worker with that of the job. The worker is answered once the blocks are placed.
 
         Raises:
             MismatchError: another worker brought a different model.
@@ -78,7 +78,7 @@ class Identity:
         self.model, self.blocks = model, cut(model.tensors)
 
     def fail(self, event: JobFailed) -> list[Output]:
-        """The job cannot go on; every member is told, once."""
+        """Fail the job, and tell every member; a second failure changes nothing."""
         if self.failure is not None:
             return []
         self.failure = Abort(self.generation, event.kind, event.reason, event.trace)
@@ -89,7 +89,7 @@ def _compare_models(known: ModelSpec, new: ModelSpec, worker: str) -> None:
     """Name the first difference between two workers' models.
 
     Raises:
-        MismatchError: if there is one.
+        MismatchError: the models differ.
     """
     if new == known:
         return
@@ -97,7 +97,9 @@ def _compare_models(known: ModelSpec, new: ModelSpec, worker: str) -> None:
         if mine != theirs:
             raise MismatchError(f"{worker} has {mine} where others have {theirs}: build the same model everywhere")
     if len(new.tensors) != len(known.tensors):
-        raise MismatchError(f"{worker} has {len(new.tensors)} tensors, others {len(known.tensors)}")
+        raise MismatchError(
+            f"{worker} has {len(new.tensors)} tensors, others {len(known.tensors)}: build the same model everywhere"
+        )
     for name in ("optimizer", "clip_norm", "deterministic"):
         mine, theirs = getattr(new, name), getattr(known, name)
         if mine != theirs:

@@ -1,6 +1,6 @@
-"""Leasing: a worker reports what it computed and is given the next slot. Rules 4 and 8.
+"""Leasing: a worker reports what it computed and gets the next slot. Rules 4 and 8.
 
-A worker that cannot be given anything waits, and is offered what becomes free in the order of asking.
+A worker for which there is no slot waits. Workers that wait are offered free slots in the order in which they asked.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from paceline.types import INIT_STEP, NodeId, SlotId
 
 
 class Leasing:
-    """Answers turns, at once or when something becomes free. Owns the leases, and the queues of workers that wait.
+    """Answers turns, at once or when a slot becomes free. Owns the leases, and the queues of workers that wait.
 
-    `wasted_slots` were computed for nothing: another attempt counted, or the lease had become void.
+    `wasted_slots` counts sealed slots that were not used: another attempt counted, or the lease had become void.
     """
 
     def __init__(self, tables: Tables, segments: Segments, validation: Validation, wasted_slots: int = 0) -> None:
@@ -64,11 +64,11 @@ class Leasing:
         self._suspects: deque[tuple[float, SlotId]] = deque()
 
     def restore(self, history: History) -> list[Output]:
-        """Nothing is leased; holders of leases report them."""
+        """Begin without leases; workers report the leases that they hold."""
         return self.reset(None)
 
     def reset(self, position: Position | None) -> list[Output]:
-        """Nothing is leased. Workers that wait go on waiting, and speeds stay known."""
+        """End all leases. Workers that wait keep waiting, and worker speeds stay known."""
         self._suspects.clear()
         initialised = self._log.version >= 0
         self._leases.reset(self._phases.schedule, self._log.watermark.low, initialised=initialised)
@@ -76,13 +76,13 @@ class Leasing:
 
     @property
     def num_suspects(self) -> int:
-        """Sealed slots whose holder is gone and whose pushes may still arrive."""
+        """The number of sealed slots whose holder is gone and whose pushes may still arrive."""
         return len(self._suspects)
 
     # ------------------------------------------------------------ turns
 
     def turn(self, sender: NodeId, turn: Turn) -> list[Output]:
-        """Take the reports of a worker; it is answered after them.
+        """Take the reports of a worker, then answer its turn.
 
         Raises:
             MismatchError: the worker asks for the result of a validation that no worker declared.
@@ -93,7 +93,7 @@ class Leasing:
         self._evaluating.pop(sender, None)
         self._validation.declared(sender, turn.declared)
         if turn.phase >= len(self._phases.phases) and not self._segments.finished:
-            return [WorkerRewound(sender)]  # its phase began in an incarnation that is over
+            return [WorkerRewound(sender)]  # its phase began in an earlier incarnation
         if turn.phase >= 0:
             self._attendance.ask(sender, turn.phase)
         out: list[Output] = []
@@ -103,7 +103,7 @@ class Leasing:
                 if report.step != INIT_STEP:
                     self._speeds.note(sender, report.seconds, self._clock.now)
                 if self._leases.seal(report.fence, sender) is None:
-                    self.wasted_slots += 1  # another attempt was sooner, or the lease had become void
+                    self.wasted_slots += 1  # the step was committed with another attempt, or the lease is void
                 else:
                     out.append(SlotSealed(report))
             if turn.evaluated is not None:
@@ -114,7 +114,7 @@ class Leasing:
         return out
 
     def turn_reported(self, event: TurnReported) -> list[Output]:
-        """The reports of a turn are taken: give the worker what there is; else it waits."""
+        """Answer the worker with its next task if there is one; otherwise the worker waits."""
         return self._answer(event.worker, event.turn)
 
     def _answer(self, sender: NodeId, turn: Turn) -> list[Output]:
@@ -122,7 +122,7 @@ class Leasing:
         if turn.abandoned is not None:
             freed = self._leases.abandon(turn.abandoned) is not None
             freed |= self._validation.abandon(turn.abandoned)
-        # A worker that asks computes nothing: a lease that it never heard of goes to another worker.
+        # A worker that asks computes nothing: a lease that it did not receive is freed for other workers.
         freed |= self._leases.abandon_open(sender)
         freed |= self._validation.revoke(sender)
         out = self.offer() if freed else []
@@ -138,20 +138,20 @@ class Leasing:
         return out
 
     def give_back(self, sender: NodeId, message: GiveBack) -> list[Output]:
-        """An attempt that will never count: its slot is leased again."""
+        """Take back a lease whose attempt will never count; its slot is leased again."""
         out: list[Output] = [Send(sender, Ok(message.req))]
         if self._leases.abandon(message.fence) is not None:
             out += self.offer()
         return out
 
     def summed(self, sender: NodeId, message: Summed) -> list[Output]:
-        """A server has summed some more slots of a step: further slots may be within `hold` (rule 4)."""
+        """Note that a server has summed more slots of a step, and offer slots that are now within `hold` (rule 4)."""
         if not self._placed.is_current(message.incarnation, message.epoch):
             return []
         return self._note_summed(sender, message.step, message.count)
 
     def slots_summed(self, event: SlotsSummed) -> list[Output]:
-        """A server is ready for a step, so it has summed all its slots."""
+        """Note that a server has summed all slots of a step for which it is ready."""
         return self._note_summed(event.server, event.step, event.count)
 
     def _note_summed(self, server: NodeId, step: int, count: int) -> list[Output]:
@@ -161,11 +161,11 @@ class Leasing:
     # ------------------------------------------------------------ offers to workers that wait
 
     def offer_freed(self, event: Event) -> list[Output]:
-        """Something may have become free."""
+        """Offer free slots after an event that may have freed some."""
         return self.offer()
 
     def offer(self) -> list[Output]:
-        """Offer what is free to the workers that wait, in the order in which they asked."""
+        """Offer free slots to the workers that wait, in the order in which they asked."""
         out: list[Output] = []
         for node, turn in list(self._evaluating.items()):
             reply = self._offers.offer(node, turn, self._waiting)
@@ -173,8 +173,8 @@ class Leasing:
                 del self._evaluating[node]
                 out.append(Send(node, reply))
         for node, turn in list(self._waiting.items()):
-            # Workers in this queue are all in the open phase: where the first gets nothing, no other does, unless
-            # the first was held back, does not know a validator, or the free slots are reserved for others.
+            # All workers in this queue are in the open phase: if the first gets nothing, the others get nothing
+            # either, unless the first was held back, does not know a validator, or slots are reserved for others.
             reply = self._offers.offer(node, turn, self._waiting)
             if reply is not None:
                 del self._waiting[node]
@@ -195,7 +195,7 @@ class Leasing:
     # ------------------------------------------------------------ time passes
 
     def requeue_suspects(self) -> list[Output]:
-        """Lease sealed slots again whose pushes have not arrived in time."""
+        """Lease sealed slots again whose holder is gone and whose step was not committed in time."""
         while self._suspects and self._suspects[0][0] <= self._clock.now:
             _, slot = self._suspects.popleft()
             self._leases.requeue(slot)
@@ -203,13 +203,13 @@ class Leasing:
         return []
 
     def tick(self) -> list[Output]:
-        """Offer what is free, then lease late slots a second time."""
+        """Offer free slots, then lease late slots a second time."""
         return self.offer() + self._speculate()
 
     def _speculate(self) -> list[Output]:
-        """Lease late slots again, to workers that wait for a lease or whose lease waits for one of them.
+        """Lease late slots a second time, and release late reservations.
 
-        So are slots whose reservation is late.
+        A late slot goes to a worker that waits, or to one whose lease cannot be computed before this step is committed.
         """
         step = self._log.watermark.low
         blocked = self._log.version < 0 or self._placed.placement is None or self._incarnation.awaited
@@ -227,39 +227,39 @@ class Leasing:
             out += offered
             if not offered and self._late.is_late(late.fence):
                 idle = self._leases.take_back(step, step, initialised=True)
-                if idle is not None:  # its worker asks again, and gets the late slot
+                if idle is not None:  # the worker asks again, and gets the late slot
                     out.append(self._revoke(idle))
         return out
 
     # ------------------------------------------------------------ what ends leases
 
     def committed(self, event: StepCommitted) -> list[Output]:
-        """The leases of the step end; sealed attempts that the commit does not name were wasted."""
+        """End the leases of the step; count the sealed attempts that the commit does not name as wasted."""
         won = set(event.commit.fences)
         self.wasted_slots += sum(lease.fence not in won for lease in self._leases.committed(event.commit.step))
         return []
 
     def steps_dropped(self, event: StepsDropped) -> list[Output]:
-        """Leases of steps that will not be computed are void."""
+        """Revoke the leases of steps that will not be computed."""
         return [self._revoke(lease) for lease in self._leases.beyond(event.end_step)]
 
     def void(self, event: PlacementDecided) -> list[Output]:
-        """Rule 5: leases of the old placement are void, and their slots are leased again."""
+        """Make the leases of the old placement void (rule 5); their slots are leased again."""
         self._suspects.clear()
         initialised = self._log.version >= 0
         held, sealed = self._leases.restart(self._log.watermark.low, initialised=initialised, now=self._clock.now)
         self.wasted_slots += sealed
-        # A worker that waits for the state to read asks again; servers refuse the pushes of one that computes.
+        # A worker that waits for its state asks again. Servers refuse the pushes of a worker that computes.
         return [self._revoke(lease) for lease in held]
 
     def cut_off(self, event: WorkersCutOff) -> list[Output]:
-        """Workers that cannot reach a primary lose their reservations."""
+        """Release the reservations of workers that cannot reach a primary."""
         for node in event.workers:
             self._leases.release(node)
         return []
 
     def worker_gone(self, event: WorkerGone) -> list[Output]:
-        """The slots of a worker that is gone are leased again; too many losses of one slot fail the job (rule 4)."""
+        """Lease the slots of a gone worker again; a slot that has lost too many holders fails the job (rule 4)."""
         worker = event.worker
         self._waiting.pop(worker, None)
         self._evaluating.pop(worker, None)
@@ -270,9 +270,10 @@ class Leasing:
         return [] if revoked.poisoned is None else [JobFailed("lost", str(revoked.poisoned))]
 
     def _doubt(self, slot: SlotId) -> None:
-        """The holder of a sealed slot is gone; its pushes may still arrive.
+        """Decide when a sealed slot is leased again whose holder is gone: its pushes may still arrive.
 
-        Where attempts are not interchangeable they would not count any more, unless the attempt was chosen before.
+        If attempts are interchangeable, wait `grace_s` for the pushes. Otherwise they count only if the attempt was
+        chosen before, so the slot is leased again at once.
         """
         if not self._segments.needs_one_attempt(slot.step):
             self._suspects.append((self._clock.now + self._identity.spec.grace_s, slot))

@@ -46,19 +46,19 @@ class Membership:
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """Members stay members, but servers that never registered with this coordinator hold no block."""
+        """Keep the members, except servers that are known only from the log: they hold no block now."""
         self._members.remove_unheard()
         return []
 
     def expect(self, server: NodeId, address: str) -> None:
-        """A holder of blocks that is known from the log has a full new term to register."""
+        """Give a holder of blocks that is known from the log a full new term to register."""
         now = self._clock.now
         self._members.add(Member(server, "server", name_of(server), 0, "", address, now, now))
 
     # ------------------------------------------------------------ joining
 
     def register(self, sender: NodeId, message: Register) -> list[Output]:
-        """A process takes part (again), and tells what it has."""
+        """A process registers, for the first time or again, and reports what it has."""
         if self._identity.failure is not None:
             return [Send(sender, self._identity.failure)]
         out: list[Output] = []
@@ -72,7 +72,7 @@ class Membership:
                 return [WorkerRewound(sender)]
             self._attendance.advance(sender, message.progress)
         if message.role == "server":
-            # A server that starts again under its name does not have the blocks of its earlier start.
+            # A server that was started again does not have the blocks of the earlier process with its name.
             for member in self._members.by_role("server"):
                 if member.name == message.name and member.node != sender:
                     out.append(Evicted(member, "it was started again"))
@@ -80,7 +80,7 @@ class Membership:
         return out
 
     def admit(self, event: Admitted) -> list[Output]:
-        """A process becomes a member."""
+        """Make a process a member, and welcome it."""
         sender, message, now = event.node, event.message, self._clock.now
         known = self._members.members.get(sender)
         if known is None or not known.start:  # new, or known only from the log
@@ -101,14 +101,14 @@ class Membership:
         return [Send(sender, welcome), WorkerJoined(sender, message, again)]
 
     def _is_late(self, name: str) -> bool:
-        """Whether the job has begun without this worker. The first ones, as many as are wanted, begin it together."""
+        """Whether a worker of that name joins late: the job has begun, and does not wait for this worker."""
         if self._log.version < 0:
             return False
         is_full = len(self._names) >= self._members.wanted_workers
         return self._identity.restored or name in self._names or is_full
 
     def scale(self, sender: NodeId, message: Scale) -> list[Output]:
-        """A person or the engine wants another number of workers or servers."""
+        """Change the number of workers or servers that the job wants; a user or the launcher asks for it."""
         replicas = self._identity.spec.replicas
         if 0 < message.servers <= replicas:
             problem = f"{replicas + 1} servers are needed for the replicas"
@@ -120,12 +120,12 @@ class Membership:
     # ------------------------------------------------------------ leaving
 
     def bye(self, sender: NodeId, message: Bye) -> list[Output]:
-        """The script of a worker has ended well; in the middle of the job the others go on without it."""
+        """A worker leaves: its script has ended without an error. The other workers continue."""
         self._members.leave(sender)
         return [Send(sender, Ok(message.req)), WorkerGone(sender, lost=False)]
 
     def exited(self, sender: NodeId, message: Exited) -> list[Output]:
-        """The engine saw a process end."""
+        """Evict a process whose end the launcher reports."""
         ok = Send(sender, Ok(message.req))
         for member in self._members.members.values():
             if member.name == message.name and member.start == message.start:
@@ -134,12 +134,12 @@ class Membership:
         return [ok]
 
     def session_lost(self, node: NodeId, reason: str) -> list[Output]:
-        """The transport lost the session with `node`."""
+        """Evict `node`: the transport lost the session with it."""
         member = self._members.members.get(node)
         return [] if member is None else [Evicted(member, reason)]
 
     def tick(self) -> list[Output]:
-        """Members that are silent for too long are lost."""
+        """Evict the members that have been silent for longer than the heartbeat time-out."""
         now = self._clock.now
         return [
             Evicted(member, f"silent for {now - member.seen:.1f} s; PACELINE_HEARTBEAT_TIMEOUT_S raises the limit")
@@ -147,7 +147,7 @@ class Membership:
         ]
 
     def evict(self, event: Evicted) -> list[Output]:
-        """A member is lost; the other machines give its work and its blocks to others."""
+        """Remove a lost member; the other machines give its work and its blocks to other members."""
         member = event.member
         self._members.remove(member.node)
         out: list[Output] = [MemberRemoved(member, event.why)]
@@ -158,7 +158,7 @@ class Membership:
         return out
 
     def send_back(self, event: WorkerRewound) -> list[Output]:
-        """A worker whose script is further than the job must start again; that is no loss."""
+        """Tell a worker to start again: its script is further than the job. It does not count as lost."""
         reason = f"the job went back to version {self._log.version}"
         abort = Abort(self._identity.generation, "rewound", reason)
         return [Send(event.worker, abort), *self._release(event.worker, reason)]
@@ -170,7 +170,7 @@ class Membership:
     # ------------------------------------------------------------ workers that disagree, roles that fail
 
     def refuse(self, sender: NodeId, problem: str) -> list[Output]:
-        """Workers disagree. One that joined a running job late is refused; else the job fails."""
+        """Handle a worker that disagrees with the others: refuse it if it joined late, otherwise fail the job."""
         member = self._members.members.get(sender)
         if member is None or not member.late:
             return [JobFailed("script", problem)]
@@ -181,7 +181,7 @@ class Membership:
         return [Send(sender, Abort(self._identity.generation, "script", problem)), *self._release(sender, problem)]
 
     def failed(self, sender: NodeId, message: Failed) -> list[Output]:
-        """A role cannot go on, and so the job cannot; unless the role was refused."""
+        """Fail the job because a process has failed, unless that process was refused before."""
         ok = Send(sender, Ok(message.req))
         if sender in self._refused:
             return [ok]

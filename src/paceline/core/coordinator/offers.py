@@ -1,4 +1,4 @@
-"""What a worker that asks is given: a validation slot, a training slot, the end of its phase, or nothing yet."""
+"""The answer to a worker that asks for work: a validation slot, a training slot, the end of its phase, or none yet."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from paceline.types import INIT_STEP, NodeId
 
 
 class Offers:
-    """Decides and makes one grant. A part of `Leasing`.
+    """Decides on one answer at a time. A part of `Leasing`.
 
-    `held_back` tells that the last worker got nothing although others may.
+    `held_back`: the worker of the last `offer` got nothing, although another worker may get a slot.
     """
 
     def __init__(self, tables: Tables, segments: Segments, validation: Validation, late: Speculation) -> None:
@@ -39,7 +39,7 @@ class Offers:
         self._late = late
 
     def differ(self) -> bool:
-        """Whether one of the workers that wait may get what another does not."""
+        """Whether, of two workers that wait, one may get a slot that the other may not."""
         return bool(self._leases.reserved) or self._rounds.waiting(len(self._rounds.validators))
 
     def offer(self, node: NodeId, turn: Turn, waiting: Collection[NodeId]) -> Message | None:
@@ -98,7 +98,7 @@ class Offers:
                 return self._phase_over(node, turn, phase, lead)
         open_ = self._phases.open
         mine = open_ is not None and open_.spec.number == turn.phase and turn.evaluation < 0
-        end = open_.end if open_ is not None and mine else 0  # step 0 is beyond 0, the initial weights are not
+        end = open_.end if open_ is not None and mine else 0  # 0 allows no step, only the initial weights
         lease: Lease | None = None
         if mine and self._late.has_late and not self._leases.reserved.has(node):
             # A reserved slot is computed already, so it comes before the late slots of others.
@@ -142,7 +142,7 @@ class Offers:
         current = self._log.version
         version = current if phase is None or phase.end_version is None else phase.end_version
         if version != current and version not in self._pins:
-            version = -1  # released long ago: a late joiner reads the state it needs with its first lease
+            version = -1  # the version is released: a worker that joined late reads its state with its first lease
         self._attendance.advance(node, 2 * turn.phase + 1)
         return PhaseOver(
             turn.req,

@@ -1,4 +1,4 @@
-"""Which versions servers must keep readable, and why."""
+"""Pins: which versions servers must keep readable, and for which reasons."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ class Pins:
         self._unpin_next: int | None = None
 
     def restore(self, history: History) -> list[Output]:
-        """Nothing is pinned before the holders of blocks say what they have kept."""
+        """Do nothing: versions are pinned once the holders of blocks have reported which versions they kept."""
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """Nothing is pinned."""
+        """Forget all pins."""
         self._book.clear()
         self._pinned_phases = []
         self._unpin_next = None
         return []
 
     def pin_for_validation(self, version: int) -> None:
-        """A round of validation reads `version`."""
+        """Pin `version` for a round of validation."""
         self._book.add(version, VALIDATION)
 
     def phase_ended(self, event: PhaseEnded) -> list[Output]:
-        """Keep the last version of a phase until every active worker in it has gone on."""
+        """Pin the last version of a phase until every active worker has left the phase."""
         self._book.add(event.version, ForPhase(event.number))
         self._pinned_phases.append(event.number)
         return []
 
     def versions_kept(self, event: VersionsKept) -> list[Output]:
-        """Pin the last version of the last closed phase again, if servers have it: some worker may not have read it."""
+        """Pin the last version of the last closed phase again if servers kept it: some worker may not have read it."""
         closed = [p for p in self._phases.phases if p.end_version is not None]
         for phase in closed[-1:]:
             number, end = phase.spec.number, phase.end_version
@@ -68,18 +68,18 @@ class Pins:
         return self._unpin(event.version, VALIDATION) if event.last_of_version else []
 
     def committed(self, event: StepCommitted) -> list[Output]:
-        """Say what could not be said of the version that was current."""
+        """Tell the servers to drop a version whose pin ended while it was the current one."""
         version, self._unpin_next = self._unpin_next, None
         if version is None or version in self._book:
             return []
         return self._tell(version)
 
     def worker_gone(self, event: WorkerGone) -> list[Output]:
-        """The worker may have been the last one in a phase."""
+        """Release phases: the worker may have been the last one in a phase."""
         return [] if self._identity.failure is not None else self.release_phases()
 
     def attendance_changed(self, event: AttendanceChanged) -> list[Output]:
-        """A worker may have left a phase."""
+        """Release phases: a worker may have left one."""
         return self.release_phases()
 
     def release_phases(self) -> list[Output]:
@@ -100,7 +100,7 @@ class Pins:
         if not self._book.discard(version, reason):
             return []
         if version == self._log.version:
-            # It is readable anyway, and may be needed again for another reason: say so with the next commit.
+            # The current version is readable anyway, and may be pinned again: tell the servers after the next commit.
             self._unpin_next = version
             return []
         return self._tell(version)

@@ -1,8 +1,8 @@
-"""Placement: which server holds which blocks, while the job goes on. Rule 5.
+"""Placement: which server holds which blocks. Rule 5.
 
-Any change is a new placement epoch and a barrier at the last committed version: it is durable first, and what was not
-committed under the old one is void. `reachability` decides which servers are lost because others cannot reach them,
-`rebalance` which blocks should be elsewhere.
+A change is a new placement epoch: it is durable first, then all work that was not committed under the old one is void.
+`in_sync_sets` decides which copies count and which may be promoted, `reachability` which servers are evicted, and
+`rebalance` which blocks move to other servers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from paceline.messages import Assign, Copied, CopyOver, PlacementRequest, Positi
 from paceline.types import NodeId, Placement, name_of
 
 DIFFERENT = "are not equal to their primaries'"
-"""How the reason ends for which copies are made again that should be equal to their primaries'."""
+"""The end of the reason for a change of placement when copies are not equal to their primaries'."""
 
-_PATIENCE_S = 3.0  # for a lost server to be replaced, before its copies are made elsewhere
-_AGAIN_S = 0.25  # after which copies that left a set are made again
+_PATIENCE_S = 3.0  # seconds that the job waits for a new server before it makes lost copies on other servers
+_AGAIN_S = 0.25  # seconds until copies that left an in-sync set are made again
 
 
 class BlockPlacement:
-    """Makes the first placement of an incarnation, and each later one out of the one before."""
+    """Decides the first placement of an incarnation and each later one, and tells the servers."""
 
     def __init__(self, tables: Tables, segments: Segments) -> None:
         self._identity = tables.identity
@@ -53,19 +53,19 @@ class BlockPlacement:
         self._prepare_waiting: dict[NodeId, int] = {}
 
     def restore(self, history: History) -> list[Output]:
-        """Take over the placement of the log."""
+        """Take over the last placement from the log."""
         self._placed.restore(history)
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """No block is placed. Workers that wait for a placement go on waiting."""
+        """Forget the placement. Workers that wait for a placement keep waiting."""
         self._placed.reset(position)
         return []
 
     # ------------------------------------------------------------ what servers and workers are told
 
     def assignment(self) -> Assign:
-        """What a server must know of the blocks."""
+        """The message that tells a server the placement, the model and the state to start from."""
         placement, model = self._placed.placement, self._identity.model
         assert placement is not None
         assert model is not None
@@ -95,7 +95,7 @@ class BlockPlacement:
         return out
 
     def where(self, sender: NodeId, message: PlacementRequest) -> list[Output]:
-        """A worker asks where the blocks are now."""
+        """Answer a worker that asks for the current placement."""
         placement = self._placed.placement
         return [] if placement is None else [self._prepared(sender, message.req, placement)]
 
@@ -105,16 +105,16 @@ class BlockPlacement:
     # ------------------------------------------------------------ the first placement
 
     def model_agreed(self, event: ModelAgreed) -> list[Output]:
-        """A worker waits for the placement."""
+        """Note that a worker waits for the placement, and place the blocks if possible."""
         self._prepare_waiting[event.worker] = event.req
         return self._place()
 
     def server_joined(self, event: ServerJoined) -> list[Output]:
-        """A server may be the last one that the first placement waits for."""
+        """Place the blocks if this was the last server that the first placement waited for."""
         return self._place()
 
     def servers_wanted(self, event: ServersWanted) -> list[Output]:
-        """Fewer servers may be wanted than the first placement waits for."""
+        """Place the blocks if the first placement now has as many servers as are wanted."""
         return self._place()
 
     def incarnation_began(self, event: IncarnationBegan) -> list[Output]:
@@ -122,7 +122,7 @@ class BlockPlacement:
         return self._place()
 
     def _place(self) -> list[Output]:
-        """Place the blocks once the model is known and every server has joined; answer workers that wait for it."""
+        """Place the blocks once the model is known and all wanted servers have joined; answer the workers that wait."""
         if self._identity.model is None:
             return []
         out: list[Output] = []
@@ -156,7 +156,7 @@ class BlockPlacement:
         failover: bool = False,
         planned: bool = False,
     ) -> list[Output]:
-        """Decide a new epoch: it is durable, then what is not committed is void, then every server is told."""
+        """Decide a new epoch: it becomes durable, then uncommitted work is void, then every server is told."""
         old = self._placed.placement
         assert old is not None
         placement = Placement(self._placed.epoch + 1, owners, {}, backups, joining)
@@ -166,12 +166,12 @@ class BlockPlacement:
         return [PlacementFact(placement, why, failover, planned), PlacementDecided(placement, failover)]
 
     def enact(self, event: PlacementDecided) -> list[Output]:
-        """The old placement is void: the blocks are where the new one says."""
+        """Put the new placement into force, and tell every server."""
         self._placed.set(event.placement, failover=event.failover)
         return self._tell(self._members.by_role("server"))
 
     def member_removed(self, event: MemberRemoved) -> list[Output]:
-        """Promote backups of a lost server and shrink its sets; its blocks may have no other copy."""
+        """Promote backups of a lost server; if one of its blocks has no other copy, the blocks are lost."""
         member, placement = event.member, self._placed.placement
         self._prepare_waiting.pop(member.node, None)
         if member.role != "server" or member.node not in self._placed.holders or self._identity.failure is not None:
@@ -191,7 +191,7 @@ class BlockPlacement:
         return promote(self._identity.blocks, placement, server, alive)
 
     def can_spare(self, server: NodeId) -> bool:
-        """Whether other servers have every block of `server`."""
+        """Whether every block of `server` has another member in its in-sync set."""
         placement = self._placed.placement
         assert placement is not None
         return self._without(placement, server) is not None
@@ -199,7 +199,7 @@ class BlockPlacement:
     # ------------------------------------------------------------ copies
 
     def copied(self, sender: NodeId, message: Copied) -> list[Output]:
-        """A server has caught up: it is a member of these in-sync sets, durably, before it is told so."""
+        """Make a server whose copies are complete a member of these in-sync sets, durably, before it is told."""
         old = self._placed.placement
         if not self._placed.is_current(message.incarnation, message.epoch) or old is None:
             return []
@@ -213,12 +213,15 @@ class BlockPlacement:
         return [fact, over, BlocksMayMove(0.0)]
 
     def copies_differ(self, event: CopiesDiffer) -> list[Output]:
-        """Copies that are not what their primaries have leave the sets, and are made again."""
+        """Remove copies that differ from their primaries from the in-sync sets; they are made again."""
         names = " and ".join(sorted(map(name_of, event.found)))
         return self.shrink(event.found, f"copies on {names} {DIFFERENT}")
 
     def shrink(self, without: dict[NodeId, frozenset[int]], why: str) -> list[Output]:
-        """These servers leave the sets of these blocks; copies that are being made are begun again later."""
+        """Remove each server of `without` from the in-sync sets of its blocks there.
+
+        Copies that are being made are started again later.
+        """
         old = self._placed.placement
         assert old is not None
         backups = shrink(old, without)

@@ -1,7 +1,7 @@
-"""Which servers are lost because others cannot reach them, and which workers get no leases. Rule 5.
+"""Which servers are evicted because peers cannot reach them, and which workers get no leases. Rule 5.
 
-A peer that cannot reach another reports it; the coordinator shrinks a set, evicts a server or stops leasing to that
-worker.
+A peer that cannot reach a server reports it. The coordinator shrinks an in-sync set, evicts a server, or grants no more
+leases to the worker that reported.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from paceline.core.effects import History, Send
 from paceline.messages import Position, Probe, Reachable, Unreachable
 from paceline.types import NodeId, name_of
 
-_OTHERS_S = 0.4  # after the first report, in which other peers may report the reporter itself
-_TRY_S = 1.0
-_BLAMED_S = 60.0  # in which workers that had one server evicted are not believed about another
-_BEATS = 5  # in a row that may be lost on their way
-_GIVE_UP_S = 300.0  # in which no worker reaches a server whose blocks have no other copy
+_OTHERS_S = 0.4  # seconds from the first report to a decision: other peers may report the reporter in this time
+_TRY_S = 1.0  # seconds between two requests to servers to try the connection again
+_BLAMED_S = 60.0  # seconds: workers whose reports evicted a server cannot have another evicted for this long
+_BEATS = 5  # a server may miss this many heartbeats in a row before it counts as silent
+_GIVE_UP_S = 300.0  # seconds: the job fails when no worker has reached all primaries for this long
 
 
 class Reachability:
-    """Takes reports of peers that do not answer, and decides which of the two is cut off."""
+    """Takes reports of peers that do not answer, and decides which of the two peers is cut off."""
 
     def __init__(self, tables: Tables, placement: BlockPlacement) -> None:
         self._clock = tables.clock
@@ -49,22 +49,25 @@ class Reachability:
         self._blamed_at = 0.0
 
     def restore(self, history: History) -> list[Output]:
-        """Nothing is known; peers report again."""
+        """Do nothing: peers report again."""
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """Links do not depend on the incarnation: reports stay."""
+        """Do nothing: connections do not depend on the incarnation, so reports stay."""
         return []
 
     @property
     def cuts(self) -> list[tuple[NodeId, NodeId]]:
-        """Pairs of which the first cannot reach the second, as far as that is known."""
+        """Pairs of peers of which the first reports that it cannot reach the second."""
         return sorted(self._reach.cuts(self._clock.now))
 
     # ------------------------------------------------------------ reports
 
     def unreachable(self, sender: NodeId, message: Unreachable) -> list[Output]:
-        """`sender` gets no answer from a server: that one leaves its sets, or this worker gets no more leases."""
+        """Take the report of `sender` that a server does not answer.
+
+        If `sender` is a primary, that server leaves its in-sync sets. If it is a worker, it gets no more leases.
+        """
         members, placement, now = self._members.members, self._placed.placement, self._clock.now
         reporter, member = members.get(sender), members.get(message.peer)
         if placement is None or reporter is None or member is None or message.epoch != placement.epoch:
@@ -79,29 +82,29 @@ class Reachability:
         return out
 
     def reachable(self, sender: NodeId, message: Reachable) -> list[Output]:
-        """`sender` gets an answer again."""
+        """Take the report of `sender` that a server answers again."""
         member = self._members.members.get(sender)
         wary = member is not None and member.role == "server"
         self._reach.restore(sender, message.peer, self._clock.now, wary=wary)
         return [*self._note_cut_off(), BlocksMayMove(0.0), WorkFreed()]
 
     def server_removed(self, event: MemberRemoved) -> list[Output]:
-        """Reports about a holder of blocks that is no member any more do not count."""
+        """Forget the reports by and about a holder of blocks that is no member any more."""
         if event.member.node in self._placed.holders and self._identity.failure is None:
             self._reach.forget(event.member.node)
         return []
 
     def worker_gone(self, event: WorkerGone) -> list[Output]:
-        """Reports of a worker that is gone do not count."""
+        """Forget the reports of a worker that is gone."""
         self._reach.forget(event.worker)
         return []
 
     def placement_changed(self, event: PlacementDecided) -> list[Output]:
-        """There are other primaries: see which workers cannot reach them."""
+        """Find the workers that cannot reach one of the new primaries."""
         return self._note_cut_off()
 
     def _note_cut_off(self) -> list[Output]:
-        """Workers that cannot reach some primary get no leases."""
+        """Note which workers cannot reach some primary: they get no leases."""
         owners = self._placed.owners
         cut_off = frozenset(node for node, peer in self._reach.cuts(self._clock.now) if peer in owners)
         self._reach.cut(cut_off)
@@ -110,10 +113,10 @@ class Reachability:
     # ------------------------------------------------------------ decisions
 
     def _blame(self, server: Member) -> list[Output]:
-        """Evict a primary that most workers cannot reach, if it can be spared.
+        """Evict a primary that most workers cannot reach, if other servers have its blocks.
 
-        Workers that reach none of several primaries are cut off themselves. So are workers that had another server
-        evicted shortly before.
+        A worker that reaches none of several primaries does not count: it is cut off itself. Nor do workers whose
+        reports evicted another server shortly before.
         """
         now, cuts, owners = self._clock.now, self._reach.cuts(self._clock.now), self._placed.owners
         if now - self._blamed_at > _BLAMED_S:
@@ -134,10 +137,10 @@ class Reachability:
         return [Evicted(server, f"{len(without)} of {num_workers} workers cannot reach it")]
 
     def _part(self, primary: Member, member: Member) -> list[Output]:
-        """A primary cannot reach one of its backups: the set shrinks before anything is committed without it.
+        """Separate a primary from a backup that it cannot reach.
 
-        The sets of the other one stay as they are: it may be that the primary is lost, and the backup takes over.
-        Evict the primary if more peers report it unreachable than its backup, and it can be spared.
+        Evict the primary if more peers report it than its backup, and other servers have its blocks. Otherwise the
+        backup leaves the in-sync sets of this primary, before a commit is made without it. It stays in other sets.
         """
         placement = self._placed.placement
         assert placement is not None
@@ -153,9 +156,9 @@ class Reachability:
     # ------------------------------------------------------------ time passes
 
     def evict_silent(self) -> list[Output]:
-        """Evict a silent server after `reach_s` if each of its blocks has another copy on a server that is not silent.
+        """Evict a server that is silent for `reach_s` if each of its blocks has a copy on a server heard since.
 
-        Copies on servers that are as silent do not count: the first one may be back before them.
+        A copy on a server that is silent for about as long does not count: that server may be lost as well.
         """
         placement, now = self._placed.placement, self._clock.now
         if placement is None or not placement.backups or self._identity.failure is not None:
@@ -175,7 +178,7 @@ class Reachability:
         return []
 
     def probe(self) -> list[Output]:
-        """Have servers try again to reach peers that they could not."""
+        """Ask servers to try again to reach the peers that they could not reach."""
         now = self._clock.now
         if now < self._next_try:
             return []
@@ -183,11 +186,11 @@ class Reachability:
         servers = {m.node: m.address or "" for m in self._members.by_role("server")}
         pairs = [(node, peer) for node, peer in self._reach.untried(now) if node in servers and peer in servers]
         for node, peer in pairs:
-            self._reach.report(node, peer, now, UNTIL_TRIED_S)  # cut off until the server reports that it is not
+            self._reach.report(node, peer, now, UNTIL_TRIED_S)  # the report counts until the server reaches its peer
         return [Send(node, Probe(self._identity.generation, peer, servers[peer])) for node, peer in pairs]
 
     def recheck(self) -> list[Output]:
-        """Reports are believed for a while only: workers may be cut off no longer."""
+        """Find the workers that are no longer cut off: a report counts for a limited time."""
         before = self._reach.cut_off
         if not before:
             return []
@@ -195,7 +198,7 @@ class Reachability:
         return out if self._reach.cut_off == before else [*out, WorkFreed()]
 
     def fail_if_stuck(self) -> list[Output]:
-        """Fail the job when no worker has reached some server for long: no slot can be computed without it."""
+        """Fail the job when every worker has been cut off from some primary for `_GIVE_UP_S`."""
         now, cut_off = self._clock.now, self._reach.cut_off
         workers = {m.node for m in self._members.active_workers()} if cut_off else set()
         if not workers or not workers <= cut_off or self._identity.failure is not None:

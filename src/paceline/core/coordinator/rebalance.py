@@ -1,7 +1,7 @@
-"""Planned changes of the placement: copies that are missing are made, blocks are balanced, servers are emptied.
+"""Planned changes of the placement: make missing copies, balance the blocks, move the blocks of servers that leave.
 
-Rule 5: a change voids what is not committed, so it waits for a moment at which no work is lost. `placement_plan`
-decides what should be where.
+A change makes uncommitted work void (rule 5), so it waits for a moment at which no work is lost. `placement_plan`
+decides which server should hold which block.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from paceline.core.effects import History
 from paceline.messages import Position
 from paceline.types import Placement
 
-_AGAIN_S = 0.25  # until the next look, while nothing can be planned
-_STALLED_S = 3.0  # without a commit, after which the placement changes although work is lost
-_OVERDUE_S = 10.0  # of waiting for a moment at which nothing is lost
-_LONGEST_S = 60.0  # pause between two commits that predicts the next
+_AGAIN_S = 0.25  # seconds until the next attempt to plan, if a change is not possible now
+_STALLED_S = 3.0  # seconds without a commit after which the placement changes even if work is lost
+_OVERDUE_S = 10.0  # seconds that a change waits at most for a moment at which no work is lost
+_LONGEST_S = 60.0  # seconds: a longer pause between two commits counts as this long
 
 
 class Rebalance:
-    """Looks, when something has changed, whether blocks should be elsewhere."""
+    """Plans a new placement when an event may require one."""
 
     def __init__(self, tables: Tables, placement: BlockPlacement, checkpoints: Checkpoints) -> None:
         self._clock = tables.clock
@@ -43,25 +43,25 @@ class Rebalance:
         self._pause_s = 0.0
 
     def restore(self, history: History) -> list[Output]:
-        """The first server that registers is a reason to look."""
+        """Do nothing: the first server that registers starts a plan."""
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """A look that was due stays due."""
+        """Do nothing: a plan that was due stays due."""
         return []
 
     def blocks_may_move(self, event: BlocksMayMove) -> list[Output]:
-        """Something has changed: see after a while whether blocks should be elsewhere."""
+        """Plan after `after_s`."""
         self._look(event.after_s)
         return []
 
     def server_joined(self, event: ServerJoined) -> list[Output]:
-        """A new server may take blocks."""
+        """Plan now: the new server may get blocks."""
         self._look(0.0)
         return []
 
     def servers_wanted(self, event: ServersWanted) -> list[Output]:
-        """Servers that are not wanted must be emptied."""
+        """Plan now: servers that are not wanted must give up their blocks."""
         self._look(0.0)
         return []
 
@@ -70,13 +70,13 @@ class Rebalance:
         self._look_at = at if self._look_at is None else min(at, self._look_at)
 
     def tick(self) -> list[Output]:
-        """Plan, if there is reason to and no work is lost with it."""
+        """Plan if a plan is due and the change loses no work."""
         return self._plan_if_due() if self._may_void() else []
 
     def committed(self, event: StepCommitted) -> list[Output]:
-        """Plan right after a commit: in lock-step nothing of the next step is computed yet.
+        """Plan right after a commit, if a plan is due: in lock-step no slot of the next step is computed yet.
 
-        It waits while a version is being saved: the servers would have to drop what they have written of it.
+        While a checkpoint is being written the plan waits: a change would end the checkpoint.
         """
         now = self._clock.now
         if self._committed_at is not None:
@@ -88,14 +88,14 @@ class Rebalance:
         return [] if busy and not self._is_overdue() else self._plan_if_due()
 
     def _may_void(self) -> bool:
-        """Whether a change between two commits loses no work, or has waited long enough."""
+        """Whether a change between two commits loses no work, or has waited too long."""
         if self._reach.cut_off or not len(self._leases.live) or self._is_overdue():
             return True
         since = max(self._committed_at or 0.0, self._look_at or 0.0)
         return self._clock.now - since > max(_STALLED_S, 3 * self._pause_s)
 
     def _is_overdue(self) -> bool:
-        """Whether the best moment has been waited for long enough: there may be none."""
+        """Whether a plan has been due for so long that it may lose work."""
         return self._look_at is not None and self._clock.now - self._look_at > max(_OVERDUE_S, 3 * self._pause_s)
 
     def _plan_if_due(self) -> list[Output]:
@@ -106,7 +106,7 @@ class Rebalance:
         if placement is None or not is_ready or placement.joining:
             self._look_at = now + _AGAIN_S
             return []
-        if self._pins.older(self._log.version):  # a new copy would not have that version; it may be released soon
+        if self._pins.older(self._log.version):  # a new copy would not have the pinned version
             return []
         self._look_at = self._reach.next_end(now)
         return self._plan(placement)

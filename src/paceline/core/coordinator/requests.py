@@ -19,27 +19,27 @@ class _Request:
 
 
 class Requests:
-    """Rule 10: every request ends in a reply. The newest request of each kind from each peer, and its answer.
+    """The newest request of each kind from each peer, and its answer. Rule 10: every request ends in a reply.
 
-    A peer has one of a kind under way at a time. Entries outlive the peer's eviction: a request that it repeats when
-    it wakes up is still recognised.
+    A peer has at most one request of a kind under way. Entries outlive the eviction of the peer, so a request that the
+    peer repeats afterwards is still recognised.
     """
 
     def __init__(self) -> None:
         self._known: dict[NodeId, dict[type[Message], _Request]] = {}
 
     def restore(self, history: History) -> list[Output]:
-        """No request is known; peers repeat those that were not answered."""
+        """Do nothing: peers repeat the requests that were not answered."""
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """Requests that wait for an answer count as new when they are repeated."""
+        """Let requests without an answer count as new when they are repeated."""
         for peer in self._known:
             self._forget_waiting(peer)
         return []
 
     def note(self, sender: NodeId, message: Message, req: int) -> bool:
-        """Note a request; False if it, or a later one of its kind, came before."""
+        """Note a request; False if this request, or a later one of its kind, came before."""
         kinds = self._known.setdefault(sender, {})
         known = kinds.get(type(message))
         if known is not None and req == known.req and known.forgotten:
@@ -51,7 +51,7 @@ class Requests:
         return True
 
     def reply(self, sender: NodeId, message: Message, req: int) -> Send | None:
-        """The answer that a repeated request got; None while it waits for one, or when it is outdated."""
+        """The answer to a repeated request; None if it has none yet, or if a newer request of its kind came."""
         known = self._known.get(sender, {}).get(type(message))
         return known.reply if known is not None and known.req == req else None
 
@@ -66,7 +66,7 @@ class Requests:
                             known.reply = effect
 
     def member_removed(self, event: MemberRemoved) -> list[Output]:
-        """What waits for an answer to this peer is dropped: a request that it repeats counts as new."""
+        """Let requests of this peer without an answer count as new when they are repeated."""
         self._forget_waiting(event.member.node)
         return []
 

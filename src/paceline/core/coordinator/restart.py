@@ -1,7 +1,7 @@
-"""A coordinator starts again: it hears every holder of blocks before the job goes on. Rule 7.
+"""Restart of a coordinator: every holder of blocks registers before the job continues. Rule 7.
 
-What is durable is in `History`; every machine restores itself from it. What is not (leases, seals, readiness) is
-reported again by its holders.
+Every machine restores its durable facts from `History`. Workers and servers report the rest again: leases, seals and
+readiness.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from paceline.types import NodeId
 
 
 class Restart:
-    """Waits for the holders of blocks, then sends each what it has missed."""
+    """Waits until all holders of blocks have registered, then sends each the commits that it has missed."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Restart:
         self._heard: dict[NodeId, tuple[int, frozenset[int]]] = {}
 
     def restore(self, history: History) -> list[Output]:
-        """Holders of blocks, and workers, have a full term to register."""
+        """Give holders of blocks and workers a full term to register."""
         now, spec = self._clock.now, self._identity.spec
         self._incarnation.begin_term(now, spec.grace_s, spec.heartbeat_timeout_s)
         placement = self._placed.placement
-        if placement is None:  # the coordinator died between a rewind and the placement that follows
+        if placement is None:  # the earlier coordinator ended after a rewind, before the next placement
             return self._kept({self._log.version})
         self._incarnation.wait_for(self._placed.holders)
         for node, address in placement.addresses.items():
@@ -64,7 +64,7 @@ class Restart:
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """Nothing is awaited: servers load the checkpoint. Its version is all that they have."""
+        """Wait for no server: the servers load the checkpoint, and keep no other version."""
         self._heard = {}
         return self._kept({self._log.version})
 
@@ -74,7 +74,7 @@ class Restart:
     # ------------------------------------------------------------ holders of blocks
 
     def server_joined(self, event: ServerJoined) -> list[Output]:
-        """A holder of blocks registers (again): tell it where the job is."""
+        """Send a holder of blocks that registers the placement, the plan and the commits that it has missed."""
         server, message = event.node, event.message
         if self._placed.placement is None or server not in self._placed.holders:
             return []
@@ -85,17 +85,17 @@ class Restart:
         if server not in self._incarnation.awaited:
             return out + self._catch_up(server, applied)
         self._incarnation.heard(server)
-        # A server that has not heard of a rewind reports versions of an incarnation that is over.
+        # A server that does not know of a rewind reports versions of an earlier incarnation.
         kept = message.kept if message.incarnation == self._incarnation.number else ()
         self._heard[server] = applied, frozenset(kept)
         return out if self._incarnation.awaited else out + self._all_heard()
 
     def member_removed(self, event: MemberRemoved) -> list[Output]:
-        """Other servers have the blocks of a lost one: it is not awaited any longer."""
+        """Stop waiting for a lost server if it holds no blocks in the placement now."""
         return [] if event.member.node in self._placed.holders else self._drop(event.member.node)
 
     def placement_changed(self, event: PlacementDecided) -> list[Output]:
-        """Servers that hold no block any more are not awaited."""
+        """Stop waiting for servers that hold no block in the new placement."""
         out: list[Output] = []
         for node in sorted(self._incarnation.awaited.difference(self._placed.holders)):
             out += self._drop(node)
@@ -109,7 +109,7 @@ class Restart:
         return [] if self._incarnation.awaited or self._placed.placement is None else self._all_heard()
 
     def _orient(self, server: NodeId, message: Register) -> tuple[list[Output], int]:
-        """Tell `server` where the job is; returns also which version it has then."""
+        """The messages that bring `server` into the placement, and the version that it has after them."""
         placement = self._placed.placement
         assert placement is not None
         plan = Send(server, self._segments.plan())
@@ -124,18 +124,18 @@ class Restart:
     # ------------------------------------------------------------ all are heard
 
     def _all_heard(self) -> list[Output]:
-        """Every holder of blocks has registered: what they have is known, and the job goes on."""
+        """Continue the job: every holder of blocks has registered and reported its versions."""
         heard, self._heard = self._heard, {}
         if not heard:
             return []
         kept = {version for _, versions in heard.values() for version in versions}
         kept |= set(range(min(applied for applied, _ in heard.values()), self._log.version + 1))
-        # A server keeps what it has not applied yet when it does.
+        # A version counts if every server has kept it, or will keep it when it applies it.
         kept = {v for v in kept if all(v in versions or v >= applied for applied, versions in heard.values())}
         return [*self._kept(kept), AllHeard({server: applied for server, (applied, _) in heard.items()})]
 
     def all_heard(self, event: AllHeard) -> list[Output]:
-        """Send each holder what it has missed, and commit what can be."""
+        """Send each holder the commits and choices that it has missed, and commit the steps that are ready."""
         out: list[Output] = []
         for server, applied in event.applied.items():
             out += self._catch_up(server, applied)
@@ -144,7 +144,7 @@ class Restart:
         return [*out, WorkFreed()]
 
     def _catch_up(self, server: NodeId, applied: int) -> list[Output]:
-        """Commits that `server` has missed, now that it is known what must be kept."""
+        """The commits after version `applied`, which `server` has missed."""
         if server not in self._placed.holders:
             return []
         return [Send(server, announcement) for announcement in self._commits.missed(applied)]

@@ -1,6 +1,6 @@
-"""A rewind: the job goes back to a checkpoint, or to nothing, as a new incarnation. Rule 6.
+"""A rewind: the job returns to a checkpoint, or to its beginning, as a new incarnation. Rule 6.
 
-The incarnation is a durable row first; then every machine resets itself to its position.
+The new incarnation is made durable first; then every machine resets itself to the position of the checkpoint.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class Rewind:
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """The new incarnation has begun already."""
+        """Do nothing: this machine has begun the incarnation itself."""
         return []
 
     @property
     def is_rewinding(self) -> bool:
-        """Whether blocks that were lost are not placed again yet."""
+        """Whether the job was rewound and its blocks are not placed yet."""
         is_placed = self._placed.placement is not None
         return self._identity.model is not None and not is_placed and self._incarnation.number > 0
 
     def resume(self, folder: str) -> list[Output]:
-        """The whole job was cut off: go on from the checkpoint in `folder` ("": from nothing)."""
+        """Continue a job whose processes all ended, from the checkpoint in `folder` ("": from its beginning)."""
         self._checkpoints.drop_after(folder)
         return self._begin(self._checkpoints.newest, RESUMED)
 
     def blocks_lost(self, event: BlocksLost) -> list[Output]:
-        """Go back to the newest complete checkpoint, or to nothing; where that is not allowed, the job fails."""
+        """Rewind to the newest complete checkpoint, or to the beginning; fail the job if rewinds are not allowed."""
         if self._identity.spec.rewinds:
             return self._begin(self._checkpoints.newest, f"{event.name} is lost ({event.why})")
         if self._segments.is_over:
@@ -58,7 +58,7 @@ class Rewind:
         return [JobFailed("lost", reason)]
 
     def not_loaded(self, sender: NodeId, message: NotLoaded) -> list[Output]:
-        """A server could not load the checkpoint of this incarnation: go back to the next older one."""
+        """Rewind to the next older checkpoint: a server could not load that of this incarnation."""
         if not self._placed.is_current(message.incarnation, message.epoch) or self._incarnation.base is None:
             return []
         self._checkpoints.drop_damaged(message.folder, message.problem)
@@ -74,7 +74,7 @@ class Rewind:
         return [*out, IncarnationBegan(position)]
 
     def send_back(self, event: IncarnationBegan) -> list[Output]:
-        """Workers whose script is further than the job must start again."""
+        """Tell the workers whose script is further than the job to start again."""
         return [
             WorkerRewound(member.node)
             for member in self._members.active_workers()

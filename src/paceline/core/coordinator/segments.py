@@ -1,6 +1,6 @@
 """Segments: which steps the job has, phase by phase, and where it stops. Rule 8: segments decide.
 
-Whatever changes while a job runs changes by appending a segment, durably, and every holder of blocks gets the new plan.
+The plan of a running job changes only by a new segment, which is durable before every holder of blocks gets the plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from paceline.types import INIT_STEP, NodeId, Segment
 class Segments:
     """Begins and ends phases, and stops the job.
 
-    The job is to end before step `limit`, for `stop_reason`. `final` is the version with which it was cut short.
+    With a `stop_reason` the job ends before step `limit`. `final` is the last version of a job that ended early.
     """
 
     def __init__(self, tables: Tables, policies: Sequence[Policy] = ()) -> None:
@@ -67,7 +67,7 @@ class Segments:
         return out
 
     def _restore_metrics(self, history: History) -> None:
-        """The metrics with which workers left phases: all but the last, and that too if its validation is complete."""
+        """Set the metrics that workers got at the end of each phase; the last phase needs a complete validation."""
         position = self._incarnation.position
         results = [] if position is None else list(position.results)
         results += [(row.validator, row.version, row.values) for row in history.evaluations]
@@ -81,7 +81,7 @@ class Segments:
                 self._phases.set_metrics(phase, self._rounds.metrics_at(end, results))
 
     def reset(self, position: Position | None) -> list[Output]:
-        """Go back to the phases of `position`; a phase that began right there begins again. The stop stays decided."""
+        """Return to the phases of `position`. A phase that began there begins again. A stop stays decided."""
         later = self._phases.phases
         self._phases.reset(position)
         self._closing, self.final, self.finished = None, -1, False
@@ -99,7 +99,7 @@ class Segments:
         return [PhaseFact(spec, segment)]
 
     def _settle(self) -> list[Output]:
-        """Whether the job is to end here, and whether it has."""
+        """Apply a stop to the restored phases: cut the open phase, and end it or the job if its end is reached."""
         self._limit_phase()
         if (
             self.stop_reason is not None
@@ -110,7 +110,7 @@ class Segments:
             self.finished, self.final = True, self._log.version
         out = self._end_phase_if_done()
         if self.finished:
-            out.append(StepsDropped(self._log.watermark.low))  # attempts were chosen on steps that the job ends without
+            out.append(StepsDropped(self._log.watermark.low))  # drops attempts on steps that are not computed any more
         return out
 
     # ------------------------------------------------------------ what others read
@@ -150,7 +150,7 @@ class Segments:
         return self._identity.one_attempt or step == INIT_STEP or self._phases.schedule.window(step) != 0
 
     def is_ahead(self, progress: int) -> bool:
-        """Whether a script that is so far has left a phase that the job must compute again."""
+        """Whether a script with this `progress` has left a phase that the job must compute again."""
         if self._log.version < 0:
             return progress >= 0 and self._incarnation.number > 0
         phases = self._phases.phases
@@ -160,11 +160,11 @@ class Segments:
     # ------------------------------------------------------------ what leasing tells
 
     def start_running(self) -> None:
-        """A slot was leased for the first time."""
+        """Note that a slot was leased: the job is running."""
         self.begun = True
 
     def fix_metrics(self, phase: Phase | None) -> dict[str, float]:
-        """The metrics that a worker which leaves `phase` is told: the newest when the first worker leaves it."""
+        """The metrics for a worker that leaves `phase`: the newest ones at the time when the first worker left it."""
         metrics = None if phase is None else phase.metrics
         if metrics is None:
             metrics = self._rounds.metrics()
@@ -175,7 +175,7 @@ class Segments:
     # ------------------------------------------------------------ phases begin and end
 
     def begin(self, sender: NodeId, message: BeginPhase) -> list[Output]:
-        """A worker enters its n-th `batches`."""
+        """A worker enters a phase; the first worker that does begins it."""
         generation = self._identity.generation
         if self.finished:
             self._attendance.leave(sender)
@@ -209,7 +209,7 @@ class Segments:
         return out
 
     def round_ended(self, event: RoundEnded) -> list[Output]:
-        """Ask the policies about a result of validation."""
+        """Ask the policies for a decision on a result of validation."""
         return self._ask(ValidationDone(event.validator, event.version, event.metrics))
 
     def _end_phase_if_done(self) -> list[Output]:
@@ -221,7 +221,7 @@ class Segments:
         if self.stop_reason is not None and self._is_at_limit():
             self.finished = True
         if self._closing is not None:
-            # Servers may hold slots of steps that will not be committed; with this version they drop them.
+            # Servers may hold slots of steps after the end: they drop them when the plan names the final version.
             self._phases.cut(self._closing)
             self._closing = None
             self.final = version
@@ -231,7 +231,7 @@ class Segments:
     # ------------------------------------------------------------ the stop
 
     def stop(self, sender: NodeId, message: Stop) -> list[Output]:
-        """A worker or a person asks to end the job after a step, or at the last committed version."""
+        """Stop the job after a step, or at the last committed version; a worker or a user asks for it."""
         if self._identity.failure is not None:
             return []
         end = self._log.watermark.low if message.at_once else message.step + 1
@@ -241,7 +241,7 @@ class Segments:
         phase, low = self._phases.open, self._log.watermark.low
         self.stop_reason = self.stop_reason or reason
         if phase is None and self._log.version < 0:
-            # The job was rewound to its very beginning: it ends at the limit when it gets there.
+            # The job has no version yet: it stops when it reaches the limit.
             self.limit = 0 if sooner else end
             return [StopFact(self.stop_reason, None, self.limit), *reply]
         if self.finished or phase is None:
@@ -277,7 +277,7 @@ class Segments:
         return self._stop(reason, end, sooner=False, reply=[])
 
     def _limit_phase(self) -> Segment | None:
-        """Cut the open phase at the limit, if it goes beyond; returns the segment that says so."""
+        """End the open phase at the limit; returns the closing segment, None if the phase ends before the limit."""
         phase = self._phases.open
         if phase is None:
             return None
@@ -293,5 +293,5 @@ class Segments:
         return self._closing
 
     def _is_at_limit(self) -> bool:
-        """Whether the job, which is to be stopped, is there."""
+        """Whether the job has reached the step at which it stops."""
         return self.limit is None or self._log.watermark.low >= self.limit

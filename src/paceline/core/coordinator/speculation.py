@@ -8,11 +8,11 @@ from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.tables.live_leases import Lease
 from paceline.types import Fence, NodeId
 
-_UNKNOWN_S = 60.0  # for a worker to fetch its reserved slot, while no worker's speed is known
+_UNKNOWN_S = 60.0  # seconds: a reservation is late after this while no worker's speed is known
 
 
 class Speculation:
-    """Which leases are late, and which workers are too slow to be leased another slot."""
+    """Finds late leases, and workers that are too slow to get another slot. A part of `Leasing`."""
 
     def __init__(self, tables: Tables) -> None:
         self._clock = tables.clock
@@ -26,15 +26,15 @@ class Speculation:
 
     @property
     def has_late(self) -> bool:
-        """Whether a late slot may be leased a second time."""
+        """Whether some late slot waits for a second worker."""
         return bool(self._late)
 
     def is_late(self, fence: Fence) -> bool:
-        """Whether the slot of that lease waits for a second worker."""
+        """Whether the slot of the lease with that fence waits for a second worker."""
         return fence in self._late
 
     def mark(self, late: Lease) -> None:
-        """The slot of a late lease may be leased to a second worker."""
+        """Let the slot of a late lease be leased to a second worker."""
         self._late[late.fence] = late
 
     def find_late(self) -> list[Lease]:
@@ -51,7 +51,7 @@ class Speculation:
         return self._leases.live.attempts(late.slot) <= 1 and late.fence not in self._late
 
     def late_reservations(self) -> list[NodeId]:
-        """Workers that have not fetched their reserved slot in the usual time."""
+        """Workers that have not asked for their reserved slot in time."""
         now = self._clock.now
         return [r.worker for r in self._leases.reserved.all() if self._is_late(r.worker, now - r.at)]
 
@@ -61,7 +61,7 @@ class Speculation:
         return self._speeds.is_late(worker, elapsed_s)
 
     def take(self, node: NodeId) -> Lease | None:
-        """A late lease whose slot `node` may compute as well; it is not offered again."""
+        """Take a late lease of another worker, whose slot `node` then computes too; None if there is none."""
         for fence, late in list(self._late.items()):
             if self._leases.live.is_open(fence) and self._leases.live.attempts(late.slot) == 1:
                 if late.worker != node:
@@ -72,7 +72,7 @@ class Speculation:
         return None
 
     def _since(self, lease: Lease) -> float:
-        """Since when `lease` can be computed: leases are granted before the state that they read is committed."""
+        """The time from which `lease` could be computed: the state that it reads may be committed after the grant."""
         version, at = self._readable_since
         if version != self._log.version:
             self._readable_since = (self._log.version, self._clock.now)
@@ -80,7 +80,7 @@ class Speculation:
         return max(lease.at, at)
 
     def holds_back(self, node: NodeId, end_step: int, waiting: Collection[NodeId]) -> bool:
-        """Whether `node` is so slow that the others finish the rest before it would end one slot."""
+        """Whether `node` is so slow that the other workers finish all unleased slots before `node` would finish one."""
         leases, now = self._leases, self._clock.now
         if not self._speeds.is_slow(node, now) or leases.requeued or leases.reserved.has(node):
             return False

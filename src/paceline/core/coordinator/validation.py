@@ -1,6 +1,6 @@
-"""Validation as leased work: when a round is due, what workers declare, what a result means.
+"""Validation as leased work: when a round is due, which validators workers declare, what happens with a result.
 
-Rule 8: a version that is due for validation is validated whatever the timing; rounds are pinned to their version.
+Rule 8: timing does not decide which versions are validated. A round stays on its version, which is pinned.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Validation:
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """No round is open; the results are those of `position`. Validators stay declared."""
+        """Close all rounds, and return to the results of `position`. Validators stay declared."""
         self._rounds.reset(() if position is None else position.results)
         return []
 
     def declare(self, sender: NodeId, message: Declare) -> list[Output]:
-        """A worker declares its n-th validation.
+        """Take the validation that a worker declares; the first worker that declares a number defines it.
 
         Raises:
-            MismatchError: another worker declared a different one.
+            MismatchError: another worker declared this number differently.
         """
         known, new, name = self._rounds.validators, message.validator, self._members.name(sender)
         if new.number > len(known):
@@ -74,17 +74,17 @@ class Validation:
         return [*out, Send(sender, Ok(message.req))]
 
     def worker_joined(self, event: WorkerJoined) -> list[Output]:
-        """A worker that registers again knows its validators."""
+        """Note how many validators the worker knows, as it reports."""
         self._rounds.declare(event.node, event.message.declared)
         return []
 
     def worker_gone(self, event: WorkerGone) -> list[Output]:
-        """The slots that the worker held are free again."""
+        """Free the validation slots that the worker held."""
         self._rounds.revoke(event.worker)
         return []
 
     def void(self, event: PlacementDecided) -> list[Output]:
-        """Holders of slots read from servers that may have lost their blocks: they ask again."""
+        """Tell the holders of validation slots to ask again: the blocks that they read may be on other servers."""
         generation = self._identity.generation
         return [Send(node, Revoke(generation, fence)) for node, fence in self._rounds.held()]
 
@@ -96,7 +96,7 @@ class Validation:
         return []
 
     def phase_ended(self, event: PhaseEnded) -> list[Output]:
-        """The last version of a phase is due for every validator."""
+        """Open a round of every periodic validator on the last version of the phase."""
         self._open_due(last=True)
         return []
 
@@ -110,7 +110,7 @@ class Validation:
             self._pins.pin_for_validation(version)
 
     def versions_kept(self, event: VersionsKept) -> list[Output]:
-        """Open rounds again that were under way, on versions that every server still has."""
+        """Open the rounds again that have no result, on versions that every server has kept."""
         ends = {phase.end_version for phase in self._phases.phases}
         for version in event.versions:
             for validator in self._rounds.due(version, last=version in ends):
@@ -126,7 +126,7 @@ class Validation:
         self._open(rounds.validators[number], self._log.version, self._log.watermark.low)
 
     def evaluated(self, event: SlotEvaluated) -> list[Output]:
-        """One slot of a round has its sums."""
+        """Take the sums of one slot; after the last slot, make the result durable."""
         ended = self._rounds.report(event.report)
         if ended is None:
             return []
@@ -140,19 +140,19 @@ class Validation:
     # ------------------------------------------------------------ what leasing does with slots
 
     def declared(self, worker: NodeId, number: int) -> None:
-        """`worker` knows the first `number` validators."""
+        """Note that `worker` knows the first `number` validators."""
         self._rounds.declare(worker, number)
 
     def abandon(self, fence: Fence) -> bool:
-        """The holder gives a slot back; True if its round is open."""
+        """Take back the slot with that fence from its holder; True if its round is open."""
         return self._rounds.abandon(fence) is not None
 
     def revoke(self, worker: NodeId) -> bool:
-        """`worker` has forgotten the slots that it held: they are free again. True if there was one."""
+        """Free the slots that `worker` held and has forgotten; True if there was one."""
         return self._rounds.revoke(worker)
 
     def grant(self, worker: NodeId, fence: Fence) -> tuple[int, int, int, int] | None:
-        """The next free slot for `worker`: round, validator, slot, version."""
+        """Lease the next free slot to `worker`; returns round, validator, slot and version, None if no slot is free."""
         granted = self._rounds.grant(worker, fence, self._rounds.declared.get(worker, 0))
         if granted is None:
             return None

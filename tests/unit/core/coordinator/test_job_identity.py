@@ -36,7 +36,7 @@ def test_workers_that_disagree_on_seed_or_mode_fail_by_name() -> None:
     ("other", "says"),
     [
         (model(tensors=(TENSORS[0], TensorSpec("bias", (101,), "float32", Kind.PARAMETER, 0))), "'bias', shape=(101,)"),
-        (model(tensors=TENSORS[:1]), "has 1 tensors, others 2"),
+        (model(tensors=TENSORS[:1]), "has 1 tensors, others 2: build the same model everywhere"),
         (msgspec.structs.replace(model(), clip_norm=1.0), "clip_norm=1.0"),
         (model(deterministic=False), "deterministic=False"),
     ],
