@@ -114,8 +114,8 @@ IN_THE_LOOP: list[tuple[Body, str]] = [
     (_write_after, r"wrote to weight.*prepared optimizer"),
     (_other_optimizer, r"a second optimizer \(Adam\) stepped in the loop.*param groups"),
     (_replace, r"weight was replaced after prepare\(\): prepare the model in its final form"),
-    (_save, r"inside of a turn: call it before or after the loop"),
-    (_another_loop, r"inside of a turn: call it before or after the loop"),
+    (_save, r"inside of a loop: call it before or after the loop"),
+    (_another_loop, r"inside of a loop: call it before or after the loop"),
     (_move, r"weight was .*prepare the model in its final form"),
 ]
 
@@ -264,7 +264,7 @@ def test_an_unsupported_model_or_optimizer_is_refused_at_prepare(name: str) -> N
 def test_wrong_arguments_of_prepare_are_refused() -> None:
     with paceline.join() as job:
         model, optimizer = line()
-        with pytest.raises(UsageError, match="clip_norm must be positive, not 0"):
+        with pytest.raises(UsageError, match="clip_norm must be greater than 0, not 0"):
             job.prepare(model, optimizer, clip_norm=0)
         stranger = torch.optim.lr_scheduler.StepLR(line()[1], 1)
         with pytest.raises(UsageError, match="belongs to another optimizer"):
@@ -348,7 +348,7 @@ BATCHES: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "batch size 1.5": (points, {"batch_size": 1.5}, "batch_size must be .*not 1.5"),
     "slots 0": (points, {"batch_size": 4, "slots": 0}, "slots must be at least 1, not 0"),
     "slots 1.5": (points, {"batch_size": 4, "slots": 1.5}, "slots must be .*not 1.5"),
-    "epochs -1": (points, {"batch_size": 4, "epochs": -1}, "epochs must not be negative, not -1"),
+    "epochs -1": (points, {"batch_size": 4, "epochs": -1}, "epochs must be 0 or more, not -1"),
     "epochs 0.5": (points, {"batch_size": 4, "epochs": 0.5}, "epochs must .*not 0.5"),
     "loader_workers -1": (points, {"batch_size": 4, "loader_workers": -1}, "loader_workers must not be negative"),
     "nothing but a remainder": (points, {"batch_size": 64, "drop_last": True}, "drop_last"),
@@ -388,7 +388,7 @@ def test_a_metric_of_a_wrong_shape_or_type_is_refused() -> None:
     with job, pytest.raises(UsageError, match=r"bad returned m of shape \(32, 2\) for 32 samples: return a scalar"):
         job.evaluate(_bad, points())
     job, _, _ = prepared()
-    with job, pytest.raises(UsageError, match="worse must return a dict of metrics, not float"):
+    with job, pytest.raises(UsageError, match="worse must return a dict of metrics by name, not float"):
         job.evaluate(_worse, points())
 
 

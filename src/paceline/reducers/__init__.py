@@ -1,5 +1,6 @@
-"""Where the slots of a step meet, seen from one worker. `base` is the seam, each other module one way to do it.
+"""How a worker hands over the gradients of a slot and reads the next state of the model.
 
-`servers`: gradients are pushed to parameter servers, and versions are pulled from them. A reducer knows blocks, buffers
-and messages; it knows neither the script nor its loop, which use it through the protocol only.
+`base` has the protocol of a reducer. `servers` is the reducer that pushes to parameter servers and reads from them;
+`sealing`, `push_buffers` and `model_blocks` are its parts. A reducer knows blocks, buffers and messages. It does not
+know the script or its loop, which use only the protocol.
 """

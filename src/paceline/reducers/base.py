@@ -1,4 +1,4 @@
-"""The reducer seam: how a turn hands its gradients over, and how the model gets its next state."""
+"""The protocol of a reducer: how a turn hands over its gradients, and how the model gets its next state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from paceline.types import BlockSpec
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What follows from the set of `absent` tensors: the `blocks` that carry anything, and the `gaps` in them."""
+    """Which blocks a turn sends. `absent` tensors have no gradient or no change.
+
+    `blocks` have at least one tensor that is not absent; `gaps` are the absent tensors in them.
+    """
 
     absent: frozenset[int]
     blocks: tuple[BlockSpec, ...]
@@ -24,9 +27,9 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a turn made: gradients and changed buffers by tensor number, as the script left them.
+    """The result of a turn: its gradients and changed buffers, by tensor number.
 
-    The tensors belong to the script: a reducer that needs their content after the call copies it.
+    The tensors belong to the script. A reducer that needs their content after its call has returned must copy it.
     """
 
     values: Mapping[int, torch.Tensor]
@@ -34,11 +37,11 @@ class Made:
 
 
 class Reducer(Protocol):
-    """One worker's side of a reducer. All calls come from the script's thread.
+    """Hands over gradients and reads versions, in one worker. All calls come from the script's thread.
 
     The order of calls: `read` for a task; if the task is a training lease, `begin`, any number of `offer`, and `seal`;
-    then `read` for the next task. After a failover the lease may come back: then `seal_again` stands for all of
-    `begin` to `seal`. A turn that is given up has no `seal`.
+    then `read` for the next task. After a failover the slot may be leased again: then `seal_again` is called instead of
+    `begin`, `offer` and `seal`. A turn that is abandoned has no `seal`.
     """
 
     @property
@@ -47,32 +50,32 @@ class Reducer(Protocol):
         ...
 
     def begin(self, grant: Grant, weight: float) -> None:
-        """Begin the turn of `grant`, whose slot counts with `weight`. Offers of a turn without a seal are void."""
+        """Begin the turn of `grant`, whose slot has `weight` in the step. Offers that were not sealed are void."""
         ...
 
     def offer(self, values: Mapping[int, torch.Tensor], blocks: Sequence[BlockSpec]) -> None:
         """Hand over `blocks` of gradients before the seal, while the script may still change them.
 
-        Never waits. `values` are flat gradients by tensor number; nothing of them is read after the call.
+        Never waits. `values` are one-dimensional gradients by tensor number; none is read after the call.
         """
         ...
 
     def seal(self, made: Made | None) -> None:
-        """End the turn: `made` counts as it is now, whatever was offered. None seals the slot empty.
+        """End the turn: the present content of `made` counts, whatever was offered. None seals the slot empty.
 
         Never waits. Nothing of `made` is read after the call, so the script may overwrite its gradients. In the turn
-        of the initial lease (`INIT_STEP`) `made` has every tensor of the model, and becomes version 0.
+        of the initial lease (`INIT_STEP`) `made` has every tensor of the model; they become version 0.
         """
         ...
 
     def seal_again(self) -> None:
-        """Hand over the content of the last `seal` once more, for the current lease of the same slot. Never waits."""
+        """Hand over the content of the last `seal` again, for a new lease of the same slot. Never waits."""
         ...
 
     def read(self, task: Task) -> None:
-        """Bring the model to the state that `task` needs. Blocks; the model does not change outside of this call.
+        """Wait until the model has the state that `task` needs. The model does not change outside of this call.
 
-        Returns as well when the coordinator has replaced the task meanwhile: the caller then looks at the new one.
+        If the coordinator replaces the task meanwhile, the model gets the state for the new task instead.
 
         Raises:
             JobError: the job has ended.

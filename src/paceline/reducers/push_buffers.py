@@ -1,4 +1,4 @@
-"""Memory from which gradients are pushed: blocks back to back, written through one view a tensor."""
+"""The memory from which gradients are pushed. All blocks lie one after the other in one buffer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from paceline.blocks.memcpy import address_of
 from paceline.blocks.tensors import DTYPES
 from paceline.types import ITEM_NBYTES, BlockSpec, TensorSpec
 
-_IDLE_TURNS = 64  # a buffer that was not used for so many turns is given back
+_IDLE_TURNS = 64  # a buffer that was not used in this many turns is freed
 
 Allocate = Callable[[int], memoryview]
-"""Gives zeroed, writable, aligned memory that a transport can lend; it is given back when the view is dropped."""
+"""``f(nbytes)`` returns zeroed, aligned memory that a transport can lend. It is freed when the view is dropped."""
 
 
 class BufferLayout:
-    """Where blocks and tensors lie in a buffer.
+    """The offsets of blocks (`offsets`) and tensors (`starts`) in a buffer, in bytes.
 
-    Blocks follow each other in their order, so a tensor that is cut into many of them is one run of memory.
+    Blocks follow each other in their order, so a tensor that is cut into many blocks is contiguous.
     """
 
     def __init__(self, tensors: Sequence[TensorSpec], blocks: Iterable[BlockSpec]) -> None:
@@ -33,14 +33,15 @@ class BufferLayout:
             for piece in block.pieces:
                 size = ITEM_NBYTES[block.dtype]
                 at = self.nbytes + piece.offset * size
-                assert self.starts.setdefault(piece.tensor, at) == at - piece.start * size, "a tensor is not one run"
+                assert self.starts.setdefault(piece.tensor, at) == at - piece.start * size, "a tensor is not contiguous"
             self.nbytes += block.nbytes
 
 
 class PushBuffer:
     """Memory for one push of every block of a layout.
 
-    `places` are its tensors, each at one of the `runs` (address, bytes); `frames` are its blocks, at `addresses`.
+    By tensor number: `places` are views of its tensors, `runs` their (address, bytes). By block: `frames` are views of
+    its blocks, `addresses` where they begin.
     """
 
     __slots__ = ("_last_turn", "_requests", "addresses", "frames", "places", "runs")
@@ -53,7 +54,7 @@ class PushBuffer:
         raw = torch.frombuffer(memory, dtype=torch.uint8) if layout.nbytes else torch.empty(0, dtype=torch.uint8)
         self.places: dict[int, torch.Tensor] = {}
         for number, spec in enumerate(layout.tensors):
-            if number in layout.starts or not spec.numel:  # a tensor without elements lies in no block
+            if number in layout.starts or not spec.numel:  # a tensor without elements is in no block
                 start = layout.starts.get(number, 0)
                 end = start + spec.numel * ITEM_NBYTES[spec.dtype]
                 self.places[number] = raw[start:end].view(DTYPES[spec.dtype]).view(spec.shape)
@@ -62,29 +63,29 @@ class PushBuffer:
         self._last_turn = 0
 
     def take(self, turn: int) -> None:
-        """A turn begins to write into it; it is in no push yet."""
+        """Note that turn number `turn` begins to write into the buffer, which is in no push yet."""
         self._requests.clear()
         self._last_turn = turn
 
     def send(self, req: int) -> None:
-        """It is the payload of push `req`."""
+        """Note that push `req` has its payload in this buffer."""
         self._requests.add(req)
 
     def is_free(self, unacked: Collection[int], lent: Collection[int]) -> bool:
-        """Whether it may be written: every push from it is answered, and no transport reads it."""
+        """Whether the buffer may be overwritten: every push from it is answered, and no transport reads it."""
         return self._requests.isdisjoint(unacked) and self._requests.isdisjoint(lent)
 
     def is_idle(self, turn: int) -> bool:
-        """Whether it has not been used for long."""
+        """Whether the buffer has not been used for many turns."""
         return turn - self._last_turn >= _IDLE_TURNS
 
 
 class PushBuffers:
-    """The buffers of one worker, used in turn and written only while free.
+    """The push buffers of one worker. A buffer is written only while it is free; if none is free, one is added.
 
-    There are as many as slots of this worker wait to be summed, which the protocol bounds (`hold` in lock-step, the
-    window otherwise). To wait for a free one instead could last forever: the slot that the others wait for may be
-    the one that is being sealed.
+    Their number is that of sealed slots which servers have not added yet; the protocol limits it (by `hold` in
+    lock-step, else by the window). A wait for a free buffer could last forever: the servers may wait for the very slot
+    that is being sealed.
     """
 
     def __init__(self, layout: BufferLayout, allocate: Allocate) -> None:
@@ -97,11 +98,11 @@ class PushBuffers:
         return len(self._buffers)
 
     def begin_turn(self) -> None:
-        """A turn begins."""
+        """Count a turn."""
         self._turn += 1
 
     def take(self, unacked: Collection[int], lent: Collection[int], in_use: PushBuffer | None) -> PushBuffer:
-        """A buffer that nothing reads, other than the one `in_use` by this turn."""
+        """Return a free buffer other than `in_use`, which this turn uses already. Frees idle buffers."""
         taken = next((b for b in self._buffers if b is not in_use and b.is_free(unacked, lent)), None)
         if taken is None:
             taken = PushBuffer(self._layout, self._allocate)

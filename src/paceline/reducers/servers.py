@@ -1,4 +1,4 @@
-"""The `servers` reducer: pushes to parameter servers ahead of the seal and with it, and reads from them."""
+"""The `servers` reducer: pushes gradients to parameter servers, before the seal and with it, and reads versions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from paceline.reducers.sealing import Offered, SealedContent, ServerPush, seal_o
 from paceline.telemetry import tracing
 from paceline.types import INIT_STEP, BlockSpec, Kind, NodeId
 
-_CACHED = 64  # seals that are the same for each turn
-_PATIENCE = 8  # turns in which an offered block had to be sent twice
+_CACHED = 64  # the most lists of pushes that are kept for later turns
+_PATIENCE = 8  # after this many turns in which an offered block had to be sent twice, nothing is offered any more
 _NOTHING = Carried(frozenset(), (), ())
 _READ = frozenset({WorkerState.COMPUTING, WorkerState.OVER, WorkerState.INITIALISING})
 
@@ -30,7 +30,7 @@ class Exchange(Protocol):
 
     @property
     def core(self) -> WorkerCore:
-        """The worker's protocol."""
+        """The core of the worker, which makes the messages."""
         ...
 
     def say(self, sends: Sequence[Send]) -> None:
@@ -38,15 +38,15 @@ class Exchange(Protocol):
         ...
 
     def wait(self, states: frozenset[WorkerState], awaited: str, fill: Callable[[Fill], None]) -> WorkerState:
-        """Wait until the core is in one of `states`, and `fill` with the blocks that arrive."""
+        """Wait until the core is in one of `states`, and call `fill` with the blocks that arrive."""
         ...
 
     def allocate(self, nbytes: int) -> memoryview:
-        """Memory that the transport can lend to servers of this host."""
+        """Allocate memory that servers on this host can read without a copy."""
         ...
 
     def lent(self) -> Collection[int]:
-        """Pushes whose payload the transport still reads."""
+        """The numbers of pushes whose payload the transport still reads."""
         ...
 
 
@@ -70,7 +70,7 @@ class ServersReducer:
 
     @property
     def wants_offers(self) -> bool:
-        """False after some turns in which offered blocks changed before the seal."""
+        """False after several turns in which the script changed offered blocks before the seal."""
         return self._turns_resent < _PATIENCE
 
     # ------------------------------------------------------------ the turn
@@ -90,7 +90,7 @@ class ServersReducer:
             self._buffer = self._take()
             self._note_placement()
         elif self._by_server is not by_server:
-            return  # blocks have moved: the seal sends all of them
+            return  # blocks have moved to other servers: the seal sends all of them
         with tracing.span("push", blocks=len(blocks), ahead=True):
             self._model.write(values, self._buffer, blocks)
             chosen = {b.index: b for b in blocks}
@@ -104,7 +104,7 @@ class ServersReducer:
             self._push(pushes, self._weight, self._buffer, None)
 
     def seal(self, made: Made | None) -> None:
-        """Push the blocks that were not offered as they are now, with the seal; see `Reducer`."""
+        """Push with the seal all blocks that the servers do not have in their present state; see `Reducer`."""
         self.resent = 0
         if made is None:
             self._sealed = SealedContent(_NOTHING, 0.0, {}, None, None)
@@ -122,7 +122,7 @@ class ServersReducer:
             self._push(self._known_seals(made.carried, self._weight), self._weight, buffer, None)
 
     def seal_again(self) -> None:
-        """Push the last seal and its content to the blocks' present servers; see `Reducer`."""
+        """Push the content of the last seal, with the seal, to the present servers of its blocks; see `Reducer`."""
         assert self._sealed is not None
         carried, weight, revs, buffer, other = self._sealed
         self._push(self._make_seals(carried, weight, revs, ()), weight, buffer, other)
@@ -149,7 +149,7 @@ class ServersReducer:
     # ------------------------------------------------------------ messages
 
     def _known_seals(self, carried: Carried, weight: float) -> list[ServerPush]:
-        """The seals of a turn that offered nothing: they are the same for each such turn of one placement."""
+        """The pushes of a turn that offered nothing. They are kept, since many turns have the same ones."""
         self._note_placement()
         seals = self._seals.get((carried.absent, weight))
         if seals is None:
@@ -159,6 +159,7 @@ class ServersReducer:
         return seals
 
     def _note_placement(self) -> None:
+        """Drop the pushes that are kept if the placement has changed."""
         by_server = self._session.core.model.by_server
         if self._by_server is not by_server:
             self._by_server = by_server
@@ -172,7 +173,7 @@ class ServersReducer:
     def _push(
         self, pushes: Sequence[ServerPush], weight: float, buffer: PushBuffer | None, other: PushBuffer | None
     ) -> None:
-        """Send `pushes`, with blocks of rev 0 from `buffer` and those of rev 1 from `other`."""
+        """Send `pushes`. The blocks of revision 0 are in `buffer`, those of revision 1 in `other`."""
         parts = {}
         for server, frames, seal in pushes:
             payload = []
@@ -190,5 +191,5 @@ class ServersReducer:
         self._session.say(sends)
 
     def _take(self) -> PushBuffer:
-        """A buffer that nothing reads."""
+        """Return a free buffer."""
         return self._buffers.take(self._session.core.transfers.unacked, self._session.lent(), self._buffer)

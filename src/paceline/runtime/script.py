@@ -1,4 +1,4 @@
-"""Runs the user's script inside a worker's process, and tells the job how it ended."""
+"""Runs the user's script in the process of a worker, and tells the job how the script ended."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run_script(script: str, arguments: list[str]) -> int:
 
 
 def _run(script: str) -> BaseException | None:
-    """The exception that ended the script, None if it ended well."""
+    """Run the script, and return the exception that ended it; None if it ended without one."""
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
@@ -43,7 +43,7 @@ def _run(script: str) -> BaseException | None:
 
 
 def _leave(error: BaseException | None) -> int:
-    """The worker was told to leave: show an exception of the script after that, but do not fail the job."""
+    """Leave the job after a request to leave. An exception of the script is printed and does not fail the job."""
     if error is not None and not isinstance(error, Preempted):
         sys.stderr.write("".join(traceback.format_exception(error)))
     current_job.close(failed=True)
@@ -79,14 +79,14 @@ def _ended(script: str, error: BaseException) -> int:
 
 
 def _rewound(error: BaseException | None) -> JobRewoundError | None:
-    """The rewind that ended this script, also if the script raised another exception because of it."""
+    """The rewind that ended the script, also if the script raised another exception because of it; else None."""
     while error is not None and not isinstance(error, JobRewoundError):
         error = error.__cause__ or error.__context__
     return error
 
 
 def _lost(error: BaseException) -> int:
-    """The job ended, or went on without this worker."""
+    """Print why this worker lost the job, and return the exit code."""
     sys.stderr.write(f"{type(error).__name__}: {error}\n")
     if isinstance(error, JobRewoundError):
         return EXIT_AGAIN
@@ -97,7 +97,7 @@ def _failed(trace: str) -> int:
     sys.stderr.write(trace.rstrip() + "\n")
     sys.stderr.flush()
     try:
-        with contextlib.suppress(UsageError):  # a worker that was refused cannot tell the job
+        with contextlib.suppress(UsageError):  # the coordinator has refused this worker, and cannot be told
             current_job.fail(trace)
     finally:
         current_job.close(failed=True)

@@ -1,4 +1,4 @@
-"""The script's model and optimizer as blocks: what a turn made of them, and where a version goes."""
+"""The script's model as blocks: gradients are read out of it, and versions are copied into it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from paceline.types import BlockSpec, Hyper, Kind, ModelSpec, OptimizerSpec
 from paceline.worker.hyperparameters import Hyperparameters
 from paceline.worker.model_tensors import Entry, collect
 
-_CACHED = 64  # sets of absent tensors
+_CACHED = 64  # the most sets of absent tensors whose `Carried` is kept
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a block goes: `runs` of (offset in it, address, bytes). `later` are entries that need another copy."""
+    """Where the content of a block is copied to: `runs` of (offset in the block, address, bytes).
+
+    `later` are the tensors that need a further copy: from a flat copy into the tensor, or into the shadow.
+    """
 
     nbytes: int
     runs: list[tuple[int, int, int]]
@@ -31,12 +34,12 @@ class _Target:
 
 
 class Binding:
-    """Reads gradients out of a model and writes versions into it, in place. The script's objects stay its own."""
+    """Reads gradients out of the script's model and copies versions into it, in place. No object of it is replaced."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, clip_norm: float | None) -> None:
         self._hyper = Hyperparameters(optimizer)
         if clip_norm is not None and not clip_norm > 0:
-            raise UsageError(f"clip_norm must be positive, not {clip_norm}")
+            raise UsageError(f"clip_norm must be greater than 0, not {clip_norm}")
         self.model = model
         self.optimizer = optimizer
         self.entries = collect(model, optimizer)
@@ -60,10 +63,10 @@ class Binding:
         self._carried: dict[frozenset[int], Carried] = {}
 
     def hyper(self) -> Hyper:
-        """The optimizer's hyper-parameters as they are now."""
+        """The present hyper-parameters of the optimizer."""
         return self._hyper.now()
 
-    # ------------------------------------------------------------ versions in
+    # ------------------------------------------------------------ copy versions into the model
 
     def _target(self, block: BlockSpec) -> _Target:
         target = _Target(block.nbytes, [], [])
@@ -77,12 +80,12 @@ class Binding:
         return target
 
     def fill(self, frames: Sequence[BlockFrame], payload: Sequence[memoryview]) -> None:
-        """Put blocks of a version into the model. Nothing of `payload` is read after the call."""
+        """Copy blocks of a version into the model. Nothing of `payload` is read after the call."""
         later: dict[int, Entry] = {}
         for frame, content in zip(frames, payload, strict=True):
             target = self._targets[frame.block]
             if content.nbytes != target.nbytes:
-                raise ValueError(f"block {frame.block} came with {content.nbytes} bytes instead of {target.nbytes}")
+                raise ValueError(f"block {frame.block} must have {target.nbytes} bytes, not {content.nbytes}")
             base = address_of(content)
             for offset, place, nbytes in target.runs:
                 copy(place, base + offset, nbytes)
@@ -97,12 +100,12 @@ class Binding:
     # ------------------------------------------------------------ a turn
 
     def drop_gradients(self) -> None:
-        """Drop the gradients of this turn: the next one begins without."""
+        """Drop the gradients of this turn. Every turn begins without gradients."""
         for entry in self._weights:
             entry.tensor.grad = None
 
     def begin_turn(self) -> None:
-        """Start from the version's buffers and without gradients, as every slot does in every worker."""
+        """Restore the buffers of the version held and drop gradients: a slot has the same result in every worker."""
         for entry in self._weights:
             entry.tensor.grad = None
             entry.version = entry.tensor._version
@@ -110,19 +113,19 @@ class Binding:
             if entry.current() is not entry.tensor:
                 entry.owner._buffers[entry.leaf] = entry.tensor
             assert entry.shadow is not None
-            # Also where torch's version counter has not moved: batch_norm writes its statistics without raising it.
+            # Copied even if torch's version counter says "unchanged": batch_norm does not raise it for its statistics.
             entry.tensor.data.copy_(entry.shadow)
 
     @property
     def has_gradient(self) -> bool:
-        """Whether this turn made any gradient."""
+        """Whether any parameter has a gradient."""
         return any(e.tensor.grad is not None for e in self.parameters)
 
     def check_untouched(self) -> None:
-        """Check that the script changed no weights: only the job does, between turns.
+        """Check that the script has not changed the weights. Only the job may change them, between turns.
 
         Raises:
-            LoopError: the loop wrote to a parameter (where torch lets us see it).
+            LoopError: the loop wrote to a parameter (torch shows most such writes, not those through `.data`).
         """
         for entry in self._weights:
             tensor = entry.tensor
@@ -141,10 +144,10 @@ class Binding:
                 )
 
     def made(self) -> Made | None:
-        """What this turn made; None if it made no gradient.
+        """The gradients and changed buffers of this turn; None if it made no gradient.
 
         Raises:
-            LoopError: a gradient or a buffer is not of the kind that can be sent.
+            LoopError: a gradient is sparse, or a buffer has another shape or dtype than before.
         """
         values: dict[int, torch.Tensor] = {}
         for entry in self.parameters:
@@ -170,10 +173,10 @@ class Binding:
         carried = self._carried[absent] = Carried(absent, blocks, tuple(sorted(gaps)))
         return carried
 
-    # ------------------------------------------------------------ versions and gradients out
+    # ------------------------------------------------------------ copy gradients and buffers into push buffers
 
     def write_all(self, made: Made, into: PushBuffer) -> None:
-        """Copy everything that the turn made."""
+        """Copy all gradients and changed buffers of the turn into the push buffer `into`."""
         for number, value in made.values.items():
             if plain(value, self._dtypes[number]):
                 address, nbytes = into.runs[number]
@@ -184,7 +187,7 @@ class Binding:
             self._bridge(number, into.places[number], slice(None))
 
     def write(self, values: Mapping[int, torch.Tensor], into: PushBuffer, blocks: Iterable[BlockSpec]) -> None:
-        """Copy the part of `values`, by tensor number, that lies in `blocks`."""
+        """Copy those parts of `values` (by tensor number) that lie in `blocks` into the push buffer `into`."""
         plain_values: dict[int, torch.Tensor] = {}
         for block in blocks:
             dtype, base = DTYPES[block.dtype], into.addresses[block.index]
@@ -201,7 +204,10 @@ class Binding:
                 copy(place, value.data_ptr() + piece.start * size, piece.numel * size)
 
     def holds(self, buffer: PushBuffer, block: BlockSpec, values: Mapping[int, torch.Tensor]) -> bool:
-        """Whether `block` in `buffer` has the bits of `values`. A write through `.data` leaves no other trace."""
+        """Whether the content of `block` in `buffer` equals `values`, bit for bit.
+
+        Nothing else shows a write through `.data`.
+        """
         dtype, base = DTYPES[block.dtype], buffer.addresses[block.index]
         for piece in block.pieces:
             if piece.tensor not in values:
@@ -213,7 +219,7 @@ class Binding:
         return True
 
     def _bridge(self, number: int, place: torch.Tensor, run: slice) -> None:
-        """Fill the place of an absent tensor so that it changes nothing."""
+        """Fill the place of an absent tensor with values that do not change the sum of a step."""
         entry = self.entries[number]
         if entry.spec.kind == Kind.PARAMETER:
             place.fill_(-0.0)  # x + -0.0 is x for every x, signs of zero included
@@ -221,17 +227,17 @@ class Binding:
             place.copy_(entry.flat[run].view(place.shape))
 
     def initial(self) -> Made:
-        """The weights and buffers as they are, frozen ones included."""
+        """The present weights and buffers, frozen ones included, for version 0."""
         values = {entry.number: entry.tensor.detach() for entry in self.entries}
         return Made(values, Carried(frozenset(), tuple(self.blocks), ()))
 
 
 def _changed(entry: Entry) -> torch.Tensor | None:
-    """A buffer, if the turn changed it."""
+    """The buffer of `entry` if the turn changed it, else None."""
     now = entry.current()
     if now is None:
         return None
     if now.shape != entry.tensor.shape or now.dtype != entry.tensor.dtype:
-        raise LoopError(f"buffer {entry.spec.name} changed its shape or dtype in the loop")
+        raise LoopError(f"buffer {entry.spec.name} changed its shape or dtype in the loop: they must stay as prepared")
     assert entry.shadow is not None
     return None if torch.equal(now, entry.shadow) else now.detach()

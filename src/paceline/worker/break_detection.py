@@ -9,10 +9,10 @@ _POP_TOP = opcode.opmap["POP_TOP"]
 
 
 def left_by_break(frame: FrameType | None) -> bool:
-    """Whether `frame`, which has just dropped its loop's iterator, did so by `break` or `return`.
+    """Whether `frame`, which has just dropped the iterator of its loop, left the loop by `break` or `return`.
 
-    Both pop the iterator with an instruction of their own, while an exception leaves the frame at the instruction
-    that raised. False means that it is not known.
+    `break` and `return` drop the iterator by the instruction POP_TOP; after an exception the frame stands at the
+    instruction that raised it. False means that the reason is not known.
     """
     if frame is None or frame.f_lasti < 0:
         return False

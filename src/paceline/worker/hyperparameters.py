@@ -1,4 +1,4 @@
-"""The hyper-parameters of the script's optimizer, as numbers that travel."""
+"""Reads the hyper-parameters of the script's optimizer as numbers, which are sent with every sealed slot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Hyperparameters:
         self._hyper: Hyper = ()
 
     def now(self) -> Hyper:
-        """The hyper-parameters of every param group; the same object while the script assigned none."""
+        """The hyper-parameters of every param group. The same object is returned until the script assigns a value."""
         optimizer = self._optimizer
         keys = optimizer.defaults
         raw = [group[k] for group in optimizer.param_groups for k in keys]
@@ -34,7 +34,7 @@ class Hyperparameters:
             return self._hyper
         kind = type(optimizer).__name__
         self._hyper = tuple({k: _number(kind, k, group[k]) for k in keys} for group in optimizer.param_groups)
-        # Tensors and lists can change in place, without becoming another object: they are read each time.
+        # The content of a tensor or a list can change while the object stays the same: such values are read each time.
         self._seen = [] if any(isinstance(v, torch.Tensor | list) for v in raw) else raw
         return self._hyper
 
@@ -48,7 +48,7 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
         )
     used = [s for s in optimizer.state.values() if any(k != "sum" and _nonzero(v) for k, v in s.items())]
     if used:
-        raise UsageError("the optimizer has taken steps already: prepare it before the first one")
+        raise UsageError("the optimizer has taken steps already: call job.prepare() before its first step()")
 
 
 def _nonzero(value: Any) -> bool:
@@ -62,4 +62,4 @@ def _number(optimizer: str, key: str, value: Any) -> Any:
         return value
     if isinstance(value, tuple | list) and all(isinstance(v, int | float) for v in value):
         return tuple(float(v) for v in value)
-    raise UsageError(f"{optimizer}'s {key} must be a number to travel to the servers, not {value!r}")
+    raise UsageError(f"{optimizer}'s {key} must be a number (the servers need its value), not {value!r}")

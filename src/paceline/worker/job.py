@@ -71,7 +71,7 @@ class Job:
 
     @property
     def step(self) -> int:
-        """The step whose slot this turn computes; after a loop, the number of steps done."""
+        """The step of the current turn; after a loop, the number of committed steps."""
         return 0 if self._loop is None else self._loop.step
 
     @property
@@ -81,12 +81,12 @@ class Job:
 
     @property
     def lead(self) -> bool:
-        """True in one live worker, for printing and the like. When that worker is lost, it is true in another one."""
+        """True in one live worker, for printing and the like. If that worker is lost, it becomes true in another."""
         return self._session.core.turn.lead
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The newest validation results, as of the end of the last loop."""
+        """The newest validation results that were known at the end of the last loop or `evaluate`."""
         return {} if self._loop is None else dict(self._loop.metrics)
 
     def prepare(
@@ -97,12 +97,12 @@ class Job:
         *,
         clip_norm: float | None = None,
     ) -> tuple[Any, ...]:
-        """Hand model and optimizer to the job, in place; returns its arguments.
+        """Make `model` and `optimizer` those of the job, in place; returns its arguments.
 
-        `clip_norm` clips the whole step's gradient, on the servers; clipping in the loop clips the slot's.
+        `clip_norm` clips the gradient of the whole step, on the servers. Clipping in the loop clips that of one slot.
 
         Raises:
-            UsageError: something in them cannot be trained here; the message names the remedy.
+            UsageError: a job cannot train them; the message says why and names the remedy.
         """
         self._check_open()
         if self._loop is not None:
@@ -129,8 +129,8 @@ class Job:
     def validate(self, data: Any, *, every: int, batch_size: int | None = None) -> Callable[[M], M]:
         """Decorate ``fn(model, *batch) -> {name: value}``: it runs on `data` every `every` steps and at a loop's end.
 
-        The work is shared by the workers, on one pinned version. A scalar is the slot's mean, a vector has one value a
-        sample.
+        The workers share the work; all compute on the same version. A scalar is the mean of its batch, a vector has one
+        value per sample.
         """
         every = whole_number("every", every)
         if every < 1:
@@ -143,7 +143,7 @@ class Job:
         return register
 
     def evaluate(self, metric: Metric, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
-        """Run `metric` on `data` now, shared by all workers, outside of a loop; every worker must call it."""
+        """Compute `metric` on `data` now, outside of a loop. The workers share the work, so each must call it."""
         self._check_open()
         if self._loop is None:
             raise UsageError("nothing to evaluate: call job.prepare(model, optimizer) first")
@@ -177,11 +177,11 @@ class Job:
         drop_last: bool = False,
         loader_workers: int = 0,
     ) -> Iterator[Any]:
-        """Iterate over leased slots: one batch a turn, until all epochs are committed by the job as a whole.
+        """Iterate over leased slots, one batch per turn, until all workers together have committed all epochs.
 
         `data` is a map-style Dataset, a DataLoader or a `Source` (paceline.data.source). `slots` micro-batches of
-        `batch_size` make one step; if it is not given, there is one for each worker. Leaving the loop by
-        `break` ends the job at the last committed version. After the loop the model holds the loop's final version.
+        `batch_size` samples make one step; by default one for each worker. Leaving the loop by `break` ends the job at
+        the last committed version. After the loop the model has the final version of the loop.
         """
         self._check_open()
         if self._loop is None:
@@ -191,7 +191,7 @@ class Job:
             raise UsageError(f"slots must be at least 1, not {slots}")
         epochs = whole_number("epochs", epochs)
         if epochs < 0:
-            raise UsageError(f"epochs must not be negative, not {epochs}")
+            raise UsageError(f"epochs must be 0 or more, not {epochs}")
         spec = open_data(
             data,
             batch_size,
@@ -207,9 +207,9 @@ class Job:
         return self._loop.run(phase, LocalBatches(spec, self._args.seed))
 
     def log(self, **values: Any) -> None:
-        """Record numbers of this turn; the job shows their mean over the step's slots."""
+        """Record numbers of this turn, before `optimizer.step()`. The job shows their mean over the step's slots."""
         if self._loop is None or not self._loop.turn.is_open:
-            raise LoopError("job.log() belongs in a turn, before optimizer.step(): its values travel with the seal")
+            raise LoopError("job.log() must be called in a turn, before optimizer.step(), which sends its values")
         for name, value in values.items():
             if isinstance(value, torch.Tensor) and value.numel() == 1:
                 self._loop.turn.log(name, value.detach())
@@ -226,7 +226,7 @@ class Job:
         self._session.ask(lambda req: Stop(req, str(reason), step), Ok)
 
     def save(self, path: str | Path) -> None:
-        """Write the model's `state_dict` as safetensors: one worker does it, the others wait until it is done."""
+        """Write the model's `state_dict` as safetensors. One worker writes; the others wait for the complete file."""
         self._check_open()
         if self._loop is None:
             raise UsageError("nothing to save: call job.prepare(model, optimizer) first")
@@ -237,14 +237,14 @@ class Job:
             self._session.ask(lambda req: ClaimDone(req, key), Ok)
 
     def _check_open(self, *, in_loop: bool = False) -> None:
-        """Every call on the job checks this. The first one after a dropped loop ends the job, as `break` does."""
+        """Check that the job can be used now. If the script has dropped its loop, end the job, as `break` does."""
         if self._closed:
             raise UsageError("this job is closed: call paceline.join() again")
-        self._session.preemption.check()  # a worker that was told to leave does not end the job
+        self._session.preemption.check()  # a worker that was asked to leave must not end the job
         if self._loop is not None and self._loop.is_looping and not in_loop:
             if not self._loop.is_dropped:
                 raise LoopError(
-                    "this cannot be done inside of a turn: call it before or after the loop. If the loop was left by "
+                    "this call is refused inside of a loop: call it before or after the loop. If the loop was left by "
                     "break, loop over job.batches(...) directly, or close the iterator that you keep (it.close())"
                 )
             self._loop.end_job()
@@ -257,10 +257,10 @@ class Job:
             self._session.ask(lambda req: Failed(req, "script", trace), Ok)
 
     def close(self, *, failed: bool = False) -> None:
-        """Leave the job. Idempotent; `paceline run` does it at the end of the script.
+        """Leave the job. Idempotent. `paceline run` calls it at the end of the script.
 
         Raises:
-            JobRewoundError: the job was rewound to before the loop that this worker is in.
+            JobRewoundError: the job was rewound to a point before the current loop of this worker.
         """
         if self._closed:
             return

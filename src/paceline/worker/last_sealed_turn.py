@@ -1,4 +1,4 @@
-"""The turn that was sealed last: if its slot is leased to this worker again, it is not computed again."""
+"""The turn that was sealed last. If this worker gets the same slot again, it need not compute the slot again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.types import Hyper
 
 
 class SealedTurn(NamedTuple):
-    """The turn of `grant`, computed on `version` (-1 if blocks of several were read), and its report."""
+    """A sealed turn: its lease, the version it was computed on (-1: blocks of several versions), and its report."""
 
     grant: Grant
     version: int
@@ -24,7 +24,7 @@ class SealedTurn(NamedTuple):
         return self.weight, self.hyper, self.logs, self.seconds
 
     def is_of(self, grant: Grant) -> bool:
-        """Whether `grant` is a lease of the same slot: on the same version, it would give the same bits."""
+        """Whether `grant` is a lease of the same slot. Computed on the same version, it would give the same bits."""
         mine = self.grant
         return self.version >= 0 and (mine.segment, mine.incarnation, mine.step, mine.slot) == (
             grant.segment,

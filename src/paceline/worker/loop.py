@@ -1,4 +1,4 @@
-"""The loops of a script: one phase each, in which leases come in and sealed slots go out, one turn at a time."""
+"""The loops over `job.batches(...)`: each is one phase. One turn per leased slot, until the phase is over."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _ANSWERED = frozenset(
 
 
 class Loop:
-    """Where a worker is in its script's loops. Only its methods change it.
+    """The loops of one script. Only its methods change it.
 
-    `phase` is the number of the loop, -1 before the first. `is_looping` is true from the start of a loop until it is
-    known how it ended; `is_dropped` means that the script's frame has dropped the iterator, and why is not known.
-    `metrics` are the newest validation results.
+    `phase` is the number of the current loop, -1 before the first. `is_looping` is true from the start of a loop until
+    it is known how the loop ended. `is_dropped`: the script has dropped the iterator, by `break` or by an exception;
+    it is not known which. `metrics` are the newest validation results.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Loop:
     # ------------------------------------------------------------ the loop
 
     def run(self, phase: PhaseSpec, batches: BatchSource) -> Iterator[Any]:
-        """One phase: a batch a turn."""
-        self.phase += 1  # here, not in batches(): a loop that is never begun is no phase
+        """Run one phase: yield one batch per turn."""
+        self.phase += 1  # here, not in batches(): an iterator that is never used is no phase
         phase = msgspec.structs.replace(phase, number=self.phase)
         begun = self._session.ask(lambda req: BeginPhase(req, phase), PhaseBegun)
         self._segment = begun.segment
         if begun.segment is None:
-            self.next_task()  # the job is over: only its final version is read
+            self.next_task()  # the job has ended: only read its final version
             self._leave()
             return
         self.is_looping, self.is_dropped = True, False
@@ -82,9 +82,9 @@ class Loop:
             yield from self._turns(prefetch)
             self._leave()
         except GeneratorExit:
-            # `break` and an exception in the body look alike from here, except for the instruction at which the
-            # script's frame stands. Where that does not tell, the next call on the job (or its end) settles it.
-            # A worker that was told to leave has not left its loop in this sense.
+            # `break` and an exception in the body both raise GeneratorExit here. They differ in the instruction at
+            # which the script's frame stands. If that instruction does not show it, the next call on the job, or the
+            # end of the script, decides. A worker that was asked to leave must not end the job.
             if not self._session.preemption.requested and left_by_break(sys._getframe(1)):
                 self.end_job()
             else:
@@ -114,7 +114,7 @@ class Loop:
         self.turn.leave(self.step)
 
     def end_job(self) -> None:
-        """The script left its loop: the job ends at the last committed version, which every worker then holds."""
+        """End the job at the last committed version, and read that version: the script has left its loop."""
         core, turn = self._session.core, self.turn
         fence = turn.grant.fence if turn.grant is not None and turn.is_open else None
         self._session.ask(lambda req: Stop(req, "the script left its loop", self.step, True), Ok)
@@ -127,9 +127,9 @@ class Loop:
     # ------------------------------------------------------------ tasks
 
     def next_task(self, evaluation: int = -1) -> Grant | PhaseOver | EvalOver:
-        """Ask for work, and do validation slots and the initial weights on the way.
+        """Return the next training lease. Computes validation slots and sends the initial weights before, if asked to.
 
-        Returns a training lease whose state is in the model, or what ended the wait: the end of the phase, or the
+        The model then has the state that the lease needs. If there is no lease: returns the end of the phase, or the
         result of `evaluation`.
         """
         session, core = self._session, self._session.core
@@ -142,7 +142,7 @@ class Loop:
             assert task is not None
             if core.state == WorkerState.PULLING and isinstance(task, Grant) and self._is_turn(task):
                 assert self._prefetch is not None
-                self._prefetch.prepare(task)  # while the servers work; if the lease becomes void, so does this
+                self._prefetch.prepare(task)  # while the servers work; the batch is dropped if the lease becomes void
             with tracing.span("wait"):
                 self._reducer.read(task)
             task = core.task
@@ -158,14 +158,14 @@ class Loop:
                 return task
 
     def _is_turn(self, grant: Grant) -> bool:
-        """Whether `grant` will be a turn of the script."""
+        """Whether the script will compute the slot of `grant`."""
         return self._prefetch is not None and grant.segment is not None and not self.turn.was_computed(grant)
 
     def _end_wait(self, task: PhaseOver | EvalOver) -> None:
         self.metrics.update(task.metrics)
         self.binding.begin_turn()
         if isinstance(task, PhaseOver):
-            # Other workers may be in a later loop by now: this one ended where its own segment says.
+            # Other workers may be in a later loop already. This loop has ended at the end of its own segment.
             segment = self._segment
             self.step = task.step if segment is None else min(task.step, segment.end_step)
             if segment is not None and self.step > segment.step:

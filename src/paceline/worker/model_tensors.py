@@ -1,4 +1,4 @@
-"""The tensors of the script's model: where each lives, and its state at the version held."""
+"""The tensors of the script's model, each with its module, its memory, and its content at the version held."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ _TRAINED = (Kind.PARAMETER, Kind.FROZEN)
 
 @dataclass(slots=True)
 class Entry:
-    """One tensor of the model. `shadow` is its state at the version held, for buffers that a turn may change."""
+    """One parameter or buffer of the model: attribute `leaf` of module `owner`.
+
+    `flat` is its content in one dimension: the memory of `tensor` itself if `direct`, else a copy. `shadow` is a copy
+    of a buffer's content at the version held. `version` is torch's version counter at the start of the turn, `place`
+    the address of its memory; by both a write of the script is found.
+    """
 
     number: int
     spec: TensorSpec
@@ -31,16 +36,16 @@ class Entry:
     place: int = 0
 
     def current(self) -> torch.Tensor | None:
-        """The tensor that the module holds now (a script may have assigned a new buffer)."""
+        """The tensor that the module has now: the script may have assigned another one to a buffer."""
         table = self.owner._parameters if self.spec.kind in _TRAINED else self.owner._buffers
         return table[self.leaf]
 
 
 def collect(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[Entry]:
-    """Every parameter and buffer, in the order of the model; a tied one once.
+    """List every parameter and then every buffer, in the order of the model. A tied tensor is listed once.
 
     Raises:
-        UsageError: one of them cannot be trained by a job; the message names it.
+        UsageError: a job cannot train one of them; the message names it.
     """
     groups = {id(p): g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
     entries: list[Entry] = []
@@ -66,9 +71,11 @@ def collect(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[En
             entries.append(_entry(len(entries), name, module, leaf, parameter, kind, group))
     foreign = [k for k in groups if k not in seen]
     if foreign:
-        raise UsageError(f"the optimizer holds {len(foreign)} parameter(s) that are not the model's")
+        raise UsageError(
+            f"the optimizer has {len(foreign)} parameter(s) that are not the model's: prepare the model that it trains"
+        )
     if not groups:
-        raise UsageError("the optimizer holds no parameter")
+        raise UsageError("the optimizer has no parameter: make it with the parameters of the model")
     buffers: set[int] = set()
     for prefix, module in model.named_modules(remove_duplicate=True):
         for leaf, buffer in module._buffers.items():
@@ -88,9 +95,9 @@ def _entry(
     number: int, name: str, owner: torch.nn.Module, leaf: str, tensor: torch.Tensor, kind: Kind, group: int
 ) -> Entry:
     if tensor.dtype not in DTYPE_NAMES:
-        raise UsageError(f"{name} has dtype {tensor.dtype}, which does not travel; use one of {', '.join(DTYPES)}")
+        raise UsageError(f"{name} has dtype {tensor.dtype}, which cannot be sent; use one of {', '.join(DTYPES)}")
     if tensor.device.type == "meta":
-        raise UsageError(f"{name} is on the meta device: give it memory first")
+        raise UsageError(f"{name} is on the meta device: give it memory first (model.to_empty(device=...))")
     spec = TensorSpec(name, tuple(tensor.shape), DTYPE_NAMES[tensor.dtype], kind, group)
     direct = tensor.device.type == "cpu" and tensor.is_contiguous()
     flat = tensor.data.view(-1) if direct else torch.empty(tensor.numel(), dtype=tensor.dtype)

@@ -13,16 +13,16 @@ from paceline.errors import LoopError, UsageError
 
 
 def attach(optimizer: torch.optim.Optimizer, seal: Callable[[bool], None]) -> None:
-    """Make `optimizer.step()` call ``seal(skipped)``: weights change between turns, where the slots of a step meet.
+    """Make `optimizer.step()` call ``seal(skipped)`` instead of changing weights: the servers do that, between turns.
 
-    A GradScaler passes its verdict to optimizers that support it. This one does, so a skipped step seals the slot
-    empty.
+    A GradScaler tells an optimizer that supports it whether to skip the step (`found_inf`). The prepared optimizer
+    supports it: `skipped` is true then, and the slot is sealed empty.
 
     Raises:
         UsageError: the optimizer is prepared already.
     """
     if getattr(optimizer, "_paceline", False):
-        raise UsageError("this optimizer is prepared already")
+        raise UsageError("this optimizer is prepared already: make a new optimizer for another job")
 
     def step(self: Any, closure: Callable[[], Any] | None = None) -> None:
         if closure is not None:
@@ -30,7 +30,7 @@ def attach(optimizer: torch.optim.Optimizer, seal: Callable[[bool], None]) -> No
         self._opt_called = True
         seal(_unscale(self))
 
-    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # a scheduler made before prepare() stays quiet
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # no warning by an earlier scheduler
     marked: Any = optimizer
     marked._paceline = True
     marked._step_supports_amp_scaling = True
@@ -41,9 +41,9 @@ def attach(optimizer: torch.optim.Optimizer, seal: Callable[[bool], None]) -> No
 
 
 def refuse_others(in_turn: Callable[[], bool]) -> Any:
-    """Refuse the step of any optimizer but the prepared one while `in_turn`; returns a handle with `remove`.
+    """Make `step()` of every other optimizer raise `LoopError` while `in_turn()`; returns a handle with `remove`.
 
-    A second optimizer would train this worker's own copy, with a result that depends on the slots it happened to get.
+    A second optimizer would change only this worker's copy of the model, so results would depend on who got which slot.
     """
 
     def refuse(optimizer: Any, *_: object) -> None:
@@ -57,7 +57,7 @@ def refuse_others(in_turn: Callable[[], bool]) -> Any:
 
 
 def _unscale(optimizer: Any) -> bool:
-    """Divide gradients by a GradScaler's factor, unless it has done so; True if the scaler says to skip the step."""
+    """Divide the gradients by the GradScaler's scale, if it has not done so; True if it says to skip the step."""
     found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
     if found is not None and bool(found):
         return True

@@ -1,4 +1,4 @@
-"""Hands gradients to the reducer while backward still runs: when that pays, and which blocks when."""
+"""Pushes gradients while backward still runs: decides whether that pays, and offers complete blocks to the reducer."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from paceline.worker.binding import Binding
 SMALLEST_NBYTES = 8 << 20
 """Gradients smaller than this are sent at the seal: messages would cost more than the overlap gains."""
 
-_GROUP_NBYTES = 4 << 20  # offered at once, at most
-_GROUPS = 8  # offers of a model that is smaller than so many full ones
+_GROUP_NBYTES = 4 << 20  # a group of blocks is offered when it reaches this size
+_GROUPS = 8  # a small model is offered in this many groups, each smaller than that size
 
 
 def pays(nbytes: int, addresses: Iterable[str], cores: int, busy: int) -> bool:
     """Whether to send gradients of `nbytes` ahead to servers at `addresses`, while workers keep `busy` of the `cores`.
 
-    The seal must compare what was sent ahead with the final gradient, since a script may change it unseen. That time
-    is won back only if the server works beside backward: on another host, or on a core that no worker uses.
+    It costs time: the seal must compare what was sent ahead with the final gradient. It gains time only if the server
+    works while backward runs: on another host, or on a core that no worker uses.
     """
     return nbytes >= SMALLEST_NBYTES and (cores > busy or not all(map(_is_here, addresses)))
 
@@ -35,10 +35,10 @@ def _is_here(address: str) -> bool:
 
 
 class Overlap:
-    """Watches the gradients of a model appear, and offers the complete blocks to a reducer. Close it to stop.
+    """Offers each block to a reducer as soon as all its gradients are there. Close it to stop.
 
-    `is_open` says whether the script is in the part of a turn in which gradients count. It closes itself once the
-    reducer wants no offers: the script changes its gradients after backward (by clipping, say), turn after turn.
+    `is_open` says whether the turn is not sealed yet. The overlap closes itself once the reducer wants no offers: then
+    the script changes its gradients after backward in many turns (by clipping, say).
     """
 
     def __init__(self, binding: Binding, reducer: Reducer, is_open: Callable[[], bool]) -> None:
@@ -64,25 +64,25 @@ class Overlap:
         ]
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Begin a turn: no gradient is there."""
         self._missing = dict(self._needed)
         self._seen.clear()
         self._ready.clear()
         self._nbytes = 0
 
     def end(self) -> None:
-        """A turn was sealed."""
+        """End a turn, which was sealed; stop if the reducer wants no more offers."""
         if not self._reducer.wants_offers:
             self.close()
 
     def close(self) -> None:
-        """Stop watching."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
     def _on_gradient(self, number: int, tensor: torch.Tensor) -> None:
-        """A parameter has its gradient. A second backward may add to it: the seal compares."""
+        """Note that parameter `number` has its gradient. A second backward may add to it; the seal finds that out."""
         if number in self._seen or not self._is_open() or threading.get_ident() != self._thread:
             return
         self._seen.add(number)
@@ -111,7 +111,7 @@ class Overlap:
         self._nbytes = 0
 
     def _values(self) -> Mapping[int, torch.Tensor] | None:
-        """The gradients of the blocks that are ready; None if one of them is gone again, or not dense."""
+        """The gradients of the blocks that are ready; None if a gradient was removed since, or is not dense."""
         values = {}
         for number in {p.tensor for b in self._ready for p in b.pieces}:
             grad = self._entries[number].tensor.grad

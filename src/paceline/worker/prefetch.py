@@ -1,4 +1,4 @@
-"""Prepares a turn while the servers work: its batch, and the state of the random generators."""
+"""Prepares the next turn while the servers work: makes its batch and seeds the random generators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.telemetry import tracing
 
 
 class Prefetch:
-    """The next turn of one loop, prepared at most once. What was prepared for a lease that became void is dropped."""
+    """The prepared batch of the next turn. If its lease becomes void, the batch is dropped."""
 
     def __init__(self, batches: BatchSource, seed: int) -> None:
         self._batches = batches
@@ -18,17 +18,17 @@ class Prefetch:
         self._seeded: tuple[int, int] | None = None
 
     def prepare(self, grant: Grant) -> None:
-        """Make the batch of `grant`, and seed for its turn."""
+        """Make the batch of `grant` and seed the generators for its turn, if that is not done."""
         key = _key(grant)
         if key != self._prepared:
-            self._seeded = None  # making a batch seeds each of its samples
+            self._seeded = None  # a batch seeds the generators for each sample
             with tracing.span("make", step=grant.step, slot=grant.slot):
                 self._batches.prefetch(key)
             self._prepared = key
         self._seed_slot(grant)
 
     def take(self, grant: Grant) -> Batch:
-        """The batch of `grant`; it is the caller's."""
+        """Return the batch of `grant`, which then belongs to the caller."""
         key = _key(grant)
         if key != self._prepared:
             self._seeded = None
@@ -40,7 +40,7 @@ class Prefetch:
         return batch
 
     def seed_turn(self, grant: Grant) -> None:
-        """Seed for the turn that begins now, unless `prepare` has done it and no random number was drawn since."""
+        """Seed the generators for the turn of `grant`, which begins now, unless `prepare` has done it."""
         self._seed_slot(grant)
         self._seeded = None
 
@@ -50,7 +50,7 @@ class Prefetch:
             self._seeded = grant.step, grant.slot
 
     def close(self) -> None:
-        """End what makes batches."""
+        """Close the batch source."""
         self._prepared = None
         self._batches.close()
 

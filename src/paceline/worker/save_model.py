@@ -1,4 +1,4 @@
-"""A plain state_dict, as safetensors, complete or absent."""
+"""Writes the model's `state_dict` as a safetensors file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import torch
 from paceline.blocks.tensors import clean_name
 
 
-def _usual_mode() -> int:
+def _default_mode() -> int:
+    """The permissions that this process gives to a new file."""
     umask = os.umask(0)
     os.umask(umask)
     return 0o666 & ~umask
 
 
 def save_model(model: torch.nn.Module, path: Path) -> None:
-    """Write the model's `state_dict` to `path`, replacing it at once or not at all.
+    """Write the model's `state_dict` to `path`. A reader of `path` sees the old file or the complete new one.
 
     Tied weights are written under each of their names, so that a strict `load_state_dict` accepts the file.
     """
@@ -34,7 +35,7 @@ def save_model(model: torch.nn.Module, path: Path) -> None:
         save_file(state, temporary, metadata={"format": "pt"})
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(_usual_mode())
+        temporary.chmod(_default_mode())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A prepared scheduler is replayed by the job's step, not stepped by the script."""
+"""The job steps a prepared scheduler: it sets the hyper-parameters of each step; the script does not step it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from paceline.worker.binding import Binding
 
 
 class SchedulerReplay:
-    """A prepared scheduler as a function of the step: a worker can go to any step, also to an earlier one again."""
+    """Sets the hyper-parameters of any step, also of an earlier one, by a replay of the scheduler's steps."""
 
     def __init__(self, scheduler: Any, binding: Binding) -> None:
         if scheduler.optimizer is not binding.optimizer:
-            raise UsageError("the scheduler belongs to another optimizer")
+            raise UsageError("the scheduler belongs to another optimizer: make it with the optimizer that you prepare")
         if "metrics" in getattr(scheduler.step, "__code__", _NO_CODE).co_varnames[:2]:
             raise UsageError(
                 f"{type(scheduler).__name__} needs a metric at each step and cannot be replayed: set the learning "
                 "rate between phases instead"
             )
-        # The optimizer steps elsewhere: without this torch would warn that the scheduler steps before the optimizer.
+        # The servers run the optimizer. Without this torch would warn that the scheduler steps before the optimizer.
         binding.optimizer._opt_called = True
         self._scheduler = scheduler
         self._groups = binding.optimizer.param_groups
@@ -33,7 +33,7 @@ class SchedulerReplay:
         return [{k: copy.copy(v) for k, v in group.items() if k != "params"} for group in self._groups]
 
     def seek(self, step: int) -> None:
-        """Set the hyper-parameters to those of `step`: those after the scheduler has stepped exactly that often."""
+        """Set the hyper-parameters of `step`, which are those after `step` calls of `scheduler.step()`."""
         if step < self._at:
             state, numbers = copy.deepcopy(self._initial)
             self._scheduler.load_state_dict(state)
@@ -46,7 +46,7 @@ class SchedulerReplay:
 
     @staticmethod
     def _refuse(*_: object, **__: object) -> None:
-        raise LoopError("the job steps a prepared scheduler itself, once a step: remove scheduler.step() from the loop")
+        raise LoopError("the job steps a prepared scheduler itself: remove scheduler.step() from the loop")
 
 
 class _NoCode:

@@ -1,4 +1,4 @@
-"""A worker's session: one port, one core, and waits that block the script and always end."""
+"""A worker's session: sends and receives all messages of its core, and blocks the script until an answer arrives."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from paceline.wire.headers import decode_header, encode_header
 from paceline.worker.preemption import Preemption
 
 Reply = TypeVar("Reply", bound=Message)
-_POLL_S = 0.2
-_FLUSH_S = 1.0
-_BYE_S = 3.0
+_POLL_S = 0.2  # the longest wait for one event
+_FLUSH_S = 1.0  # a worker that leaves waits this long for the answers to its pushes
+_BYE_S = 3.0  # and this long for the answer to `Bye`
 
 
 class Session:
-    """All messages of a worker go through here. Not thread-safe.
+    """Sends and receives all messages of a worker. Not thread-safe.
 
-    `silent_s` tells for how long the coordinator has been silent (0 where it lives in this process). A wait ends with
-    `DeadlineError` once that exceeds `timeout_s`, and with the job's own error once the job has failed. Until then a
-    coordinator may go away and come back, at the address that `find` gives: the worker registers with what it holds,
-    and repeats its requests. A request to leave (`preemption`) ends a wait, too, between two events.
+    `silent_s` returns for how many seconds the coordinator has been silent (0 if it runs in this process). A wait ends
+    with `DeadlineError` once that exceeds `timeout_s`, and with the job's own error once the job has ended. Until then
+    a coordinator may die and another one start, at the address that `find` returns: the worker registers with the
+    leases that it holds, and repeats its requests. A request to leave (`preemption`) ends a wait, between two events.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class Session:
 
     @property
     def coordinator(self) -> NodeId | None:
-        """The coordinator's identity, while there is a session with it."""
+        """The coordinator's identity; None while there is no session with it."""
         return None if self._redial is None else self._redial.peer
 
     # ------------------------------------------------------------ connecting
 
     def open(self, address: str) -> Welcome:
-        """Find the coordinator and register."""
+        """Connect to the coordinator at `address` (or where `find` says) and register. Blocks until it answers."""
         with self.preemption:
             self._redial = Redial(self.port, self._find or (lambda: address))
             self._redial.tick(0.0)
@@ -98,7 +98,7 @@ class Session:
             return welcome
 
     def place(self, prepared: Prepared) -> None:
-        """Connect to the servers that hold the blocks. What is sent to one before it is up is repeated then."""
+        """Connect to the servers that have the blocks. A server without a session gets its messages once it has one."""
         with self.preemption:
             self.core.place(prepared)
             if self.core.model.placement is not None:
@@ -119,7 +119,7 @@ class Session:
     def ask(self, make: Callable[[int], Message], expect: type[Reply]) -> Reply:
         """Send a request and wait for its reply, for as long as the coordinator lives and works on it.
 
-        A worker that was evicted meanwhile registers again and asks anew.
+        If the coordinator has evicted this worker, the worker registers again and repeats the request.
         """
         with self.preemption:
             return self._ask(make, expect)
@@ -146,7 +146,7 @@ class Session:
         try:
             decode_header(encode_header(message))
         except RefusedFrameError as error:
-            # The coordinator could not read it, and would never answer.
+            # The coordinator could not read the message, and would never answer.
             raise UsageError(f"{type(message).__name__} cannot be sent: {error.detail}") from None
         self._awaiting, self._reply = getattr(message, "req"), None  # noqa: B009 - every request has one
         self._resend_at = 0.0
@@ -168,8 +168,8 @@ class Session:
     ) -> WorkerState:
         """Wait until the core is in one of `states`.
 
-        `awaited` completes the error "the coordinator did not …". `fill` gets the blocks that have arrived, in order;
-        without it they stay for the next wait that has one.
+        `awaited` completes the error "the coordinator did not …". `fill` is called with the blocks that have arrived,
+        in order. Without `fill` they are kept for the next wait that has one.
         """
         with self.preemption:
             while True:
@@ -185,7 +185,10 @@ class Session:
             self._send_all(sends)
 
     def leave(self) -> None:
-        """Leave as asked: what is sealed arrives, what is held goes back. Takes some seconds at most; never fails."""
+        """Leave after a request to leave: wait until sealed gradients have arrived, then hand the slot back with `Bye`.
+
+        Takes a few seconds at most; raises nothing.
+        """
         self.preemption.accept()
         with suppress(JobError, TransportError):
             until = time.monotonic() + _FLUSH_S
@@ -197,7 +200,7 @@ class Session:
     # ------------------------------------------------------------ memory
 
     def allocate(self, nbytes: int) -> memoryview:
-        """Memory that the transport can lend to peers of this host."""
+        """Allocate memory that peers on this host can read without a copy."""
         return self.port.memory.allocate(nbytes)
 
     def lent(self) -> Collection[int]:
@@ -213,7 +216,7 @@ class Session:
             self._step(awaited)
 
     def _step(self, awaited: str) -> None:
-        """Handle one event; fail if the coordinator is silent for too long or the job has ended."""
+        """Handle one event. Raises if the coordinator has been silent for too long, or the job has ended."""
         self.preemption.check()
         assert self._redial is not None
         event = self.port.recv(_POLL_S)
@@ -242,18 +245,18 @@ class Session:
             raise error_of(self.core.turn.abort)
 
     def _report_reachability(self, now: float) -> None:
-        """Tell the coordinator which servers this worker cannot reach: it decides whether to do without them."""
+        """Tell the coordinator which servers this worker cannot reach. The coordinator decides what follows."""
         model = self.core.model
         if model.placement is not None:
             reports = self._reachability.tick(now, model.by_server, model.epoch)
             self._send_all([Send(COORDINATOR, report) for report in reports])
 
     def _greet(self, peer: NodeId, now: float) -> None:
-        """A session is up (again)."""
+        """Send to `peer`, whose session is up (again), what it has not answered."""
         if not is_coordinator(peer):
             self._send_all(self.core.greet(peer, now))
             return
-        self._resend_at = 0.0  # the open request is repeated at once, after the registration
+        self._resend_at = 0.0  # the request that is not answered is repeated at once, after the registration
         if self._registered_at not in (None, peer):
             self._registered_at = peer
             self._send_all(self.core.reconnected(now))
@@ -286,13 +289,13 @@ class Session:
             try:
                 delivery = self.port.send(to, send.message, cast(Sequence[memoryview], send.payload))
             except (PeerUnknownError, PeerLostError):
-                continue  # the core repeats it, at the latest when the peer is back
+                continue  # the core repeats the message, at the latest when the session with the peer is up again
             if isinstance(send.message, Push) and send.payload and not delivery.done:
                 self._deliveries.setdefault(send.message.req, []).append(delivery)
 
 
 def error_of(abort: Abort) -> Exception:
-    """The exception for an end of the job that the coordinator announced."""
+    """The exception to raise for `abort`, by which the coordinator has ended the job."""
     if abort.kind == "script":
         return JobFailedError(abort.reason, abort.trace) if abort.trace else UsageError(abort.reason)
     if abort.kind == "lost":

@@ -18,13 +18,13 @@ from paceline.worker.scheduler_replay import SchedulerReplay
 from paceline.worker.session import Session
 
 SendAhead = Callable[[int, Iterable[str]], bool]
-"""Whether gradients of so many bytes are sent to servers at these addresses while backward runs."""
+"""``f(nbytes, addresses)``: whether to send gradients of `nbytes` to servers at `addresses` while backward runs."""
 
 
 class ScriptTurn:
-    """The turn of a script, and the one that it sealed last. Only its methods change it.
+    """The current turn of a script, and the last sealed one. Only its methods change it.
 
-    `grant` is the lease of the turn, from its first line until the loop ends; None outside of loops.
+    `grant` is the lease of the turn, or of the turn before until the next one begins; None outside of loops.
     """
 
     def __init__(self, session: Session, binding: Binding, replay: SchedulerReplay | None, reducer: Reducer) -> None:
@@ -51,7 +51,7 @@ class ScriptTurn:
     # ------------------------------------------------------------ from the first line to the last
 
     def begin(self, grant: Grant, num_samples: int) -> None:
-        """The model has the state for `grant`: the loop body begins, with a batch of `num_samples`."""
+        """Begin the turn of `grant` with a batch of `num_samples`. The model must have the state that `grant` needs."""
         assert grant.segment is not None
         self.grant, self.is_sealed, self._last = grant, False, None
         if self._replay is not None:
@@ -68,18 +68,18 @@ class ScriptTurn:
         self._computing = tracing.span("forward+backward", step=grant.step, slot=grant.slot)
 
     def compute(self) -> None:
-        """Everything is prepared: what follows is the script's own time."""
+        """Begin to measure the script's own time: everything is prepared, and the loop body follows."""
         self._computing.__enter__()
 
     def log(self, name: str, value: Any) -> None:
-        """Note a number that travels with the seal."""
+        """Note a value that is reported with the sealed slot."""
         self._logged[name] = value
 
     def seal(self, skipped: bool) -> None:
         """`optimizer.step()`: hand the gradients over, report the slot, ask for the next one. Never waits.
 
         Raises:
-            LoopError: this is no place for `step()`, or the loop wrote to parameters.
+            LoopError: `step()` was called outside of a turn or twice in it, or the loop wrote to parameters.
         """
         grant = self.grant
         if grant is None:
@@ -88,7 +88,7 @@ class ScriptTurn:
             raise LoopError("two optimizer.step() calls in one turn: a turn is one slot, and step() seals it")
         self._computing.__exit__(None, None, None)
         self._binding.check_untouched()
-        # Gradients and report go out together: a worker that is told to leave sends both or neither.
+        # A worker that is asked to leave sends both the gradients and the report, or neither.
         with tracing.span("push", step=grant.step), self._session.preemption:
             made = None if skipped else self._binding.made()
             self._reducer.seal(made)
@@ -102,15 +102,15 @@ class ScriptTurn:
             self._overlap.end()
 
     def end(self) -> None:
-        """The loop body has ended.
+        """Check the turn at the end of the loop body, and seal it empty if it made no gradient.
 
         Raises:
-            LoopError: it left gradients without `step()`, or changed what belongs to the job.
+            LoopError: the loop body made gradients and did not call `step()`, or changed weights or hyper-parameters.
         """
         if self.is_sealed:
             self._check_scheduler()
             self._binding.check_untouched()
-            self._binding.drop_gradients()  # now, while the servers work: to free large ones takes time
+            self._binding.drop_gradients()  # now, while the servers work: it takes time to free large gradients
             return
         if self._binding.has_gradient:
             raise LoopError(
@@ -128,14 +128,14 @@ class ScriptTurn:
                 "steps: pass it to job.prepare(model, optimizer, scheduler) and remove scheduler.step()"
             )
 
-    # ------------------------------------------------------------ a slot that comes back
+    # ------------------------------------------------------------ a slot that is leased again
 
     def was_computed(self, grant: Grant) -> bool:
-        """Whether the last sealed turn is an attempt at this slot: on the same version it has the same result."""
+        """Whether the last sealed turn is of the slot of `grant`."""
         return self._last is not None and self._last.is_of(grant)
 
     def seal_again(self, grant: Grant) -> bool:
-        """Hand over the last sealed turn for this lease; False if it must be computed (again)."""
+        """Push and report the last sealed turn again, for lease `grant`. False if the slot must be computed (again)."""
         last = self._last
         if last is None or not last.is_of(grant) or last.version != self._session.core.model.version:
             return False
@@ -145,7 +145,7 @@ class ScriptTurn:
         return True
 
     def seal_initial(self, grant: Grant) -> None:
-        """The model as it is becomes version 0."""
+        """Push the present weights as version 0 and seal the initial lease."""
         with self._session.preemption:
             self._reducer.begin(grant, 1.0)
             self._reducer.seal(self._binding.initial())
@@ -154,7 +154,7 @@ class ScriptTurn:
     # ------------------------------------------------------------ around the loop
 
     def watch_gradients(self, send_ahead: SendAhead) -> None:
-        """Hand gradients over while backward runs, if `send_ahead` says that it pays."""
+        """Push gradients while backward runs from now on, if `send_ahead` says that it pays."""
         placement = self._session.core.model.placement
         if self._overlap is not None or not self._binding.on_cpu:
             return
@@ -163,12 +163,12 @@ class ScriptTurn:
             self._overlap = Overlap(self._binding, self._reducer, lambda: self.is_open)
 
     def leave(self, step: int) -> None:
-        """The loop has ended at `step`."""
+        """Note that the loop has ended at `step`."""
         self.grant = None
         if self._replay is not None:
             self._replay.seek(step)
 
     def close(self) -> None:
-        """Leave the script's model to itself."""
+        """Remove the hooks on the script's gradients."""
         if self._overlap is not None:
             self._overlap.close()

@@ -1,4 +1,4 @@
-"""Runs the script's metric on one validation slot."""
+"""The validators that a script declared, and the computation of one validation slot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Metric = Callable[..., Mapping[str, Any]]
 
 @dataclass(slots=True)
 class Validator:
-    """A metric with its data."""
+    """A metric of the script, and the data on which it is computed."""
 
     number: int
     name: str
@@ -29,7 +29,10 @@ class Validator:
     batches: BatchMaker
 
     def run(self, model: torch.nn.Module, slot: int) -> dict[str, Sums]:
-        """The sums of one slot, in eval mode and without gradients. Restores module flags and random generators."""
+        """Compute the metric on one slot, in eval mode and without gradients, and return its sums.
+
+        The train/eval flags of all modules, and the random generators, are as before at the end.
+        """
         spec = self.batches.spec
         start = slot * spec.batch_size
         positions = np.arange(start, min(start + spec.batch_size, spec.length), dtype=np.int64)
@@ -44,7 +47,7 @@ class Validator:
                 for module, training in flags:
                     module.training = training
         if not isinstance(values, Mapping):
-            raise UsageError(f"{self.name} must return a dict of metrics, not {type(values).__name__}")
+            raise UsageError(f"{self.name} must return a dict of metrics by name, not {type(values).__name__}")
         return {name: _sums(self.name, name, value, len(positions)) for name, value in values.items()}
 
 
@@ -59,14 +62,14 @@ class Validators:
         return len(self._declared)
 
     def declare(self, metric: Metric, spec: DataSpec) -> Validator:
-        """Add the next one; its name is the metric's."""
+        """Add a validator for `metric` on the data of `spec`. Its name is that of the function."""
         name = getattr(metric, "__name__", type(metric).__name__)
         validator = Validator(len(self._declared), name, metric, BatchMaker(spec, self._seed))
         self._declared.append(validator)
         return validator
 
     def run(self, number: int, model: torch.nn.Module, slot: int) -> dict[str, Sums]:
-        """The sums of one slot of a validator."""
+        """Compute one slot of validator `number`, and return its sums."""
         return self._declared[number].run(model, slot)
 
     def close(self) -> None:
@@ -76,7 +79,7 @@ class Validators:
 
 
 def _sums(validator: str, name: str, value: Any, count: int) -> Sums:
-    """A scalar is the slot's mean, a vector has one value a sample."""
+    """The sum and the weight of one metric. A scalar is the mean of the slot; a vector has one value per sample."""
     tensor = torch.as_tensor(value).detach()
     if tensor.ndim == 0:
         return Sums(float(tensor) * count, float(count))
@@ -84,5 +87,5 @@ def _sums(validator: str, name: str, value: Any, count: int) -> Sums:
         return Sums(float(tensor.double().sum()), float(count))
     raise UsageError(
         f"{validator} returned {name} of shape {tuple(tensor.shape)} for {count} samples: return a scalar (the mean) "
-        "or one value a sample"
+        "or one value per sample"
     )

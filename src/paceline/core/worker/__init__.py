@@ -1,5 +1,5 @@
-"""A worker's protocol: ask for a lease, read, push, seal, report. Pure state machines, one file each.
+"""The protocol of a worker: ask for a lease, read, push, seal, report. Pure state machines, one file each.
 
 `dispatch` composes them and is the only one that a host calls. No clock, no socket, no tensor lives here: the host
-passes the time in, sends what is returned, and owns the model.
+passes the time in, sends the messages that are returned, and owns the model.
 """

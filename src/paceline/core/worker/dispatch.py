@@ -41,12 +41,12 @@ from paceline.messages import (
 )
 from paceline.types import COORDINATOR, Fence, Hyper, NodeId
 
-_PLAN_RETRY_S = 0.02  # the plan is on its way to the server; the push waits for it here
+_PLAN_RETRY_S = 0.02  # seconds until a push is repeated that came to a server before the plan of its step
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Blocks that arrived. The host puts them into its model, in order, before the script runs again."""
+    """Blocks that `server` has sent. The host copies them into its model, in order, before the next turn begins."""
 
     server: NodeId
     frames: tuple[BlockFrame, ...]
@@ -62,15 +62,15 @@ class Connect:
 
 WorkerEffect = Send | Fill | Connect
 Pushed = Mapping[NodeId, tuple[tuple[BlockFrame, ...], Sequence[object], Seal | None]]
-"""What goes to each server: frames, their content, and the seal if this ends the attempt."""
+"""For each server: the frames to push, their content, and the seal if this push ends the attempt."""
 
 
 class WorkerCore:
-    """One worker. The host calls in and carries out what is returned, in order.
+    """The protocol of one worker. The host calls its methods and carries out the effects that they return, in order.
 
     The host reads the machines (`registration`, `turn`, `model`, `requests`, `transfers`, `reports`) and changes none
-    of them. What goes to one server at once is cut into pushes of about `part_nbytes`; `resend_s` is the time after
-    which an unanswered request is repeated.
+    of them. Blocks for one server are cut into pushes of about `part_nbytes` each. A request that is not answered is
+    repeated after `resend_s` seconds.
     """
 
     def __init__(self, introduction: Register, *, resend_s: float = 2.0, part_nbytes: int = PUSH_NBYTES) -> None:
@@ -85,32 +85,32 @@ class WorkerCore:
 
     @property
     def state(self) -> WorkerState:
-        """What the worker does now; the host waits for certain states."""
+        """The state of the current turn."""
         return self.turn.state
 
     @property
     def task(self) -> Task | None:
-        """The coordinator's answer to this turn; None before it arrives."""
+        """The coordinator's answer to the current `Turn` message; None before it arrives."""
         return self.turn.task
 
     # ------------------------------------------------------------ the host's calls
 
     def next_req(self) -> int:
-        """A number for a request of the host itself."""
+        """Return a new request number, for a request that the host makes itself."""
         return self.requests.next_req()
 
     def declare(self, count: int) -> None:
-        """Note that the script has declared `count` validators; every turn says so."""
+        """Note that the script has declared `count` validators; every `Turn` message contains this number."""
         self.turn.declare(count)
 
     def place(self, prepared: Prepared) -> None:
-        """Note where the blocks are. A placement of an older coordinator, or an older one, is ignored."""
+        """Note where the blocks are. Ignored: a placement of an older epoch, or from an older coordinator."""
         placement = prepared.placement
         if placement.epoch < self.model.epoch or not self.registration.accepts(prepared.generation):
             return
         self._enter(prepared.incarnation)
         if self.model.is_newer(placement):
-            # What is not committed is void, and a server that is not in the placement does not answer.
+            # A new placement voids what is not committed, and a server that is not in it answers no push.
             self.reports.clear()
             self.transfers.forget_pushes_except(placement.addresses)
         self.model.place(placement)
@@ -125,7 +125,7 @@ class WorkerCore:
         abandoned: Fence | None = None,
         evaluation: int = -1,
     ) -> list[Send]:
-        """Report what was done, and ask for the next lease."""
+        """Ask the coordinator for the next task, and report what was sealed, evaluated or abandoned before."""
         self.turn.ask(phase, evaluation)
         self.transfers.forget_pulls()
         req, declared = self.requests.next_req(), self.turn.declared
@@ -133,9 +133,9 @@ class WorkerCore:
         return [self.requests.ask(turn, now)]
 
     def push(self, now: float, parts: Pushed, weight: float = 1.0) -> list[Send]:
-        """Send blocks of the current slot to their servers: provisional ones, or those that end the attempt.
+        """Push blocks of the current slot to their servers: provisionally, or with the seal that ends the attempt.
 
-        Of several pushes to a server the last one has the seal, which names all blocks that must be there.
+        If a server gets several pushes, the last one has the seal, which names all blocks that the server must have.
         """
         task = self.turn.task
         assert isinstance(task, Grant)
@@ -158,19 +158,19 @@ class WorkerCore:
         return out
 
     def sealed(self, now: float, weight: float, hyper: Hyper, logs: dict[str, float], seconds: float) -> list[Send]:
-        """Report the slot, whose sealing pushes have been sent, and ask for the next one."""
+        """Report the current slot, whose pushes with the seal have been sent, and ask for the next task."""
         task = self.turn.task
         assert isinstance(task, Grant)
         report = Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds)
         epoch = None if self.model.placement is None else self.model.placement.epoch
         self.reports.add(task, report, self.model.incarnation, epoch)
         if task.fence.generation < self.registration.generation:
-            # The new coordinator may have taken a repeated turn for the end of this one.
+            # The lease is of an older coordinator. The new one may take a repeated `Turn` for its end.
             self.reports.forget_last_step()
         return self.ask(now, self.turn.phase, sealed=report, evaluation=self.turn.evaluation)
 
     def reconnected(self, now: float) -> list[Send]:
-        """Another coordinator speaks for the job: register with the leases held; its welcome repeats the turn."""
+        """Register with a new coordinator, with the leases held. After its `Welcome` the worker repeats its `Turn`."""
         leases = self.reports.leases(self.model.epoch)
         self.reports.forget_last_step()
         in_hand = self.turn.lease_in_hand(self.model.incarnation)
@@ -179,11 +179,11 @@ class WorkerCore:
         return [self.registration.renew(tuple(leases), now)]
 
     def greet(self, server: NodeId, now: float) -> list[Send]:
-        """The session with `server` is up (again): repeat at once what it has not answered."""
+        """Repeat every request that `server` has not answered: a session with it is up (again)."""
         return self.transfers.greet(server, now)
 
     def tick(self, now: float) -> list[Send]:
-        """Repeat requests that are due. Receivers recognise repetitions."""
+        """Repeat the requests that have waited long enough for an answer. Receivers recognise repetitions."""
         turn = self.turn
         waiting = turn.state == WorkerState.PULLING
         out = self.requests.repeat(now, waiting=waiting, progress=turn.progress, declared=turn.declared)
@@ -192,7 +192,7 @@ class WorkerCore:
     # ------------------------------------------------------------ messages
 
     def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[WorkerEffect]:
-        """Handle one message. The host carries out what is returned, in order."""
+        """Handle one message of `sender`, and return the effects, which the host carries out in order."""
         route = _ROUTES.get(type(message))
         if route is not None:
             return route(self, message, now)
@@ -243,7 +243,7 @@ class WorkerCore:
         return out
 
     def _on_welcome(self, welcome: Welcome, now: float) -> list[WorkerEffect]:
-        """Registered again: repeat what only the coordinator before may have received."""
+        """The worker is registered again: repeat the requests that perhaps only the previous coordinator received."""
         if not self.registration.welcome(welcome):
             return []
         if self.registration.readmit():
@@ -271,14 +271,14 @@ class WorkerCore:
     # ------------------------------------------------------------ what handlers share
 
     def _enter(self, incarnation: int) -> None:
-        """After a rewind, what was read, pushed and sealed before does not count."""
+        """Enter `incarnation`. If it is a new one (after a rewind), drop what was read, pushed and sealed before."""
         if self.model.enter(incarnation):
             self.transfers.forget_pushes()
             self.requests.forget_given_back()
             self.reports.clear()
 
     def _register_again(self, refused: Refused, now: float) -> list[Send]:
-        """The coordinator took this worker for lost, so all that it had is void: register, then ask again."""
+        """Register again after an eviction. Its leases are void: it asks for a new task once it is registered."""
         if self.requests.is_registering or not self.turn.is_waiting or not self.requests.is_turn(refused.req):
             return []
         self.turn.cancel()
@@ -288,12 +288,13 @@ class WorkerCore:
         return [self.registration.evict(now)]
 
     def _give_back(self, push: Push, now: float) -> list[Send]:
-        """Once for an attempt that a server refused: another attempt at the slot is needed."""
+        """Tell the coordinator, once, that a server refused `push`: the slot needs another attempt."""
         if not self.reports.take_back(push):
             return []
         out = [self.requests.give_back(push.fence, now)]
         if self.transfers.waits_for_step(push.step):
-            out += self._abandon(now)  # it waits to read its own step, which now waits for another attempt
+            # The worker waits to read this step, which cannot be committed before that other attempt.
+            out += self._abandon(now)
         return out
 
     def _abandon(self, now: float) -> list[Send]:

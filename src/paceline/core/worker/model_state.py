@@ -1,4 +1,4 @@
-"""Where the model's blocks are, and which version of them the host's model has."""
+"""Which server has each block of the model, and which version of the blocks is in the host's model."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from paceline.types import NodeId, Placement
 
 
 class ModelState:
-    """The blocks of one incarnation. Only its methods change it.
+    """Placement and versions of the blocks, in one incarnation. Only its methods change it.
 
-    `by_server` has the blocks of each primary; it is another object after every placement, so a reader can tell by
-    identity whether blocks may have moved. `held[server]` is the version of that server's blocks in the host's model,
-    -1 while it has blocks of several.
+    `by_server` lists the blocks of each primary. It is a new object after every placement, so a reader sees by identity
+    (`is`) whether blocks may have moved. `held[server]` is the version of that server's blocks in the host's model, or
+    -1 if they are of several versions.
     """
 
     def __init__(self) -> None:
@@ -26,16 +26,16 @@ class ModelState:
 
     @property
     def version(self) -> int:
-        """The version of the whole model; -1 if it has blocks of several."""
+        """The version of the whole model; -1 if its blocks are of several versions."""
         versions = set(self.held.values())
         return versions.pop() if len(versions) == 1 else -1
 
     def is_newer(self, placement: Placement) -> bool:
-        """Whether `placement` replaces another one."""
+        """Whether `placement` is of a later epoch than the known one; False for the first placement."""
         return self.placement is not None and placement.epoch > self.placement.epoch
 
     def place(self, placement: Placement) -> None:
-        """Blocks are where `placement` says. A version survives where all blocks of a server have the same one."""
+        """Note a placement. `held` of a server stays known if all its blocks in the model are of one version."""
         versions = {block: self.held[s] for s, blocks in self.by_server.items() for block in blocks}
         self.placement = placement
         servers = sorted(set(placement.owners) | set(placement.addresses))
@@ -45,7 +45,7 @@ class ModelState:
         self.held = {s: next(iter(known)) if len(known) == 1 else -1 for s, known in found.items()}
 
     def enter(self, incarnation: int) -> bool:
-        """Enter `incarnation`: nothing that was read before counts. False if this is the current one."""
+        """Enter `incarnation`, and void all that was read before. False if it is the current incarnation."""
         if incarnation == self.incarnation:
             return False
         self.incarnation = incarnation
@@ -53,5 +53,5 @@ class ModelState:
         return True
 
     def fill(self, server: NodeId, version: int) -> None:
-        """The host puts blocks of `server` into its model: all of `version`, or (-1) a part of them."""
+        """Note that the blocks of `server` in the model are of `version`; -1 if only a part of them has arrived."""
         self.held[server] = version

@@ -1,4 +1,4 @@
-"""Which servers a worker cannot reach, for the coordinator to decide about."""
+"""Reports of servers that a worker cannot reach. The coordinator decides what follows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from paceline.core.running_time import RunningTime
 from paceline.messages import Message, Reachable, Unreachable
 from paceline.types import NodeId
 
-_AGAIN_S = 1.0
-_MAX_GAP_S = 0.5  # a worker that computes does not try to connect, so that time does not count
+_AGAIN_S = 1.0  # between two reports about one server
+_MAX_GAP_S = 0.5  # longer pauses between ticks do not count: the script computed, and did not try to connect
 
 
 class ServerReachability:
-    """The sessions of one port with servers. A server without one for `reach_s` of trying is reported by name."""
+    """The servers with and without a session. A server without one for `reach_s` seconds is reported."""
 
     def __init__(self, reach_s: float) -> None:
         self.reach_s = reach_s
@@ -23,19 +23,19 @@ class ServerReachability:
         self._reported: dict[NodeId, float] = {}
 
     def set_reach(self, reach_s: float) -> None:
-        """Take the coordinator's value of `reach_s`."""
+        """Replace `reach_s` by the coordinator's value."""
         self.reach_s = reach_s
 
     def up(self, peer: NodeId) -> None:
-        """A session is up."""
+        """Note that a session with `peer` is up."""
         self._up.add(peer)
 
     def down(self, peer: NodeId) -> None:
-        """A session has ended."""
+        """Note that the session with `peer` has ended."""
         self._up.discard(peer)
 
     def tick(self, now: float, servers: Collection[NodeId], epoch: int) -> list[Message]:
-        """Reports for the coordinator about `servers`, the primaries of placement `epoch`."""
+        """Return the reports that are due about `servers`, which are the primaries in placement `epoch`."""
         ran = self._running.advance(now)
         out: list[Message] = []
         self._missing = {s: self._missing.get(s, ran) for s in servers if s not in self._up}

@@ -1,4 +1,4 @@
-"""Reading: brings the host's model to the state that the task needs, wherever its blocks are."""
+"""Reads from the servers the blocks that bring the host's model to the state that its task needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.types import INIT_STEP, NodeId
 
 
 class Reading:
-    """The read of one turn. It has no state of its own: it moves turn, model and requests forward together."""
+    """The read of one turn. It has no state of its own: it changes turn, model state and requests together."""
 
     def __init__(
         self, turn: CurrentTurn, model: ModelState, requests: CoordinatorRequests, transfers: ServerRequests
@@ -24,7 +24,7 @@ class Reading:
         self._transfers = transfers
 
     def begin(self, task: Task, last_step: int, now: float) -> list[Send]:
-        """Read what `task` needs, or first learn where the blocks are; `last_step` is the worker's own."""
+        """Pull what `task` needs, or first ask for the placement. This worker has sealed `last_step` last."""
         self._transfers.forget_pulls()
         if not isinstance(task, EvalOver) and (self._model.placement is None or self._model.epoch < task.epoch):
             self._turn.pull()
@@ -42,11 +42,11 @@ class Reading:
 
     @property
     def is_open(self) -> bool:
-        """Whether servers, or the place of blocks, are waited for."""
+        """Whether the read waits: for the placement, or for answers of servers."""
         return self._requests.is_placing or self._transfers.is_reading
 
     def _pull(self, want: Want, now: float) -> list[Send]:
-        """Pull from every server whose blocks in the model are not of the state wanted."""
+        """Pull from every server whose blocks in the model are not in the state `want`."""
         model, out = self._model, []
         for server, blocks in model.by_server.items():
             held = model.held[server]
@@ -58,7 +58,7 @@ class Reading:
         return out
 
     def receive(self, sender: NodeId, reply: PullReply, now: float) -> bool:
-        """Note a server's reply; whether its blocks go into the model."""
+        """Note a server's reply. True if the host must copy its blocks into the model."""
         if reply.incarnation != self._model.incarnation:
             return False
         complete = self._transfers.receive(sender, reply, now)

@@ -1,4 +1,4 @@
-"""How a worker is known to the coordinator: its registration, the coordinator's generation, and registering again."""
+"""The worker's registration with the coordinator: the first one, and later ones with new coordinators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.messages import HeldLease, Register, Welcome
 class Registration:
     """The worker's registration. Only its methods change it.
 
-    `generation` is the newest coordinator's. A worker that was evicted registers again and has no lease then.
+    `generation` is that of the newest coordinator known. A worker that was evicted registers again, without a lease.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Registration:
         return True
 
     def introduce(self, leases: tuple[HeldLease, ...] = ()) -> Register:
-        """A registration with a number of its own that says how far this worker is."""
+        """Make a registration with a new request number, the worker's present progress, and `leases`."""
         return msgspec.structs.replace(
             self.introduction,
             req=self._requests.next_req(),
@@ -46,11 +46,11 @@ class Registration:
         )
 
     def renew(self, leases: tuple[HeldLease, ...], now: float) -> Send:
-        """Register with another coordinator, which learns of these leases."""
+        """Register with a new coordinator, and name the `leases` that this worker holds."""
         return self._requests.register(self.introduce(leases), now)
 
     def evict(self, now: float) -> Send:
-        """The coordinator took this worker for lost: register with nothing in hand."""
+        """Note that the coordinator has evicted this worker, and register again without a lease."""
         self._is_evicted = True
         return self._requests.register(self.introduce(), now)
 
@@ -59,6 +59,6 @@ class Registration:
         return self.accepts(welcome.generation) and self._requests.end_registration(welcome.req)
 
     def readmit(self) -> bool:
-        """Whether the worker had been evicted until now."""
+        """End an eviction, if there is one. True if the worker was evicted."""
         was_evicted, self._is_evicted = self._is_evicted, False
         return was_evicted

@@ -10,7 +10,10 @@ from paceline.types import UNLIMITED
 
 
 class Want(NamedTuple):
-    """Exactly one version; or, if `exact` is -1, any with all steps below `watermark` and the step `after`."""
+    """The state to read. If `exact` is 0 or more: exactly that version.
+
+    If `exact` is -1: any state that has every step below `watermark`, and also the step `after` (-2: no such step).
+    """
 
     exact: int
     watermark: int = 0
@@ -18,12 +21,12 @@ class Want(NamedTuple):
 
 
 def wanted(task: Grant | EvalGrant | PhaseOver | EvalOver, last_step: int) -> Want | None:
-    """The state for `task` in a worker whose own last step is `last_step`; None if the task needs none."""
+    """The state that `task` needs, in a worker that sealed `last_step` last; None if the task needs no state."""
     match task:
         case Grant(segment=segment) if segment is not None:
             if segment.window == 0:
                 return Want(task.step)
-            # An asynchronous worker reads its own last step, unless it is given that step again.
+            # An asynchronous worker reads what includes its own last step, unless `task` is that step again.
             own = segment.window == UNLIMITED and last_step != task.step
             return Want(-1, needed_watermark(segment.window, task.step), last_step if own else -2)
         case EvalGrant(version=version):

@@ -1,4 +1,4 @@
-"""Reports of slots that the worker sealed lately, which it may have to repeat or to take back."""
+"""Reports of the slots that the worker sealed last: repeated to a new coordinator, or taken back after a refusal."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import deque
 from paceline.messages import Grant, HeldLease, Push, Sealed
 from paceline.types import INIT_STEP, Fence
 
-_KEPT = 4  # reports that are repeated to a new coordinator
-_NONE = -2
+_KEPT = 4  # this many of the newest reports are repeated to a new coordinator
+_NONE = -2  # no step
 
 
 class SealedReports:
     """The newest reports of a worker. Only its methods change them.
 
-    `last_step` is the worker's own last step, which an asynchronous worker waits to read; -2 if there is none.
+    `last_step` is the step that this worker sealed last, which an asynchronous worker waits to read; -2: no such step.
     """
 
     def __init__(self) -> None:
@@ -23,17 +23,17 @@ class SealedReports:
         self._newest: deque[Sealed] = deque(maxlen=_KEPT)
 
     def add(self, task: Grant, report: Sealed, incarnation: int, epoch: int | None) -> None:
-        """Note that the slot of `task` is sealed, unless it cannot count in this incarnation and placement epoch."""
+        """Note that the slot of `task` is sealed, unless it is void: refused, or of another placement `epoch`."""
         if task.fence == self._void or (epoch is not None and task.epoch != epoch):
             return
         if task.step != INIT_STEP:
-            # In a step of several slots, to wait for one's own slot is to wait for those of the others.
+            # If the step has other slots too, a wait for this step would be a wait for other workers.
             self.last_step = task.step if task.slots == 1 else _NONE
         if task.incarnation == incarnation:
             self._newest.append(report)
 
     def take_back(self, push: Push) -> bool:
-        """A server refused a push, so its attempt will never count. False if that was known."""
+        """Drop the report of the attempt of `push`, which a server has refused. False if that was known before."""
         if self._void == push.fence:
             return False
         self._void = push.fence
@@ -43,14 +43,14 @@ class SealedReports:
         return True
 
     def leases(self, epoch: int) -> list[HeldLease]:
-        """The reports, for a new coordinator that may not have received them."""
+        """The reports as leases, for a new coordinator that may not have received them."""
         return [HeldLease(r.step, r.slot, r.fence, r, epoch) for r in self._newest]
 
     def forget_last_step(self) -> None:
-        """Do not wait for the worker's own last step: it may not count."""
+        """Forget which step was sealed last: it may never be committed, so no read may wait for it."""
         self.last_step = _NONE
 
     def clear(self) -> None:
-        """None of the reports counts any more."""
+        """Drop all reports: they do not count any more."""
         self.last_step = _NONE
         self._newest.clear()

@@ -1,4 +1,4 @@
-"""Pulls and pushes that wait for a server's answer: repeated after a while, and at once when the server comes back."""
+"""Pulls and pushes that a server has not answered yet. They are repeated: after a time, and when a session begins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.types import NodeId
 
 
 class ServerRequests:
-    """Open requests to servers: one pull a server, and any number of pushes by request number.
+    """The open requests (without an answer yet) to servers: one pull per server, and pushes by request number.
 
     Only its methods change them. A request stays until it is answered or has become useless.
     """
@@ -27,21 +27,21 @@ class ServerRequests:
     # ------------------------------------------------------------ pulls
 
     def pull(self, server: NodeId, pull: Pull, now: float) -> Send:
-        """Read from a server."""
+        """Send `pull` to a server."""
         self._pulls[server] = Request(server, pull, (), now)
         return Send(server, pull)
 
     @property
     def is_reading(self) -> bool:
-        """Whether a server has a pull to answer."""
+        """Whether a pull is open."""
         return bool(self._pulls)
 
     def is_pull(self, req: int) -> bool:
-        """Whether `req` is a pull."""
+        """Whether `req` is the number of an open pull."""
         return any(asked.message.req == req for asked in self._pulls.values())
 
     def waits_for_step(self, step: int | None = None) -> bool:
-        """Whether a pull waits for this step of the worker itself; without `step`, for any of them."""
+        """Whether a pull waits for `step`, which this worker has sealed; without `step`, for any such step."""
         steps = (asked.message.after for asked in self._pulls.values())
         return any(after >= 0 if step is None else after == step for after in steps)
 
@@ -57,7 +57,7 @@ class ServerRequests:
         return True
 
     def forget_pulls(self) -> None:
-        """Stop reading. Parts that arrived do not count."""
+        """Drop all pulls, and the parts of answers that have arrived."""
         self._pulls.clear()
         self._arrivals.clear()
 
@@ -65,29 +65,29 @@ class ServerRequests:
 
     @property
     def unacked(self) -> Collection[int]:
-        """Pushes that no server has answered; their payloads must not change."""
+        """The numbers of pushes that are not answered; their payloads must not change."""
         return self._pushes.keys()
 
     def push(self, server: NodeId, push: Push, payload: Sequence[object], now: float) -> Send:
-        """Send blocks to a server."""
+        """Send `push` with its payload to a server."""
         self._pushes[push.req] = Request(server, push, payload, now)
         return Send(server, push, payload)
 
     def end_push(self, req: int) -> Push | None:
-        """A server has answered this push, one way or the other; None if it is not open."""
+        """Note that a server has accepted or refused push `req`, and return that push; None if it is not open."""
         asked = self._pushes.pop(req, None)
         return None if asked is None else asked.message
 
     def is_push(self, req: int) -> bool:
-        """Whether `req` is an open push."""
+        """Whether `req` is the number of an open push."""
         return req in self._pushes
 
     def retry_push(self, req: int, now: float, wait_s: float) -> None:
-        """Repeat this push in `wait_s`."""
+        """Make push `req` due for repetition after `wait_s` seconds."""
         self._pushes[req].restart(now - self._resend_s + wait_s)
 
     def forget_pushes_except(self, servers: Mapping[NodeId, object]) -> None:
-        """Drop pushes to servers that do not exist any more: they will not be answered."""
+        """Drop the pushes to all other servers than `servers`: they will not be answered."""
         for req in [req for req, asked in self._pushes.items() if asked.to not in servers]:
             del self._pushes[req]
 
@@ -98,12 +98,12 @@ class ServerRequests:
     # ------------------------------------------------------------ again
 
     def repeat(self, now: float) -> list[Send]:
-        """Repeat what is due."""
+        """Repeat the requests that have waited long enough for an answer."""
         under_way = chain[Request[Message]](self._pulls.values(), self._pushes.values())
         return [asked.again(now) for asked in under_way if asked.is_due(now, self._resend_s)]
 
     def greet(self, server: NodeId, now: float) -> list[Send]:
-        """The session with `server` is up (again): repeat at once what it has not answered."""
+        """Repeat every request that `server` has not answered: a session with it is up (again)."""
         asked = self._pulls.get(server)
         out = [] if asked is None else [asked.again(now, anew=True)]
         return out + [push.again(now, anew=True) for push in self._pushes.values() if push.to == server]

@@ -1,4 +1,4 @@
-"""The turn: what the worker asked for, the task that it was given, and how far it is with it."""
+"""The current turn of a worker: its phase, the task from the coordinator, and the state of the work on that task."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from paceline.messages import Abort, EvalGrant, EvalOver, Grant, HeldLease, Phas
 from paceline.types import Fence
 
 Task = Grant | EvalGrant | PhaseOver | EvalOver
-"""The coordinator's answer to a turn."""
+"""The coordinator's answer to a `Turn` message."""
 
 
 class WorkerState(StrEnum):
-    """What a worker does between two calls of its host."""
+    """What a worker does now.
+
+    IDLE: no task was asked for. ASKING: it waits for the coordinator's task. PULLING: it waits for servers, to read the
+    model's state for the task. INITIALISING: it must send its weights as version 0. COMPUTING: the script computes the
+    slot. OVER: the phase or the evaluation has ended. ABORTED: the job has ended for this worker.
+    """
 
     IDLE = "idle"
     ASKING = "asking"
@@ -24,9 +29,9 @@ class WorkerState(StrEnum):
 
 
 class CurrentTurn:
-    """The turn in hand. Only its methods change it.
+    """The current turn. Only its methods change it.
 
-    `progress` is how far the script is, as `Register` reports it: twice the phase, plus one once the phase is over.
+    `progress` is how far the script is, as `Register` reports it: 2 * phase during a phase, 2 * phase + 1 after it.
     `declared` is the number of validators that the script has declared. `evaluation` is the validator whose result
     the worker waits for, or -1. `abort` is set once, when the job has ended for this worker.
     """
@@ -43,7 +48,7 @@ class CurrentTurn:
 
     @property
     def fence(self) -> Fence | None:
-        """The fence of the lease in hand, if the task is a lease."""
+        """The fence of the current lease; None if the task is not a lease."""
         return self.task.fence if isinstance(self.task, Grant | EvalGrant) else None
 
     @property
@@ -56,28 +61,28 @@ class CurrentTurn:
         self.declared = count
 
     def ask(self, phase: int, evaluation: int) -> None:
-        """Begin a turn in `phase`: there is no task until the coordinator answers."""
+        """Begin a turn in `phase`, without a task until the coordinator answers."""
         self.state, self.task = WorkerState.ASKING, None
         self.phase, self.evaluation = phase, evaluation
         self.progress = max(self.progress, 2 * phase)
 
     def cancel(self) -> None:
-        """Drop the task: the coordinator does not know this worker any more."""
+        """Drop the task, because the coordinator has evicted this worker."""
         self.state, self.task = WorkerState.ASKING, None
 
     def accepts(self, message: Task) -> bool:
-        """Whether a second answer to this turn replaces the first: only if the first lease is void."""
+        """Whether `message`, a second answer to this turn, replaces the first. It does if the first one is void."""
         task = self.task
         if isinstance(task, EvalOver) or task is None or isinstance(message, EvalOver):
             return False
         if (message.incarnation, message.epoch) > (task.incarnation, task.epoch):
-            return self.state == WorkerState.PULLING  # the state that it waits to read does not exist any more
+            return self.state == WorkerState.PULLING  # the state that the worker waits to read does not exist any more
         if self.state != WorkerState.PULLING or not isinstance(task, Grant | EvalGrant):
             return False
         return not isinstance(message, Grant | EvalGrant) or message.fence > task.fence
 
     def take(self, task: Task) -> None:
-        """Note the coordinator's answer."""
+        """Note `task`, the coordinator's answer."""
         self.task = task
         if not isinstance(task, EvalOver):
             self.lead = task.lead
@@ -89,24 +94,24 @@ class CurrentTurn:
         return self.state == WorkerState.PULLING and self.fence == fence
 
     def pull(self) -> None:
-        """The worker reads the state that its task needs."""
+        """Note that the worker now reads the state that its task needs."""
         self.state = WorkerState.PULLING
 
     def initialise(self) -> None:
-        """The worker's own weights become version 0: there is nothing to read."""
+        """Note that the worker's own weights become version 0, so there is nothing to read."""
         self.state = WorkerState.INITIALISING
 
     def proceed(self) -> None:
-        """The model has the state that the task needs, if it needs one."""
+        """Note that nothing is left to read: the work on the task begins, or the phase is over."""
         over = isinstance(self.task, PhaseOver | EvalOver)
         self.state = WorkerState.OVER if over else WorkerState.COMPUTING
 
     def end(self, abort: Abort) -> None:
-        """The job has ended for this worker."""
+        """Note that the job has ended for this worker, for the reason in `abort`."""
         self.state, self.abort = WorkerState.ABORTED, abort
 
     def lease_in_hand(self, incarnation: int) -> HeldLease | None:
-        """The training lease that this worker computes or reads for, if it is of this incarnation."""
+        """The training lease that this worker reads for or computes; None if there is none of this incarnation."""
         task = self.task
         if isinstance(task, Grant) and self.state != WorkerState.ASKING and task.incarnation == incarnation:
             return HeldLease(task.step, task.slot, task.fence, None, task.epoch)
