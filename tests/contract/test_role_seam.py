@@ -99,7 +99,9 @@ def test_a_role_is_found_by_its_name_and_by_the_name_of_its_process(greeter: Rol
     assert role_of("greeter-12") is greeter
     assert registered()[-1] is greeter
     assert [role.name for role in registered()[:3]] == ["coordinator", "server", "worker"]
-    with pytest.raises(UsageError, match="role 'nobody' is not known; there are coordinator, server, worker, greeter"):
+    with pytest.raises(
+        UsageError, match="role 'nobody' is not known; the roles are coordinator, server, worker, greeter"
+    ):
         role_of("nobody-1")
-    with pytest.raises(UsageError, match="cannot be called 'greeter'"):
+    with pytest.raises(UsageError, match="cannot have the name 'greeter'"):
         register(GreeterRole())

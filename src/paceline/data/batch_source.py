@@ -1,4 +1,4 @@
-"""The batch source seam: the batch of a slot, made when it is asked for or before."""
+"""The protocol of a batch source, which makes the batch of a slot, and `LocalBatches`, which this process uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.types import Segment
 
 
 class SlotKey(NamedTuple):
-    """Names a slot: its batch is a function of these three and of the job's seed."""
+    """Identifies a slot. Its batch follows from these three values and the job's seed."""
 
     segment: Segment
     step: int
@@ -19,37 +19,37 @@ class SlotKey(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A collated batch, and how many samples it has."""
+    """A collated batch, and the number of its samples."""
 
     content: Any
     num_samples: int
 
 
 class BatchSource(Protocol):
-    """What `job.batches` iterates over. All calls come from the script's thread."""
+    """Makes the batches of one loop over `job.batches`. All calls come from the script's thread."""
 
     def prefetch(self, key: SlotKey) -> None:
         """Prepare the batch of the slot that will probably be asked for next.
 
-        May block, and may draw random numbers. A batch that was prefetched before and not asked for is dropped.
+        May block, and may draw random numbers. The batch of an earlier `prefetch` without a `get` is dropped.
         """
         ...
 
     def get(self, key: SlotKey) -> Batch:
-        """The batch of a slot; it belongs to the caller. Blocks until it is made.
+        """Return the batch of a slot, which then belongs to the caller. Blocks until the batch is made.
 
-        If `key` is the slot that was prefetched last, no random number is drawn. Exceptions of the data set pass
-        through to the script.
+        If `key` is the slot that was prefetched last, no random number is drawn. An exception of the data set is
+        raised in the script.
         """
         ...
 
     def close(self) -> None:
-        """End what was started for this source. Idempotent."""
+        """End all processes and threads of this source. Idempotent."""
         ...
 
 
 class LocalBatches:
-    """Makes batches in this process (or in its loader processes), at most one ahead."""
+    """Makes batches in this process or in its loader processes; at most one before it is asked for."""
 
     def __init__(self, spec: DataSpec, seed: int) -> None:
         self._maker = BatchMaker(spec, seed)
@@ -58,11 +58,11 @@ class LocalBatches:
 
     def prefetch(self, key: SlotKey) -> None:
         """Make the batch of `key` now; see `BatchSource`."""
-        self._ahead = None  # its memory is free while the next batch is made
+        self._ahead = None  # frees its memory before the next batch is made
         self._ahead = key, self._make(key)
 
     def get(self, key: SlotKey) -> Batch:
-        """The batch of `key`; see `BatchSource`."""
+        """Return the batch of `key`; see `BatchSource`."""
         ahead, self._ahead = self._ahead, None
         return ahead[1] if ahead is not None and ahead[0] == key else self._make(key)
 

@@ -1,4 +1,4 @@
-"""The `data` argument of `batches` and `validate`, taken apart: a source, a batch size and a way to collate."""
+"""Turns the `data` argument of `batches` and `validate` into a source, a batch size and a collate function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Collate = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """Where samples come from, and how they become batches."""
+    """The source of samples, and how they become batches."""
 
     source: Source
     batch_size: int
@@ -42,7 +42,7 @@ class DataSpec:
 
     @property
     def tensors(self) -> Sequence[torch.Tensor] | None:
-        """The tensors to index at once, where that equals collating single samples."""
+        """The tensors of a `TensorDataset`, which can be indexed directly with the same result; else None."""
         source = self.source
         if type(source) is not DatasetSource or self.collate is not default_collate:
             return None
@@ -58,24 +58,24 @@ def open_data(
     drop_last: bool = False,
     loader_workers: int = 0,
 ) -> DataSpec:
-    """Take `data` (a `Source`, a Dataset or a DataLoader) apart. A DataLoader brings its own settings.
+    """Make the `DataSpec` of `data`: a `Source`, a Dataset or a DataLoader. The settings of a DataLoader are used.
 
     Raises:
-        UsageError: the data cannot be read by position, or a number makes no sense.
+        UsageError: the data cannot be read by position, or a number is out of range.
     """
     if isinstance(data, DataLoader):
         return _from_loader(data, batch_size, loader_workers)
     source = _source(data)
     length = source.length
     if batch_size is None:
-        raise UsageError("batch_size is needed: how many samples has one slot?")
+        raise UsageError("batch_size is missing: give the number of samples in one slot")
     batch_size = whole_number("batch_size", batch_size)
     if batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, not {batch_size}")
     if loader_workers < 0:
-        raise UsageError(f"loader_workers must not be negative, not {loader_workers}")
+        raise UsageError(f"loader_workers must be 0 or more, not {loader_workers}")
     if length == 0:
-        raise UsageError("the data set is empty")
+        raise UsageError("the data set is empty: it must have at least one sample")
     if drop_last and length < batch_size:
         raise UsageError(
             f"drop_last leaves nothing: {length} samples do not fill a slot of {batch_size}; use a smaller batch_size"
@@ -86,7 +86,7 @@ def open_data(
 def _source(data: Any) -> Source:
     if isinstance(data, IterableDataset):
         raise UsageError(
-            "an IterableDataset cannot be leased slot by slot: give a map-style Dataset (with __len__ and __getitem__)"
+            "an IterableDataset cannot be read by position: give a map-style Dataset (with __len__ and __getitem__)"
         )
     if isinstance(data, Source) and not isinstance(data, Dataset):
         return data
@@ -97,10 +97,10 @@ def _source(data: Any) -> Source:
 
 
 def whole_number(name: str, value: Any) -> int:
-    """`value` as an int, where it is one (numpy's included).
+    """Return `value` as an int. Integers of numpy are accepted.
 
     Raises:
-        UsageError: it is not.
+        UsageError: `value` is not a whole number.
     """
     try:
         return operator.index(value)
@@ -110,15 +110,17 @@ def whole_number(name: str, value: Any) -> int:
 
 def _from_loader(loader: DataLoader[Any], batch_size: int | None, loader_workers: int) -> DataSpec:
     if loader.batch_size is None or type(loader.batch_sampler).__name__ != "BatchSampler":
-        raise UsageError("a DataLoader with its own batch_sampler cannot be taken apart: pass its data set instead")
+        raise UsageError(
+            "a DataLoader with its own batch_sampler is refused, since slots decide batches: pass its data set instead"
+        )
     if isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement:
         shuffle = True
     elif isinstance(loader.sampler, SequentialSampler):
         shuffle = False
     else:
         raise UsageError(
-            f"a DataLoader with a {type(loader.sampler).__name__} cannot be taken apart, since slots decide which "
-            "samples are read: pass its data set instead"
+            f"a DataLoader with a {type(loader.sampler).__name__} is refused, since slots decide which samples are "
+            "read: pass its data set instead"
         )
     return open_data(
         loader.dataset,

@@ -1,4 +1,4 @@
-"""Makes a batch from positions, in this process or in loader processes."""
+"""Makes the batch of a slot from the positions of its samples, in this process or in loader processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.orphans import die_with_parent
 
 
 class _Samples(Dataset[Any]):
-    """Reads samples one by one, each seeded by its place in the slot: a batch is the same in any process."""
+    """Reads samples one by one. Each has a seed of its own, so a batch is the same whichever process reads it."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -31,13 +31,13 @@ class _Samples(Dataset[Any]):
 
 
 class _Feed:
-    """Requests for the DataLoader's workers; an empty one when there is nothing to read, so it never blocks."""
+    """Gives the DataLoader its next requests; an empty one if there is nothing to read, so that it never blocks."""
 
     def __init__(self) -> None:
         self._pending: deque[list[tuple[int, int]]] = deque()
 
     def add(self, chunks: list[list[tuple[int, int]]]) -> None:
-        """Read these chunks next."""
+        """Add requests: each chunk is a list of (seed, position) that one loader process reads."""
         self._pending.extend(chunks)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
@@ -54,9 +54,9 @@ def _die_with_parent(_: int) -> None:
 
 
 class BatchMaker:
-    """A batch as a function of its positions, its slot and the job's seed.
+    """Makes batches. A batch follows from its positions, its slot and the job's seed alone.
 
-    The number of loader processes changes only the speed. Close it to end them.
+    The number of loader processes changes only the speed. `close` ends them.
     """
 
     def __init__(self, spec: DataSpec, seed: int) -> None:
@@ -67,11 +67,11 @@ class BatchMaker:
         self._iterator: Iterator[list[Any]] | None = None
 
     def make(self, positions: Indices, step: int, slot: int) -> Any:
-        """The collated batch."""
+        """Make the collated batch of a slot."""
         tensors = self.spec.tensors
         if tensors is not None:
             where = torch.from_numpy(positions)
-            # The same numbers in the same layout; index_select takes half the time.
+            # index_select gives the same numbers in the same layout as indexing, in half the time.
             return [t.index_select(0, where) if t.is_contiguous() else t[where] for t in tensors]
         base = slot_seed(self.seed, step, slot, "data")
         requests = [((base + k) & 0x7FFFFFFFFFFFFFFF, int(i)) for k, i in enumerate(positions)]
@@ -80,7 +80,7 @@ class BatchMaker:
         return self.spec.collate(self._samples.__getitems__(requests))
 
     def _fetch(self, requests: list[tuple[int, int]]) -> list[Any]:
-        """Split one slot over the loader processes and gather it in order."""
+        """Read the samples of one slot in all loader processes, and return them in the order of `requests`."""
         workers = self.spec.loader_workers
         if self._iterator is None:
             loader = DataLoader(

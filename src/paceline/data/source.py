@@ -1,4 +1,4 @@
-"""The source seam: samples by position."""
+"""The protocol of a source, which reads samples by position, and the source of a map-style data set."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Source(Protocol):
-    """A data set as a function of the position. An object with these members can be given to `job.batches`.
+    """A data set that is read by position. Every object with these members can be given to `job.batches`.
 
-    Every worker of a job must see the same length and the same samples. A source that is read by loader processes is
-    copied into them.
+    Every worker of a job must see the same length and the same samples. Each loader process has a copy of the source.
     """
 
     @property
@@ -22,14 +21,14 @@ class Source(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """A name of the content: two sources with different samples should have different ones."""
+        """A text that identifies the content. Sources with different samples should have different fingerprints."""
         ...
 
     def read(self, positions: Sequence[int]) -> Sequence[Any]:
-        """The samples at `positions` (each in ``range(length)``), in that order. May block.
+        """Return the samples at `positions` (each in ``range(length)``), in that order. May block.
 
-        Random numbers come from torch, numpy and random only, which the caller has seeded: then the same positions
-        give the same samples in any process. An exception ends the job with its traceback.
+        Draw random numbers from torch, numpy and random only. The caller has seeded them, so the same positions give
+        the same samples in every process. An exception ends the job with its traceback.
         """
         ...
 
@@ -43,10 +42,10 @@ class DatasetSource:
 
     @property
     def fingerprint(self) -> str:
-        """Class and length: a data set has no name of its content, and reading samples may have side effects."""
+        """Class and length. The content is not used: reading samples may have side effects."""
         kind = type(self.data)
         return f"{kind.__module__}.{kind.__qualname__}:{self.length}"
 
     def read(self, positions: Sequence[int]) -> Sequence[Any]:
-        """The samples at `positions`, one by one."""
+        """Read the samples at `positions`, one by one."""
         return [self.data[position] for position in positions]

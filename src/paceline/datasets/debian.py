@@ -19,12 +19,12 @@ _APT_TIMEOUT_S = 120.0
 
 
 def fetch_package(release: Release, into: Path) -> None:
-    """Put the files of `release` into the empty directory `into`, with an apt state of its own.
+    """Fetch the files of `release` into the empty directory `into`.
 
-    The system's apt state is neither needed nor changed.
+    apt runs with a state in a temporary directory. The system's apt state is neither needed nor changed.
 
     Raises:
-        ProviderError: apt is missing, or could not fetch the package.
+        ProviderError: apt-get or dpkg-deb is missing, or could not fetch the package.
     """
     missing = [tool for tool in ("apt-get", "dpkg-deb") if shutil.which(tool) is None]
     if missing:
@@ -42,7 +42,7 @@ def fetch_package(release: Release, into: Path) -> None:
         'Acquire::Retries "0";\n'
         'Acquire::http::Timeout "10";\n'
         'Acquire::https::Timeout "10";\n'
-        # Root's apt would hand the transfer to a user who cannot enter this private directory.
+        # As root, apt would download as another user, who cannot enter this private directory.
         'APT::Sandbox::User "root";\n'
         # The system's hooks would change the system's own state.
         "#clear APT::Update::Pre-Invoke;\n"
@@ -51,7 +51,7 @@ def fetch_package(release: Release, into: Path) -> None:
     )
     logger.info("fetching the Debian package %s", DEBIAN_PACKAGE)
     apt = ["apt-get", "-q", "-c", str(work / "apt.conf")]
-    # One unreachable archive fails the update but not always the download, so only the download decides.
+    # If one archive cannot be reached, the update fails, but the download may still work: only the download counts.
     update = _run([*apt, "update"], work, check=False)
     try:
         _run([*apt, "download", DEBIAN_PACKAGE], work)
@@ -64,11 +64,11 @@ def fetch_package(release: Release, into: Path) -> None:
         try:
             os.replace(unpacked / file.name, into / file.name)
         except OSError as error:
-            raise ProviderError(f"the package has no usable {file.name}: {error}") from None
+            raise ProviderError(f"{file.name} of the package cannot be used: {error}") from None
 
 
 def _run(command: list[str], cwd: Path, *, check: bool = True) -> str:
-    """Run a command to its end and return the last line of its output."""
+    """Run a command to its end and return the last line of its output. With `check`, raise if it fails."""
     try:
         done = subprocess.run(
             command,
@@ -88,5 +88,5 @@ def _run(command: list[str], cwd: Path, *, check: bool = True) -> str:
     lines = done.stdout.strip().splitlines()
     last = lines[-1] if lines else "nothing"
     if check and done.returncode != 0:
-        raise ProviderError(f"{command[0]} ended with {done.returncode}: {last}")
+        raise ProviderError(f"{command[0]} ended with exit code {done.returncode}: {last}")
     return last

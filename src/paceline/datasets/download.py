@@ -22,7 +22,7 @@ _DOWNLOAD_TIMEOUT_S = 300.0
 
 
 def download(release: Release, into: Path) -> None:
-    """Put the files of `release` into the empty directory `into`.
+    """Download the files of `release` into the empty directory `into`.
 
     Raises:
         ProviderError: a file could not be fetched in time.
@@ -31,26 +31,26 @@ def download(release: Release, into: Path) -> None:
 
     deadline = time.monotonic() + _DOWNLOAD_TIMEOUT_S
     for file in release.files(None):
-        limit = math.prod(file.shape) + 65_536  # gzip does not make it larger
+        limit = math.prod(file.shape) + 65_536  # bytes; a gzip file is hardly larger than its content
         try:
             with _open_url(f"{DOWNLOAD_URL}/{file.name}") as response, (into / file.name).open("wb") as out:
                 while chunk := response.read1(1 << 20):
                     out.write(chunk)
                     if out.tell() > limit:
-                        raise ProviderError(f"{file.name} is larger than it can be")
+                        raise ProviderError(f"{file.name} is larger than {limit} bytes, so it is not the right file")
                     if time.monotonic() > deadline:
-                        raise ProviderError(f"not finished within {_DOWNLOAD_TIMEOUT_S:.0f} s")
+                        raise ProviderError(f"the download did not end within {_DOWNLOAD_TIMEOUT_S:.0f} s")
         except (OSError, HTTPException) as error:
             raise ProviderError(f"{file.name}: {error}") from None
 
 
 def _open_url(url: str) -> HTTPResponse:
-    """Open `url` within `_OPEN_TIMEOUT_S` in all.
+    """Open `url`, within `_OPEN_TIMEOUT_S` seconds.
 
-    A socket's time-out covers neither the name look-up nor the number of addresses tried, so a thread of its own opens
-    it. A thread that is late is left behind, and closes what it opened.
+    The time-out of a socket is per address and does not include the name look-up, so another thread opens the URL. If
+    that thread is late, the caller does not wait for it; it closes the connection itself.
     """
-    import urllib.request  # brings ssl and http, which a cached data set does not need
+    import urllib.request  # imported here, because it imports ssl and http, which a cached data set does not need
 
     opened: queue.SimpleQueue[HTTPResponse | Exception] = queue.SimpleQueue()
     late = threading.Event()
@@ -70,7 +70,7 @@ def _open_url(url: str) -> HTTPResponse:
         result = opened.get(timeout=_OPEN_TIMEOUT_S)
     except queue.Empty:
         late.set()
-        raise ProviderError(f"no answer within {_OPEN_TIMEOUT_S:.0f} s") from None
+        raise ProviderError(f"the web server did not answer within {_OPEN_TIMEOUT_S:.0f} s") from None
     if isinstance(result, Exception):
         raise result
     return result

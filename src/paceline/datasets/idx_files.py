@@ -1,4 +1,4 @@
-"""The published files of a data set in the layout of MNIST: decoded, and verified before use."""
+"""The files of a published data set in the layout of MNIST. They are decoded, and verified before use."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Content = Mapping[str, bytes]
 
 
 class ProviderError(Exception):
-    """One provider cannot give the data; the message says why. The next provider is tried."""
+    """A provider cannot supply the data; the message says why. The next provider is tried then."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdxFile:
-    """One gzipped idx file: its name, the shape it must declare and the SHA-256 of its decoded content.
+    """One gzipped idx file: its name, the shape that its header must declare, and the SHA-256 of its decoded content.
 
     The hash is of the decoded content, because the same data is published under different gzip headers.
     """
@@ -47,7 +47,7 @@ class Release:
     test_labels: IdxFile
 
     def files(self, split: Split | None) -> tuple[IdxFile, ...]:
-        """The files of one split, or all four."""
+        """The files of one split; all four without a split."""
         train = (self.train_images, self.train_labels)
         test = (self.test_images, self.test_labels)
         return {"train": train, "test": test, None: train + test}[split]
@@ -82,14 +82,14 @@ def read_files(directory: Path, files: tuple[IdxFile, ...]) -> Content:
     """Decode and verify `files`; the result maps each name to its bytes after the idx header.
 
     Raises:
-        ProviderError: a file is missing, unreadable, not what its idx header must say, or of another content.
+        ProviderError: a file is missing or unreadable, or has another header or content than it must have.
     """
     return {file.name: _read_idx(directory / file.name, file) for file in files}
 
 
 def _read_idx(path: Path, file: IdxFile) -> bytes:
     try:
-        # A gzip bomb ends here: at most one byte beyond the right size is decoded.
+        # At most one byte beyond the right size is decoded, so a gzip bomb does no harm.
         header = struct.pack(f">HBB{len(file.shape)}I", 0, 0x08, len(file.shape), *file.shape)
         size = len(header) + math.prod(file.shape)
         with gzip.open(path) as stream:
@@ -99,7 +99,7 @@ def _read_idx(path: Path, file: IdxFile) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise ProviderError(f"{path.name} cannot be read: {error}") from None
     if raw[:4] != header[:4]:
-        raise ProviderError(f"{path.name} is not an idx file of {len(file.shape)} dimensions of bytes")
+        raise ProviderError(f"{path.name} is not an idx file of bytes with {len(file.shape)} dimensions")
     if raw[: len(header)] != header:
         raise ProviderError(f"{path.name} does not declare the shape {file.shape}")
     if len(raw) != size:

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GENERATED = "generated:"
-"""As `root`: ten generated classes instead of Fashion-MNIST."""
+"""Given as `root` of `fashion_mnist`, it means `generated_ten_classes` instead of Fashion-MNIST."""
 
 NUM_CLASSES = 10
 
 # The mean and the standard deviation of the training pixels, after scaling to [0, 1].
 _MEAN, _STD = 0.2860, 0.3530
-# So much that no single pixel tells the class: LeNet ends its first epoch near 98 %, not at 100 %.
+# Standard deviation of the noise. No single pixel shows the class: LeNet ends its first epoch near 98 %, not at 100 %.
 _GENERATED_NOISE = 2.0
 
 
 class Splits(tuple["TensorDataset", "TensorDataset"]):
-    """The pair (train, test), with its provider.
+    """The pair (train, test), which also says where the data comes from.
 
     Attributes:
-        source: one line for people, such as ``cache: /home/me/.cache/paceline/fashion-mnist``.
+        source: the provider in one line, such as ``cache: /home/me/.cache/paceline/fashion-mnist``.
     """
 
     source: str
@@ -71,17 +71,17 @@ def fashion_mnist(
     """Return Fashion-MNIST, training set and test set, as tensors in memory.
 
     Images are float32 of shape (1, 28, 28), scaled to [0, 1] and then normalised by the mean and deviation of
-    the training set; labels are int64. The same numbers are returned whichever provider was used; an INFO log
-    line and the pair's `source` name it. Any number of processes may call this at once: one fetches, the
-    others wait for it and read the cache.
+    the training set; labels are int64. All providers give the same numbers; an INFO log line and `source` of the
+    pair name the provider that was used. Any number of processes may call this at once: one fetches the files,
+    the others wait for it and read the cache.
 
     Args:
-        root: a directory with the four ``*-ubyte.gz`` files; when it is given, no other provider is tried.
-        split: ``"train"`` or ``"test"`` for one data set, None for the pair.
+        root: a directory with the four ``*-ubyte.gz`` files; if it is given, no other provider is tried.
             ``"generated:"`` gives `generated_ten_classes` instead.
-        cache: where fetched files are kept, in a directory of their own; by default $PACELINE_CACHE, or
+        split: ``"train"`` or ``"test"`` for one data set, None for the pair.
+        cache: the directory in which fetched files are kept (in a subdirectory); by default $PACELINE_CACHE, or
             ~/.cache/paceline.
-        offline: use only what is on this machine already.
+        offline: use only files that are on this machine already.
 
     Raises:
         DatasetUnavailableError: no provider worked; the message lists each with its reason, and the remedy.
@@ -107,8 +107,8 @@ def generated_ten_classes(seed: int = 0, *, num_train: int = 60_000, num_test: i
     """Return a generated ten-class data set with the shapes and types of Fashion-MNIST.
 
     Each class is a smooth random picture; a sample is its class picture shifted by up to three pixels, with a
-    random contrast and heavy noise. A small convolutional network passes 88 % within an epoch, which says
-    nothing about any real task. The same seed gives the same data.
+    random contrast and heavy noise. A small convolutional network exceeds 88 % accuracy within an epoch; that
+    says nothing about real data. The same seed gives the same data.
     """
     import torch
     from torch.nn.functional import interpolate
@@ -136,7 +136,7 @@ def _tensors(content: Content, images: IdxFile, labels: IdxFile) -> TensorDatase
     from torch.utils.data import TensorDataset
 
     def decode(file: IdxFile, dtype: torch.dtype) -> Tensor:
-        # A bytearray, because torch warns about memory that it must not write to; `to` makes the copy that is kept.
+        # A bytearray, because torch warns about read-only memory. `to` makes the copy that is kept.
         flat = torch.frombuffer(bytearray(content[file.name]), dtype=torch.uint8)
         return flat.to(dtype).view(file.shape)
 

@@ -1,4 +1,4 @@
-"""Providers of a release, tried in order: a directory, the cache, the Debian directory, a download, the package."""
+"""Tries the providers of a data set in order: a directory, the cache, the Debian directory, a download, the package."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def load(
     debian: Path = DEBIAN_DIRECTORY,
     fetchers: Mapping[str, Callable[[Release, Path], None]] | None = None,
 ) -> tuple[Content, str]:
-    """Return the verified content of a split's files and a line that names the provider.
+    """Return the verified content of the files of `split`, and a line that names the provider.
 
     `fetchers` maps a description to a function that puts the four files into an empty directory or raises
-    `ProviderError`; they are tried in order, and only while no other process fetches the same release.
+    `ProviderError`. They are tried in order, under a lock: one process fetches a release at a time.
     """
     wanted = release.files(split)
     if root is not None:
@@ -61,7 +61,7 @@ def load(
         raise _unavailable(release, tried)
     try:
         with locked(home.with_suffix(".lock"), timeout_s=_LOCK_TIMEOUT_S):
-            with contextlib.suppress(ProviderError):  # another process may have filled it meanwhile
+            with contextlib.suppress(ProviderError):  # another process may have filled the cache meanwhile
                 return read_files(home, wanted), f"cache: {home}"
             for label, fetch in fetchers.items():
                 try:
@@ -86,7 +86,11 @@ def _unavailable(release: Release, tried: Mapping[str, str]) -> DatasetUnavailab
 
 @contextlib.contextmanager
 def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
-    """Hold an exclusive lock among processes and threads. The system releases it when its holder dies."""
+    """Hold an exclusive lock on `path` among processes and threads. If the holder dies, the system releases the lock.
+
+    Raises:
+        TimeoutError: another process has held the lock for `timeout_s`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s
     with path.open("a") as handle:
@@ -97,7 +101,7 @@ def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"another process has held {path} for {timeout_s:.0f} s") from None
+                    raise TimeoutError(f"another process has held the lock {path} for {timeout_s:.0f} s") from None
             if not logged:
                 logger.info("another process is fetching the data; waiting for %s", path)
                 logged = True
@@ -108,7 +112,7 @@ def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
 def _fetch_into(home: Path, release: Release, fetch: Callable[[Release, Path], None]) -> Content:
     """Fetch into a fresh directory, verify all files, and rename it to `home`. The caller holds the lock."""
     prefix = f".{release.name}-"
-    for leftover in home.parent.glob(f"{prefix}*"):  # of a process that died here
+    for leftover in home.parent.glob(f"{prefix}*"):  # left by a process that died while it fetched
         shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=prefix) as scratch:
         fresh = Path(scratch, "files")

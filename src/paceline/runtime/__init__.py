@@ -1,1 +1,1 @@
-"""Builds and runs one role from its configuration, and knows the run directory. It starts no process: engines do."""
+"""Builds one role from its configuration and runs it; knows the run directory. `engines` start the processes."""

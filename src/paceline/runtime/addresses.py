@@ -10,15 +10,15 @@ from paceline.errors import UsageError
 
 
 def own_address(where: str) -> str:
-    """`where` if it is an address, else the address that this host has in that network.
+    """Return `where` if it is an address; if it is a network, the address of this host in that network.
 
     Raises:
-        UsageError: this host has no address in it.
+        UsageError: this host has no address in that network.
     """
     network = ipaddress.ip_network(where)
     if network.num_addresses == 1:
         return str(network.network_address)
-    # Nothing is sent: connecting makes the system choose the address from which it would send.
+    # Nothing is sent. `connect` of a datagram socket makes the system choose the address that it would send from.
     with socket.socket(socket.AF_INET if network.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((str(network[1]), 9))
@@ -26,5 +26,5 @@ def own_address(where: str) -> str:
         except OSError:
             own = ""
     if not own or ipaddress.ip_address(own) not in network:
-        raise UsageError(f"{load.HOST}={where}: this host has no address in that network")
+        raise UsageError(f"{load.HOST}={where}: this host has no address in that network; give one of its own")
     return own

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paceline.worker.job import Job
 
 preemption = Preemption()
-"""Whether this process was told to leave; the role that runs the script requests it."""
+"""The request to leave of this process: SIGTERM makes it while a script runs."""
 
 _current: Job | None = None
 _ever = False
@@ -33,19 +33,19 @@ _assigned: tuple[RoleSpec, WorkerSpec] | None = None
 
 
 def assign(spec: RoleSpec, worker: WorkerSpec) -> None:
-    """From now on `join` takes this place in a run, and does not ask the environment."""
+    """Make `join` use this configuration from now on, instead of the environment."""
     global _assigned
     _assigned = spec, worker
 
 
 def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None = None) -> Job:
-    """Join the job: under `paceline run` one worker of many, alone one process that is everything.
+    """Join the job: as one of its workers under `paceline run`, else as a whole job in this process.
 
-    The command line goes over the environment, and the environment over these arguments. Seeds torch, numpy and
-    random, so that every worker builds the same model. `dir` keeps the embedded run's log and summary.
+    The command line overrides the environment, and the environment overrides these arguments. Seeds torch, numpy and
+    random, so that every worker builds the same model. Without `paceline run`, log and summary are written to `dir`.
 
     Raises:
-        UsageError: a job is open already, or a value makes no sense.
+        UsageError: a job is open already, or a value is out of range.
         ClusterLostError: no coordinator answered in time.
     """
     global _current, _ever
@@ -88,9 +88,9 @@ def close(*, failed: bool) -> None:
 
 
 def fail(trace: str) -> None:
-    """Tell the job that this worker's script raised; a worker that never joined tells the engine by its exit code."""
+    """Tell the job that this worker's script raised. Without a job it does nothing: the exit code tells the engine."""
     if _current is not None:
-        # If the job has ended already, its own reason stands.
+        # If the job has ended already, its first reason counts.
         with contextlib.suppress(JobError, TransportError):
             _current.fail(trace)
 
@@ -106,7 +106,7 @@ def _forget(failed: bool) -> None:
 
 
 def _place() -> tuple[RoleSpec | None, WorkerSpec]:
-    """The place in a run that the environment names, for a script that no engine has started; None without a run."""
+    """Read the configuration from the environment, for a script that no engine has started; None without a run."""
     run, worker = load.run_dir(), load.worker_spec()
     if run is None:
         return None, worker
@@ -157,7 +157,7 @@ def _clustered(spec: RoleSpec, worker: WorkerSpec, args: JobArgs) -> Job:
 
 
 def _cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -177,5 +177,5 @@ def _embedded(worker: WorkerSpec, args: JobArgs, path: Path | None) -> Job:
         cluster.close(failed=failed)
 
     session.open(cluster.address)
-    # One thread does everything, so nothing can overlap; PACELINE_OVERLAP=1 still sends early.
+    # One thread does everything, so sending during backward gains nothing; PACELINE_OVERLAP=1 does it nevertheless.
     return Job(session, args, end, send_ahead=lambda nbytes, addresses: bool(worker.overlap))

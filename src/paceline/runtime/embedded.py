@@ -1,4 +1,4 @@
-"""Coordinator and server inside the worker's own thread: `python train.py` without children."""
+"""A coordinator and a server in the worker's own thread: `python train.py` starts no other process."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from paceline.server.service import ServerService
 from paceline.transport.base import Received
 from paceline.transport.inproc import InprocHub
 
-_LINE_S = 5.0  # between two lines of progress
+_LINE_S = 5.0  # seconds between two lines of progress
 
 
 class EmbeddedCluster:
-    """A coordinator and a server on one hub; they run whenever the worker waits."""
+    """A coordinator and a server, connected by one hub. They run while the worker waits for a message."""
 
     def __init__(self, path: Path | None, spec: ClusterSpec) -> None:
         self.hub = InprocHub()
         self.run = RunDir.create(path) if path is not None else None
         self._held = ExitStack()
         if self.run is not None:
-            self._held.enter_context(self.run.launching())  # `paceline runs --prune` leaves it alone
+            self._held.enter_context(self.run.launching())  # so that `paceline runs --prune` does not remove it
         log = LogStore(self.run.log_file if self.run is not None else Path(":memory:"))
         self._log = log
         front = self.hub.port(node_id("coordinator", 1), listen="coordinator")
@@ -64,7 +64,7 @@ class EmbeddedCluster:
         return False
 
     def close(self, *, failed: bool) -> None:
-        """Write the summary where a directory was given, and end both roles."""
+        """End both roles. If there is a run directory and the job has not failed, write the summary to it."""
         if not failed and self.coordinator.core.schedule.segments:
             sys.stderr.write(f"{describe(self.coordinator.status(time.monotonic()))}\n")
         if self.run is not None and not failed:

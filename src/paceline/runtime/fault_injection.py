@@ -1,4 +1,4 @@
-"""Wraps a worker's port with planned faults: for tests and chaos campaigns, by PACELINE_FAULTS."""
+"""Adds planned faults to a worker's port, for tests and chaos campaigns. PACELINE_FAULTS has the plan."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _RECEIVED = (
 
 
 def plan_for_workers(seed: int, drop: float, duplicate: float, delay: tuple[float, float], counts: Path) -> str:
-    """The value of PACELINE_FAULTS: every message of a worker fails at these odds; what fired is counted in `counts`.
+    """Make the value of PACELINE_FAULTS: the probabilities of faults for every kind of message of a worker.
 
-    `delay` is a probability and the seconds by which a message is late.
+    `delay` is a probability and a delay in seconds. Each fault that happens is written to a file in folder `counts`.
     """
     plan: dict[str, object] = {"seed": seed, _COUNTS: str(counts.resolve())}
     for prefix, names in (("", _SENT), ("recv_", _RECEIVED)):
@@ -34,9 +34,9 @@ def plan_for_workers(seed: int, drop: float, duplicate: float, delay: tuple[floa
 
 
 def wrap(port: Port, plan: str, name: str, start: int) -> Port:
-    """`port` with the faults of `plan`, the JSON of a `FaultPlan`; each start of a name has a seed of its own.
+    """Return `port` with the faults of `plan`, the JSON of a `FaultPlan`. Each start of a process has its own seed.
 
-    If the plan has a folder "counts", each fault that fires adds a line to a file in it, at once: the process may be
+    If the plan names a folder "counts", each fault adds a line to a file in that folder, at once: the process may be
     killed at any moment.
     """
     from paceline.transport.faulty import FaultPlan, FaultyPort
@@ -58,7 +58,7 @@ def wrap(port: Port, plan: str, name: str, start: int) -> Port:
 
 
 def read_counts(folder: Path) -> Counter[str]:
-    """How often each kind of fault fired in all roles: drop, duplicate, delay."""
+    """Count the faults that happened in all processes, by kind: drop, duplicate, delay."""
     found: Counter[str] = Counter()
     for file in folder.glob("*") if folder.is_dir() else ():
         for line in file.read_text().splitlines():

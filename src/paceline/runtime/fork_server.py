@@ -1,8 +1,8 @@
-"""A process that has loaded torch once and forks roles from itself at the request of an engine.
+"""The fork server: a process that has loaded torch, and forks the process of a role at each request of an engine.
 
 Loading torch takes more than a second of a core; a fork takes milliseconds. A role forked here is an ordinary process:
-it is a child of the engine (not of this process), leads a session of its own, and has the command line that it would
-have had. This process itself runs nothing but the imports: it has no port, no thread of ours, and no state of a run.
+it is a child of the engine (not of the fork server), leads its own session (see setsid(2)), and shows its own command
+line. The fork server itself only imports: it has no port, no thread of Paceline, and no state of a run.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import msgspec
 from paceline.orphans import die_with_parent
 
 PADDING = 2048
-"""Bytes by which this process's command line is longer than needed: a forked role writes its own in its place."""
+"""Extra bytes in the command line of the fork server, so that a forked role has space to write its own over it."""
 
 _LENGTH = struct.Struct("<I")
-_ANSWER = struct.Struct("<II?")  # the role's process number from its parent, the same from the role, that it is ready
+_ANSWER = struct.Struct("<II?")  # the pid as the parent of the role sends it, the pid that the role sends, "ready"
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
-    """What a role is started with, as bytes, as the system has it. Its output goes to the file that is sent along."""
+    """How to start a role. Texts are bytes, as in the system. The file for its output is sent with the request."""
 
     parent: int
     arguments: tuple[bytes, ...]
@@ -44,10 +44,10 @@ class ForkRequest(msgspec.Struct, frozen=True):
 
 
 class Forking:
-    """A role that is being forked. It answers by a pipe of which no other process keeps the writing end."""
+    """A role that is being forked. It answers through a pipe whose writing end no other process keeps open."""
 
     def __init__(self, sock: socket.socket, request: ForkRequest, output: int) -> None:
-        """Send the request.
+        """Send `request` to the fork server, with the file descriptor `output` for the role's output.
 
         Raises:
             OSError: the fork server has ended.
@@ -66,14 +66,14 @@ class Forking:
             os.close(writing)
 
     def wait(self, patience_s: float) -> int:
-        """The role's process number; 0 if it was not forked.
+        """Wait for the role's pid; 0 if the role was not forked.
 
         Raises:
-            TimeoutError: it takes too long.
+            TimeoutError: no answer arrived for `patience_s`.
         """
         while len(self._answer) < _ANSWER.size:
             if not select.select([self._pipe], [], [], patience_s)[0]:
-                raise TimeoutError(f"no role was forked for {patience_s:.0f} s")
+                raise TimeoutError(f"the fork server has not forked the role within {patience_s:.0f} s")
             more = self._pipe.read(_ANSWER.size - len(self._answer))
             if not more:
                 self._end()
@@ -83,7 +83,7 @@ class Forking:
         return int(_ANSWER.unpack(self._answer)[1])
 
     def undo(self) -> None:
-        """End the role if it was forked; the fork server has ended."""
+        """Kill the role if it was forked: the fork server has ended, so the role may be incomplete."""
         with contextlib.suppress(TimeoutError):
             self.wait(1.0)
         self._end()
@@ -93,7 +93,7 @@ class Forking:
         if len(self._answer) >= _LENGTH.size:
             pid = _LENGTH.unpack(self._answer[: _LENGTH.size])[0]
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:  # else the number may be another process's by now
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:  # else it has ended, and another process may have its pid
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
 
@@ -103,12 +103,12 @@ def _exactly(sock: socket.socket, nbytes: int) -> bytes:
     while len(found) < nbytes:
         more = sock.recv(nbytes - len(found))
         if not more:
-            raise ConnectionResetError("the other side is gone")
+            raise ConnectionResetError("the engine closed the socket in the middle of a request")
         found += more
     return found
 
 
-# ---------------------------------------------------------------- this process
+# ---------------------------------------------------------------- the fork server's side
 
 
 def _receive(sock: socket.socket) -> tuple[ForkRequest, int, int] | None:
@@ -122,12 +122,12 @@ def _receive(sock: socket.socket) -> tuple[ForkRequest, int, int] | None:
 
 
 def _serve(sock: socket.socket) -> ForkRequest | None:
-    """Fork a role for each request. Returns in each forked role with its request, in this process None at the end."""
+    """Fork a role for each request. Returns the request in each forked role; None in the fork server, at its end."""
     while (received := _receive(sock)) is not None:
         request, output, answer = received
         if request.scripted:
             _load_for_training()
-        with contextlib.suppress(OSError):  # the system refuses another process: the engine sees the pipe's end
+        with contextlib.suppress(OSError):  # the system refuses a new process: the engine sees that the pipe is closed
             between = os.fork()
             if between == 0:
                 sock.close()
@@ -140,26 +140,26 @@ def _serve(sock: socket.socket) -> ForkRequest | None:
 
 
 def _load_for_training() -> None:
-    """Load what torch loads when the first optimizer is made: it would take each worker two seconds of a core.
+    """Load what torch loads for the first optimizer. In each worker it would take two seconds of a core.
 
-    Servers do without: those that start before the first worker do not wait for it.
+    Servers do not need it, so servers that start before the first worker do not wait for it.
     """
     if "torch._dynamo" not in sys.modules:
-        with contextlib.suppress(Exception):  # a script that needs it will say why it cannot be loaded
+        with contextlib.suppress(Exception):  # a script that needs it raises the error itself
             import torch._dynamo  # noqa: F401
         _freeze()
 
 
 def _freeze() -> None:
-    """Keep the first collection of every role from copying all that was imported."""
+    """Exclude all imported objects from garbage collection, which would copy their memory in every role."""
     gc.collect()
     gc.freeze()
 
 
 def _fork_orphan(answer: int) -> None:
-    """Fork once more, answer with the new process's number, and end. Returns in the new process, now an orphan.
+    """Fork again, send the pid of the new process to the engine, and end. Returns in the new process, an orphan.
 
-    The engine knows the number before it inherits the process: it waits also for one that is killed at once.
+    The engine inherits orphans. It knows the pid before, so it waits for the process even if that is killed at once.
     """
     between = os.getpid()
     try:
@@ -173,11 +173,11 @@ def _fork_orphan(answer: int) -> None:
 
 
 def _become(request: ForkRequest, output: int, answer: int) -> ForkRequest:
-    """Take over everything of the request. The engine has inherited this orphan."""
+    """Make this process the role of `request`: its session, output, directory, environment and command line."""
     try:
         os.write(answer, _LENGTH.pack(os.getpid()))
         if os.getppid() != request.parent:
-            os._exit(1)  # another process has inherited it
+            os._exit(1)  # another process than the engine has inherited this one
         os.setsid()
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -197,23 +197,23 @@ def _become(request: ForkRequest, output: int, answer: int) -> ForkRequest:
 
 
 def _set_title(title: bytes) -> None:
-    """Have lists of processes show `title` as the command line of this one, as setproctitle(3) does it."""
+    """Make `title` the command line of this process in lists of processes, as setproctitle(3) does."""
     with open("/proc/self/stat", encoding="utf-8") as file:
         fields = file.read().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5), counted from the third field
-    # What the kernel shows ends at the first zero if the last byte is not one.
+    # If the last byte is not zero, the kernel shows the text up to the first zero.
     shown = title[: end - start - 2].ljust(end - start - 1, b"\0") + b"."
     ctypes.memmove(start, shown, end - start)
 
 
 def _reseed() -> None:
-    """Seed again what took its seed from the system when it was imported; `random` does that by itself."""
+    """Seed numpy anew, which was seeded when it was imported. `random` does that by itself after a fork."""
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
 
 
 def main(argv: list[str]) -> int:
-    """Entry point. `argv` is: parent pid, number of the inherited socket, padding."""
+    """Run the fork server. `argv` is: the parent's pid, the descriptor of the inherited socket, padding."""
     die_with_parent(int(argv[0]))
     _set_title(os.fsencode(f"{sys.executable} -m paceline.runtime.fork_server {argv[0]}"))  # without the padding
     import torch  # noqa: F401

@@ -1,7 +1,7 @@
 """The process of one role: ``python -m paceline.runtime.role_process PARENT NAME FILE``, started by an engine.
 
-FILE holds the `RoleSpec`: the role is configured by nothing else. PARENT is the process that it must not outlive. NAME
-is for people and tools that read lists of processes.
+FILE has the `RoleSpec`, the whole configuration of the role. PARENT is the pid of the process that the role must not
+outlive. NAME is not used; it is seen in lists of processes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from paceline.orphans import die_with_parent
 from paceline.runtime.roles import role_named
 from paceline.telemetry import logs, tracing
 
-logger = logging.getLogger("paceline.runtime.role_process")  # its own name is __main__
+logger = logging.getLogger("paceline.runtime.role_process")  # because __name__ is "__main__" here
 
 
 def main(argv: list[str]) -> int:
-    """Entry point of every role's process; returns the exit code."""
+    """Run a role from its start to its end; returns the exit code."""
     parent, _, file = argv
     die_with_parent(int(parent))
     spec = decode_role_spec(Path(file).read_bytes())

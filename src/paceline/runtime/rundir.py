@@ -20,16 +20,16 @@ from paceline.wire.token import new_token
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """Names inside a run directory."""
+    """A run directory: the paths of its files, and how they are read and written."""
 
     path: Path
 
     @classmethod
     def named(cls, path: Path | None) -> RunDir:
-        """The run that a user names, by default the newest one below this directory.
+        """Return the run in `path`; without it the newest run below this directory (``runs/latest``).
 
         Raises:
-            UsageError: there is no such directory.
+            UsageError: `path` is not a directory.
         """
         path = path or Path("runs/latest")
         if not path.is_dir():
@@ -43,7 +43,7 @@ class RunDir:
 
     @property
     def coordinator_file(self) -> Path:
-        """Where the coordinator listens."""
+        """The address at which the coordinator listens."""
         return self.path / "coordinator.json"
 
     @property
@@ -53,17 +53,17 @@ class RunDir:
 
     @property
     def logs(self) -> Path:
-        """What each role prints and logs: a file a name."""
+        """The directory of the output and logs: one file per process name."""
         return self.path / "logs"
 
     @property
     def roles(self) -> Path:
-        """How each process was configured: a `RoleSpec` a file."""
+        """The directory of the configurations of processes: one `RoleSpec` per file."""
         return self.path / "roles"
 
     @property
     def trace(self) -> Path:
-        """The recordings of the roles for a trace."""
+        """The directory in which processes record their traces."""
         return self.path / "trace"
 
     @property
@@ -73,7 +73,7 @@ class RunDir:
 
     @property
     def end_file(self) -> Path:
-        """How a run ended that was not completed."""
+        """How the run ended, if it ended before it was complete."""
         return self.path / "ended.json"
 
     @property
@@ -87,10 +87,10 @@ class RunDir:
         return str(self.plan().get("checkpoints") or self.path / "checkpoints")
 
     def plan(self) -> dict[str, Any]:
-        """What the plan file says; empty where there is none.
+        """Read the plan file; returns {} if there is none.
 
         Raises:
-            UsageError: it is there and cannot be read.
+            UsageError: the plan file cannot be read.
         """
         try:
             plan = json.loads(self.plan_file.read_text())
@@ -103,19 +103,19 @@ class RunDir:
         return plan
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
-        """Keep how the run was started."""
+        """Write the plan file: how the run was started."""
         replace_file(self.plan_file, json.dumps(plan, indent=2) + "\n")
 
     def write_summary(self, text: str) -> None:
-        """Keep the summary: the run is complete."""
+        """Write the summary file, which says that the run is complete."""
         replace_file(self.summary_file, text)
 
     def write_end(self, end: Mapping[str, Any]) -> None:
-        """Keep how the run ended that was not completed."""
+        """Write how the run ended before it was complete."""
         replace_file(self.end_file, json.dumps({**end, "at": time.time()}, indent=2) + "\n")
 
     def end(self) -> dict[str, Any] | None:
-        """How it ended; None for a run that is complete or running, or whose launcher was killed."""
+        """Read how the run ended; None if it is complete or running, or its launcher was killed."""
         try:
             end = json.loads(self.end_file.read_text())
         except (OSError, ValueError):
@@ -124,15 +124,15 @@ class RunDir:
 
     @contextmanager
     def launching(self) -> Iterator[None]:
-        """Hold the run's launcher lock for as long as the block lasts.
+        """Hold the launcher lock of the run during the block.
 
         Raises:
-            UsageError: another launcher holds it.
+            UsageError: another launcher holds the lock.
         """
         descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if not _lock(descriptor, fcntl.LOCK_EX, patience_s=0.2):  # `launched` holds it for a moment
-                raise UsageError(f"{self.path} is running: another launcher holds it")
+            if not _lock(descriptor, fcntl.LOCK_EX, patience_s=0.2):  # `launched` may hold it for a moment
+                raise UsageError(f"the run in {self.path} is running: wait for its end, or stop its launcher")
             yield
         finally:
             os.close(descriptor)
@@ -151,7 +151,7 @@ class RunDir:
 
     @property
     def answer_s(self) -> float:
-        """How long to wait for the coordinator's answer: a live launcher may be restarting it."""
+        """Seconds to wait for an answer of the coordinator. Longer with a live launcher, which may be restarting it."""
         return 10.0 if self.launched else 2.0
 
     @property
@@ -163,7 +163,7 @@ class RunDir:
         """Make a new run directory with a new token.
 
         Raises:
-            UsageError: the directory has been used.
+            UsageError: the directory has a run already, or cannot be made.
         """
         run = cls(path)
         if run.token_file.exists() or run.log_file.exists():
@@ -181,31 +181,31 @@ class RunDir:
         """The job's secret.
 
         Raises:
-            UsageError: there is no run here.
+            UsageError: the directory has no token, so it is not a run directory.
         """
         try:
             return bytes.fromhex(self.token_file.read_text().strip())
         except (FileNotFoundError, NotADirectoryError):
-            raise UsageError(f"{self.path} is not a run directory (no token in it)") from None
+            raise UsageError(f"{self.path} is not a run directory (it has no file `token`)") from None
 
     def announce(self, address: str, generation: int) -> None:
-        """Keep the address at which the coordinator listens."""
+        """Write the address at which the coordinator listens."""
         replace_file(
             self.coordinator_file, json.dumps({"address": address, "generation": generation, "pid": os.getpid()})
         )
 
     def coordinator(self) -> str | None:
-        """The coordinator's newest address, None until it has announced one."""
+        """Read the coordinator's newest address; None if none was announced."""
         try:
             return str(json.loads(self.coordinator_file.read_text())["address"])
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def wait_for_coordinator(self, timeout_s: float) -> str:
-        """The coordinator's address, as soon as there is one.
+        """Wait until the coordinator has announced its address, and return it.
 
         Raises:
-            ClusterLostError: none within `timeout_s`.
+            ClusterLostError: no address was announced within `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while (address := self.coordinator()) is None:
@@ -228,7 +228,7 @@ def _lock(descriptor: int, how: int, patience_s: float = 0.0) -> bool:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file at once: a reader sees the old or the new one."""
+    """Replace a file atomically: a reader sees the old content or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text)
     temporary.replace(path)
@@ -240,7 +240,7 @@ def next_run(root: Path, stem: str) -> Path:
         root.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):
             path = root / f"{stem}-{number:04d}"
-            with contextlib.suppress(FileExistsError):  # taken, perhaps by a run that starts just now
+            with contextlib.suppress(FileExistsError):  # this number is in use, perhaps by a run that starts now
                 path.mkdir()
                 return path
     except OSError as error:
@@ -249,7 +249,7 @@ def next_run(root: Path, stem: str) -> Path:
 
 
 def point_latest(path: Path) -> None:
-    """Let the link ``latest`` beside the run point to it."""
+    """Make the link ``latest`` in the parent directory point to the run in `path`."""
     link = path.parent / "latest"
     temporary = path.parent / f".latest.{os.getpid()}"
     temporary.unlink(missing_ok=True)

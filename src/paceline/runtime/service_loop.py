@@ -1,4 +1,4 @@
-"""Runs a role's service on its port: a blocking poll, no event loop."""
+"""Runs the service of a role: receives the events of its port and calls the service."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from paceline.clients.redial import Redial
 from paceline.transport.base import Event, Port
 from paceline.types import NodeId
 
-_TICK_S = 0.1
-_BURST = 256  # events that are handled before the next look at the clock
+_TICK_S = 0.1  # seconds between two ticks
+_BURST = 256  # the most events that are handled between two looks at the clock
 
 
 class Service(Protocol):
-    """What the loop needs of a role."""
+    """What the loop calls. `ended` is the reason why the service has ended; None while it runs."""
 
     ended: str | None
 
     def on_event(self, event: Event, now: float) -> None:
-        """One event of the port."""
+        """Handle one event of the port."""
         ...
 
     def on_tick(self, now: float) -> None:
-        """Time has passed, and the inbox is empty."""
+        """Do what is due by time; called about every 0.1 s."""
         ...
 
 
 def node_id(name: str, start: int) -> NodeId:
-    """The identity of this process in its run, which no other process ever has: `name_of` and `pid_of` read it."""
+    """Make the identity of this process, which no other process of the run ever has. Contains its name and pid."""
     return f"{name}/{start}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -49,7 +49,7 @@ def serve(service: Service, port: Port, redial: Redial | None = None) -> str:
     previous = {s: signal.signal(s, on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
     next_tick = 0.0
     gc.collect()
-    gc.freeze()  # collections skip what was imported: scanning it took a quarter of a server's time
+    gc.freeze()  # garbage collection skips imported objects: to scan them took a quarter of a server's time
     try:
         while service.ended is None and not signals:
             event = port.recv(_TICK_S)
@@ -73,7 +73,7 @@ def serve(service: Service, port: Port, redial: Redial | None = None) -> str:
 
 
 def pump(service: Service, port: Port) -> bool:
-    """Handle the events that are there, without waiting: a role inside another's thread. True if there were any."""
+    """Handle the events that have arrived, without waiting; True if there were any. For a role in another's thread."""
     busy = False
     while (event := port.recv(0)) is not None:
         busy = True

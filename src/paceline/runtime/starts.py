@@ -1,4 +1,4 @@
-"""Starts of processes: each start of a name in a run has a number, and its configuration is in the run directory."""
+"""Numbers the starts of each process name in a run, and writes the configuration of a start for its process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from paceline.runtime.rundir import RunDir, replace_file
 
 
 def next_start(run: RunDir, name: str) -> int:
-    """The number of the next start of `name`, counted from 1. No other start of `name` in this run ever gets it.
+    """Return the number of the next start of `name`, counted from 1. A number is returned only once in a run.
 
-    The counters are in the run directory under a lock: launchers, resumed ones and joiners share them.
+    The counters are in the run directory, under a lock: `paceline run`, `--resume` and `paceline join` share them.
     """
     lock = os.open(run.path / "starts.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -29,7 +29,7 @@ def next_start(run: RunDir, name: str) -> int:
 
 
 def hand_over(run: RunDir, spec: RoleSpec) -> Path:
-    """Write the configuration of a start, for its process to read; those of earlier starts of the name are removed."""
+    """Write the configuration of a start for its process to read, and remove those of earlier starts of its name."""
     run.roles.mkdir(exist_ok=True)
     for old in run.roles.glob(f"{spec.name}.*.json"):
         old.unlink(missing_ok=True)

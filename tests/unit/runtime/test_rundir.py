@@ -65,7 +65,7 @@ def test_a_run_has_one_launcher(tmp_path: Path) -> None:
     assert not run.launched
     with run.launching():
         assert run.launched
-        with pytest.raises(UsageError, match="is running: another launcher holds it"), run.launching():
+        with pytest.raises(UsageError, match="is running: wait for its end"), run.launching():
             pass
         assert run.launched
     assert not run.launched

@@ -1,4 +1,4 @@
-"""The roles of a run, one file a role, and the registry in which the engine and the role's process find them.
+"""The roles of a run, one file per role, and the registry in which engines and processes find a role by its name.
 
 Nothing here imports torch: a role imports what it needs when it runs.
 """
@@ -21,34 +21,34 @@ _roles: dict[str, Role] = {}
 
 
 def register(role: Role) -> None:
-    """From now on `role` is found by its name.
+    """Add `role` to the registry.
 
     Raises:
-        UsageError: there is another role of that name, or the name has a dash, which ends a role's name.
+        UsageError: another role has that name, or the name has a dash: ``worker-3`` is process 3 of role ``worker``.
     """
     if "-" in role.name or _roles.get(role.name, role) is not role:
-        raise UsageError(f"a role cannot be called {role.name!r}: the name is taken or has a dash")
+        raise UsageError(f"a role cannot have the name {role.name!r}: another role has it, or it contains a dash")
     _roles[role.name] = role
 
 
 def registered() -> tuple[Role, ...]:
-    """Every role, in the order of registration."""
+    """All roles, in the order of registration."""
     return tuple(_roles.values())
 
 
 def role_named(name: str) -> Role:
-    """The role of that name.
+    """Return the role of that name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no role has that name.
     """
     if name not in _roles:
-        raise UsageError(f"role {name!r} is not known; there are {', '.join(_roles)}")
+        raise UsageError(f"role {name!r} is not known; the roles are {', '.join(_roles)}")
     return _roles[name]
 
 
 def role_of(process: str) -> Role:
-    """The role of a process by its name, such as ``worker-3``."""
+    """Return the role of a process by the name of the process, such as ``worker-3``."""
     return role_named(process.partition("-")[0])
 
 

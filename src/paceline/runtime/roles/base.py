@@ -1,4 +1,4 @@
-"""What a role is to the engine and to its own process. A new role is a new `Role` class and its registration."""
+"""The base class of roles: what engines and processes need to know. A new role is a new class that is registered."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from paceline.runtime.exit_codes import EXIT_DONE
 
 
 class HangRule(Enum):
-    """How the engine sees that a live process of the role hangs."""
+    """By what the engine recognises that a live process of the role hangs."""
 
     ENGINE = "it does not answer the engine"
-    COORDINATOR = "the coordinator answers, and does not name it as a member"
+    COORDINATOR = "the coordinator answers, and does not list it as a member"
     NEVER = "it never hangs: it may compute for any time"
 
 
 class Launch:
-    """Everything that a launch knows, for the settings of any role. `cluster` is what the coordinator is told."""
+    """The configuration of a whole run, from which each role takes its settings. `cluster` is for the coordinator."""
 
     __slots__ = ("cluster", "server", "shared", "worker")
 
@@ -33,41 +33,41 @@ class Launch:
 
 
 class Role(ABC):
-    """One kind of process. Engine and runtime ask it, and never compare its name.
+    """One kind of process. Engine and runtime read these attributes; they never compare the name of a role.
 
-    Its processes are called ``NAME-0``, ``NAME-1`` …; with `single` there is one, called ``NAME``.
+    Its processes have the names ``NAME-0``, ``NAME-1`` …; with `single` there is one process, ``NAME``.
     """
 
     name: str
     single = False
     light = False
-    """The process does without torch: it is not forked from a process that has loaded torch."""
+    """The process does not need torch, so it is not forked from a process that has loaded torch."""
 
     scripted = False
-    """The process runs the user's script: in the user's directory, with torch as training needs it."""
+    """The process runs the user's script, in the user's directory."""
 
     hang_rule = HangRule.COORDINATOR
     reported = True
-    """The coordinator is told of the end of such a process."""
+    """The engine tells the coordinator when such a process has ended."""
 
     deaths: frozenset[int] = frozenset({EXIT_DONE})
-    """Exit codes that are a death, as every signal is: the process is started again, and that is counted."""
+    """Exit codes that count as a death, as every signal does: the process is restarted, and the restart is counted."""
 
     restarts_itself: frozenset[int] = frozenset()
-    """Exit codes by which the process asks for another start, which is not counted."""
+    """Exit codes by which a process asks for a restart, which is not counted."""
 
     def process_name(self, number: int) -> str:
-        """What process `number` of the role is called."""
+        """The name of process `number` of the role."""
         return self.name if self.single else f"{self.name}-{number}"
 
     def settings(self, launch: Launch) -> Any:
-        """What its process is told besides what every role is told. `run` reads it with `RoleSpec.read`."""
+        """The settings of this role alone, from the configuration of the run. `run` reads them with `RoleSpec.read`."""
         return {}
 
     def environment(self, spec: RoleSpec) -> Mapping[str, str]:
-        """Variables of its process that libraries or the user's script read. They do not configure the role."""
+        """Environment variables for libraries or the user's script. They do not configure the role."""
         return {}
 
     @abstractmethod
     def run(self, spec: RoleSpec) -> int:
-        """Be a process of the role, from its start to its end. Returns the exit code."""
+        """Do the work of one process of the role, from its start to its end. Returns the exit code."""

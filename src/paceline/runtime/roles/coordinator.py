@@ -1,4 +1,4 @@
-"""The coordinator's process."""
+"""The role of the coordinator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from paceline.transport.zmq.port import ZmqPort
 
 
 class CoordinatorRole(Role):
-    """One light process. It answers the engine, so the engine sees that it hangs. Its end is not reported to it."""
+    """One process, without torch. It hangs if it does not answer the engine. Its end is not reported to itself."""
 
     name = "coordinator"
     single = True
@@ -29,15 +29,15 @@ class CoordinatorRole(Role):
     reported = False
 
     def settings(self, launch: Launch) -> ClusterSpec:
-        """The dials of the run."""
+        """The settings of the run, such as mode and replicas."""
         return launch.cluster
 
     def environment(self, spec: RoleSpec) -> Mapping[str, str]:
-        """Libraries start no threads in it."""
+        """Let libraries start no threads."""
         return {"OMP_NUM_THREADS": "1"}
 
     def run(self, spec: RoleSpec) -> int:
-        """Serve until told to end, at the address of the previous coordinator if it is free."""
+        """Run the coordinator until it is asked to end, at the address of the previous coordinator if that is free."""
         from paceline.coordinator.service import CoordinatorService
         from paceline.coordinator.store import LogStore
 
@@ -62,7 +62,7 @@ class CoordinatorRole(Role):
 
 
 def _listen(run: RunDir, spec: RoleSpec) -> ZmqPort:
-    """A port at the announced address, which every role knows, or at another one, which every role will look up."""
+    """Open a port at the announced address, which all roles know; else at a new one, which they read when announced."""
     node, token, known = node_id(spec.name, spec.start), run.token(), run.coordinator()
     address, local = own_address(spec.shared.host), spec.shared.local
     if known is not None:
@@ -72,7 +72,7 @@ def _listen(run: RunDir, spec: RoleSpec) -> ZmqPort:
 
 
 def _flush(port: ZmqPort) -> None:
-    """Give the last replies a moment to leave."""
+    """Wait a moment, so that the last replies are sent."""
     deadline = time.monotonic() + 0.1
     while time.monotonic() < deadline and port.recv(0.01) is not None:
         pass

@@ -1,4 +1,4 @@
-"""A server's process."""
+"""The role of a server."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from paceline.runtime.rundir import RunDir
 from paceline.runtime.service_loop import node_id, serve
 from paceline.transport.zmq.port import ZmqPort
 
-_WAIT_S = 60.0
-_BEAT_S = 0.5
+_WAIT_S = 60.0  # for the address of the coordinator
+_BEAT_S = 0.5  # between two heartbeats
 
 
 class ServerRole(Role):
-    """Holds blocks. The coordinator sees that one hangs; one that ends by itself has died."""
+    """A process that holds blocks. It hangs if the coordinator has removed it; if it ends by itself, it has died."""
 
     name = "server"
 
     def settings(self, launch: Launch) -> ServerSpec:
-        """How many threads it has."""
+        """The number of its threads."""
         return launch.server
 
     def run(self, spec: RoleSpec) -> int:
-        """Serve blocks until told to end."""
+        """Serve blocks until the coordinator or a signal ends it."""
         import torch
 
         from paceline.clients.heartbeat import Heartbeat

@@ -1,4 +1,4 @@
-"""A worker's process."""
+"""The role of a worker."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from paceline.runtime.roles.base import HangRule, Launch, Role
 
 
 class WorkerRole(Role):
-    """Runs the user's script, which may compute for any time and end as it likes.
+    """A process that runs the user's script, which may compute for any time and end with any exit code.
 
-    Only a worker that lost the run has died; one whose loop was rewound asks for another start of its script.
+    A worker that lost the job counts as dead. A worker whose loop was rewound asks for a restart of its script.
     """
 
     name = "worker"
@@ -23,18 +23,18 @@ class WorkerRole(Role):
     restarts_itself = frozenset({EXIT_AGAIN})
 
     def settings(self, launch: Launch) -> WorkerSpec:
-        """The script, and what goes over the arguments of `join`."""
+        """The script, and values that override the arguments of `join`."""
         return launch.worker
 
     def environment(self, spec: RoleSpec) -> Mapping[str, str]:
-        """What the script may read of its place in the run.
+        """Environment variables that tell the script about the run.
 
         RANK and WORLD_SIZE are not set: other libraries would start DDP.
         """
         return load.script_env(spec, spec.read(WorkerSpec))
 
     def run(self, spec: RoleSpec) -> int:
-        """Run the script; `join` finds its place in the run by `spec`."""
+        """Run the script, whose `paceline.join` uses `spec`."""
         from paceline.runtime import current_job
         from paceline.runtime.script import run_script
 
