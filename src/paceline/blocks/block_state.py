@@ -21,9 +21,9 @@ class BlockState:
 
 
 class FrozenVersion:
-    """One version, to be written to a checkpoint: nothing in `blocks` changes until `release`.
+    """One version that is written to a checkpoint: nothing in `blocks` changes until `release`.
 
-    It is a `Delivery`: its reader, in any thread, calls `release` when it has finished.
+    This is a `Delivery`: its reader, in any thread, calls `release` when it has finished.
     """
 
     __slots__ = ("blocks", "done", "version")
@@ -34,5 +34,5 @@ class FrozenVersion:
         self.done = False
 
     def release(self) -> None:
-        """The reader has finished: the memory may be written again."""
+        """Allow the memory to be written again: the reader has finished."""
         self.done = True

@@ -28,24 +28,24 @@ class ChunkOptimizer(Protocol):
         present: Sequence[bool] | None,
         scratch: Scratch,
     ) -> None:
-        """Write to `new` the update of `old` by `grad`; pieces that are not `present` (None: all are) do not change."""
+        """Write to `new` the update of `old` by `grad`. Pieces that are not `present` do not change; None: all are."""
         ...
 
     def state(self, piece: int) -> dict[str, torch.Tensor]:
-        """The state of one piece in use, by torch's own names; empty before its first update."""
+        """The current state of one piece, by the names of torch; empty before its first update."""
         ...
 
     def replace_state(self, reuse: Sequence[State]) -> list[State]:
-        """Go on with a copy of all state, made in `reuse` where that fits; returns the tensors used until now."""
+        """Replace all state by a copy, made in `reuse` where that fits; returns the tensors that were replaced."""
         ...
 
     def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Restore what `state` gave, or some of it, before the first update."""
+        """Restore state that `state` returned, or some of it, before the first update."""
         ...
 
 
 class TorchOptimizer:
-    """A `ChunkOptimizer` of the real torch class: it updates a copy of the weights."""
+    """A `ChunkOptimizer` that runs the class of `torch.optim` on a copy of the weights."""
 
     def __init__(self, spec: ModelSpec, chunk: Chunk, groups: Sequence[int]) -> None:
         """`groups[i]` is the param group of piece i."""
@@ -62,7 +62,7 @@ class TorchOptimizer:
         present: Sequence[bool] | None,
         scratch: Scratch,
     ) -> None:
-        """As `ChunkOptimizer.step`. Some of torch's classes write to the gradients: they get copies."""
+        """As `ChunkOptimizer.step`. Gradients are copied, since some classes of torch write to them."""
         new.copy_(old)
         weights = [new[a:b] for a, b in self._spans]
         here = present if present is not None else [True] * len(weights)
@@ -85,9 +85,9 @@ class TorchOptimizer:
 class ChunkUpdate:
     """The optimizer of one chunk, and the readers of its state.
 
-    `_shared` are the readers of the state as it is now (frozen versions, copies for other servers); the next update
-    goes on with a copy of it. That copy is made in `_spare`, which `_readers` read before. `run` writes nothing but
-    the chunk, so that several threads can update chunks.
+    `_shared` are the readers of the current state (frozen versions, copies for other servers). If there are any, the
+    next update first copies the state. The copy is made in `_spare`, the state before that, once `_readers`, its
+    readers, are done. `run` writes only to this chunk, so that several threads can update several chunks.
     """
 
     def __init__(self, spec: ModelSpec, chunk: Chunk) -> None:
@@ -113,7 +113,7 @@ class ChunkUpdate:
         new: torch.Tensor,
         scratch: Scratch,
     ) -> None:
-        """Write the chunk's next version to `new`."""
+        """Write the next version of the chunk to `new`."""
         grad = self._gradient(total, total.weight, commit.scale, scratch)
         if commit.hyper != self._hyper:
             self._change(commit.hyper)
@@ -123,16 +123,16 @@ class ChunkUpdate:
     # ------------------------------------------------------------ before the commit
 
     def is_complete(self, total: Sum, slots: int) -> bool:
-        """Whether all blocks have a gradient of all `slots`, sealed or not."""
+        """Whether each block of the chunk has gradients of all `slots`, sealed or not."""
         blocks = total.blocks
         return all((mine := blocks.get(index)) is not None and mine.slots == slots for index in self.chunk.blocks)
 
     def stamps(self, total: Sum) -> tuple[int, ...]:
-        """Numbers that name the gradients in the sum of a complete chunk."""
+        """Numbers that change whenever the gradients in the sum of a complete chunk change."""
         return tuple([total.blocks[index].stamp for index in self.chunk.blocks])
 
     def expected_weight(self, total: Sum) -> float:
-        """The weight of a complete chunk once all its slots are sealed."""
+        """The weight that the sum of a complete chunk has once all its slots are sealed."""
         weight = total.weight
         for term in total.blocks[self.chunk.blocks[0]].terms:
             if not term.sealed:
@@ -142,19 +142,19 @@ class ChunkUpdate:
     def run_early(
         self, total: Sum, weight: float, hyper: Hyper, old: torch.Tensor, new: torch.Tensor, scratch: Scratch
     ) -> bool:
-        """As `run` without clipping, but the state changes by `accept_early`. False if the optimizer cannot do that."""
+        """As `run` without clipping, but `accept_early` changes the state. False if the optimizer cannot do this."""
         if not isinstance(self.optimizer, FlatOptimizer) or hyper != self._hyper or not weight:
             return False
         return self.optimizer.step_early(hyper, old, new, self._gradient(total, weight, 1.0, scratch), scratch)
 
     def accept_early(self, hyper: Hyper) -> None:
-        """The last `run_early` counts. Its update does not write to state that has readers."""
+        """Use the new state of the last `run_early`. State that has readers is not written."""
         assert isinstance(self.optimizer, FlatOptimizer)
         self.optimizer.accept_early(hyper, reuse=all(r.done for r in self._shared))
         self._shared = []
 
     def _gradient(self, total: Sum, weight: float, scale: float, scratch: Scratch) -> torch.Tensor:
-        """The mean of the slots: in `scratch`, or in the frame of the only slot, which is not written."""
+        """The mean gradient, in memory of `scratch`; with one slot, the frame of its sender, which is not written."""
         chunk, blocks = self.chunk, total.blocks
         out = scratch.take("grad", chunk.dtype, chunk.numel)
         if len(chunk.blocks) == 1:
@@ -171,7 +171,7 @@ class ChunkUpdate:
         return torch.mul(grad, scale, out=out) if scale < 1.0 else grad
 
     def _change(self, hyper: Hyper) -> None:
-        """Use other hyper-parameters; they may need the real torch class."""
+        """Use other hyper-parameters, with the class of `torch.optim` if they do not fit a flat optimizer."""
         if isinstance(self.optimizer, FlatOptimizer) and not fits(self._spec.optimizer.name, hyper):
             states = [self.optimizer.state(n) for n in range(len(self._groups))]
             self.optimizer = TorchOptimizer(self._spec, self.chunk, self._groups)
@@ -183,11 +183,11 @@ class ChunkUpdate:
     # ------------------------------------------------------------ readers of the state
 
     def freeze(self, reader: Delivery) -> None:
-        """Do not write to the state as it is now until `reader` is done."""
+        """Do not write to the current state until `reader` is done."""
         self._shared.append(reader)
 
     def _own(self) -> None:
-        """Go on with a copy of the state if it has readers."""
+        """Replace the state by a copy if it has readers."""
         if not self._shared:
             return
         self._shared = [r for r in self._shared if not r.done]

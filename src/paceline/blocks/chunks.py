@@ -1,4 +1,4 @@
-"""Runs of blocks that lie in one memory and are updated in one go, and the buffers of them that readers see."""
+"""Chunks: blocks that lie in one memory and are updated together; and the buffers that hold versions of a chunk."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from paceline.transport.base import Delivery, Frame
 from paceline.types import ITEM_NBYTES, BlockSpec, Kind
 
 CHUNK_NBYTES = 1 << 20
-"""Small blocks share few calls of torch; a large block, its gradient, weights and state still fit into a core's share
-of the cache while the optimizer goes over them several times."""
+"""The largest chunk, unless one block is larger.
+
+Large enough that small blocks share few calls of torch; small enough that weights, gradient and optimizer state stay in
+the cache of a core while the optimizer goes over them several times."""
 
 
 class PieceSpan(NamedTuple):
-    """One piece: number `number` of block `block`, of tensor `tensor`, at [start, end) of its chunk."""
+    """One piece of a chunk: piece `number` of `block`, with elements of `tensor`, at [start, end) of the chunk."""
 
     block: int
     number: int
@@ -27,7 +29,7 @@ class PieceSpan(NamedTuple):
 
 
 class Chunk:
-    """Blocks of one kind and dtype in a row. `spans` has the range of each block, `pieces` that of each piece."""
+    """Blocks of one kind and dtype in a row. `spans` has the range of each block, `pieces` the range of each piece."""
 
     __slots__ = ("blocks", "dtype", "kind", "nbytes", "numel", "pieces", "spans", "specs")
 
@@ -50,7 +52,7 @@ class Chunk:
         self.nbytes = end * ITEM_NBYTES[blocks[0].dtype]
 
     def of(self, flat: torch.Tensor, block: int) -> torch.Tensor:
-        """The range of `block` in `flat`, which is as long as the chunk."""
+        """The elements of `block` in `flat`, a tensor as long as the chunk (a view)."""
         if len(self.blocks) == 1:
             return flat
         start, end = self.spans[block]
@@ -58,7 +60,7 @@ class Chunk:
 
 
 def in_chunks(blocks: Sequence[BlockSpec]) -> list[Chunk]:
-    """Blocks by kind and dtype, in their order, as many in a chunk as fit."""
+    """Put blocks of the same kind and dtype into chunks of at most `CHUNK_NBYTES`, in their order."""
     groups: dict[tuple[Kind, str], list[list[BlockSpec]]] = {}
     for block in blocks:
         mine = groups.setdefault((block.kind, block.dtype), [])
@@ -69,15 +71,15 @@ def in_chunks(blocks: Sequence[BlockSpec]) -> list[Chunk]:
 
 
 class Lender(Protocol):
-    """Memory that must not be written while it is read."""
+    """Memory that must not be written while a reader uses it."""
 
     def lend(self, delivery: Delivery) -> None:
-        """The memory is read until `delivery` is done."""
+        """Note a reader: do not write to the memory until `delivery` is done."""
         ...
 
 
 class Lent:
-    """Memory with readers. A reader is a delivery that is not done."""
+    """Memory that knows its readers: the deliveries that are not done."""
 
     __slots__ = ("_readers",)
 
@@ -85,7 +87,7 @@ class Lent:
         self._readers: list[Delivery] = []
 
     def lend(self, delivery: Delivery) -> None:
-        """The memory is read until `delivery` is done."""
+        """Note a reader: do not write to the memory until `delivery` is done."""
         self._readers = [d for d in self._readers if not d.done]
         if not delivery.done:
             self._readers.append(delivery)
@@ -98,7 +100,7 @@ class Lent:
 
 
 class Buffer(Lent):
-    """One version of one chunk."""
+    """The memory of one version of one chunk; `frames` has the bytes of each block."""
 
     __slots__ = ("frames", "tensor")
 
@@ -112,7 +114,7 @@ class Buffer(Lent):
 class LentFrame(NamedTuple):
     """One frame to be sent, and the memory that it lies in.
 
-    The memory does not know its frames: it is freed with the last of them.
+    The buffer does not refer to its frames; it is freed when the last frame is.
     """
 
     frame: Frame

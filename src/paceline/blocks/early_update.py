@@ -1,8 +1,8 @@
-"""Updates that are computed before their commit, beside the readable version: only time depends on them.
+"""Updates that are computed before their commit, in other memory than the readable version. They only save time.
 
-In lock-step the next weights follow from a step's gradients and from the hyper-parameters, which are assumed to be
-those of the last commit. An early update counts only if the commit has the same gradients and hyper-parameters;
-otherwise the update is computed again.
+In lock-step the next weights follow from the gradients of a step and from the hyper-parameters. The hyper-parameters
+of the last commit are taken as a guess. An early update counts only if the commit has the same gradients and
+hyper-parameters; otherwise the update is computed again.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from paceline.blocks.threads import Scratch, Threads
 from paceline.blocks.versions import Versions
 from paceline.types import Commit, Hyper
 
-_MAX_PAUSE = 255  # commits
+_MAX_PAUSE = 255  # the longest pause after wrong guesses, in commits
 
 
 class _Made(NamedTuple):
-    """The next version of a chunk, `new`, and what it was computed of: `old`, and `total` as its `stamps` say."""
+    """The next version of a chunk, `new`, and what it was computed from.
+
+    That is the version `old`, and the gradients that were in `total` when its blocks had these `stamps`.
+    """
 
     total: Sum
     stamps: tuple[int, ...]
@@ -40,7 +43,7 @@ class EarlyUpdates:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: other blocks are open."""
+        """Forget all early updates: the store has opened other blocks."""
         self._made: dict[int, _Made] = {}
         self._hyper: Hyper | None = None
         self._missed = False
@@ -48,7 +51,7 @@ class EarlyUpdates:
         self._pause = 0
 
     def make(self, total: Sum, slots: int, updates: Iterable[tuple[int, ChunkUpdate]]) -> None:
-        """Compute the next version of those chunks that have all `slots` in `total`, sealed or not."""
+        """Compute the next version of each chunk whose blocks have all `slots` gradients in `total`, sealed or not."""
         hyper = self._hyper
         if hyper is None or self._pause:
             return
@@ -78,7 +81,7 @@ class EarlyUpdates:
                 self._versions.put_back(number, made.new)
 
     def take(self, number: int, update: ChunkUpdate, total: Sum, commit: Commit) -> Buffer | None:
-        """The next version of a chunk of which all pieces have a gradient; None if it must be computed now."""
+        """The early update of a chunk in which all pieces have a gradient; None if it must be computed now."""
         made = self._made.pop(number, None)
         if made is None:
             return None
@@ -93,7 +96,7 @@ class EarlyUpdates:
         return None
 
     def applied(self, hyper: Hyper) -> None:
-        """A commit with these hyper-parameters is applied: the early updates that are left are of no use."""
+        """Note that a commit with these hyper-parameters is applied, and drop the early updates that it did not use."""
         self._hyper = hyper
         self._pause = max(0, self._pause - 1)
         if self._missed:

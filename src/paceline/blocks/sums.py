@@ -1,7 +1,7 @@
 """Weighted sums of gradients, block by block, in slot order: acc = w0*g0, then acc += wi*gi.
 
-The bits never depend on when the additions are made. Some are made late: the last slot's is left to the update, which
-has everything in the cache anyway. Some are made early, on gradients that are not sealed yet.
+The bits never depend on the time of an addition. The gradient of the last slot is added late, by the update, which has
+all operands in the cache. Gradients that are not sealed yet may be added early.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from paceline.blocks.presence import Presence
 from paceline.messages import SumMeta
 from paceline.types import BlockSpec, Fence
 
-_SPARE = 2
+_SPARE = 2  # buffers of a block that are kept to be used again
 
 
 class SumMemory:
-    """Memory for sums of one block, which is used again; its content is undefined when it is taken."""
+    """Memory for the sums of one block. Memory that is given back is used again."""
 
     __slots__ = ("_dtype", "_economise", "_numel", "_spare")
 
@@ -29,23 +29,23 @@ class SumMemory:
         self._economise = False
 
     def take(self) -> torch.Tensor:
-        """Memory for one sum."""
+        """Memory for one sum; its content is undefined."""
         return self._spare.pop() if self._spare else torch.empty(self._numel, dtype=self._dtype)
 
     def give_back(self, memory: torch.Tensor | None) -> None:
-        """`memory` is not needed any more."""
+        """Give back `memory`, which `take` returned."""
         if memory is not None and not self._economise and len(self._spare) < _SPARE:
             self._spare.append(memory)
 
     def economise(self, yes: bool) -> None:
-        """Whether to free what is given back, instead of using it again."""
+        """With `yes`, free memory that is given back, instead of using it again."""
         self._economise = yes
         if yes:
             self._spare.clear()
 
 
 class Term:
-    """One slot's gradient of one block: `value` is a frame that is borrowed from its sender until it is dropped."""
+    """The gradient of one block in one slot. `value` is memory of the sender, borrowed until the term is dropped."""
 
     __slots__ = ("fence", "rev", "sealed", "slot", "value", "weight")
 
@@ -58,7 +58,7 @@ class Term:
         self.sealed = False
 
     def is_attempt(self, slot: int, fence: Fence | None, rev: int, weight: float) -> bool:
-        """Whether this is that push of that attempt, with that weight."""
+        """Whether this term came from this push (slot, fence, rev), with this weight."""
         return (self.slot, self.fence, self.rev, self.weight) == (slot, fence, rev, weight)
 
     @property
@@ -68,12 +68,13 @@ class Term:
 
 
 class BlockSum:
-    """The sum of one block: `base`, which has sealed slots only and is our memory, plus `terms` in slot order.
+    """The sum of one block: `base` plus `terms`, in slot order.
 
-    `_head` is base plus the first `_folded` terms, in memory of its own. Once all of these are sealed it becomes the
-    base, and their frames are dropped; if one of them is not sealed as it was, the head is made again. Terms that are
-    not sealed come after all that are. `_waiting` has terms that may not be added yet: a slot before them is missing.
-    `stamp` is another number whenever the sum, unsealed terms included, has other gradients; `slots` counts them.
+    `base` is the sum of sealed slots, in memory of this sum. Sealed terms come before unsealed ones. `_head` is `base`
+    plus the first `_folded` terms. Once all of these are sealed, `_head` becomes `base` and the terms are dropped; if a
+    term is replaced before its seal, `_head` is computed again. `_waiting` has terms, by slot, that cannot be added
+    yet, because the term of an earlier slot is missing. `slots` counts the gradients in the sum, unsealed ones
+    included; `stamp` changes whenever these gradients do.
     """
 
     __slots__ = ("_folded", "_head", "_memory", "_waiting", "base", "slots", "stamp", "terms")
@@ -88,7 +89,7 @@ class BlockSum:
         self.stamp = self.slots = 0
 
     def seal(self, term: Term) -> None:
-        """Count one slot's sealed gradient, which must be that of the next slot."""
+        """Add the sealed gradient of the next slot, or seal the equal term that was added early."""
         term.sealed = True
         self._waiting.pop(term.slot, None)
         at = self._first_unsealed()
@@ -106,15 +107,15 @@ class BlockSum:
         self.stamp += 1
 
     def skip(self, slot: int) -> None:
-        """The next slot, `slot`, was sealed without this block."""
+        """Note that `slot`, the next one, was sealed without this block."""
         self._waiting.pop(slot, None)
         if self._first_unsealed() < len(self.terms):
             self._retract(slot)
 
     def expect(self, term: Term, next_slot: int) -> None:
-        """Add a term that may be sealed later, as soon as all slots before it are there.
+        """Add a term that is not sealed yet, once the terms of all slots before it are added.
 
-        `next_slot` is the first one that is not sealed.
+        `next_slot` is the first slot that is not sealed.
         """
         if term.slot < next_slot:
             return
@@ -126,9 +127,9 @@ class BlockSum:
         self.fold(len(self.terms))
 
     def fold(self, count: int) -> None:
-        """Add the first `count` terms now."""
+        """Compute the sum of `base` and the first `count` terms now."""
         if count <= self._folded or (self.base is None and count == 1 and self.terms[0].weight == 1.0):
-            return  # a first gradient of weight 1 is the sum as it is
+            return  # a first gradient of weight 1 is itself the sum
         acc = self._head if self._folded else self.base
         ours = acc is not None and (self._folded > 0 or all(t.sealed for t in self.terms[:count]))
         for term in self.terms[self._folded : count]:
@@ -144,7 +145,7 @@ class BlockSum:
         self._settle()
 
     def into(self, out: torch.Tensor) -> torch.Tensor:
-        """The whole sum: in `out`, or where it is already. The caller writes to it only if it is `out`."""
+        """The complete sum, computed into `out` unless it exists already; the caller may write only to `out`."""
         acc = self._head if self._folded else self.base
         for term in self.terms[self._folded :]:
             if acc is not None:
@@ -157,9 +158,9 @@ class BlockSum:
         return acc
 
     def gather(self, memory: SumMemory) -> torch.Tensor:
-        """The whole sum in memory of `memory`, where it stays until `close`; no slot may be added any more.
+        """The complete sum, moved into memory taken from `memory` until `close`. No slot may be added afterwards.
 
-        The bits are those of `into`. Frames of senders are not needed any longer.
+        The bits are those of `into`. The memory of the senders is no longer used.
         """
         if self._first_unsealed() < len(self.terms):
             self._retract(-1)
@@ -177,16 +178,16 @@ class BlockSum:
         return self.base
 
     def wants(self, memory: SumMemory) -> bool:
-        """Whether `gather` takes something of `memory`."""
+        """Whether `gather` will call `memory.take`."""
         return self._memory is not memory or self.base is None
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is sealed."""
+        """Whether no gradient is sealed."""
         return self.base is None and not (self.terms and self.terms[0].sealed)
 
     def close(self) -> None:
-        """Give back all memory: the sum is not needed any more."""
+        """Give back all memory: the sum is no longer needed."""
         self._memory.give_back(self.base)
         self._memory.give_back(self._head if self._head is not self.base else None)
         self.base = self._head = None
@@ -210,7 +211,7 @@ class BlockSum:
             self._folded = 0
 
     def _retract(self, slot: int) -> None:
-        """Take all unsealed terms out of the sum, and forget that of `slot`."""
+        """Take all unsealed terms out of the sum; forget the term of `slot`, and let the others wait."""
         at = self._first_unsealed()
         self.slots -= len(self.terms) - at
         self.stamp += 1
@@ -224,7 +225,7 @@ class BlockSum:
 
 
 class Sum:
-    """All blocks of one step: gradients in `blocks`, other values (initial weights, buffers) in `values`.
+    """The sums of all blocks of one step: gradients in `blocks`, initial weights and buffers of the model in `values`.
 
     `presence` says which of them some slot pushed. `hinted` says that unsealed gradients were offered.
     """
@@ -241,7 +242,7 @@ class Sum:
         self.hinted = False
 
     def close(self) -> None:
-        """Give back all memory: the sums are not needed any more."""
+        """Give back all memory: the sums are no longer needed."""
         for block in self.blocks.values():
             block.close()
         for memory, taken in self._shared.values():
@@ -253,7 +254,7 @@ class Sum:
         self.slots += 1
 
     def hint(self) -> None:
-        """Unsealed gradients were offered."""
+        """Note that unsealed gradients were offered."""
         self.hinted = True
 
     def block(self, index: int, memory: SumMemory) -> BlockSum:
@@ -264,16 +265,16 @@ class Sum:
         return found
 
     def install(self, index: int, memory: SumMemory, value: torch.Tensor) -> None:
-        """The sum of one block is `value`, which another server has made."""
+        """Set the sum of one block to `value`, which the primary has computed."""
         made = self.blocks[index] = BlockSum(memory)
         made.seal(Term(0, None, -1, 1.0, value))
 
     def set_value(self, index: int, value: torch.Tensor) -> None:
-        """The value of a block that is no gradient."""
+        """Set the value of a block of initial weights or buffers."""
         self.values[index] = value
 
     def accumulate(self, index: int, weight: float, value: torch.Tensor) -> None:
-        """Add to the weighted sum of a block of float buffers."""
+        """Add `value` times `weight` to the sum of a block of float buffers."""
         acc = self.values.get(index)
         if acc is None:
             self.values[index] = value.clone() if weight == 1.0 else value * weight
@@ -281,7 +282,7 @@ class Sum:
             acc.add_(value if weight == 1.0 else value * weight)
 
     def share(self, index: int, memory: SumMemory) -> torch.Tensor:
-        """A copy of a value in memory of `memory`, where it stays until `close`."""
+        """A copy of a value in memory that is taken from `memory` until `close`."""
         if index not in self._shared:
             self._shared[index] = memory, memory.take().copy_(self.values[index])
         return self._shared[index][1]
@@ -299,7 +300,10 @@ class Sum:
 
 
 def mean(total: torch.Tensor, weight: float, out: torch.Tensor) -> torch.Tensor:
-    """`total` / `weight`, in `out` unless it is `total` itself. A factor of 1/2 gives the same bits, and is faster."""
+    """`total` / `weight`: `total` itself for a weight of 1, otherwise computed into `out`.
+
+    For a power of two, a multiplication gives the same bits as the division, and is faster.
+    """
     if weight == 1.0:
         return total
     inverse = _INVERSES.get(weight)

@@ -1,4 +1,4 @@
-"""A model's tensors <-> flat blocks, without a copy where the alignment allows it. No other module does this."""
+"""Conversion between tensors, flat blocks and bytes, without a copy where the alignment allows it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def tensor_of(frame: memoryview, dtype: str) -> torch.Tensor:
-    """A flat tensor over the bytes of `frame`, shared unless they are not aligned to the element's size.
+    """A flat tensor over the bytes of `frame`, which are copied only if they are read-only or not aligned.
 
-    The caller must not write to it unless it owns the frame.
+    The caller must not write to the tensor unless it owns the frame.
     """
     if not frame.nbytes:
         return torch.empty(0, dtype=DTYPES[dtype])
@@ -37,7 +37,7 @@ def tensor_of(frame: memoryview, dtype: str) -> torch.Tensor:
 
 
 def new_block(block: BlockSpec) -> torch.Tensor:
-    """Memory for one block; padding between pieces is zero."""
+    """New memory for one block, filled with zeros."""
     return torch.zeros(block.numel, dtype=DTYPES[block.dtype])
 
 
@@ -52,7 +52,7 @@ def clean_name(name: str) -> str:
 
 
 def digest(model: torch.nn.Module) -> str:
-    """The digest of a model's weights, the same that a run's summary shows.
+    """The digest of a model's weights, equal to the digest that the summary of a run shows.
 
     Parameters first, then buffers, each in the model's order; a tied parameter counts once.
     """
@@ -64,5 +64,5 @@ def digest(model: torch.nn.Module) -> str:
 
 
 def as_parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
-    """A leaf that a `torch.optim` class accepts, without a gradient."""
+    """`tensor` as a parameter that a `torch.optim` class accepts; autograd computes no gradient for it."""
     return torch.nn.Parameter(tensor, requires_grad=False)

@@ -1,4 +1,4 @@
-"""Threads that share out the chunks of one update."""
+"""Threads that share the work of one update, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from paceline.blocks.chunks import Chunk
 T = TypeVar("T")
 
 WORTH_NBYTES = 4 << 20
-"""Below this one thread is done before another has woken up."""
+"""Least work, in bytes, for more than one thread: with less, one thread is done before another has woken up."""
 
 
 class Scratch:
-    """Memory of one thread for the temporary results of an update: it stays in the cache."""
+    """Memory of one thread for temporary results of updates. It is used again, so that it stays in the cache."""
 
     def __init__(self) -> None:
         self._flats: dict[tuple[str, torch.dtype], torch.Tensor] = {}
@@ -26,7 +26,7 @@ class Scratch:
         self._blocks: dict[Chunk, tuple[torch.Tensor, dict[int, torch.Tensor]]] = {}
 
     def take(self, purpose: str, dtype: torch.dtype, numel: int) -> torch.Tensor:
-        """Memory for `numel` elements, the same for the same purpose."""
+        """Memory for `numel` elements. The next call with the same `purpose` returns the same memory."""
         key = (purpose, dtype, numel)
         view = self._views.get(key)
         if view is None:
@@ -38,7 +38,7 @@ class Scratch:
         return view
 
     def blocks(self, flat: torch.Tensor, chunk: Chunk) -> dict[int, torch.Tensor]:
-        """The blocks of `chunk` in `flat`, which `take` gave."""
+        """The elements of each block of `chunk` in `flat`, which `take` returned (views)."""
         known = self._blocks.get(chunk)
         if known is None or known[0] is not flat:
             known = self._blocks[chunk] = flat, {index: chunk.of(flat, index) for index in chunk.blocks}
@@ -55,7 +55,7 @@ class _Round(Generic[T]):
         self._error: BaseException | None = None
 
     def go(self, scratch: Scratch) -> None:
-        """Work on items until there are none left, or one has failed."""
+        """Work on items until none is left or one has failed."""
         while self._error is None:
             with self._lock:
                 item = next(self._items, None)
@@ -67,16 +67,16 @@ class _Round(Generic[T]):
                 self._error = error
 
     def check(self) -> None:
-        """Raise what an item raised, once."""
+        """Raise the exception of the item that failed, if one did."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
 
 class Threads:
-    """`count` threads, of which one is the caller's; the others are started when they are first of use.
+    """The caller's thread and up to `count - 1` others, which are started when they are first needed.
 
-    One thread works on an item from its beginning to its end, so the result does not depend on their number.
+    One thread works on an item from start to end, so the result does not depend on the number of threads.
     """
 
     def __init__(self, count: int = 1) -> None:
@@ -87,7 +87,7 @@ class Threads:
         self._helpers: list[threading.Thread] = []
 
     def run(self, work: Callable[[Scratch, T], None], items: Sequence[T], nbytes: int) -> None:
-        """Do all `items`, which are `nbytes` of work, and return. Raises what `work` raises."""
+        """Call `work` for all `items`, which have `nbytes` bytes together, and wait. Raises what `work` raises."""
         helpers = min(self._count, len(items)) - 1 if nbytes >= WORTH_NBYTES else 0
         if helpers < 1:
             for item in items:

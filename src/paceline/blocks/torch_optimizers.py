@@ -1,4 +1,4 @@
-"""The real `torch.optim` classes, built from a name and numbers, over pieces of blocks."""
+"""The classes of `torch.optim`, made from a name and hyper-parameters, over pieces of blocks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from paceline.errors import UsageError
 from paceline.types import Hyper, OptimizerSpec
 
 State = dict[str, Any]
-"""The state of one parameter in `torch.optim`, by its own names."""
+"""The state of one parameter, by the names of torch."""
 
 
 def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
-    """The class by name.
+    """The class `name` of `torch.optim`.
 
     Raises:
-        UsageError: servers cannot run it.
+        UsageError: servers cannot run this optimizer.
     """
     if name not in OPTIMIZERS:
         raise UsageError(f"{name} does not run on servers; use one of {', '.join(OPTIMIZERS)}")
@@ -29,7 +29,7 @@ def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
 
 
 class PieceOptimizer:
-    """One `torch.optim` instance over some pieces. It has no weights of its own: each step gets them."""
+    """One optimizer of `torch.optim` over some pieces. It keeps no weights: the caller of `step` passes them."""
 
     def __init__(self, spec: OptimizerSpec, groups: Sequence[int], samples: Sequence[torch.Tensor]) -> None:
         """`groups[i]` is the param group of piece i, `samples[i]` a tensor of its size and dtype."""
@@ -47,7 +47,7 @@ class PieceOptimizer:
         first: dict[str, Any] = {k: v for k, v in by_group[0].items() if k != "params" and k in known}
         self._optimizer = kind(by_group, **first)
         marked: Any = self._optimizer
-        marked._paceline = True  # in the embedded mode it steps inside the worker's process
+        marked._paceline = True  # the hook on optimizers in the worker's process skips it (embedded mode)
         self._hyper = spec.hyper
 
     def step(self, hyper: Hyper, weights: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> None:
@@ -61,20 +61,20 @@ class PieceOptimizer:
             param.grad = grad
         self._optimizer.step()
         for param in self.params:
-            param.grad = None  # it may be a frame that its sender waits for
+            param.grad = None  # it may be memory of a sender, who waits until it is free
 
     def state(self, piece: int) -> dict[str, torch.Tensor]:
-        """The optimizer state of one piece, by torch's own names; empty before its first update.
+        """The optimizer state of one piece, by the names of torch; empty before its first update.
 
-        These are the tensors in use: the next `step` writes to them, unless `replace_state` came before it.
+        The next `step` writes to these tensors, unless `replace_state` is called before.
         """
         state = self._optimizer.state.get(self.params[piece], {})
         return {name: _as_tensor(value) for name, value in state.items() if value is not None}
 
     def replace_state(self, reuse: Sequence[State]) -> list[State]:
-        """Go on with a copy of all state; returns what `state` gave until now, which is never written again.
+        """Replace all state by a copy; returns the replaced state, which this optimizer never writes again.
 
-        The copy is made in `reuse`, by piece and name, where that has a tensor of the same size and dtype.
+        The copy is made in `reuse`, by piece and name, if that has a tensor of the same size and dtype.
         """
         used: list[State] = []
         for number, param in enumerate(self.params):
@@ -86,7 +86,7 @@ class PieceOptimizer:
         return used
 
     def load(self, piece: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Restore what `state` gave, or some of it; the tensors belong to the optimizer from now on."""
+        """Restore state that `state` returned, or some of it. The optimizer keeps and writes the tensors."""
         if state:
             self._optimizer.state[self.params[piece]].update(state)
 

@@ -1,4 +1,4 @@
-"""The readable versions of all chunks. The next version is written beside them, into memory without readers."""
+"""The readable versions of all chunks. The next version is written to other memory, which has no readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.types import BlockSpec
 
 
 class _Version(NamedTuple):
-    """A buffer by chunk, and for each block the version that last changed it."""
+    """One readable version: the buffer of each chunk, and for each block the version that changed it last."""
 
     buffers: dict[int, Buffer]
     changed: dict[int, int]
@@ -21,7 +21,8 @@ class _Version(NamedTuple):
 class ChunkVersions(NamedTuple):
     """All versions of one chunk, to be moved from one `Versions` to another.
 
-    `kept` are the versions that must stay readable; each comes with the version that last changed each block.
+    `changed` has, for each block, the version that changed it last. `kept` has the versions that must stay readable,
+    each with such a `changed` of its own. `spare` are buffers to be used again.
     """
 
     chunk: Chunk
@@ -32,10 +33,10 @@ class ChunkVersions(NamedTuple):
 
 
 class Versions:
-    """Buffers of the current version, which is `number`, and of those that are kept. A chunk is named by a number.
+    """The buffers of the current version, which is `number`, and of the versions that are kept.
 
-    A buffer that no version needs is written again once its readers are done. So there are two of each chunk, and one
-    more for each version that is kept or still read. `chunk_of` has the chunk of each block.
+    Each chunk has a number; `chunk_of` has the chunk of each block. A buffer that no version needs is used again once
+    its readers are done. So each chunk has two buffers, and one more for each version that is kept or still read.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -61,15 +62,15 @@ class Versions:
 
     @property
     def current(self) -> Mapping[int, Buffer]:
-        """The current version, by chunk."""
+        """The buffer of each chunk in the current version."""
         return self._now.buffers
 
     def begin(self, version: int) -> None:
-        """The current version is `version` from now on; `switch` brings what changes with it."""
+        """Give the current version the number `version`; calls of `switch` then set the chunks that it changes."""
         self.number = version
 
     def fresh(self, chunk: int) -> Buffer:
-        """Memory for the next version of a chunk, with undefined content."""
+        """A buffer for the next version of a chunk; its content is undefined."""
         spare = self._spare[chunk]
         idle = [b for b in spare if b.idle]
         if not idle:
@@ -78,7 +79,7 @@ class Versions:
         return idle[0]
 
     def put_back(self, chunk: int, buffer: Buffer) -> None:
-        """`buffer`, which `fresh` gave, is not needed after all."""
+        """Give back `buffer`, which `fresh` returned and which is not needed."""
         self._spare[chunk].append(buffer)
 
     def switch(self, chunk: int, buffer: Buffer, changed: Iterable[int]) -> None:
@@ -90,7 +91,7 @@ class Versions:
         self._reuse(chunk, old)
 
     def reset(self, version: int) -> None:
-        """All blocks are of `version`, and changed with it."""
+        """Note that all blocks are at `version`, which changed every block."""
         self.number = version
         for index in self._now.changed:
             self._now.changed[index] = version
@@ -98,13 +99,13 @@ class Versions:
     # ------------------------------------------------------------ readers
 
     def keep(self, version: int) -> None:
-        """Keep the current version readable. Without blocks there is none."""
+        """Keep the current version, which is `version`, readable until `release`."""
         if self.chunks:
             assert version == self.number
             self._kept[version] = _Version(dict(self._now.buffers), dict(self._now.changed))
 
     def release(self, version: int) -> None:
-        """Give up a kept version. Unknown versions are ignored."""
+        """Stop keeping `version` readable. An unknown version is ignored."""
         kept = self._kept.pop(version, None)
         for chunk, buffer in (kept.buffers if kept is not None else {}).items():
             if buffer is not self._now.buffers[chunk]:
@@ -117,7 +118,10 @@ class Versions:
     def read(
         self, version: int, have: int, blocks: Sequence[int] | None
     ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
-        """The blocks at `version` (current or kept) that changed after `have`, with a `LentFrame` each."""
+        """The blocks of `version` (current or kept) that changed after version `have`, which the reader already has.
+
+        The payload has a `LentFrame` for each. `blocks` limits the answer to some blocks.
+        """
         buffers, changed = self._now if version == self.number else self._kept[version]
         wanted = self._frames if blocks is None else blocks
         found = [index for index in wanted if changed[index] > have or have < 0]
@@ -125,14 +129,14 @@ class Versions:
         read = [(i, buffers[chunk_of[i]]) for i in found]
         return tuple([self._frames[i] for i in found]), [LentFrame(buffer.frames[i], buffer) for i, buffer in read]
 
-    # ------------------------------------------------------------ chunks that come and go
+    # ------------------------------------------------------------ chunks that are added or removed
 
     def declare(self, blocks: Iterable[BlockSpec]) -> None:
-        """These are the blocks of all chunks: readers get them in the order of the model."""
+        """Set the blocks that readers get: those of all chunks, in the order of the model."""
         self._frames = {b.index: BlockFrame(b.index, b.dtype, b.numel) for b in sorted(blocks, key=lambda b: b.index)}
 
     def add(self, moved: ChunkVersions) -> int:
-        """Take over one chunk with its versions; returns its number."""
+        """Add one chunk with its versions; returns its number."""
         number, self._next = self._next, self._next + 1
         self.chunks[number] = moved.chunk
         self.chunk_of.update(dict.fromkeys(moved.chunk.blocks, number))
@@ -146,7 +150,7 @@ class Versions:
         return number
 
     def remove(self, number: int) -> ChunkVersions:
-        """Give up one chunk with its versions."""
+        """Remove one chunk, and return it with its versions."""
         chunk = self.chunks.pop(number)
         kept = {}
         for version, (buffers, changed) in self._kept.items():

@@ -1,4 +1,5 @@
-"""Checkpoints on a storage: complete or absent, checked by content, readable by any number of servers.
+"""The format of checkpoints on a storage: manifest, marker, shard files.
 
-The format lives here: manifest, marker, shard files. Core decides when a checkpoint is made, and of which version.
+A checkpoint counts only if it is complete; its content is checked when it is read; any number of servers can load it.
+`paceline.core` decides when a checkpoint is made, and of which version.
 """

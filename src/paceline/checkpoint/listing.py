@@ -1,4 +1,4 @@
-"""A list of checkpoints for people and programs."""
+"""A list of checkpoints, as rows for programs and as lines of text for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.messages import Position
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One checkpoint. `instead` is the older checkpoint that a resume uses if this one is damaged or incomplete."""
+    """One checkpoint. If it is damaged or incomplete, `instead` is the older checkpoint that a resume would use."""
 
     folder: str
     incarnation: int
@@ -26,7 +26,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def rows_of(found: Sequence[Listed], now: float) -> list[Row]:
-    """Describe checkpoints, which come oldest first. `now` is the time of day."""
+    """Describe the checkpoints `found`, which are sorted oldest first. `now` is the time of day."""
     rows: list[Row] = []
     complete = [listed.folder for listed in found if listed.problem is None]
     for number, listed in enumerate(found):
@@ -52,7 +52,7 @@ def _epoch(position: Position) -> int:
 
 
 def lines_of(rows: Sequence[Row]) -> list[str]:
-    """One line a checkpoint."""
+    """One line of text for each checkpoint."""
     return [_line(row, any(later.problem is None for later in rows[n + 1 :])) for n, row in enumerate(rows)]
 
 

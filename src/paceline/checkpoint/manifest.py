@@ -22,7 +22,10 @@ FORMAT = 1
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A checkpoint without its tensors. `chains` has the hash chain of each block; `made_at` is only shown."""
+    """What a checkpoint contains, without the tensors.
+
+    `chains` has the hash chain of each block. `made_at`, the time of day, is only for display.
+    """
 
     format: int
     model: ModelSpec
@@ -44,9 +47,12 @@ def parse_folder(name: str) -> tuple[int, int] | None:
 
 
 def write_manifest(storage: Storage, folder: str, manifest: Manifest) -> None:
-    """Write the manifest, then the marker that makes the checkpoint complete. The caller has synced the log before."""
+    """Write the manifest, then the marker that makes the checkpoint complete.
+
+    The caller must have synced the log to disk before (rule 9).
+    """
     manifest = msgspec.structs.replace(manifest, made_at=time.time())
-    # The standard library writes nan and inf, and a loss may be either.
+    # `json` of the standard library can write nan and inf, and a loss may be either.
     content = json.dumps(msgspec.to_builtins(manifest), indent=1).encode()
     with storage.create(f"{folder}/{MANIFEST}") as file:
         file.write(content)
@@ -55,7 +61,7 @@ def write_manifest(storage: Storage, folder: str, manifest: Manifest) -> None:
 
 
 def drop_checkpoint(storage: Storage, folder: str) -> None:
-    """Remove a checkpoint, its marker first, so that half a checkpoint never counts as complete."""
+    """Remove a checkpoint. The marker goes first, so that a checkpoint with missing files never counts as complete."""
     storage.delete(f"{folder}/{MARKER}")
     storage.remove(folder)
 
@@ -64,7 +70,7 @@ def read_manifest(storage: Storage, folder: str) -> Manifest:
     """The manifest of a complete checkpoint.
 
     Raises:
-        CheckpointError: it is incomplete, or the manifest does not match its marker.
+        CheckpointError: the checkpoint is incomplete, or its manifest is damaged or of another format.
     """
     marker = _read(storage, folder, MARKER, "incomplete: ")
     content = _read(storage, folder, MANIFEST, "incomplete: ")
@@ -98,7 +104,7 @@ def read_checked(storage: Storage, folder: str, entry: SavedFile) -> bytes:
     """The content of a shard file.
 
     Raises:
-        CheckpointError: it is missing, or does not have the size and SHA-256 of the manifest.
+        CheckpointError: the file is missing, or does not have the size and SHA-256 that the manifest says.
     """
     content = _read(storage, folder, entry.name)
     if len(content) != entry.size:
@@ -110,7 +116,7 @@ def read_checked(storage: Storage, folder: str, entry: SavedFile) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A checkpoint that was found: `problem` is None if it is complete and undamaged."""
+    """A checkpoint that was found. `problem` is None if the checkpoint is complete and undamaged."""
 
     folder: str
     manifest: Manifest | None
@@ -135,7 +141,7 @@ def _look(storage: Storage, folder: str, *, verify: bool) -> Listed:
 
 
 def list_checkpoints(storage: Storage, *, verify: bool) -> list[Listed]:
-    """All checkpoints, oldest first; with `verify`, every byte is checked."""
+    """All checkpoints, oldest first. With `verify`, every byte of their files is checked."""
     return [_look(storage, folder, verify=verify) for folder in _folders(storage)]
 
 

@@ -1,7 +1,7 @@
-"""Blocks with their optimizer state <-> shard files in safetensors.
+"""Writes blocks with their optimizer state to shard files in the safetensors format, and reads them.
 
-The files are written and read in small steps, without a copy of the whole: the library's own functions make two, and a
-server saves while it trains. Any reader of safetensors opens them.
+Files are written in small steps, without a copy of all tensors: a server saves while it trains, and the functions of
+the safetensors library make two copies. Any reader of safetensors can open the files.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from paceline.checkpoint.storage import Storage
 from paceline.errors import CheckpointError
 from paceline.types import SavedFile
 
-_FILE_NBYTES = 64 << 20  # about the largest file: a reader has it in memory at once
-_RUN_NBYTES = 4 << 20  # of one write
+_FILE_NBYTES = 64 << 20  # the largest file, unless one block is larger: a reader loads one file at a time
+_RUN_NBYTES = 4 << 20  # bytes of one write
 _ALIGN = 8
 
 _NAMES = {
@@ -48,12 +48,13 @@ def write_shards(
     blocks: Mapping[int, BlockState],
     check: Callable[[], None] = lambda: None,
 ) -> list[SavedFile]:
-    """Write `blocks` as one or more files whose names begin with `prefix`; returns their entries of the manifest.
+    """Write `blocks` to one or more files whose names begin with `prefix`; returns their entries for the manifest.
 
-    `check` is called every few MB and at the end, and may raise to give up. After any exception all files are removed.
+    `check` is called every few MB and at the end; it may raise to stop the writing. After any exception all files are
+    removed.
 
     Raises:
-        OSError: the medium is full or gone.
+        OSError: the storage is full or cannot be reached.
     """
     entries: list[SavedFile] = []
     try:
@@ -72,7 +73,7 @@ def write_shards(
 
 
 def _files(blocks: Mapping[int, BlockState]) -> Iterator[list[tuple[int, BlockState]]]:
-    """The blocks of each file."""
+    """Divide the blocks into files of at most `_FILE_NBYTES`."""
     chosen: list[tuple[int, BlockState]] = []
     size = 0
     for index, block in blocks.items():
@@ -115,11 +116,14 @@ def _write(file: IO[bytes], tensors: Mapping[str, torch.Tensor], check: Callable
 
 
 def _runs(contents: Iterable[memoryview]) -> Iterator[memoryview]:
-    """The same bytes in long runs, each valid until the next one is taken.
+    """Join the bytes of `contents` and yield them in long runs, each valid until the next one is taken.
 
-    Writing and hashing do not hold the interpreter's lock; between them this thread may have to wait for it.
+    Long runs are faster: writing and hashing do not hold the interpreter's lock, but between two of them this thread
+    may have to wait for the lock.
     """
-    run = memoryview(mmap.mmap(-1, _RUN_NBYTES))  # at the start of a page, as direct output needs it
+    run = memoryview(
+        mmap.mmap(-1, _RUN_NBYTES)
+    )  # memory that begins at a page: writes that bypass the page cache need this
     fill = 0
     for content in contents:
         done = 0
@@ -138,10 +142,10 @@ def _runs(contents: Iterable[memoryview]) -> Iterator[memoryview]:
 def read_shards(
     storage: Storage, folder: str, manifest: Manifest, wanted: Iterable[int]
 ) -> Iterator[tuple[int, BlockState]]:
-    """The wanted blocks, file by file; each file is checked before it is parsed. The tensors belong to the caller.
+    """Read the `wanted` blocks, file by file. Each file is checked before it is parsed. The tensors are new copies.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or a block is in none of them.
+        CheckpointError: a file is missing or damaged, or no file has a wanted block.
     """
     left = set(wanted)
     for entry in manifest.files:

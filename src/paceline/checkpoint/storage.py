@@ -1,4 +1,4 @@
-"""The storage of checkpoints: one protocol over a local directory and over fsspec."""
+"""The storage of checkpoints: one interface for a local directory and for the URLs of fsspec."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Storage(Protocol):
     """Named files. Names are relative, with ``/`` between parts.
 
-    A file appears under its name, complete, when the block of `create` ends; it is durable if the medium supports that.
+    A file appears under its name, complete, when the `with` block of `create` ends. It is then durable, if the storage
+    supports that.
     """
 
     @property
@@ -32,15 +33,15 @@ class Storage(Protocol):
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
-        """Write a new file. An exception in the block leaves no file.
+        """Write a new file in a `with` block. After an exception in the block there is no file.
 
         Raises:
-            OSError: the medium is full or gone.
+            OSError: the storage is full or cannot be reached.
         """
         ...
 
     def read(self, name: str) -> bytes:
-        """All of a file.
+        """The content of a file.
 
         Raises:
             FileNotFoundError: the file does not exist.
@@ -56,19 +57,19 @@ class Storage(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Delete one file; an unknown one is ignored."""
+        """Delete one file, if it exists."""
         ...
 
     def remove(self, folder: str) -> None:
-        """Remove a folder with its files; an unknown one is ignored."""
+        """Remove a folder with its files, if it exists."""
         ...
 
 
 class _NewFile(io.FileIO):
-    """A file that bypasses the page cache for as long as its writes are aligned, if the medium supports that.
+    """A new file that bypasses the page cache while its writes are aligned, if the file system supports that.
 
-    A checkpoint is not read soon, and the page cache takes most of the CPU time of writing it (440 of 590 ms for
-    160 MB), which training would lose.
+    A checkpoint is not read soon, and the page cache would take most of the CPU time of a write (440 of 590 ms for
+    160 MB), which training needs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,7 +103,7 @@ class _NewFile(io.FileIO):
 
 
 class LocalStorage:
-    """A directory of this machine. Files are fsynced before they are renamed to their name, directories after."""
+    """A directory of this machine. A file is fsynced before it gets its name, and its directory afterwards."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -193,7 +194,7 @@ class FsspecStorage:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
-        """As `Storage.create`: the file is uploaded under another name, and moved when it is complete."""
+        """As `Storage.create`: the file is written under a temporary name, and renamed when it is complete."""
         path = f"{self._root}/{name}"
         self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
         temporary = f"{path}.{secrets.token_hex(4)}.part"

@@ -1,4 +1,7 @@
-"""The window: which steps a state contains, and how old the state of a gradient may be."""
+"""The window: which steps a state of the model contains, and how old the state of a gradient may be.
+
+The watermark of a state is the lowest step that the state lacks: it contains all steps below.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ class Watermark:
         self._above: set[int] = set(above)
 
     def add(self, step: int) -> None:
-        """Step `step` is committed."""
+        """Add `step`, which is committed."""
         if step == INIT_STEP:
             return
         assert not self.has(step), f"step {step} committed twice"
@@ -35,12 +38,12 @@ class Watermark:
 
 
 def staleness(step: int, watermark: int) -> int:
-    """How many steps below `step` a state with that watermark may lack, at most."""
+    """The largest number of steps below `step` that a state with this watermark can lack."""
     return max(0, step - watermark)
 
 
 def admits(window: int, step: int, watermark: int) -> bool:
-    """Whether a gradient for `step` may be computed on a state with that watermark."""
+    """Whether a gradient for `step` may be computed on a state with this watermark."""
     return window == UNLIMITED or staleness(step, watermark) <= window
 
 
@@ -61,5 +64,8 @@ def needed_watermark(window: int, step: int) -> int:
 
 
 def may_lease(window: int, step: int, watermark: int) -> bool:
-    """Whether `step` may be leased: one step earlier than `admits`, since the worker waits for the state it reads."""
+    """Whether slots of `step` may be leased when the newest state has this watermark.
+
+    A lease may come one step earlier than `admits` allows: the worker waits until the state that it needs is there.
+    """
     return window == UNLIMITED or step <= watermark + window + 1

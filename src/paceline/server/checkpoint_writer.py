@@ -15,7 +15,7 @@ from paceline.types import NodeId, SavedFile
 
 logger = logging.getLogger(__name__)
 
-_NICE = 15  # training goes first; hashing and writing, nearly all of the work, do not hold the interpreter's lock
+_NICE = 15  # lower priority than training; hashing and writing, most of the work, do not hold the interpreter's lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Outcome:
 
 
 class _GivenUpError(Exception):
-    """The version is not needed any longer."""
+    """The version is no longer needed, so the thread stops writing."""
 
 
 class _WriterThread(threading.Thread):
@@ -43,7 +43,7 @@ class _WriterThread(threading.Thread):
 
     @property
     def given_up(self) -> bool:
-        """Whether the outcome is of no interest."""
+        """Whether the version was given up, so that its outcome is ignored."""
         return self._given_up
 
     def give_up(self) -> None:
@@ -78,10 +78,10 @@ class _WriterThread(threading.Thread):
 
 
 class CheckpointWriter:
-    """Writes at most one version at a time, in a thread of its own. The caller asks with `poll`; nothing blocks."""
+    """Writes at most one version at a time, in another thread. `poll` returns the outcome; only `close` blocks."""
 
     def __init__(self, storage: Storage | None, node: NodeId) -> None:
-        """Files are named after `node`, which is unique per start: two starts of a server never write the same one."""
+        """File names begin with `node`. Each start has another `node`, so no two starts write the same file."""
         self._storage = storage
         self._prefix = node.replace("/", "-")
         self._thread: _WriterThread | None = None
@@ -89,7 +89,7 @@ class CheckpointWriter:
         self._outcome: Outcome | None = None
 
     def begin(self, folder: str, frozen: FrozenVersion) -> None:
-        """Write `frozen` into `folder`. A version that is not written yet is given up."""
+        """Write `frozen` into `folder`. If another version is being written, give that one up."""
         self.give_up()
         self._next = (folder, frozen)
         self._start()
@@ -104,7 +104,7 @@ class CheckpointWriter:
             self._thread.give_up()
 
     def poll(self) -> Outcome | None:
-        """The outcome, once."""
+        """The outcome of a version that is written, returned once; None until then."""
         thread = self._thread
         if thread is not None and not thread.is_alive():
             if not thread.given_up:
@@ -127,7 +127,7 @@ class CheckpointWriter:
         self._thread.start()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Give up the version that is being written; wait at most `timeout_s` for a medium that hangs."""
+        """Give up the version that is being written, and wait at most `timeout_s` for the thread to end."""
         self.give_up()
         if self._thread is not None:
             self._thread.join(timeout_s)

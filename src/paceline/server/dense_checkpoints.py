@@ -1,4 +1,4 @@
-"""Dense blocks from a checkpoint, and a frozen version for the next one."""
+"""Dense blocks: loaded from a checkpoint, and frozen to be written to the next one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.server.held_blocks import HeldBlocks
 
 
 class DenseCheckpoints:
-    """`Checkpoints` of the core over torch tensors. `frozen` is the version that waits to be written, or is written."""
+    """`Checkpoints` of the core over torch tensors. `frozen` is the version to be written, until it is written."""
 
     def __init__(self, held: HeldBlocks, sums: DenseSums, storage: Storage | None) -> None:
         self.frozen: FrozenVersion | None = None
@@ -23,23 +23,27 @@ class DenseCheckpoints:
         self._storage = storage
 
     def reset(self) -> None:
-        """Forget the frozen version: other blocks are open."""
+        """Forget the frozen version: the store has opened other blocks."""
         self.frozen = None
 
     def save(self, version: int) -> None:
-        """Freeze the current version. Nothing is copied: its memory is lent until the frozen version is released."""
+        """Freeze the current version. Its memory is not copied; nothing writes to it until `frozen` is released."""
         assert version == self._held.versions.number
         self.frozen = FrozenVersion(version, self._held.snapshot())
         self._sums.economise(True)
         self._held.freeze(self.frozen)
 
     def thaw(self) -> None:
-        """The frozen version is written, or will never be. Its memory is used again once its reader is done."""
+        """Forget the frozen version, which is written or given up. Its memory is used again once its reader is done."""
         self.frozen = None
         self._sums.economise(False)
 
     def load(self, folder: str, version: int) -> Mapping[int, bytes]:
-        """Fill the blocks that were just opened, one file of the checkpoint after the other."""
+        """Fill the open blocks from a checkpoint of `version`, one file at a time; returns their hash chains.
+
+        Raises:
+            CheckpointError: the checkpoint cannot be read, or is of another version, model or optimizer.
+        """
         held = self._held
         if self._storage is None:
             raise CheckpointError(folder, "this server was started without a place for checkpoints")

@@ -1,4 +1,4 @@
-"""Whole dense blocks with their optimizer state, sent to another server or moved to another store of this one."""
+"""Dense blocks with their optimizer state, sent to another server or moved to another store of this server."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from paceline.transport.base import Delivery
 
 
 class LentCopy:
-    """Blocks at one version, lent to a server that is sent them in parts.
+    """Blocks of one version, lent to a joining server, to which they are sent in parts.
 
-    It lasts as long as any of the parts; `reader` is done when it is gone and all that was sent is read.
+    Each part refers to this object. `reader` is done when no part does so any more, and all sent parts are read.
     """
 
     __slots__ = ("__weakref__", "reader")
@@ -29,12 +29,12 @@ class LentCopy:
         self.reader = LentCopyReader(weakref.ref(self))
 
     def lend(self, delivery: Delivery) -> None:
-        """A part of it is on its way until `delivery` is done."""
+        """Note that a part of the copy is being read until `delivery` is done."""
         self.reader.lend(delivery)
 
 
 class LentCopyReader(Lent):
-    """The `Delivery` that updates look at before they write. It does not keep the copy alive."""
+    """The `Delivery` that updates check before they write to lent memory. It does not keep the copy alive."""
 
     __slots__ = ("_copy",)
 
@@ -59,7 +59,7 @@ class DenseCopies:
     # ------------------------------------------------------------ to and from other servers
 
     def copy_out(self, blocks: Collection[int]) -> tuple[tuple[CopyFrame, ...], Sequence[LentFrame]]:
-        """These blocks at the current version with their optimizer state, lent for as long as the frames are in use."""
+        """The current version of `blocks` with their optimizer state, lent while the frames are in use."""
         copy, versions = LentCopy(), self._held.versions
         found: dict[int, list[tuple[CopyFrame, LentFrame]]] = {}
         for number, here in self._held.by_chunk(blocks).items():
@@ -79,7 +79,7 @@ class DenseCopies:
         return tuple(frame for frame, _ in pairs), [lent for _, lent in pairs]
 
     def copy_in(self, version: int, frames: Sequence[CopyFrame], payload: Sequence[object]) -> None:
-        """Write some of what `copy_out` gave on another server, at `version`. The frames are not needed afterwards."""
+        """Write frames that `copy_out` returned on another server, at `version`. The payload is copied."""
         optimizers = self._held.optimizers()
         for frame, content in zip(frames, payload, strict=True):
             tensor = tensor_of(cast(memoryview, content), frame.dtype)
@@ -94,14 +94,14 @@ class DenseCopies:
     # ------------------------------------------------------------ between stores of one process
 
     def take(self, blocks: Collection[int]) -> list[MovedChunk]:
-        """Give up these blocks to another store of this process. There are no sums."""
+        """Remove `blocks`, and return them for another store of this process. There must be no sums."""
         self._early.drop()
         taken = self._held.take(blocks)
         self._sums.blocks_changed()
         return taken
 
     def put(self, version: int, taken: object) -> None:
-        """Take over blocks that another store gave up, at `version`."""
+        """Add blocks that `take` removed from another store, at `version`."""
         self._early.drop()
         self._held.put(version, cast(Sequence[MovedChunk], taken))
         self._sums.blocks_changed()

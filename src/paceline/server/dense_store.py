@@ -1,4 +1,4 @@
-"""Dense blocks in memory: sums of slots, readable versions, the optimizer. Arithmetic of rule 11, and no decisions."""
+"""Dense blocks in memory: sums of slots, readable versions, the optimizer. The arithmetic of rule 11."""
 
 from __future__ import annotations
 
@@ -29,18 +29,23 @@ _Job = tuple[ChunkUpdate, list[bool] | None, Buffer, Buffer]
 class DenseStore:
     """`BlockStore` over torch tensors.
 
-    Memory, in multiples of the weights: the current version and the next one (2), the optimizer's state and the next
-    one (2 for SGD with momentum), and one sum if slots are added before the step is complete (two where more than two
-    slots are added early). A version that is kept, or still read while the next but one is written, is one more; so is
-    a checkpoint that is being written, with its optimizer state. Gradients are not copied: they are borrowed from their
-    senders, at most `hold` of each block, and count here only if they came over a network. Where other servers have
-    copies, each sum is made in memory that they can read: it is one more, and two while they are a step behind.
+    Memory, in multiples of the size of the weights:
+
+    - 2 for the current version and the next one
+    - 2 for SGD with momentum: the optimizer's state and the next state
+    - 1 for a sum, if slots are added before the step is complete; 2 if more than two slots are added early
+    - 1 for each version that is kept, or still read while the next but one is written
+    - 1 for a checkpoint that is being written, and its optimizer state
+    - 1 for the shared sum, if other servers have copies; 2 while these servers are a step behind
+
+    Gradients are not copied. They are borrowed from their senders, at most `hold` of each block, and take memory here
+    only if they came over a network.
     """
 
     def __init__(
         self, storage: Storage | None = None, *, memory: Memory | None = None, threads: Threads | None = None
     ) -> None:
-        """Checkpoints are read from `storage`, versions live in `memory`, and `threads` share large updates."""
+        """Checkpoints are read from `storage`, versions are in `memory`, and `threads` share large updates."""
         memory = memory if memory is not None else Arena(share=False)
         self._threads = threads if threads is not None else Threads()
         self._held = HeldBlocks(memory)
@@ -66,13 +71,13 @@ class DenseStore:
         self._threads.close()
 
     def snapshot(self) -> dict[int, BlockState]:
-        """The current version with its optimizer state, by reference: valid until the next `apply`."""
+        """The current version with its optimizer state, not copied: valid until the next `apply`."""
         return self._held.snapshot()
 
     # ------------------------------------------------------------ commits
 
     def apply(self, key: SumKey, commit: Commit) -> None:
-        """Make the next version beside the readable one, then switch."""
+        """Compute the next version in other memory than the readable one, then switch to it."""
         total = self.sums.take(key)
         self._held.versions.begin(commit.version)
         if key.step == INIT_STEP:
@@ -88,7 +93,7 @@ class DenseStore:
         total.close()
 
     def _update(self, total: Sum, commit: Commit) -> None:
-        """Update every chunk of parameters that has a gradient, unless that was done early."""
+        """Update every chunk of parameters that has a gradient; use its early update if there is one."""
         versions, early = self._held.versions, self._early
         jobs: list[_Job] = []
         numbers: list[int] = []
@@ -116,11 +121,14 @@ class DenseStore:
         early.applied(commit.hyper)
 
     def _write_buffer(self, index: int, total: Sum) -> None:
-        """A buffer that no slot changed keeps its bits: the rounded mean of equal values need not be that value."""
+        """Write the next version of a block of buffers.
+
+        A buffer that no slot changed keeps its bits: the rounded mean of equal values may differ from the value.
+        """
         versions, block, value = self._held.versions, self._held.blocks[index], total.values[index]
         number = versions.chunk_of[index]
         if block.kind == Kind.MEAN and total.weight != 1.0:
-            value = value / total.weight  # not in place: another server may read it, or have lent it
+            value = value / total.weight  # not in place: another server may read this memory, or own it
         new = versions.fresh(number)
         new.tensor.copy_(versions.current[number].tensor)
         flat = versions.chunks[number].of(new.tensor, index)

@@ -1,4 +1,4 @@
-"""Sums of slots over torch tensors, and the updates that are computed of them before their commit."""
+"""Sums of slots over torch tensors, and the updates that are computed from them before their commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paceline.types import INIT_STEP, BlockSpec, Fence, Kind
 
 
 class DenseSums:
-    """`Sums` of the core over torch tensors. Sums that other servers need are made in `memory`, which they can read."""
+    """`Sums` of the core over torch tensors. Sums for backups are in `memory`, which servers on this host read."""
 
     def __init__(self, held: HeldBlocks, early: EarlyUpdates, memory: Memory, threads: Threads) -> None:
         self._held = held
@@ -32,7 +32,7 @@ class DenseSums:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all sums: other blocks are open."""
+        """Forget all sums: the store has opened other blocks."""
         self._sums: dict[SumKey, Sum] = {}
         self._memories: dict[int, SumMemory] = {}
         self._expected_slots = 1
@@ -41,13 +41,13 @@ class DenseSums:
         self.blocks_changed()
 
     def blocks_changed(self) -> None:
-        """Other blocks are held than before."""
+        """Follow a change of the blocks that the store holds."""
         blocks, known = self._held.blocks.values(), self._memories
         self._means = [b.index for b in blocks if b.kind == Kind.MEAN]
         self._memories = {b.index: known.get(b.index) or SumMemory(b.numel, DTYPES[b.dtype]) for b in blocks}
 
     def economise(self, yes: bool) -> None:
-        """Whether to use as little memory as possible: a checkpoint is written, and its copies take memory."""
+        """With `yes`, use as little memory as possible, while the copies of a checkpoint take memory."""
         self._economical = yes
         for memory in self._memories.values():
             memory.economise(yes)
@@ -57,9 +57,9 @@ class DenseSums:
     def anticipate(
         self, key: SumKey, slot: int, fence: Fence, weight: float, payloads: Mapping[int, tuple[int, object]]
     ) -> None:
-        """Add gradients that may be sealed later, where all slots before them are there. Only time depends on it.
+        """Add gradients that are not sealed yet, where those of all earlier slots have arrived. This only saves time.
 
-        Nothing is done while a checkpoint is written: its copies take the memory that the sums would need.
+        Does nothing while a checkpoint is written: its copies take the memory that early sums would need.
         """
         if key.fence is not None or key.step == INIT_STEP or self._economical:
             return
@@ -76,11 +76,11 @@ class DenseSums:
             self._update_early(key, total, self._expected_slots, payloads)
 
     def expect_commit(self, key: SumKey) -> None:
-        """Let the next `update_early` compute the next weights of this sum, which is complete."""
+        """Let the next `update_early` compute the next weights from the complete sum `key`."""
         self._expected_commit = key
 
     def update_early(self) -> None:
-        """Compute the next weights of the sum whose commit is expected. Only the time of the commit depends on it."""
+        """Compute the next weights from the sum whose commit is expected, so that the commit takes less time."""
         key, self._expected_commit = self._expected_commit, None
         total = None if key is None else self._sums.get(key)
         if key is not None and total is not None:
@@ -88,7 +88,7 @@ class DenseSums:
                 self._update_early(key, total, total.slots, total.blocks)
 
     def _update_early(self, key: SumKey, total: Sum, slots: int, blocks: Iterable[int]) -> None:
-        """Only where the next version follows from the sum, and not while a checkpoint needs the memory."""
+        """Compute next weights if the sum alone decides them, and no checkpoint needs the memory."""
         held = self._held
         follows = key.fence is None and key.step != INIT_STEP and held.spec.clip_norm is None
         if follows and not self._economical:
@@ -99,7 +99,7 @@ class DenseSums:
     # ------------------------------------------------------------ slots
 
     def add(self, key: SumKey, attempt: SealedAttempt) -> None:
-        """Add one slot. The slot that is expected to be the last one of a step is left to the update."""
+        """Add one slot. The additions of the slot that is expected to be the last one are left to the update."""
         weight, absent, payloads, slot, fence, revs = attempt
         total = self._total(key)
         with tracing.span("sum", step=key.step, slot=slot):
@@ -138,7 +138,7 @@ class DenseSums:
     def _add_value(
         self, key: SumKey, total: Sum, block: BlockSpec, absent: frozenset[int], weight: float, value: torch.Tensor
     ) -> None:
-        """Add values that are no gradients: initial weights, and buffers."""
+        """Add the values of one block that are no gradients: initial weights, or buffers of the model."""
         if key.step == INIT_STEP:
             total.set_value(block.index, value)
         elif block.kind == Kind.LAST:
@@ -167,7 +167,7 @@ class DenseSums:
     # ------------------------------------------------------------ ends of sums
 
     def take(self, key: SumKey) -> Sum:
-        """Take out a sum to be applied; the unsealed gradients of its step go with it."""
+        """Take out a sum to be applied; drop the unsealed gradients of its step."""
         total = self._sums.pop(key)
         if key.fence is not None:
             self.drop(SumKey(key.step, None))
@@ -176,7 +176,7 @@ class DenseSums:
         return total
 
     def drop(self, key: SumKey) -> None:
-        """Forget a sum."""
+        """Forget a sum that will never be applied."""
         total = self._sums.pop(key, None)
         if total is not None:
             self._early.drop()
@@ -187,9 +187,9 @@ class DenseSums:
     def export(
         self, key: SumKey, blocks: Collection[int]
     ) -> tuple[SumMeta, tuple[BlockFrame, ...], Sequence[LentFrame]]:
-        """These blocks of the sum, which is complete, in memory that peers of this host can read. The sum stays.
+        """The complete sum of `blocks`, in memory that servers on this host can read. The sum does not change.
 
-        `apply` makes the same bits of it here as `install` and `apply` do on another server.
+        `apply` computes the same bits here as `install` and `apply` do on another server.
         """
         total = self._sums[key]
         chosen = sorted(blocks)
@@ -206,7 +206,7 @@ class DenseSums:
         return meta, frames, [LentFrame(made[f.block].frame, made[f.block]) for f in frames]
 
     def _gather(self, total: Sum, blocks: Sequence[int]) -> dict[int, SharedSum]:
-        """The complete sums of these blocks in shared memory."""
+        """Move the complete sums of `blocks` to shared memory."""
         jobs = [(total.blocks[index], self._shared(index)) for index in blocks]
         for block_sum, memory in jobs:
             if block_sum.wants(memory):
@@ -219,7 +219,7 @@ class DenseSums:
         return {i: memory.find(made.gather(memory)) for i, (made, memory) in zip(blocks, jobs, strict=True)}
 
     def _shared(self, index: int) -> SharedSumMemory:
-        """The memory of a block's sums, which is shared from its first export on."""
+        """The memory for the sums of a block, which is shared memory from its first export on."""
         memory = self._memories[index]
         if not isinstance(memory, SharedSumMemory):
             block = self._held.blocks[index]
@@ -228,7 +228,7 @@ class DenseSums:
         return memory
 
     def install(self, key: SumKey, meta: SumMeta, frames: Sequence[BlockFrame], payload: Sequence[object]) -> None:
-        """Blocks of a sum as another store exported them; the frames are its sender's until `apply` or `drop`."""
+        """Add blocks of a sum that the primary exported. The payload is the sender's memory until `apply` or `drop`."""
         total = self._total(key)
         total.learn(meta)
         for frame, content in zip(frames, payload, strict=True):

@@ -16,7 +16,7 @@ from paceline.types import BlockSpec, Kind, ModelSpec
 
 
 class MovedChunk(NamedTuple):
-    """One chunk with its versions and its optimizer, on its way from one store to another of the same process."""
+    """One chunk with its versions and its optimizer, moved from one store to another of the same process."""
 
     versions: ChunkVersions
     update: ChunkUpdate | None
@@ -41,24 +41,24 @@ class HeldBlocks:
 
     @property
     def spec(self) -> ModelSpec:
-        """The model that the blocks are of."""
+        """The model that the blocks belong to."""
         assert self._spec is not None, "no blocks are open"
         return self._spec
 
     def value(self, index: int) -> torch.Tensor:
-        """A block of the current version."""
+        """The current value of block `index` (a view)."""
         number = self.versions.chunk_of[index]
         return self.versions.chunks[number].of(self.versions.current[number].tensor, index)
 
     def freeze(self, reader: Delivery) -> None:
-        """Do not write to any value or state as it is now until `reader` is done."""
+        """Do not write to the current values and optimizer state until `reader` is done."""
         for buffer in self.versions.current.values():
             buffer.lend(reader)
         for update in self.updates.values():
             update.freeze(reader)
 
     def snapshot(self) -> dict[int, BlockState]:
-        """The current version with its optimizer state, by reference: valid until the next update."""
+        """The current version with its optimizer state, not copied: valid until the next update."""
         taken = {index: BlockState(self.value(index)) for index in self.blocks}
         for update in self.updates.values():
             for number, span in enumerate(update.chunk.pieces):
@@ -84,7 +84,7 @@ class HeldBlocks:
         return {(p.block, p.number): (u, n) for u in self.updates.values() for n, p in enumerate(u.chunk.pieces)}
 
     def by_chunk(self, blocks: Iterable[int]) -> dict[int, set[int]]:
-        """The chunks of `blocks`, and which of the blocks each has."""
+        """The chunks of `blocks`: for each, which of `blocks` it contains."""
         found: dict[int, set[int]] = {}
         for index in sorted(blocks):
             found.setdefault(self.versions.chunk_of[index], set()).add(index)
@@ -93,7 +93,7 @@ class HeldBlocks:
     # ------------------------------------------------------------ between stores of one process
 
     def take(self, blocks: Iterable[int]) -> list[MovedChunk]:
-        """Give up these blocks. A chunk is split if only some of its blocks go."""
+        """Remove `blocks`, and return them in chunks. A chunk is split if only some of its blocks are removed."""
         taken = []
         for number, here in self.by_chunk(blocks).items():
             moved = self._remove(number)
@@ -107,11 +107,11 @@ class HeldBlocks:
         return taken
 
     def put(self, version: int, taken: Sequence[MovedChunk]) -> None:
-        """Take over blocks of another store, which are at `version` like all others here."""
+        """Add blocks that `take` removed from another store. All blocks of this store are at `version`."""
         came = [b for moved in taken for b in moved.versions.chunk.specs]
         known = [b.index for b in came if b.index in self.blocks]
         if known:
-            self.take(known)  # memory that was allocated for them, and is not needed
+            self.take(known)  # frees the memory that was allocated for these blocks
         for moved in taken:
             self._add(moved)
         self._declare({**self.blocks, **{b.index: b for b in came}})
@@ -129,9 +129,9 @@ class HeldBlocks:
         if moved.update is not None:
             self.updates[number] = moved.update
 
-    def _split(self, whole: MovedChunk, blocks: Sequence[int]) -> MovedChunk:
-        """Some blocks of a chunk as a chunk of their own, with copies of their versions and optimizer state."""
-        versions, old = whole.versions, whole.versions.chunk
+    def _split(self, moved: MovedChunk, blocks: Sequence[int]) -> MovedChunk:
+        """A new chunk of some blocks of `moved`, with copies of their versions and optimizer state."""
+        versions, old = moved.versions, moved.versions.chunk
         specs = {b.index: b for b in old.specs}
         chunk = Chunk([specs[index] for index in blocks])
 
@@ -147,10 +147,10 @@ class HeldBlocks:
             same = buffer is versions.current
             kept[version] = (current if same else copied(buffer)), {i: changed[i] for i in blocks}
         update = None
-        if whole.update is not None:
+        if moved.update is not None:
             update = ChunkUpdate(self.spec, chunk)
             numbers = {(p.block, p.number): n for n, p in enumerate(old.pieces)}
             for number, span in enumerate(chunk.pieces):
-                state = whole.update.optimizer.state(numbers[span.block, span.number])
+                state = moved.update.optimizer.state(numbers[span.block, span.number])
                 update.optimizer.load(number, {name: tensor.clone() for name, tensor in state.items()})
         return MovedChunk(ChunkVersions(chunk, current, {i: versions.changed[i] for i in blocks}, kept, []), update)

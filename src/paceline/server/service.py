@@ -25,10 +25,10 @@ from paceline.types import COORDINATOR, NodeId
 
 
 class ServerService:
-    """Feeds events to the core and sends what it returns. One per port; driven by `on_event` and `on_tick`.
+    """Passes the events of one port to the core, and sends the messages that the core returns.
 
-    A new coordinator is told what this server has; without a coordinator the server keeps its blocks. Versions are
-    saved in the background until `close`. The service keeps sessions with the servers that have copies of its blocks.
+    The service introduces the server to each new coordinator; without a coordinator the server keeps its blocks. It
+    writes checkpoints in the background until `close`, and keeps sessions with the servers that copy its blocks.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ServerService:
         threads: int = 1,
         part_nbytes: int = PART_NBYTES,
     ) -> None:
-        """`threads` share large updates, and one of them is the caller's; see `ServerCore` for `part_nbytes`."""
+        """Large updates use `threads` threads, the caller's included; for `part_nbytes` see `ServerCore`."""
         self.port = port
         self.introduction = introduction
         self._threads = Threads(threads)
@@ -95,7 +95,7 @@ class ServerService:
                     self.ended = self.core.failed.reason
 
     def on_tick(self, now: float) -> None:
-        """Report a written checkpoint, and let the core send what is due."""
+        """Report a checkpoint that is written, and send the messages of the core that are due."""
         self._now = now
         outcome = self._writer.poll()
         if outcome is not None:
@@ -115,7 +115,7 @@ class ServerService:
         self._send([Send(COORDINATOR, self.core.introduce(self.introduction))])
 
     def _follow_saving(self) -> None:
-        """Begin to write the version that the core has frozen, and give up one that it does not need any longer."""
+        """Begin to write a version that the core has frozen; give up a version that the core no longer needs."""
         checkpoints, saving = self.store.checkpoints, self.core.saving
         if checkpoints.frozen is not None and saving.version != checkpoints.frozen.version:
             checkpoints.thaw()
@@ -130,7 +130,7 @@ class ServerService:
         for send in sends:
             to = self.coordinator if send.to == COORDINATOR else send.to
             if to is None:
-                continue  # repeated with the next beat
+                continue  # without a coordinator; the core repeats the message with the next beat
             if send.payload:
                 self._reply(to, send.message, cast(Sequence[LentFrame], send.payload))
                 continue
@@ -140,12 +140,12 @@ class ServerService:
                 self._miss(to)
 
     def _miss(self, peer: NodeId) -> None:
-        """There is no session with `peer`: messages to it are repeated when there is one."""
+        """Note that there is no session with `peer`. The core repeats messages when there is one."""
         self.core.forget(peer)
         self._links.lost(peer, self._now)
 
     def _reply(self, to: NodeId, message: Message, frames: Sequence[LentFrame]) -> None:
-        """Send blocks; their memory is not written until the reader is done."""
+        """Send blocks. Their memory is not written until the receiver has read them."""
         with tracing.span("reply", to=to, blocks=len(frames)):
             try:
                 delivery = self.port.send(to, message, [lent.frame for lent in frames])

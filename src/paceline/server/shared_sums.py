@@ -1,4 +1,4 @@
-"""Memory for sums that one server sends to another: peers of this host read it in place."""
+"""Memory for sums that a primary sends to its backups. Servers on the same host read it without a copy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from paceline.blocks.chunks import Lent
 from paceline.blocks.sums import SumMemory
 from paceline.transport.base import Frame, Memory
 
-_SPARE = 2
+_SPARE = 2  # buffers of a block that are kept to be used again
 
 
 class SharedSum(Lent):
-    """Memory for one block of a sum, which peers of this host can read."""
+    """Memory for one block of a sum, which servers on this host can read."""
 
     __slots__ = ("frame", "tensor")
 
@@ -23,10 +23,10 @@ class SharedSum(Lent):
 
 
 class SharedSumMemory(SumMemory):
-    """`SumMemory` whose content is sent: what was given back is taken again only when it has no reader.
+    """`SumMemory` whose content is sent: memory that is given back is used again only when it has no reader.
 
-    A backup reads a sum until it has applied it, so that two of them take turns. Only the port's own thread may ask
-    whether there are readers, and allocate: it calls `reserve` before another thread calls `take`.
+    A backup reads a sum until it has applied the sum, so two buffers are used in turn. Only the thread of the port may
+    allocate, or ask whether there are readers: it calls `reserve` before another thread calls `take`.
     """
 
     __slots__ = ("_idle", "_memory", "_nbytes", "_reserved", "_taken")
@@ -40,7 +40,7 @@ class SharedSumMemory(SumMemory):
         self._reserved: SharedSum | None = None
 
     def reserve(self) -> None:
-        """Choose what the next `take` gives."""
+        """Choose or allocate the memory that the next `take` returns."""
         if self._reserved is None:
             self._reserved = next((s for s in self._idle if s.idle), None)
             if self._reserved is None:
@@ -49,7 +49,7 @@ class SharedSumMemory(SumMemory):
                 self._idle.remove(self._reserved)
 
     def take(self) -> torch.Tensor:
-        """Memory for one sum."""
+        """Memory for one sum; its content is undefined."""
         self.reserve()
         shared, self._reserved = self._reserved, None
         assert shared is not None
@@ -57,11 +57,11 @@ class SharedSumMemory(SumMemory):
         return shared.tensor
 
     def give_back(self, memory: torch.Tensor | None) -> None:
-        """`memory` is not needed here any more; peers may still read it."""
+        """Give back `memory`, which `take` returned; other servers may still read it."""
         found = None if memory is None else self._taken.pop(memory.data_ptr(), None)
         if found is not None and not self._economise:
             self._idle.append(found)
-            del self._idle[:-_SPARE]  # a peer that hangs must not hold up the use of memory without readers
+            del self._idle[:-_SPARE]  # the oldest may have a reader that hangs
 
     def economise(self, yes: bool) -> None:
         """As `SumMemory.economise`."""
@@ -70,5 +70,5 @@ class SharedSumMemory(SumMemory):
             self._idle.clear()
 
     def find(self, memory: torch.Tensor) -> SharedSum:
-        """The shared memory that `take` gave as `memory`."""
+        """The shared memory that `take` returned as `memory`."""
         return self._taken[memory.data_ptr()]

@@ -1,4 +1,4 @@
-"""Where this server is: its incarnation and placement, the generation it obeys, and the placement to enter next."""
+"""The incarnation and placement of this server, the generation that it obeys, and the placement to enter next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.errors import CheckpointError
 from paceline.messages import Assign, CopyPart, NotLoaded, Replicate
 from paceline.types import COORDINATOR, NodeId
 
-_MAX_POSTPONED = 256  # requests of primaries that are in a newer placement than this server
+_MAX_POSTPONED = 256  # at most this many requests are kept of primaries that are in a newer placement
 
 Postponed = tuple[NodeId, Replicate | CopyPart, Sequence[object]]
 
@@ -44,14 +44,14 @@ class Assignment:
     # ------------------------------------------------------------ generations
 
     def admits(self, generation: int) -> bool:
-        """Whether an order of `generation` counts; a higher generation voids the orders of lower ones."""
+        """Whether to obey an order of `generation`. Once a higher generation is heard, lower ones are refused."""
         if generation < self.generation:
             return False
         self.generation = generation
         return True
 
     def hear(self, generation: int) -> None:
-        """Note a generation that is told outside of an order."""
+        """Note the generation in a message that is not an order."""
         self.generation = max(self.generation, generation)
 
     # ------------------------------------------------------------ placements
@@ -64,7 +64,7 @@ class Assignment:
         self.waiting = self._not_loaded = None
 
     def load(self, message: Assign, own: BlockGroup, backups: Backups) -> bool:
-        """Open all blocks of the placement, and load them if it names a checkpoint; False if that is not readable."""
+        """Open all blocks of the placement, and load its checkpoint if it names one; False if that cannot be read."""
         backups.open(message, own)
         if message.folder:
             try:
@@ -83,11 +83,11 @@ class Assignment:
         self.waiting = None
 
     def reach(self, addresses: Mapping[NodeId, str]) -> None:
-        """Note where the servers of the placement listen."""
+        """Note the addresses of the servers of the placement."""
         self.addresses = addresses
 
     def wait(self, message: Assign) -> bool:
-        """Enter `message` later, instead of any other that waits; False if the same placement waits already."""
+        """Remember `message` as the placement to enter next; False if the same placement was remembered already."""
         known, self.waiting = self.waiting, message
         return known is None or known.placement != message.placement
 

@@ -24,7 +24,7 @@ from paceline.types import COORDINATOR, INIT_STEP, Commit, Fence, NodeId
 
 @dataclass(slots=True)
 class Attempt:
-    """One worker's work on one slot, as far as it has arrived here."""
+    """The pushes of one worker for one slot that have arrived so far. `base` is the version it computed on."""
 
     base: int
     payloads: dict[int, object] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Attempt:
         return self.seal is not None and all(self.revs.get(b) == rev for b, rev in self.seal.revs)
 
     def take(self, push: Push, payload: Sequence[object]) -> dict[int, tuple[int, object]]:
-        """Add a push; returns the blocks that are new, or newer than those before, as (rev, payload)."""
+        """Add a push; returns, as (rev, payload), its blocks that had not arrived, or only with a lower rev."""
         fresh: dict[int, tuple[int, object]] = {}
         for frame, content in zip(push.blocks, payload, strict=True):
             if frame.rev > self.revs.get(frame.block, -1):
@@ -49,7 +49,7 @@ class Attempt:
         return fresh
 
     def take_out(self, slot: int, fence: Fence) -> SealedAttempt:
-        """The sealed attempt; its payloads are not kept here any longer."""
+        """Return the sealed attempt, and forget its payloads here."""
         seal, payloads = self.seal, self.payloads
         assert seal is not None
         self.payloads = {}
@@ -59,9 +59,11 @@ class Attempt:
 
 @dataclass(slots=True)
 class StepAttempts:
-    """What has arrived for one step that is not committed yet.
+    """All attempts of one step that is not committed yet, by slot and fence.
 
-    `summed` counts the slots that are added, in slot order; `told` is the count that the coordinator was last told.
+    `chosen` is the attempt of each slot that counts. `receipts` and `ready` are the reports to repeat. `bases` are the
+    versions that the summed attempts were computed on. `summed` counts the slots that are added, in slot order; `told`
+    is the count that the coordinator was last told.
     """
 
     num_slots: int
@@ -75,7 +77,7 @@ class StepAttempts:
 
 
 class Attempts:
-    """The steps of this server's own blocks that are not committed yet."""
+    """The attempts of all steps that are not committed yet, for the blocks of which this server is the primary."""
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class Attempts:
 
     @property
     def steps(self) -> Mapping[int, StepAttempts]:
-        """What has arrived, by step."""
+        """The attempts of each step that is not committed yet."""
         return self._steps
 
     def needs_one_attempt(self, step: int) -> bool:
@@ -108,7 +110,7 @@ class Attempts:
     # ------------------------------------------------------------ pushes
 
     def push(self, sender: NodeId, push: Push, payload: Sequence[object], now: float) -> list[Send]:
-        """Take one push of a worker, and answer it."""
+        """Handle one push of a worker, and answer it."""
         problem = self._check(push)
         if problem is not None:
             return self._refusals.refuse(sender, push.req, *problem)
@@ -129,14 +131,14 @@ class Attempts:
         if push.seal is None and fresh and not self.needs_one_attempt(push.step):
             key = SumKey(push.step, None)
             self._own.store.sums.anticipate(key, push.slot, push.fence, push.weight, fresh)
-        # What the step waits for goes out first; the worker needs its answer only to reuse memory.
+        # Reports to the coordinator go first: the step waits for them. The worker's answer only frees memory.
         out: list[Send] = []
         if attempt.arrived:
             out += self._complete(push, step, attempt, now)
         return [*out, Send(sender, PushAck(push.req, "held"))]
 
     def _check(self, push: Push) -> tuple[str, str] | None:
-        """The rule that a push breaks, and the details."""
+        """The rule that a push breaks, with a text; None if it breaks none."""
         incarnation, epoch = self._assignment.at
         if not self._assignment.entered or (push.incarnation, push.epoch) > (incarnation, epoch):
             return "plan", "this server does not hold these blocks yet"
@@ -174,7 +176,7 @@ class Attempts:
         return None
 
     def _complete(self, push: Push, step: StepAttempts, attempt: Attempt, now: float) -> list[Send]:
-        """An attempt is here in full: it counts if attempts are interchangeable; otherwise the coordinator chooses."""
+        """Let an arrived attempt count if attempts are interchangeable; otherwise report it to the coordinator."""
         number, slot, fence = push.step, push.slot, push.fence
         if not self.needs_one_attempt(number):
             step.chosen[slot] = fence
@@ -188,7 +190,7 @@ class Attempts:
         return self._ready(number, step, (fence,), key, [attempt.base], now)
 
     def choose(self, message: Choose, now: float) -> list[Send]:
-        """The coordinator has chosen the attempt of a slot that counts."""
+        """Let the attempt that the coordinator has chosen for a slot count."""
         step = self._steps.get(message.step)
         current = (message.incarnation, message.epoch) == self._assignment.at
         if not current or step is None or message.slot in step.chosen:
@@ -199,7 +201,7 @@ class Attempts:
         return self._advance(message.step, step, now)
 
     def _advance(self, number: int, step: StepAttempts, now: float) -> list[Send]:
-        """Sum in slot order as far as the chosen attempts reach; later slots wait."""
+        """Add chosen attempts to the sum in slot order, up to the first slot that has none."""
         key = SumKey(number, None)
         while step.summed < step.num_slots and step.summed in step.chosen:
             fence = step.chosen[step.summed]
@@ -224,7 +226,7 @@ class Attempts:
     def _ready(
         self, number: int, step: StepAttempts, fences: tuple[Fence, ...], key: SumKey, bases: list[int], now: float
     ) -> list[Send]:
-        """The sum is complete: it is ready once every copy of these blocks has it."""
+        """Report a complete sum as ready; if these blocks have copies, send the sum to every copy first."""
         stale = lag = 0
         if number != INIT_STEP:
             stale, lag = self._versions.age(number, bases)
@@ -237,7 +239,7 @@ class Attempts:
         return [Send(COORDINATOR, ready)]
 
     def replicated(self, ready: Ready) -> list[Send]:
-        """Every copy has the sum that `ready` tells of."""
+        """Report `ready` to the coordinator: every copy has its sum."""
         step = self._steps.get(ready.step)
         if step is None:
             return []
@@ -245,7 +247,7 @@ class Attempts:
         return [Send(COORDINATOR, ready)]
 
     def repeat(self) -> list[Send]:
-        """Everything that the coordinator has not answered with a choice or a commit."""
+        """All reports that the coordinator has not answered with a choice or a commit."""
         out: list[Send] = []
         for number, step in self._steps.items():
             out += [Send(COORDINATOR, m) for m in (*step.receipts.values(), *step.ready.values())]
@@ -256,7 +258,7 @@ class Attempts:
     # ------------------------------------------------------------ ends of steps
 
     def apply(self, commit: Commit) -> None:
-        """Turn the sum that the log names into the next version of this server's own blocks."""
+        """Turn the sum that `commit` names into the next version of the blocks of which this server is the primary."""
         step = self._steps[commit.step]
         sum_per_attempt = commit.fences in step.ready and step.summed == 0
         key = SumKey(commit.step, commit.fences[0] if sum_per_attempt else None)
@@ -278,7 +280,7 @@ class Attempts:
         self._replication.forget(number)
 
     def drop_all(self) -> None:
-        """Drop all attempts and sums: they will never be committed."""
+        """Drop the attempts and sums of all steps: none of them will be committed."""
         for number in list(self._steps):
             summed = self._steps[number].summed > 0
             if summed or not self.needs_one_attempt(number):
@@ -286,5 +288,5 @@ class Attempts:
             self._drop(number, sum_per_attempt=not summed)
 
     def reset(self) -> None:
-        """Forget all steps: an incarnation begins. The store forgets its sums when it is opened."""
+        """Forget all attempts: an incarnation begins. The store forgets its sums when it is opened."""
         self._steps.clear()

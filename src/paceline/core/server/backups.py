@@ -1,7 +1,7 @@
-"""Copies of other primaries' blocks on this server: in sync, or on the way to it.
+"""Copies of other primaries' blocks on this server: in sync, or still being sent.
 
 A backup follows its primary and the log: the primary sends each sum, and the log names the sum that becomes the next
-version. It decides nothing, so that it stays bit-identical.
+version. A backup decides nothing itself, so that its blocks stay bit-identical to those of the primary.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from paceline.core.server.block_store import BlockStore, SumKey
 from paceline.messages import Assign, Chained, Copied, CopyPart, CopyPartAck, Replicate, Replicated
 from paceline.types import COORDINATOR, Commit, Fence, NodeId
 
-_MAX_QUEUED = 4  # commits that may wait for a copy to arrive; then its primary waits
+_MAX_QUEUED = 4  # commits that may wait until a copy is complete; with more, the primary must wait
 
 
 class Backup:
@@ -27,7 +27,7 @@ class Backup:
         self._arriving: dict[SumKey, set[int]] = {}
 
     def install(self, message: Replicate, payload: Sequence[object]) -> None:
-        """Store a part of a sum; `sums` has the sum once all its parts are here. A repeated part changes nothing."""
+        """Store a part of a sum; once all its parts have arrived, `sums` has it. A repeated part changes nothing."""
         if message.fences in self.sums.get(message.step, ()):
             return
         key = SumKey(message.step, message.fence)
@@ -42,7 +42,7 @@ class Backup:
     def apply(self, commit: Commit) -> None:
         """Turn the sum that the log names into the next version, and drop the other sums of its step."""
         sums = self.sums.pop(commit.step, {})
-        # Where attempts are interchangeable, the primary may have used others than the log names.
+        # Where attempts are interchangeable, the primary may have summed other attempts than the log names.
         fences = commit.fences if commit.fences in sums else next((f for f, key in sums.items() if not key.fence), None)
         assert fences is not None, f"commit of step {commit.step} before its sum was replicated"
         self.group.store.apply(sums.pop(fences), commit)
@@ -93,7 +93,7 @@ class JoiningBackup:
         return self._complete and not self._queue
 
     def awaits(self, step: int) -> bool:
-        """Whether `step` is committed, and not applied to the copy yet."""
+        """Whether `step` is committed, but not yet applied to the copy."""
         return any(commit.step == step for commit in self._queue)
 
     def receive(self, message: CopyPart, payload: Sequence[object]) -> list[Send]:
@@ -106,7 +106,7 @@ class JoiningBackup:
         return [Send(self._primary, CopyPartAck(message.req, message.incarnation, message.epoch, message.part))]
 
     def answer(self, message: Replicate) -> list[Send]:
-        """Answer a sum that is stored; later, if the queue of commits is full."""
+        """Answer that a sum is stored. If the queue of commits is full, `drain` returns the answer later."""
         reply = Send(self._primary, Replicated(message.req, message.incarnation, message.epoch))
         if len(self._queue) < _MAX_QUEUED:
             return [reply]
@@ -119,7 +119,10 @@ class JoiningBackup:
         self._queue.append(commit)
 
     def drain(self, kept: Container[int]) -> list[Send]:
-        """Apply as many commits as possible, and keep the `kept` versions readable; returns late answers."""
+        """Apply the queued commits whose sums have arrived, and keep the `kept` versions readable.
+
+        Returns the answers that a full queue held back.
+        """
         versions = self.group.store.versions
         while self._complete and self._queue and self._queue[0].step in self.backup.sums:
             if self.version in kept:
@@ -135,16 +138,16 @@ class JoiningBackup:
         return late
 
     def note(self) -> None:
-        """The coordinator knows that this copy has caught up."""
+        """Remember that the coordinator knows that this copy has caught up."""
         self.noted = True
 
     def drop_sums(self) -> None:
-        """Drop the sums of steps that are not committed: they will never be."""
+        """Drop the sums of steps that are not committed: they never will be."""
         self.backup.drop_sums([commit.step for commit in self._queue])
 
 
 class Backups:
-    """All copies of this server by primary: `synced` are in the in-sync set, `joining` are being sent."""
+    """All copies on this server, by primary: `synced` are in the in-sync set, `joining` are still being sent."""
 
     def __init__(self, node: NodeId, make: Callable[[], BlockStore]) -> None:
         self.synced: dict[NodeId, Backup] = {}
@@ -153,7 +156,7 @@ class Backups:
         self._make = make
 
     def __bool__(self) -> bool:
-        """Whether there is any copy."""
+        """Whether this server has any copy."""
         return bool(self.synced or self.joining)
 
     @property
@@ -176,7 +179,7 @@ class Backups:
     # ------------------------------------------------------------ placements
 
     def open(self, assign: Assign, own: BlockGroup) -> None:
-        """Allocate all blocks of a placement anew, those of `own` included."""
+        """Allocate new memory for all blocks of a placement, those of `own` included."""
         synced, joining = shares(assign.placement, self._node)
         own.open(assign.spec, [assign.blocks[b] for b in synced.pop(self._node, ())])
         self.synced = {}
@@ -188,7 +191,7 @@ class Backups:
     def regroup(self, assign: Assign, own: BlockGroup) -> int:
         """Enter another placement of the same incarnation: each block moves to the group of its primary.
 
-        Returns the oldest version that all blocks may have.
+        Returns the oldest version of which this server may have every block.
         """
         synced, joining = shares(assign.placement, self._node)
         joined = [(copy, tuple(copy.group.blocks)) for copy in self.joining.values() if copy.caught_up]
@@ -217,7 +220,7 @@ class Backups:
     # ------------------------------------------------------------ what primaries send
 
     def replicate(self, sender: NodeId, message: Replicate, payload: Sequence[object], *, over: bool) -> list[Send]:
-        """Store a sum of the current placement, and answer it; `over` says that its step is committed already."""
+        """Store a sum of the current placement, and answer; `over` says that its step is already committed."""
         if not message.joining:
             backup = self.synced.get(sender)
             if backup is None:
@@ -233,7 +236,7 @@ class Backups:
         return joining.answer(message)
 
     def receive(self, sender: NodeId, message: CopyPart, payload: Sequence[object]) -> list[Send]:
-        """Store a part of a copy, and answer it; after the last part the coordinator is told."""
+        """Store a part of a copy, and answer; after the last part, report to the coordinator."""
         joining = self.joining.get(sender)
         if joining is None:
             return []
@@ -268,28 +271,28 @@ class Backups:
         ]
 
     def note(self, source: NodeId) -> None:
-        """The coordinator knows that the copy from `source` has caught up."""
+        """Remember that the coordinator knows that the copy from `source` has caught up."""
         joining = self.joining.get(source)
         if joining is not None:
             joining.note()
 
     def report_chains(self, incarnation: int, epoch: int, version: int) -> list[Send]:
-        """Tell the coordinator the hash chains of the copies, which it compares with those of their primaries."""
+        """Report the hash chains of the copies; the coordinator compares them with those of the primaries."""
         chains = tuple(sorted(self.chains.items()))
         return [Send(COORDINATOR, Chained(incarnation, epoch, version, chains))] if chains else []
 
     def keep(self, version: int) -> None:
-        """Keep the current version readable. A copy that is being sent keeps it once it has reached it."""
+        """Keep the current version readable. A joining copy keeps that version when `drain` reaches it."""
         for group in self.synced_groups:
             group.store.versions.keep(version)
 
     def release(self, version: int) -> None:
-        """`version` need not stay readable."""
+        """Stop keeping `version` readable."""
         for group in self.groups:
             group.store.versions.release(version)
 
     def drop_sums(self) -> None:
-        """Drop the sums of steps that are not committed: they will never be."""
+        """Drop the sums of steps that are not committed: they never will be."""
         for backup in self.synced.values():
             backup.drop_sums()
         for joining in self.joining.values():

@@ -1,4 +1,4 @@
-"""Blocks with one primary, as one server has them: its own blocks, or copies of another server's."""
+"""Blocks on this server that have the same primary: this server itself, or another server whose blocks it copies."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class BlockGroup:
         """Fill the open blocks from a checkpoint of `version`.
 
         Raises:
-            CheckpointError: it is damaged or missing.
+            CheckpointError: the checkpoint is damaged or missing.
         """
         self.chains.update(self.store.checkpoints.load(folder, version))
 
     def copy_in(self, chains: Iterable[tuple[int, bytes]]) -> None:
-        """Take over the hash chains of blocks that another server has sent."""
+        """Set the hash chains of blocks that another server has sent."""
         self.chains.update(chains)
 
     def extend(self, commit: Commit, fences: tuple[Fence, ...]) -> None:
@@ -56,7 +56,7 @@ class BlockGroup:
 
 
 def shares(placement: Placement, node: NodeId) -> tuple[dict[NodeId, list[int]], dict[NodeId, list[int]]]:
-    """The blocks that `node` has in sync, and those that it is being sent, by their primary."""
+    """The blocks that `node` has in sync, and the blocks that are being sent to it, both by primary."""
     synced: dict[NodeId, list[int]] = {}
     for block, owner in enumerate(placement.owners):
         if owner == node or (placement.backups and node in placement.backups[block]):
@@ -78,14 +78,14 @@ def regroup(
     """Move the blocks of a server to the group of their primary, and drop those that are not `wanted`.
 
     Raises:
-        AssertionError: a wanted block is in no group: only a member of its in-sync set may go on with it.
+        AssertionError: a wanted block is in no group. The placement may name only servers that have the block in sync.
     """
     sources = list(groups)
     home = {block: group for group in sources for block in group.blocks}
     for primary, blocks in wanted.items():
         to = target(primary)
         missing = [b for b in blocks if b not in home]
-        assert not missing, f"blocks {missing} of {primary} were never copied here"
+        assert not missing, f"blocks {missing} of {primary} were never copied to this server"
         for source in sources:
             moved = [b for b in blocks if home[b] is source]
             if source is not to and moved:

@@ -1,6 +1,7 @@
-"""The seam between a server's protocol and its arithmetic: a store of blocks, as four small parts.
+"""The interface between a server's protocol and its arithmetic: a store of blocks, in four parts.
 
-Payloads are opaque: frames of bytes in a real server, symbols in the simulator. A store does not decide what counts.
+Payloads are opaque: frames of bytes in a real server, symbols in the simulator. A store does not decide which attempts
+count.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from paceline.types import BlockSpec, Commit, Fence, ModelSpec
 
 
 class SumKey(NamedTuple):
-    """Names one sum of slots. Attempts that are not interchangeable have a sum each, named by their fence."""
+    """The name of one sum of slots. `fence` is None, unless each attempt of the step has a sum of its own."""
 
     step: int
     fence: Fence | None
@@ -43,14 +44,14 @@ class Sums(Protocol):
         ...
 
     def add(self, key: SumKey, attempt: SealedAttempt) -> None:
-        """Add one attempt to the sum `key`. Called in slot order.
+        """Add one attempt to the sum `key`. The core calls this in slot order, and drops its payloads afterwards.
 
-        The payloads belong to the store until this returns; the core drops them then.
+        The store may borrow the payloads until the sum is applied or dropped.
         """
         ...
 
     def expect_commit(self, key: SumKey) -> None:
-        """The sum has all its slots: its update may be computed before its commit. No result depends on this call."""
+        """Allow an early update from the sum, which has all its slots. No result depends on this call."""
         ...
 
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
@@ -62,14 +63,14 @@ class Sums(Protocol):
         ...
 
     def export(self, key: SumKey, blocks: Sequence[int]) -> tuple[SumMeta, tuple[BlockFrame, ...], Sequence[object]]:
-        """The sum `key`, which is complete, of some blocks, as their backups need it. The sum does not change.
+        """The complete sum `key` of `blocks`, as their backups need it. The sum does not change.
 
-        The payload may only be sent at once: to send it again, export it again. Blocks that no slot had are left out.
+        The payload may only be sent at once: to send it again, export it again. Blocks without a push are not in it.
         """
         ...
 
     def install(self, key: SumKey, meta: SumMeta, frames: Sequence[BlockFrame], payload: Sequence[object]) -> None:
-        """Add blocks of a sum, as its primary exported them, to the blocks that came before under that key.
+        """Add blocks of a sum, which the primary exported, to the blocks already installed under `key`.
 
         The payload is the sender's memory, borrowed until the sum is applied or dropped.
         """
@@ -84,69 +85,69 @@ class Versions(Protocol):
         ...
 
     def release(self, version: int) -> None:
-        """A kept version need not stay readable. Unknown versions are ignored."""
+        """Stop keeping `version` readable. An unknown version is ignored."""
         ...
 
     def read(
         self, version: int, have: int, blocks: Sequence[int] | None
     ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
-        """The blocks at `version` (current or kept) that changed after version `have`."""
+        """The blocks of `version` (current or kept) that changed after version `have`, which the reader already has."""
         ...
 
 
 class Copies(Protocol):
-    """Whole blocks that go to another server, or to another store of this one."""
+    """Blocks with their optimizer state, copied to another server or moved to another store of this server."""
 
     def copy_out(self, blocks: Sequence[int]) -> tuple[tuple[CopyFrame, ...], Sequence[object]]:
-        """The current version of `blocks` with their optimizer state, unchanged for as long as the payload is in use.
+        """The current version of `blocks` with their optimizer state. It does not change while the payload is in use.
 
         Frames of one block follow each other.
         """
         ...
 
     def copy_in(self, version: int, frames: Sequence[CopyFrame], payload: Sequence[object]) -> None:
-        """Write some of what `copy_out` gave on another server; when all of it is written, the blocks are `version`.
+        """Write frames that `copy_out` returned on another server; once all are written, the blocks are at `version`.
 
-        Frames of one block may come in several calls. The payload belongs to the store until this returns.
+        Frames of one block may come in several calls. The payload is not needed after this call.
         """
         ...
 
     def take(self, blocks: Sequence[int]) -> object:
-        """Give up `blocks` with values, optimizer state and kept versions, to be `put` into another store or dropped.
+        """Remove `blocks`, and return them with optimizer state and kept versions, for `put` of another store.
 
-        There are no sums when this is called.
+        The store must have no sums.
         """
         ...
 
     def put(self, version: int, taken: object) -> None:
-        """Take over blocks from another store of this process, which are at `version` like all others here.
+        """Add blocks that `take` removed from another store of this process. All blocks of this store are at `version`.
 
-        The store is open (perhaps with no blocks) for the same model.
+        The store must be open (perhaps with no blocks) for the same model.
         """
         ...
 
 
 class Checkpoints(Protocol):
-    """Blocks from a checkpoint, and for one."""
+    """Blocks that are loaded from a checkpoint, or saved to one."""
 
     def load(self, folder: str, version: int) -> Mapping[int, bytes]:
-        """Fill the open blocks from a checkpoint of `version`; returns each block's hash chain.
+        """Fill the open blocks from a checkpoint of `version`; returns the hash chain of each block.
 
         Raises:
-            CheckpointError: it is damaged or missing.
+            CheckpointError: the checkpoint is damaged or missing.
         """
         ...
 
     def save(self, version: int) -> None:
-        """Freeze the current version with its optimizer state, to be written while training goes on.
+        """Freeze the current version with its optimizer state, so that it can be written while training goes on.
 
-        The shell writes it and tells the core the outcome. A frozen version that is not written yet is given up.
+        The shell writes the version and reports the outcome to the core. A frozen version before it is given up.
         """
         ...
 
 
 class BlockStore(Protocol):
-    """Blocks of one primary: their readable versions, and the sums that become the next version."""
+    """Blocks of one primary: their readable versions, and the sums from which the next version is computed."""
 
     @property
     def sums(self) -> Sums:
@@ -160,21 +161,21 @@ class BlockStore(Protocol):
 
     @property
     def copies(self) -> Copies:
-        """Whole blocks that come and go."""
+        """Blocks that are copied to other servers, or moved between stores."""
         ...
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """Blocks from a checkpoint, and for one."""
+        """Blocks that are loaded from a checkpoint, or saved to one."""
         ...
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
-        """Allocate `blocks`, which have no values yet; all that the store had before is forgotten."""
+        """Allocate `blocks`, which have no values yet, and forget everything that the store had before."""
         ...
 
     def apply(self, key: SumKey, commit: Commit) -> None:
         """Turn the sum into version `commit.version` (the initial weights for version 0) and forget the sum.
 
-        The version before it stays readable only while it is kept.
+        The version before `commit.version` stays readable only if it is kept.
         """
         ...

@@ -54,7 +54,7 @@ from paceline.messages import (
 from paceline.types import COORDINATOR, NodeId, SavedFile
 
 _OF_INCARNATION = frozenset({Plan, Unpin, SaveOver, CopyOver})
-"""Orders that name their incarnation, and are ignored in another one."""
+"""Orders that name an incarnation; a server that is in another incarnation ignores them."""
 
 _Handler = Callable[[NodeId, Any, Sequence[object], float], list[Send]]
 
@@ -62,7 +62,7 @@ _OrderHandler = Callable[[Any, float], list[Send] | None]
 
 
 class ServerCore:
-    """One server, composed of machines that own its state. It changes only by the methods of this class.
+    """One server, composed of machines that own its state. The state changes only by the methods of this class.
 
     `own` are the blocks that this server is the primary of; `backups` are copies of other servers' blocks.
     """
@@ -76,7 +76,7 @@ class ServerCore:
         part_nbytes: int = PART_NBYTES,
         reach_s: float = REACH_S,
     ) -> None:
-        """`make` gives an empty store: one at once, and one for each primary that this server has copies of.
+        """`make` returns an empty store. It is called once now, and once for each primary whose blocks are copied.
 
         Large messages are sent in parts of about `part_nbytes`.
         """
@@ -108,7 +108,7 @@ class ServerCore:
         self._orders = self._order_handlers()
 
     def _handlers(self) -> Mapping[type[Message], _Handler]:
-        """The machine that takes each message of a worker, of another server, or of the coordinator's session."""
+        """The handler of each type of message that is no order: from workers, servers, and the coordinator."""
         return {
             Push: self.attempts.push,
             Pull: self.pulls.pull,
@@ -123,7 +123,7 @@ class ServerCore:
         }
 
     def _order_handlers(self) -> Mapping[type[Message], _OrderHandler]:
-        """The machine that takes each order of the coordinator."""
+        """The handler of each type of order from the coordinator."""
         return {
             Committed: self._commit,
             Choose: self.attempts.choose,
@@ -140,20 +140,20 @@ class ServerCore:
 
     @property
     def peers(self) -> dict[NodeId, str]:
-        """The servers that this one must be able to reach now, and where they listen."""
+        """The servers that this server must be able to reach now, with their addresses."""
         addresses = self.assignment.addresses
         return {**self.probes.peers, **{to: addresses.get(to, "") for to in self.replication.peers}}
 
     # ------------------------------------------------------------ events
 
     def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[Send]:
-        """Take one message. A wrong one is refused by name; nothing raises."""
+        """Handle one message. A wrong request is answered with the rule that it breaks; nothing raises."""
         kind = type(message)
         handler = self._routes.get(kind)
         return self._order(kind, message, now) if handler is None else handler(sender, message, payload, now)
 
     def _order(self, kind: type[Message], order: Any, now: float) -> list[Send]:
-        """Take an order of the coordinator. Each carries a generation; a lower one than before is refused."""
+        """Handle an order of the coordinator; refuse it if a message of a higher generation came before."""
         handler = self._orders.get(kind)
         if handler is None:
             return []
@@ -176,7 +176,10 @@ class ServerCore:
         return out + self.attempts.repeat() + self.saving.repeat() + self.assignment.repeat()
 
     def introduce(self, introduction: Register) -> Register:
-        """The first message to a coordinator, with the versions of this server; the next tick repeats the rest."""
+        """The first message to a coordinator: `introduction` with the versions of this server.
+
+        The next tick repeats the reports that no coordinator has answered.
+        """
         self._next_beat = 0.0
         return msgspec.structs.replace(
             introduction,
@@ -187,15 +190,15 @@ class ServerCore:
         )
 
     def saved(self, version: int, files: tuple[SavedFile, ...], problem: str) -> list[Send]:
-        """The shell has written the frozen version, or `problem` says why it could not."""
+        """Report that the shell has written the frozen version, or the `problem` that it had."""
         return self.saving.written(version, files, problem)
 
     def forget(self, peer: NodeId) -> None:
-        """The session with `peer` has ended: drop its parked pulls."""
+        """Drop the parked pulls of `peer`: the session with it has ended."""
         self.pulls.drop(peer)
 
     def greet(self, peer: NodeId, now: float) -> list[Send]:
-        """The session with another server is up (again): repeat at once what that server has not answered."""
+        """Repeat at once what server `peer` has not answered: the session with it is up (again)."""
         return self.probes.greet(peer) + self.replication.greet(peer, self._running.advance(now))
 
     def _beat(self, now: float) -> Send:
@@ -228,7 +231,7 @@ class ServerCore:
     def _receive_copy(
         self, sender: NodeId, message: Replicate | CopyPart, payload: Sequence[object], now: float
     ) -> list[Send]:
-        """A primary sends a sum, or a part of a copy."""
+        """Store a sum or a part of a copy, which a primary sends."""
         there, here = (message.incarnation, message.epoch), self.assignment.at
         if there > here or not self.assignment.entered:
             self.assignment.postpone(sender, message, payload)
@@ -244,14 +247,14 @@ class ServerCore:
     def _copy_answered(
         self, sender: NodeId, message: Replicated | CopyPartAck, payload: Sequence[object], now: float
     ) -> list[Send]:
-        """A copy has what it was sent; when all copies have a sum, its step is ready here."""
+        """Note that a copy has received a part; report a step as ready when all copies have its sum."""
         out, ready = self.replication.answered(sender, message, self._running.advance(now))
         return out if ready is None else self.attempts.replicated(ready) + out
 
     # ------------------------------------------------------------ commits
 
     def _commit(self, message: Committed, now: float) -> list[Send]:
-        """Apply the next commit of the log; anything else is a repetition or a gap."""
+        """Apply `message` if it is the next commit of the log; ignore a repeated commit, and report a gap."""
         commit, assignment, versions = message.commit, self.assignment, self.versions
         if commit.incarnation != assignment.incarnation or commit.version <= versions.applied:
             if message.save and (commit.incarnation, commit.version) == (assignment.incarnation, versions.applied):
@@ -264,7 +267,7 @@ class ServerCore:
         awaited = waiting is not None and commit.version <= waiting.at
         expected = commit.version == versions.applied + 1 and assignment.entered
         if not expected or (message.epoch != assignment.epoch and not awaited):
-            # The beat shows the gap, and the coordinator repeats what is missing. Once is enough.
+            # The beat shows the gap once; the coordinator then repeats the commits that are missing.
             return [self._beat(now)] if versions.notice_gap(assignment.epoch) else []
         if message.keep and versions.applied >= 0 and versions.applied not in versions.kept:
             versions.keep(versions.applied)
@@ -288,7 +291,7 @@ class ServerCore:
         return out
 
     def _drop_beyond_end(self) -> None:
-        """Once a stopped job's last version is here, no other step will be committed."""
+        """Drop all sums once the last version of a stopped job is applied: no other step will be committed."""
         if 0 <= self.plan.final <= self.versions.applied:
             self.backups.drop_sums()
             self.attempts.drop_all()
@@ -296,7 +299,7 @@ class ServerCore:
     # ------------------------------------------------------------ placements
 
     def _assign(self, message: Assign, now: float) -> list[Send]:
-        """Enter an incarnation, or another placement of it: the only way."""
+        """Enter an incarnation, or another placement of the same one. No other message does this."""
         there, ran = (message.incarnation, message.placement.epoch), self._running.advance(now)
         assignment, versions = self.assignment, self.versions
         if there <= assignment.at:
@@ -320,7 +323,7 @@ class ServerCore:
         return out
 
     def _enter(self, message: Assign) -> bool:
-        """Begin an incarnation with nothing but its checkpoint; False if that cannot be loaded."""
+        """Forget everything and begin an incarnation from its checkpoint; False if the checkpoint cannot be loaded."""
         self.assignment.enter(message)
         self.plan.reset()
         self.versions.reset()
@@ -332,16 +335,16 @@ class ServerCore:
         if not (self.own.blocks or self.backups.synced):
             self.versions.wait_for_blocks(message)
             return True
-        assert message.at <= message.version, "blocks of a version that this server never had"
+        assert message.at <= message.version, "the placement names a version that this server never had"
         self.versions.follow()
         if message.folder:
             self.versions.restore(message.version, Watermark(message.watermark, message.above))
         return True
 
     def _move(self, message: Assign, *, keep: bool) -> None:
-        """Begin another placement of the same incarnation: sums are void, committed versions stay.
+        """Begin another placement of the same incarnation: drop all sums, keep the committed versions.
 
-        With `keep`, this server goes on with blocks that it has.
+        With `keep`, the placement gives this server blocks that it already has.
         """
         self.assignment.move(message)
         self.saving.void()

@@ -1,4 +1,4 @@
-"""The versions that this server has: the last one that it applied, those it keeps readable, and what each contains."""
+"""The versions that this server has: the one applied last, those kept readable, and the watermark of each."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from paceline.core.window import Watermark, staleness
 from paceline.messages import Assign
 from paceline.types import INIT_STEP, Commit
 
-_MAX_MARKS = 100_000  # with an unlimited window: versions so old that no worker still computes on them
+_MAX_MARKS = 100_000  # watermarks to keep with an unlimited window: no worker still computes on older versions
 
 
 class HeldVersions:
-    """`applied` is the last version that this server applied, and `watermark` has the steps that it contains.
+    """`applied` is the last version that this server applied, and `watermark` has the steps in that version.
 
-    `follows_log` is False on a server that has no blocks and is sent none: it applies no commits.
+    `follows_log` is False on a server that has no blocks and gets none: such a server applies no commits.
     """
 
     def __init__(self, plan: KnownPlan, own: BlockGroup, backups: Backups) -> None:
@@ -33,7 +33,7 @@ class HeldVersions:
 
     @property
     def reported(self) -> int:
-        """What a beat says: the last version, -2 if this server does not follow the log."""
+        """The version that a beat reports: the last one applied, or -2 if this server does not follow the log."""
         return self.applied if self.follows_log else -2
 
     @property
@@ -59,14 +59,14 @@ class HeldVersions:
     # ------------------------------------------------------------ commits
 
     def advance(self, commit: Commit) -> None:
-        """`commit` is applied."""
+        """Note that `commit` is applied."""
         self.applied = commit.version
         self.watermark.add(commit.step)
         self._marks[commit.version] = self.watermark.low
         self._prune()
 
     def notice_gap(self, epoch: int) -> bool:
-        """A commit came out of order: True once for each version that this server stops at in a placement."""
+        """Note that a commit came out of order; True if this was not reported yet for this version and placement."""
         told, self._gap_told = self._gap_told, (epoch, self.applied)
         return told != self._gap_told
 
@@ -94,7 +94,7 @@ class HeldVersions:
         self._backups.keep(version)
 
     def release(self, version: int) -> None:
-        """`version` need not stay readable."""
+        """Stop keeping `version` readable."""
         self._kept.discard(version)
         self._own.store.versions.release(version)
         self._backups.release(version)
@@ -111,27 +111,28 @@ class HeldVersions:
         self._gap_told = (0, -2)
 
     def restore(self, version: int, watermark: Watermark) -> None:
-        """This server is at `version`; nothing may be computed on an older one."""
+        """Set the applied version; no gradient may be computed on an older one."""
         self.applied, self.watermark = version, watermark
         self._marks = {version: watermark.low} if version >= 0 else {}
 
     def follow(self) -> None:
-        """This server has blocks: it applies every commit."""
+        """Apply every commit from now on: this server has blocks."""
         self.follows_log = True
 
     def move(self, oldest: int) -> None:
-        """Another placement begins, and this server goes on with its blocks.
+        """Begin another placement, in which this server keeps blocks; release all versions before `oldest`.
 
-        Of some blocks it has no version before `oldest`: no reader waits for an older one, or there would be no copy.
+        Of some blocks this server has no version before `oldest`. No reader waits for an older version:
+        otherwise these blocks would not have been copied.
         """
         for version in [v for v in self._kept if v < oldest]:
             self.release(version)
         self.restore(self.applied, self.watermark)
         if self.applied in self._kept:
-            self.keep(self.applied)  # blocks that came from another group are not kept yet
+            self.keep(self.applied)  # for blocks that came from another group, which has not kept it
 
     def wait_for_blocks(self, message: Assign) -> None:
-        """This server has no blocks; copies that it is sent begin at the job's last version, which `message` names."""
+        """Begin without blocks: copies for this server start at the last version of the job, which `message` names."""
         self.follows_log = bool(self._backups.joining)
         self._kept.clear()
         self.restore(message.at, Watermark(*message.begun))

@@ -1,4 +1,4 @@
-"""Pulls that wait for a version, a step or a watermark, found without a look at the others."""
+"""Pulls that wait for a version, a step or a watermark. A commit finds those that it answers without a search."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _Key = tuple[NodeId, tuple[int, ...] | None]
 
 
 class ParkedPulls:
-    """Each pull waits for one condition; the caller that takes it out checks whether it must wait for another.
+    """Parked pulls. Each waits for one condition; the caller that takes it out checks whether it must wait longer.
 
-    A peer has at most one parked pull of the same blocks: the newest. A repetition changes nothing.
+    A peer has at most one parked pull of the same blocks: the newest. A repeated pull changes nothing.
     """
 
     def __init__(self) -> None:
@@ -37,9 +37,9 @@ class ParkedPulls:
         step: int | None = None,
         watermark: int | None = None,
     ) -> None:
-        """Park a pull until that version is applied, that step committed or that watermark reached.
+        """Park a pull until `version` is applied, `step` is committed, or `watermark` is reached.
 
-        Without a condition it waits for the next placement.
+        Without any of these, the pull waits for the next placement.
         """
         pulls = self._pulls.setdefault(sender, {})
         known = pulls.get(pull.blocks)
@@ -58,12 +58,12 @@ class ParkedPulls:
             self._unconditional.append(key)
 
     def take_unconditional(self) -> list[tuple[NodeId, Pull]]:
-        """Take out the pulls that wait for a placement."""
+        """Take out the pulls that wait for the next placement."""
         keys, self._unconditional = self._unconditional, []
         return self._take(keys)
 
     def clear_conditions(self) -> None:
-        """Let every pull wait for the next placement, whatever it waited for."""
+        """Let every pull wait for the next placement, instead of its condition."""
         self._unconditional = [(sender, blocks) for sender, pulls in self._pulls.items() for blocks in pulls]
         self._by_version.clear()
         self._by_step.clear()

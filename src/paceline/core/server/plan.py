@@ -7,7 +7,7 @@ from paceline.messages import Plan
 
 
 class KnownPlan:
-    """The newest plan. `final` is the last version of a job that was stopped, -1 while there may be more."""
+    """The newest plan. `final` is the last version of a stopped job, or -1 if the job goes on."""
 
     def __init__(self) -> None:
         self.schedule = Schedule()
@@ -15,7 +15,7 @@ class KnownPlan:
         self.final = -1
 
     def take(self, plan: Plan) -> None:
-        """Replace the whole schedule by one of a higher revision; ignore a plan of a lower one."""
+        """Replace the schedule if `plan` has a higher revision; ignore a plan with a lower revision."""
         if plan.revision < self.revision:
             return
         if plan.revision > self.revision:

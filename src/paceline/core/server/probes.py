@@ -1,4 +1,4 @@
-"""Probes: the coordinator asks this server to try whether it reaches another one."""
+"""Probes: the coordinator asks this server to try whether it can reach another server."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from paceline.core.effects import Send
 from paceline.messages import Echo, Probe, Reachable
 from paceline.types import COORDINATOR, NodeId
 
-_LASTS_S = 3.0  # the coordinator renews a probe as long as it needs the answer
+_LASTS_S = 3.0  # a probe ends after this time; the coordinator renews it as long as it needs the answer
 
 
 class Probes:
-    """Servers to be reached; the first answer of each is reported."""
+    """The servers that this server tries to reach. The first answer of each is reported to the coordinator."""
 
     def __init__(self) -> None:
         self._probes: dict[NodeId, tuple[str, float]] = {}
 
     def begin(self, message: Probe, now: float) -> list[Send]:
-        """Probe a server for a while, beginning now."""
+        """Begin or renew the probe of a server: send `Echo` to it."""
         self.tick(now)
         self._probes[message.peer] = message.address, now + _LASTS_S
         return [Send(message.peer, Echo())]
@@ -27,14 +27,14 @@ class Probes:
             self._probes = {peer: probe for peer, probe in self._probes.items() if probe[1] > now}
 
     def greet(self, peer: NodeId) -> list[Send]:
-        """The session with `peer` is up."""
+        """Send `Echo` again if `peer` is probed: the session with it is up."""
         return [Send(peer, Echo())] if peer in self._probes else []
 
     def answered(self, peer: NodeId) -> list[Send]:
-        """`peer` has answered: report it once."""
+        """Report once that `peer` has answered its probe."""
         return [Send(COORDINATOR, Reachable(peer))] if self._probes.pop(peer, None) is not None else []
 
     @property
     def peers(self) -> dict[NodeId, str]:
-        """The servers to be reached, and where they listen."""
+        """The addresses of the servers that are probed."""
         return {peer: address for peer, (address, _) in self._probes.items()}

@@ -1,4 +1,4 @@
-"""Reads of versions: each pull is answered at once, parked until its version is there, or refused."""
+"""Reads of versions: each pull is answered at once, parked until its version is applied, or refused."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class Pulls:
         ]
 
     def committed(self, commit: Commit) -> list[Send]:
-        """Answer the pulls that waited for this commit, which is applied."""
+        """Answer the pulls that waited for `commit`, which is now applied."""
         return self._retry(self._parked.take_committed(commit.version, commit.step, self._versions.watermark.low))
 
     def entered(self) -> list[Send]:
-        """Answer the pulls that waited for this placement, which is entered."""
+        """Answer the pulls that waited for this placement, which is now entered."""
         return self._retry(self._parked.take_unconditional())
 
     def _retry(self, parked: list[tuple[NodeId, Pull]]) -> list[Send]:
@@ -97,7 +97,7 @@ class Pulls:
         return out
 
     def void(self) -> None:
-        """A placement or an incarnation ends: every parked pull is checked again in the next one."""
+        """Park every pull until the next placement: this placement or incarnation ends."""
         self._parked.clear_conditions()
 
     def drop(self, peer: NodeId) -> None:

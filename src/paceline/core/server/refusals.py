@@ -8,16 +8,16 @@ from paceline.types import NodeId
 
 
 class Refusals:
-    """`counts` has the number of refused messages by rule."""
+    """Answers and counts refused messages: `counts` has their number by rule."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
 
     def refuse(self, sender: NodeId, req: int, rule: str, detail: str) -> list[Send]:
-        """Count one refusal and answer request `req` with it."""
+        """Count one refused message, and answer request `req` with the rule and the detail."""
         self.count(rule)
         return [Send(sender, Refused(req, rule, detail))]
 
     def count(self, rule: str) -> None:
-        """Count one refusal that is not answered."""
+        """Count one refused message that gets no answer."""
         self.counts[rule] = self.counts.get(rule, 0) + 1

@@ -1,6 +1,7 @@
-"""A primary's side of its copies: each sum goes to every copy before the primary is ready; new copies are sent whole.
+"""What a primary sends to the copies of its blocks: each complete sum, and all blocks to a joining copy.
 
-A request is repeated until it is answered. The coordinator is told of a server that does not answer for `reach_s`.
+A primary is ready only when every copy has the sum. A request is repeated until it is answered. A server that does not
+answer for `reach_s` is reported to the coordinator.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from paceline.messages import (
 )
 from paceline.types import COORDINATOR, ITEM_NBYTES, BlockSpec, Fence, NodeId, Placement
 
-_PAUSES_S = (1.0, 1.0, 2.0, 4.0, 8.0)  # before a request is repeated: on a slow link it may still be under way
-_MAX_PARTS = 4  # of a sum, and of a copy, that may be under way to one server at once
-_COPY_NBYTES = 8 << 20
-_GRACE_S = 0.25  # for an answer in a new placement, however long the server was silent before
+_PAUSES_S = (1.0, 1.0, 2.0, 4.0, 8.0)  # waited before each repetition: on a slow link a request may still be on its way
+_MAX_PARTS = 4  # most unanswered parts of sums, and of a copy, to one server at once
+_COPY_NBYTES = 8 << 20  # the largest part of a copy, unless one frame is larger
+_GRACE_S = 0.25  # a server has this long to answer in a new placement, however long it was silent before
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTarget:
-    """Another server, and the blocks that it has copies of, or is being sent copies of."""
+    """Another server, and the blocks that it has copies of; with `joining`, the copies are still being sent."""
 
     to: NodeId
     blocks: tuple[int, ...]
@@ -57,7 +58,10 @@ def copy_targets(placement: Placement, node: NodeId) -> list[CopyTarget]:
 
 @dataclass(slots=True)
 class _Flow:
-    """Sums on their way to one target: its blocks in `parts`, the number under way, and the requests that wait."""
+    """Sums for one target.
+
+    `parts` are its blocks, by part; `under_way` counts the unanswered requests, and `waiting` are those to send later.
+    """
 
     target: CopyTarget
     parts: list[tuple[int, ...]]
@@ -69,7 +73,7 @@ class _Flow:
 class _Asked:
     """A request with a part of a sum, or (without `total`) with a part of a copy.
 
-    Times are those in which this process ran.
+    Times count only while this process runs.
     """
 
     flow: _Flow
@@ -86,13 +90,13 @@ class _Asked:
 
     @property
     def due(self) -> float:
-        """When to repeat it."""
+        """When to repeat this request."""
         return self.sent + _PAUSES_S[min(self.times, len(_PAUSES_S) - 1)]
 
 
 @dataclass(slots=True)
 class _Total:
-    """A sum that is complete here, and ready once no request of it is `missing` its answer."""
+    """A complete sum. It is ready once its requests in `missing` are answered."""
 
     key: SumKey
     ready: Ready
@@ -117,7 +121,7 @@ class Replication:
     """Requests of one primary that its copies have not answered yet.
 
     Sums and copies are sent in parts of about `part_nbytes`; a larger block is a part by itself. `targets` are the
-    copies of this placement, `peers` the servers that have them. Times (`now`) are those in which this process ran.
+    copies of this placement, `peers` the servers that have them. Times (`now`) count only while this process runs.
     """
 
     def __init__(self, store: BlockStore, reach_s: float, part_nbytes: int = PART_NBYTES) -> None:
@@ -138,15 +142,15 @@ class Replication:
 
     @property
     def reach_s(self) -> float:
-        """Silence after which the coordinator is told of a server."""
+        """A server that is silent for this many seconds is reported to the coordinator."""
         return self._reach_s
 
     def set_reach(self, reach_s: float) -> None:
-        """Use the run's `reach_s`."""
+        """Use the `reach_s` of the run, which the coordinator tells."""
         self._reach_s = reach_s
 
     def void(self, now: float) -> None:
-        """The placement ends: send nothing more. The silence of a server counts on in the next placement."""
+        """Stop all sends: the placement ends. The silence of a server so far counts in the next placement too."""
         for peer, silent_s in self._silence(now).items():
             self._waited[peer] = self._waited.get(peer, 0.0) + silent_s
         self.targets, self._flows = [], []
@@ -155,7 +159,7 @@ class Replication:
         self._heard.clear()
 
     def restart(self, targets: list[CopyTarget], incarnation: int, epoch: int, blocks: Mapping[int, BlockSpec]) -> None:
-        """A placement begins. Servers that get nothing in it are forgotten."""
+        """Begin a placement; forget the servers that have no copies in it."""
         self.targets, self._at = targets, (incarnation, epoch)
         self._flows = [_Flow(target, self._in_parts(target, blocks)) for target in targets]
         self._totals.clear()
@@ -168,7 +172,7 @@ class Replication:
         return [target.blocks[a:b] for a, b in pairwise(bounds)]
 
     def pending(self, step: int) -> list[tuple[Fence, ...]]:
-        """The sums of `step` that were sent to the copies, named by their attempts."""
+        """The fences of each sum of `step` that was sent to the copies."""
         return [fences for number, fences in self._totals if number == step] if self._totals else []
 
     # ------------------------------------------------------------ sums
@@ -188,7 +192,7 @@ class Replication:
         return out
 
     def _go_on(self, flow: _Flow, now: float) -> list[Send]:
-        """Send waiting requests, as many as may be under way."""
+        """Send requests that wait, up to the limit of unanswered ones."""
         out = []
         while flow.waiting and flow.under_way < _MAX_PARTS:
             req, asked = flow.waiting.popleft()
@@ -216,7 +220,7 @@ class Replication:
     def answered(
         self, sender: NodeId, message: Replicated | CopyPartAck, now: float
     ) -> tuple[list[Send], Ready | None]:
-        """A copy has answered; returns what to send, and the `Ready` of a sum that every copy has now."""
+        """Note the answer of a copy; returns what to send, and the `Ready` of a sum if every copy has it now."""
         out = self._note_answer(sender, now)
         asked = self._asked.get(message.req)
         if asked is None or asked.to != sender or (message.incarnation, message.epoch) != self._at:
@@ -243,7 +247,7 @@ class Replication:
             self._give_up(self._totals.pop(key))
 
     def _give_up(self, total: _Total) -> None:
-        """Send no more of a sum. Requests that wait behind it go out with the next answer, or the next beat."""
+        """Stop sending a sum. Requests that waited for its answers are sent with the next answer or the next beat."""
         for req in total.missing:
             asked = self._asked.pop(req, None)
             if asked is not None:
@@ -296,7 +300,7 @@ class Replication:
         return self._copy_part(req, asked) if asked.total is None else self._replicate(req, asked, asked.total)
 
     def repeat(self, now: float) -> list[Send]:
-        """Repeat what was not answered; report the servers that do not answer for too long."""
+        """Repeat unanswered requests that are due; report servers that have been silent for `reach_s`."""
         out = []
         for req, asked in self._asked.items():
             if now >= asked.due:
@@ -320,7 +324,7 @@ class Replication:
         return found
 
     def greet(self, peer: NodeId, now: float) -> list[Send]:
-        """The session with `peer` is up (again): repeat at once what it has not answered."""
+        """Repeat at once what `peer` has not answered: the session with it is up (again)."""
         out = []
         for req, asked in self._asked.items():
             if asked.to == peer:

@@ -10,7 +10,7 @@ from paceline.types import COORDINATOR, SavedFile
 
 
 class Saving:
-    """`version` is frozen, and being written or reported; None while there is none."""
+    """`version` is frozen, and is being written or reported; None if no version is."""
 
     def __init__(self, assignment: Assignment, own: BlockGroup) -> None:
         self.version: int | None = None
@@ -26,7 +26,7 @@ class Saving:
             self.version, self._report, self._chains = version, None, dict(self._own.chains)
 
     def written(self, version: int, files: tuple[SavedFile, ...], problem: str) -> list[Send]:
-        """The shell has written the frozen version, or `problem` says why it could not."""
+        """Report that the shell has written the frozen version, or the `problem` that it had."""
         if version != self.version:
             return []
         chains = tuple(sorted(self._chains.items()))
@@ -34,14 +34,14 @@ class Saving:
         return self.repeat()
 
     def end(self, version: int) -> None:
-        """The coordinator needs no report of `version` any more."""
+        """Stop reporting `version`: the coordinator has the report."""
         if version == self.version:
             self.void()
 
     def repeat(self) -> list[Send]:
-        """The report, as long as the coordinator has not ended it."""
+        """The report, until the coordinator has it."""
         return [] if self._report is None else [Send(COORDINATOR, self._report)]
 
     def void(self) -> None:
-        """Give up the version: a placement or an incarnation ends."""
+        """Give up the frozen version: the placement or incarnation ends."""
         self.version = self._report = None
