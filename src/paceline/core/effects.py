@@ -12,7 +12,7 @@ from paceline.types import Commit, ModelSpec, NodeId, PhaseSpec, Placement, Save
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send `message` to `to`, followed by its frames (`payload`, which the core does not look into)."""
+    """Send `message` to `to`, followed by its frames (`payload`, which the core never reads)."""
 
     to: NodeId
     message: Message
@@ -21,7 +21,7 @@ class Send(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """The means of the values that the slots of a step logged."""
+    """The values that the slots of a step logged, each averaged over the slots."""
 
     incarnation: int
     version: int
@@ -42,7 +42,7 @@ class EvaluationRow:
 
 
 class Fact(msgspec.Struct, frozen=True, tag=True):
-    """A durable row besides commits: what a later coordinator must know. The log keeps the order of writing."""
+    """A durable row of the log that is not a commit, for a later coordinator. The log keeps the order of writing."""
 
 
 class JobFact(Fact, frozen=True):
@@ -58,10 +58,10 @@ class ModelFact(Fact, frozen=True):
 
 
 class PlacementFact(Fact, frozen=True):
-    """A placement epoch begins, or goes on with more members.
+    """A placement epoch begins, or more servers join the current one.
 
-    With `failover`, backups were promoted because the primary of some blocks was lost. A `planned` change makes or
-    moves copies; any other change follows the loss of some.
+    With `failover`, backups became primaries because the primary of some blocks was lost. A `planned` change makes or
+    moves copies; any other change follows the loss of copies.
     """
 
     placement: Placement
@@ -92,21 +92,21 @@ class ValidatorFact(Fact, frozen=True):
 
 
 class ChoiceFact(Fact, frozen=True):
-    """This attempt of its slot counts. Written before any server is told."""
+    """The coordinator has chosen the attempt that counts for its slot. Written before any server gets the choice."""
 
     sealed: Sealed
 
 
 class ClaimFact(Fact, frozen=True):
-    """What one worker does for the whole job, under `key`, is done."""
+    """A task that only one worker does for the whole job, named `key`, is done."""
 
     key: str
 
 
 class IncarnationFact(Fact, frozen=True):
-    """An incarnation begins: from version `position.version` of incarnation `position.incarnation`, kept in `folder`.
+    """An incarnation begins from version `position.version` of incarnation `position.incarnation`, saved in `folder`.
 
-    Without a position it begins without any weights.
+    Without a position, the incarnation begins without any weights.
     """
 
     number: int
@@ -116,7 +116,7 @@ class IncarnationFact(Fact, frozen=True):
 
 
 class ScaleFact(Fact, frozen=True):
-    """How many workers and servers (0: as before) the job shall have from now on."""
+    """How many workers and servers the job shall have from now on; 0 leaves the number unchanged."""
 
     workers: int
     servers: int = 0
@@ -138,7 +138,7 @@ AnyFact = (
 
 @dataclass(frozen=True, slots=True)
 class FactRow:
-    """A fact, with the incarnation and the version at which it was written."""
+    """A fact, with the newest incarnation and version when it was written."""
 
     incarnation: int
     version: int
@@ -147,14 +147,16 @@ class FactRow:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Make `row` durable before anything that follows in the list."""
+    """Make `row` durable before you carry out the effects that follow in the list."""
 
     row: Commit | LogRow | EvaluationRow | FactRow
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Every server has written its files: sync the log, write the manifest and the marker, then call `completed`.
+    """Complete a checkpoint for which every server has written its files.
+
+    Sync the log, write the manifest and the marker file, then call `completed`.
 
     `drop` lists the folders of older checkpoints to remove once this one is complete.
     """
@@ -167,15 +169,16 @@ class Complete:
 
 
 Effect = Send | Write | Complete
-"""Of the coordinator; a server only sends, and a worker has `WorkerEffect`."""
+"""The effects of the coordinator. A server only sends, and a worker has its own `WorkerEffect`."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
     """What a starting coordinator finds in the log.
 
-    `facts` are all facts, in order. The rest is about the newest incarnation: `watermark` and `above` are the steps
-    that its commits add to its start, `tail` are its newest commits in order; sums and maxima are over all its commits.
+    `facts` are all facts, in order. All other fields are about the newest incarnation: `watermark` and `above` tell
+    which steps its commits add to its start, `tail` has its newest commits in order, sums and maxima are over all its
+    commits.
     """
 
     facts: tuple[FactRow, ...] = ()

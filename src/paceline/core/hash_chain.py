@@ -12,6 +12,6 @@ START = bytes(16)
 
 
 def extend(chain: bytes, version: int, step: int, fences: tuple[Fence, ...]) -> bytes:
-    """The chain after `version`, which was made from the attempts `fences` of `step`."""
+    """The chain after the commit of `version`, which is made of `step` from the attempts named by `fences`."""
     numbers = [n for fence in fences for n in fence]
     return blake2b(chain + pack(f"<{2 + len(numbers)}q", version, step, *numbers), digest_size=16).digest()

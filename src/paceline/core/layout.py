@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from paceline.types import ITEM_NBYTES, BlockSpec, Piece, TensorSpec
 
 ALIGN = 64
-"""A tensor is cut only at multiples of this many elements: torch's fused optimizers round tails differently."""
+"""A tensor is cut only at multiples of this many elements, because torch's fused optimizers round the last elements of
+a tensor differently."""
 
 _LARGEST, _SMALLEST, _FEWEST = 1 << 20, 1 << 16, 8
 
 
 def target_nbytes(tensors: Sequence[TensorSpec]) -> int:
-    """The size of a block: 1 MiB, less for a small model, so that several servers can share it."""
+    """The size of a block in bytes: 1 MiB, or less for a small model, so that several servers can share the model."""
     total = sum(t.numel * ITEM_NBYTES[t.dtype] for t in tensors)
     return max(_SMALLEST, min(_LARGEST, total // _FEWEST))
 
@@ -21,7 +22,7 @@ def target_nbytes(tensors: Sequence[TensorSpec]) -> int:
 def cut(tensors: Sequence[TensorSpec], nbytes: int | None = None) -> tuple[BlockSpec, ...]:
     """Cut `tensors`, in their order, into blocks of about `nbytes`, each of one kind and dtype.
 
-    Depends on nothing else, so every role and every later run cuts a model in the same way.
+    The result depends only on the arguments, so every role and every later run cuts a model in the same way.
     """
     nbytes = nbytes or target_nbytes(tensors)
     blocks: list[BlockSpec] = []
@@ -54,5 +55,5 @@ def cut(tensors: Sequence[TensorSpec], nbytes: int | None = None) -> tuple[Block
 
 
 def digest_header(name: str, dtype: str, shape: Iterable[int]) -> bytes:
-    """The bytes before those of a tensor in the digest of a model."""
+    """The bytes that precede the content of a tensor when the digest of a model is computed."""
     return f"{name}\0{dtype}\0{'x'.join(map(str, shape))}\0".encode()

@@ -11,7 +11,7 @@ from paceline.errors import StateError
 
 
 class Span(NamedTuple):
-    """Versions `first` to `last` (None: to the newest) were made by `incarnation`."""
+    """`incarnation` made the versions `first` to `last` (None: to the newest)."""
 
     incarnation: int
     first: int
@@ -19,19 +19,20 @@ class Span(NamedTuple):
 
 
 def start_of(fact: IncarnationFact | None) -> int:
-    """The version from which an incarnation begins; -1 for no version, as for incarnation 0."""
+    """The version from which an incarnation begins; -1 if it begins without weights, as incarnation 0 does."""
     return -1 if fact is None or fact.position is None else fact.position.version
 
 
 def lineage(
     incarnations: Iterable[IncarnationFact], of: int | None = None, until: int | None = None
 ) -> tuple[Span, ...]:
-    """The spans, oldest first, that lead to version `until` of incarnation `of` (by default the newest of both).
+    """The spans, oldest first, that lead to version `until` of incarnation `of` (default: the newest of each).
 
-    Each ancestor ends at the version from which its child began; an ancestor without such versions is left out.
+    The span of an incarnation ends at the version from which the next one began. An incarnation that made none of these
+    versions is left out.
 
     Raises:
-        StateError: an incarnation is unknown, or begins from one that is not older than itself.
+        StateError: an incarnation is unknown, or it begins from an incarnation that is not older.
     """
     known = {fact.number: fact for fact in incarnations}
     number = max(known, default=0) if of is None else of
@@ -54,10 +55,10 @@ def lineage(
 def committed_steps(
     low: int, above: Iterable[int], count: int, descending: Iterable[int]
 ) -> tuple[int, tuple[int, ...]]:
-    """The lowest step that is not committed, and the committed ones above it, in order.
+    """The lowest step that is not committed, and the committed steps above it, in order.
 
-    Committed are the steps below `low`, those in `above`, and the `count` steps of `descending`, highest first. Reads
-    only as much of `descending` as it needs to find every gap: one step if there is none.
+    Committed are the steps below `low`, the steps in `above`, and the `count` steps of `descending`, which come highest
+    first. The function reads `descending` only as far as it must to find every gap: one step if there is no gap.
     """
     before = sorted(above, reverse=True)
     missing = 0

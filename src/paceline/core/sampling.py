@@ -18,7 +18,7 @@ from paceline.types import Segment
 
 Indices = npt.NDArray[np.int64]
 _ROUNDS = 6
-_CHUNK = 4096  # positions permuted together: numpy's overhead for one call is paid once for many slots
+_CHUNK = 4096  # this many positions (a chunk) are permuted in one call, so that many slots share numpy's overhead
 _U64 = np.uint64
 
 
@@ -28,7 +28,7 @@ def _keys(seed: int, epoch: int) -> list[np.uint64]:
 
 
 def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finaliser of splitmix64."""
+    """Mix the bits of each number, as the last stage of the generator splitmix64 does."""
     x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
     return x ^ (x >> _U64(31))
@@ -76,7 +76,10 @@ class _Epochs(NamedTuple):
 
 
 def _epochs(segment: Segment) -> _Epochs:
-    """The steps of a segment's first epoch, of which a part may be done before it, and of each later epoch."""
+    """Where the first epoch of a segment ends and how many steps it has; the same for each later epoch.
+
+    The segment may begin in the middle of its first epoch.
+    """
     per_step = segment.slots * segment.batch_size
 
     def usable(n: int) -> int:
@@ -105,7 +108,7 @@ def sample_range(segment: Segment, step: int) -> SampleRange:
 
 
 class SampleRanges(NamedTuple):
-    """As `SampleRange` for many steps: one array a field."""
+    """The `SampleRange` of many steps: each field is an array with one entry per step."""
 
     epoch: Indices
     offset: Indices
@@ -114,7 +117,7 @@ class SampleRanges(NamedTuple):
 
 
 def sample_ranges(segment: Segment, steps: Indices) -> SampleRanges:
-    """As `sample_range`, for many steps of this segment at once."""
+    """Compute `sample_range` for many steps of this segment at once."""
     per_step = segment.slots * segment.batch_size
     first_end, first_steps, end, later_steps = _epochs(segment)
     k = steps - segment.step
@@ -128,20 +131,20 @@ def sample_ranges(segment: Segment, steps: Indices) -> SampleRanges:
 
 
 def num_steps(segment: Segment) -> int:
-    """Steps from the start of `segment` to the end of its phase's last epoch."""
+    """How many steps there are from the start of `segment` to the end of the last epoch of its phase."""
     _, first_steps, _, steps = _epochs(segment)
     return first_steps + (segment.end_epoch - segment.epoch - 1) * steps
 
 
 class Order:
-    """The samples of slots. Keeps the last few permuted chunks."""
+    """Computes the samples of slots. Keeps the last few permuted chunks of positions."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._chunks: OrderedDict[tuple[int, int, int], Indices] = OrderedDict()
 
     def samples(self, segment: Segment, step: int, slot: int) -> Indices:
-        """Sample positions of one slot, in order."""
+        """The samples of one slot, in order."""
         at = sample_range(segment, step)
         start = at.offset + slot * segment.batch_size
         stop = min(start + segment.batch_size, at.offset + at.samples)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from paceline.core.sampling import SampleRange, sample_range
 from paceline.types import INIT_STEP, Segment
 
-_REMEMBERED = 1024  # places of steps: each is read several times per slot
+_REMEMBERED = 1024  # the places of this many steps are cached, because each is read several times per slot
 
 
 class Schedule:
@@ -23,7 +23,7 @@ class Schedule:
             self.append(segment)
 
     def append(self, segment: Segment) -> None:
-        """`segment` decides all steps from `segment.step` on; it replaces segments that begin later."""
+        """Add a segment, which defines all steps from `segment.step` on. Removes segments that begin later."""
         while self._starts and self._starts[-1] > segment.step:
             self.segments.pop()
             self._starts.pop()
@@ -42,13 +42,13 @@ class Schedule:
         return step == INIT_STEP or 0 <= step < self.end_step
 
     def segment(self, step: int) -> Segment:
-        """The segment that decides `step`."""
+        """The segment that defines `step`."""
         if step >= self._starts[-1]:
             return self.segments[-1]
         return self.segments[bisect_right(self._starts, step) - 1]
 
     def place(self, step: int) -> SampleRange:
-        """The position of `step` in the data of its phase."""
+        """The samples of `step`: its epoch, and its first position there."""
         found = self._places.get(step)
         if found is None:
             if len(self._places) >= _REMEMBERED:
@@ -57,7 +57,7 @@ class Schedule:
         return found
 
     def num_slots(self, step: int) -> int:
-        """How many slots the step has; the last step of an epoch may have fewer than the dial says."""
+        """How many slots the step has. The last step of an epoch may have fewer than the `slots` dial says."""
         return 1 if step == INIT_STEP else self.place(step).slots
 
     def window(self, step: int) -> int:

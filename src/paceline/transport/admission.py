@@ -1,4 +1,4 @@
-"""Every check of a message on its way out and in, the same for all lanes; received frames are decoded here."""
+"""The checks of every message that a port sends or receives, the same for all lanes. Decodes received frames."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_outgoing(frames: Sequence[Frame], limits: WireLimits) -> None:
             raise RefusedFrameError("frame-cap", f"{frame.nbytes} bytes, at most {limits.max_frame_nbytes}")
         if not frame.c_contiguous:
             raise RefusedFrameError(
-                "contiguous", "a frame is one run of bytes, and this view has gaps: send a contiguous copy"
+                "contiguous", "a frame must be contiguous, and this view has gaps: send a contiguous copy"
             )
         total += frame.nbytes
     if total > limits.max_message_nbytes:
@@ -37,10 +37,10 @@ def check_outgoing(frames: Sequence[Frame], limits: WireLimits) -> None:
 
 
 def encode_checked(message: Message, limits: WireLimits) -> bytes:
-    """The header of `message`.
+    """Encode the header of `message`.
 
     Raises:
-        RefusedFrameError: rule ``header-size``.
+        RefusedFrameError: rule ``header-size``: the header is larger than the limit.
     """
     header = encode_header(message)
     if len(header) > limits.max_header_nbytes:
@@ -49,7 +49,7 @@ def encode_checked(message: Message, limits: WireLimits) -> bytes:
 
 
 def open_header(header: bytes | memoryview, limits: WireLimits, counters: Counters) -> Message | None:
-    """The message in `header`; None if it is refused, which is counted."""
+    """Decode the message in `header`. Returns None, and counts the refusal, if the header breaks a rule."""
     try:
         return decode_header(header, max_nbytes=limits.max_header_nbytes)
     except RefusedFrameError as error:
@@ -60,10 +60,11 @@ def open_header(header: bytes | memoryview, limits: WireLimits, counters: Counte
 def admit(
     peer: NodeId, message: Message, frames: Sequence[Frame], limits: WireLimits, counters: Counters
 ) -> Received | Refused | None:
-    """Check `message` against its frames and decode them: an event for the role, an answer for the peer, or None.
+    """Check `message` against its frames and decode the frames.
 
-    The peer gets `Refused` for a request that fails a check, and the role gets `Refused` in place of such a reply:
-    either way the wait of the side that asked ends at once, with the name of the rule.
+    Returns the event for the role if all checks pass. If a request fails a check, returns the `Refused` to send to the
+    peer; if a reply fails, returns an event with `Refused` in place of the reply. Either way the side that asked learns
+    the broken rule at once. Returns None for any other message that fails.
     """
     try:
         check_message(message, frames, limits)

@@ -1,7 +1,7 @@
-"""The seam between roles: a `Port` sends messages with frames to named peers and receives events.
+"""The interface between roles: a `Port` sends messages with frames to named peers and receives events.
 
-One port belongs to one thread. Implementations: `ZmqPort` (any host; a session of two processes on one host goes by a
-local link and shared memory), `InprocPort` (tests and the embedded mode), `FaultyPort` (planned faults).
+One port belongs to one thread. Implementations: `ZmqPort` (between processes; two processes of one host use a local
+link and shared memory), `InprocPort` (tests and the embedded mode), `FaultyPort` (planned faults).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Frame = memoryview
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message that passed every check, with its frames decoded: each holds the elements that its block declares.
+    """A message that passed every check, with decoded frames: each frame holds the elements that its block declares.
 
     The frames stay valid for as long as the receiver keeps them.
     """
@@ -39,7 +39,7 @@ class PeerUp:
 
 @dataclass(frozen=True, slots=True)
 class PeerDown:
-    """The session with `peer` is over. Whether the last messages arrived is not known."""
+    """The session with `peer` has ended. This side cannot know whether its last messages arrived."""
 
     peer: NodeId
     reason: str
@@ -70,10 +70,10 @@ class Memory(Protocol):
     """Memory for blocks that are sent many times: frames in it reach peers of this host without a copy."""
 
     def allocate(self, nbytes: int) -> Frame:
-        """A writable, byte-shaped view of zeros, aligned to 64 bytes.
+        """Allocate `nbytes` zero bytes, aligned to 64 bytes, and return a writable, byte-shaped view of them.
 
-        It is freed by dropping it: the view, every slice of it and every tensor over it. Memory of a sent frame is not
-        reused before its delivery is done.
+        The memory is freed when the view, every slice of it and every tensor over it are dropped. The memory of a sent
+        frame is not reused before its delivery is done.
         """
         ...
 
@@ -120,19 +120,19 @@ class Port(Protocol):
 
     @property
     def counters(self) -> Counters:
-        """The counters of this port, which go on counting."""
+        """The live counters of this port: they change while the port works."""
         ...
 
     @property
     def memory(self) -> Memory:
-        """The memory for frames that are sent. Frames in other memory are sent as well, but copied."""
+        """Where to allocate frames that are sent often. Frames in other memory can be sent too, but are copied."""
         ...
 
     def connect(self, address: str) -> None:
-        """Connect to the peer at `address`, and again after each end of the session. `recv` returns `PeerUp` each time.
+        """Connect to the peer at `address`, and again whenever the session ends. `recv` returns `PeerUp` each time.
 
         If the two sides refuse each other (another token or version), `recv` returns `PeerDown` once, with the address
-        in place of the peer, and attempts go on.
+        in place of the peer, and the port keeps trying.
 
         Raises:
             ValueError: the address does not have the form of this port's addresses.
@@ -142,7 +142,7 @@ class Port(Protocol):
     def disconnect(self, peer: NodeId) -> None:
         """End the session with `peer` and do not connect to it again; no event follows. Unknown peers are ignored.
 
-        A peer that has not come up yet is named by the address that `connect` got.
+        To stop connecting to a peer that has not come up yet, pass the address that was given to `connect`.
         """
         ...
 
@@ -154,22 +154,22 @@ class Port(Protocol):
 
         Raises:
             PeerUnknownError: there is no session with that peer.
-            PeerLostError: its queue is full, or its connection has just closed; the session ends, and `recv` returns
-                `PeerDown`, too.
+            PeerLostError: the peer's queue is full, or its connection has just closed. The session ends, and `recv`
+                also returns `PeerDown`.
             RefusedFrameError: a frame is not contiguous, or the message exceeds the limits; nothing was sent.
         """
         ...
 
     def recv(self, timeout_s: float) -> Event | None:
-        """The next event, or None if none comes within `timeout_s` (0: do not wait).
+        """Return the next event, or None if none comes within `timeout_s` (0: do not wait).
 
-        A refused frame is counted; it raises nothing.
+        A refused message is counted and raises nothing.
         """
         ...
 
     def close(self) -> None:
-        """Close. Queued messages that are not sent within a short time are dropped.
+        """Close the port. Queued messages that are not sent within a short time are dropped.
 
-        Idempotent. Every other call raises TransportError afterwards.
+        A second `close` does nothing. Every other call raises TransportError afterwards.
         """
         ...

@@ -1,4 +1,4 @@
-"""A port with planned faults: messages are doubled, lost or late, by a seed, and counted.
+"""A port with planned faults: it duplicates, drops or delays messages, chosen by a seed, and counts these faults.
 
 A plan is plain data, so a launcher can give it to a role as JSON::
 
@@ -27,11 +27,11 @@ from paceline.types import NodeId
 
 
 class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which messages fail, by the name of their type. Each message draws from one seeded generator.
+    """Which messages fail, by the name of the message type. All draws come from one seeded random generator.
 
-    `duplicate` and `drop` give a probability, `delay` a probability and the seconds by which a message is late (so it
-    comes after some that were sent later). Fields that start with ``recv_`` act on received messages, the others on
-    sent ones. A message that is dropped has no other fault.
+    `duplicate` and `drop` give a probability. `delay` gives a probability and a delay in seconds, so a delayed message
+    may arrive after messages that were sent later. Fields that start with ``recv_`` act on received messages, the other
+    fields on sent messages. A dropped message has no other fault.
     """
 
     seed: int | str = 0
@@ -43,19 +43,19 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     recv_delay: dict[str, tuple[float, float]] = {}
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not a probability or a time."""
+        """Refuse probabilities outside 0 to 1 and negative delays."""
         odds = itertools.chain.from_iterable(
             table.values() for table in (self.duplicate, self.drop, self.recv_duplicate, self.recv_drop)
         )
         late = [*self.delay.values(), *self.recv_delay.values()]
         if not all(0.0 <= p <= 1.0 for p in [*odds, *(p for p, _ in late)]):
-            raise ValueError(f"a probability lies between 0 and 1: {self}")
+            raise ValueError(f"every probability must be between 0 and 1: {self}")
         if any(delay_s < 0 for _, delay_s in late):
-            raise ValueError(f"a delay is not negative: {self}")
+            raise ValueError(f"every delay must be 0 or more: {self}")
 
     @classmethod
     def from_dict(cls, plan: Mapping[str, Any]) -> Self:
-        """The plan in a JSON-like mapping, as made by `to_dict`.
+        """Read a plan from a mapping that `to_dict` made.
 
         Raises:
             ValueError: a field is unknown or of a wrong type.
@@ -69,7 +69,7 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _Sends:
-    """A `Delivery`: done once every send of one message was made and is done."""
+    """The `Delivery` of a message that may be sent twice or late: done when every send was made and is done."""
 
     __slots__ = ("_made", "_sends")
 
@@ -82,17 +82,17 @@ class _Sends:
         return self._made and all(send.done for send in self._sends)
 
     def add(self, send: Delivery) -> None:
-        """The message was sent once."""
+        """Add the delivery of one send of the message."""
         self._sends.append(send)
 
     def all_made(self) -> None:
-        """The message is not sent again."""
+        """Note that the message will not be sent again."""
         self._made = True
 
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """A message that is sent later."""
+    """A delayed message, to be sent `copies` times when its delay is over."""
 
     peer: NodeId
     message: Message
@@ -104,8 +104,8 @@ class _Late:
 class FaultyPort:
     """A `Port` that passes everything to `inner`, except for the faults of the plan.
 
-    `recv` sends late messages, so it waits no longer than until the next one is due. A late message whose session has
-    ended by then is lost, as on a network. `on_fired` is called with the name of every fault.
+    `recv` also sends delayed messages when their time has come. A delayed message whose session has ended meanwhile is
+    lost, as on a network. The port calls `on_fired` with the name of each fault when it happens.
     """
 
     def __init__(self, inner: Port, plan: FaultPlan, on_fired: Callable[[str], None] = lambda key: None) -> None:
@@ -120,36 +120,36 @@ class FaultyPort:
 
     @property
     def node(self) -> NodeId:
-        """As `Port.node`."""
+        """See `Port.node`."""
         return self._inner.node
 
     @property
     def address(self) -> str | None:
-        """As `Port.address`."""
+        """See `Port.address`."""
         return self._inner.address
 
     @property
     def counters(self) -> Counters:
-        """As `Port.counters`: what `inner` has sent and received."""
+        """See `Port.counters`. They count what `inner` has sent and received."""
         return self._inner.counters
 
     @property
     def memory(self) -> Memory:
-        """As `Port.memory`."""
+        """See `Port.memory`."""
         return self._inner.memory
 
     def connect(self, address: str) -> None:
-        """As `Port.connect`."""
+        """See `Port.connect`."""
         self._inner.connect(address)
 
     def disconnect(self, peer: NodeId) -> None:
-        """As `Port.disconnect`."""
+        """See `Port.disconnect`."""
         self._inner.disconnect(peer)
         self._incoming = [entry for entry in self._incoming if entry[2].peer != peer]
         heapq.heapify(self._incoming)
 
     def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
-        """As `Port.send`; with a fault: not at all, twice, or later."""
+        """See `Port.send`. With a fault, the message is dropped, sent twice, or sent later."""
         plan, name = self._plan, type(message).__name__
         if self._fires("drop", plan.drop.get(name, 0.0), name):
             return COPIED
@@ -168,7 +168,7 @@ class FaultyPort:
         return twice
 
     def recv(self, timeout_s: float) -> Event | None:
-        """As `Port.recv`."""
+        """See `Port.recv`."""
         deadline = time.monotonic() + timeout_s
         while True:
             now = time.monotonic()
@@ -191,7 +191,7 @@ class FaultyPort:
                 return event
 
     def close(self) -> None:
-        """As `Port.close`; late messages are lost."""
+        """See `Port.close`. Delayed messages are lost."""
         self._outgoing.clear()
         self._incoming.clear()
         self._inner.close()
@@ -207,7 +207,7 @@ class FaultyPort:
         return True
 
     def _arrives(self, event: Received) -> bool:
-        """Whether the role sees `event` now."""
+        """Apply the planned faults to a received message; True if `recv` returns it now."""
         plan, name = self._plan, type(event.message).__name__
         if self._fires("recv_drop", plan.recv_drop.get(name, 0.0), name):
             return False
@@ -223,7 +223,7 @@ class FaultyPort:
         heapq.heappush(self._incoming, (time.monotonic() + delay_s, next(self._order), event))
 
     def _release(self, peer: NodeId) -> None:
-        """Make the late messages of `peer` due now: they come before its `PeerDown`."""
+        """Make the delayed messages from `peer` due now, so that the role sees them before the `PeerDown` of `peer`."""
         now = time.monotonic()
         self._incoming = [
             (min(due, now) if event.peer == peer else due, order, event) for due, order, event in self._incoming

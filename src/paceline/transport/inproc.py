@@ -1,10 +1,11 @@
 """The port within one process: no sockets, no threads, no copies.
 
-`send` puts a message into the other port's queue, and its role takes it with `recv`. Frames are passed by reference: a
-delivery is done once the receiver has dropped every view of them, so the sender's rule is the same as on a socket.
+`send` puts a message into the other port's queue, and the other role takes it with `recv`. Frames are passed by
+reference: a delivery is done once the receiver has dropped every view of the frames, so the sender must not write to
+them before that, as with sockets.
 
-The embedded mode runs several roles in one thread. Each role registers a *pump*: a function that does some of its work
-and tells whether there was any. A port that waits for an event runs the pumps meanwhile.
+The embedded mode runs several roles in one thread. Each role registers a *pump*: a function that does some of the
+role's work and returns whether there was any. A port that waits for an event runs the pumps meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Pump = Callable[[], bool]
 
 
 class _Queued(NamedTuple):
-    """A message in the queue of its receiver; bytes in strict mode."""
+    """A message in the queue of its receiver; in strict mode, the encoded bytes of the message."""
 
     peer: NodeId
     message: Message | bytes
@@ -41,7 +42,7 @@ class _Queued(NamedTuple):
 
 
 class _Loan:
-    """A `Delivery`: frames that the receiver may still read."""
+    """The `Delivery` of frames that the receiver reads in place: done when the receiver has dropped every view."""
 
     __slots__ = ("_holders",)
 
@@ -54,10 +55,10 @@ class _Loan:
 
 
 def _lend(frames: Sequence[Frame]) -> tuple[tuple[Frame, ...], Delivery]:
-    """Views for the receiver, and the delivery that is done when the last view is dropped.
+    """Make views of `frames` for the receiver, and a delivery that is done when the receiver has dropped all of them.
 
-    Each view is made from a ctypes array: every slice or cast of it keeps that array alive, and a weak reference tells
-    when the array is gone. Read-only buffers cannot be written, so their delivery is done at once.
+    Each view is made from a ctypes array: every slice or cast of the view keeps that array alive, and a weak reference
+    tells when the array is gone. The sender cannot write to read-only frames, so a delivery does not wait for them.
     """
     views: list[Frame] = []
     holders: list[weakref.ref[ctypes.Array[ctypes.c_char]]] = []
@@ -75,7 +76,7 @@ class InprocHub:
     """Connects the ports of one process. The hub and its ports belong to one thread."""
 
     def __init__(self, *, strict: bool = False, limits: LinkLimits | None = None) -> None:
-        """With `strict` every message is encoded and decoded, as between processes."""
+        """Make a hub without ports. With `strict`, every message is encoded and decoded, as between processes."""
         self.strict = strict
         self.limits = LinkLimits() if limits is None else limits
         self._listeners: dict[str, InprocPort] = {}
@@ -84,15 +85,15 @@ class InprocHub:
         self._pumping = False
 
     def port(self, node: NodeId, *, listen: str | None = None) -> InprocPort:
-        """A port of `node`; with `listen`, peers can connect to ``inproc://<listen>``.
+        """Open a port for `node`. With `listen`, peers can connect to it at ``inproc://<listen>``.
 
         Raises:
-            ValueError: another port listens under that name.
+            ValueError: another port listens under the name `listen`.
         """
         return InprocPort(self, node, listen=listen)
 
     def add_pump(self, pump: Pump) -> None:
-        """Run `pump` whenever a port waits. It does a little work and tells whether there was any."""
+        """Run `pump` whenever a port waits. A pump does a little work and returns whether there was any."""
         self._pumps.append(pump)
 
     def remove_pump(self, pump: Pump) -> None:
@@ -100,7 +101,7 @@ class InprocHub:
         self._pumps.remove(pump)
 
     def pump(self) -> bool:
-        """Run every pump once; True if one made progress. A pump that waits does not run the others."""
+        """Run every pump once; True if any pump made progress. Does nothing if a pump is running already."""
         if self._pumping:
             return False
         self._pumping = True
@@ -114,11 +115,11 @@ class InprocHub:
 
     @property
     def pumping(self) -> bool:
-        """Whether a pump runs: a wait inside it would never end."""
+        """Whether a pump is running. A port must not wait inside a pump: the wait would never end."""
         return self._pumping
 
     def listen(self, port: InprocPort, address: str) -> None:
-        """Make `port` reachable, and connect the ports that dial its address."""
+        """Make `port` reachable at `address`, and connect the ports that already dial this address."""
         if address in self._listeners:
             raise ValueError(f"{address} is in use: choose another name")
         self._listeners[address] = port
@@ -126,7 +127,7 @@ class InprocHub:
             _join(dialler, port, address)
 
     def dial(self, port: InprocPort, address: str) -> None:
-        """Connect `port` to the port that listens at `address`, now or later."""
+        """Connect `port` to the port that listens at `address`, as soon as there is one."""
         diallers = self._dials.setdefault(address, [])
         if port in diallers:
             return
@@ -142,13 +143,13 @@ class InprocHub:
             diallers.remove(port)
 
     def redial(self, port: InprocPort, address: str) -> None:
-        """Connect again after a session has ended, as a socket would by itself."""
+        """Connect `port` to `address` again after a session has ended, unless it has hung up or none listens there."""
         listener = self._listeners.get(address)
         if listener is not None and port in self._dials.get(address, ()):
             _join(port, listener, address)
 
     def remove(self, port: InprocPort) -> None:
-        """`port` has closed."""
+        """Forget `port`, which has closed: its address becomes free, and it is not connected any more."""
         if port.address is not None and self._listeners.get(port.address) is port:
             del self._listeners[port.address]
         for diallers in self._dials.values():
@@ -179,33 +180,33 @@ class InprocPort:
 
     @property
     def node(self) -> NodeId:
-        """As `Port.node`."""
+        """See `Port.node`."""
         return self._node
 
     @property
     def address(self) -> str | None:
-        """As `Port.address`: ``inproc://name``."""
+        """See `Port.address`: ``inproc://name``."""
         return self._address
 
     @property
     def counters(self) -> Counters:
-        """As `Port.counters`."""
+        """See `Port.counters`."""
         return self._counters
 
     @property
     def memory(self) -> Arena:
-        """As `Port.memory`: private, since frames are passed by reference here."""
+        """See `Port.memory`. This memory is not shared: ports of one process pass frames by reference."""
         return self._memory
 
     def connect(self, address: str) -> None:
-        """As `Port.connect`."""
+        """See `Port.connect`."""
         self._check_open()
         if not address.startswith(_SCHEME) or address == _SCHEME:
-            raise ValueError(f"{address!r} is not of the form {_SCHEME}name")
+            raise ValueError(f"the address must have the form {_SCHEME}NAME, not {address!r}")
         self._hub.dial(self, address)
 
     def disconnect(self, peer: NodeId) -> None:
-        """As `Port.disconnect`. The address of a peer that has not come up yet names it as well."""
+        """See `Port.disconnect`. For a peer that has not come up yet, pass its address."""
         self._check_open()
         if peer.startswith(_SCHEME):
             self._hub.hang_up(self, peer)
@@ -220,7 +221,7 @@ class InprocPort:
         self._queue = deque(item for item in self._queue if item.peer != peer)
 
     def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
-        """As `Port.send`."""
+        """See `Port.send`."""
         self._check_open()
         session = self._peers.get(peer)
         if session is None:
@@ -242,7 +243,7 @@ class InprocPort:
         return delivery
 
     def recv(self, timeout_s: float) -> Event | None:
-        """As `Port.recv`; runs the hub's pumps while there is nothing."""
+        """See `Port.recv`. Runs the hub's pumps while it waits."""
         self._check_open()
         event = self._take()
         if event is not None or self._hub.pumping:
@@ -260,7 +261,7 @@ class InprocPort:
                 time.sleep(min(remaining_s, _IDLE_S))
 
     def close(self) -> None:
-        """As `Port.close`."""
+        """See `Port.close`."""
         if self._closed:
             return
         self._closed = True
@@ -273,7 +274,7 @@ class InprocPort:
     # ------------------------------------------------------------ the other ports' side
 
     def attach(self, other: InprocPort, address: str | None) -> None:
-        """A session with `other` begins; it replaces one with the same node id."""
+        """Begin a session with `other`. It replaces an older session with the same node id."""
         older = self._peers.get(other.node)
         if older is not None:
             self._queue.append(PeerDown(other.node, "replaced by a newer connection"))
@@ -283,14 +284,14 @@ class InprocPort:
         self._queue.append(PeerUp(other.node, address))
 
     def detach(self, other: InprocPort, reason: str) -> None:
-        """`other` has ended the session."""
+        """End the session with `other`, which asked for it, and queue its `PeerDown`."""
         session = self._peers.get(other.node)
         if session is not None and session[0] is other:
             del self._peers[other.node]
             self._queue.append(PeerDown(other.node, reason))
 
     def enqueue(self, peer: NodeId, message: Message | bytes, frames: tuple[Frame, ...]) -> bool:
-        """Queue a message from `peer`; False if its queue is full."""
+        """Queue a message from `peer`; False if too many messages from `peer` wait already."""
         waiting = self._waiting.get(peer, 0)
         if waiting >= self._hub.limits.queue_messages:
             return False
@@ -328,7 +329,7 @@ class InprocPort:
             message = opened
         admitted = admit(peer, message, frames, limits, self._counters)
         if isinstance(admitted, Refused):
-            # A session that has ended, or ends with this answer, has its own event.
+            # If the session has ended, or this answer ends it, a `PeerDown` reports that.
             with contextlib.suppress(PeerUnknownError, PeerLostError):
                 self.send(peer, admitted)
             return None

@@ -1,8 +1,9 @@
-"""What a port waits for: sockets that become readable, and the next deadline. No threads.
+"""The event loop of a port: it waits until a socket is readable or a deadline has come. No threads.
 
-The file descriptor of a ZeroMQ socket becomes readable only when something happens to the socket: after the socket was
-used, it may have messages although its descriptor is quiet. So the loop asks each socket that was used (`Source.ready`)
-before it sleeps, and leaves all others to one `poll` call. (`zmq.Poller` asks every socket, twice, at each call.)
+The file descriptor of a ZeroMQ socket becomes readable only when something happens to the socket: after a read or a
+send, the socket may have messages although `poll` does not report its descriptor. So before it sleeps, the loop asks
+each socket that was used (`Source.ready`), and waits for all others with one `poll` call. (`zmq.Poller` would ask every
+socket, twice, at each call.)
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def _nothing() -> bool:
 class Source:
     """A plain socket that the loop waits for.
 
-    `read` reads one item and returns False if no other is known to have come; `write` sends what the socket did not
-    take before.
+    `read` reads one item; it returns True if it knows that another item has come. `write` sends the bytes that the
+    socket did not accept before.
     """
 
     __slots__ = ("fd", "queued", "read", "write")
@@ -39,21 +40,21 @@ class Source:
         self.queued = False
 
     def forget(self) -> None:
-        """Drop `read` and `write`: do not call their owner again, and do not keep it alive."""
+        """Drop `read` and `write`, so that the loop does not call their owner again and does not keep it alive."""
         self.read = _nothing
         self.write = lambda: None
 
     def ready(self) -> bool:
-        """Whether `read` may find something although `poll` is silent; the loop asks after the socket was used."""
+        """Whether `read` may find an item that `poll` does not report. The loop asks after the socket was used."""
         return True
 
 
 class Loop:
-    """The sockets of one port by readiness, and the earliest deadline that its parts asked for."""
+    """The sockets that one port waits for, and the earliest deadline that a part of the port asked for."""
 
     def __init__(self) -> None:
         self.due = float("inf")
-        """When the port must tick."""
+        """When the port must call the `tick` of its parts."""
         self._near_peers = 0
         self._sent: object = None
         self._spins: dict[object, Spin] = {}
@@ -64,7 +65,7 @@ class Loop:
 
     @staticmethod
     def now() -> float:
-        """The monotonic clock of every deadline."""
+        """The time on the monotonic clock that all deadlines use."""
         return time.monotonic()
 
     def wake_at(self, when: float) -> None:
@@ -73,15 +74,15 @@ class Loop:
             self.due = when
 
     def begin_tick(self) -> None:
-        """The port ticks now: every part that needs another tick asks again."""
+        """Clear the deadline, because the port ticks now. Each part that needs another tick must ask again."""
         self.due = float("inf")
 
     def sent(self, kind: object) -> None:
-        """A message of this kind was sent last: the time until the answer depends on it."""
+        """Note the kind of the last sent message. The loop decides for each kind whether to spin for the answer."""
         self._sent = kind
 
     def peer_is_near(self) -> None:
-        """One more peer answers so soon that the loop spins for its answers before it sleeps."""
+        """Count one more near peer: it answers so soon that the loop spins for answers before it sleeps."""
         self._near_peers += 1
 
     def near_peer_is_gone(self) -> None:
@@ -96,12 +97,12 @@ class Loop:
             self.used(source)
 
     def want_write(self, source: Source, wanted: bool) -> None:
-        """Call `source.write` when its socket takes more, or stop doing so."""
+        """Call `source.write` whenever its socket accepts more bytes; with `wanted` False, stop calling it."""
         if source.fd in self._sources:
             self._poll.modify(source.fd, select.POLLIN | select.POLLOUT if wanted else select.POLLIN)
 
     def unwatch(self, sources: Sequence[Source]) -> None:
-        """Stop waiting for these sockets. Call it before they are closed."""
+        """Stop waiting for these sockets. Call this before you close them."""
         for source in sources:
             if self._sources.pop(source.fd, None) is not None:
                 self._poll.unregister(source.fd)
@@ -109,16 +110,16 @@ class Loop:
                 self._used.remove(source)
             if source in self._signalled:
                 self._signalled.remove(source)
-            source.queued = True  # so that it is never queued again
+            source.queued = True  # `used` and `read_again` then never queue it again
 
     def used(self, source: Source) -> None:
-        """`source` was sent to or read from: ask it before sleeping."""
+        """Note that `source` was sent to or read from: the loop calls its `ready` before it sleeps."""
         if not source.queued:
             source.queued = True
             self._used.append(source)
 
     def read_again(self, source: Source) -> None:
-        """Read from `source` once more, even if it has nothing: its owner needs to learn that nothing is left."""
+        """Call `source.read` once more, even if no item has come: its owner needs to learn that none is left."""
         if source.queued and source in self._used:
             self._used.remove(source)
             source.queued = False
@@ -135,7 +136,7 @@ class Loop:
             if self._signalled:
                 source = self._signalled.popleft()
                 source.queued = False
-                # After False the descriptor tells when there is more to read.
+                # If `read` returns False, `poll` reports the next item, so `ready` need not be asked.
                 if source.read():
                     self.used(source)
                 return True
@@ -148,7 +149,7 @@ class Loop:
                 self._signalled.append(source)
 
     def wait(self, wait_s: float) -> None:
-        """Wait until something is readable, at most `wait_s` (rounded up to a millisecond)."""
+        """Wait until a socket is readable or writable, at most `wait_s` (rounded up to a millisecond)."""
         ready = self._spin(wait_s) if self._near_peers and wait_s > 0 else []
         if not ready:
             ready = self._poll.poll(math.ceil(max(min(wait_s, _MAX_POLL_S), 0.0) * 1000))
@@ -165,7 +166,7 @@ class Loop:
                 self._signalled.append(source)
 
     def _spin(self, wait_s: float) -> list[tuple[int, int]]:
-        """What becomes readable within the time that `Spin` grants, without sleeping."""
+        """Poll without sleeping for as long as `Spin` allows; returns what `poll` found, empty if nothing."""
         spin = self._spins.get(self._sent)
         if spin is None:
             spin = self._spins[self._sent] = Spin()

@@ -1,4 +1,4 @@
-"""The proven peers of one port, and the events that its role has not seen yet."""
+"""The sessions of one port with its proven peers, and the events that wait for the port's role."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.types import NodeId
 
 
 class NotSentError(Exception):
-    """A link did not take a message; `rule` is ``queue-full`` or ``unreachable``. `Sessions.send` ends the session."""
+    """A link cannot send a message; `rule` is ``queue-full`` or ``unreachable``. `Sessions.send` ends the session."""
 
     def __init__(self, rule: str, reason: str) -> None:
         super().__init__(reason)
@@ -25,23 +25,23 @@ class NotSentError(Exception):
 
     @classmethod
     def queue_full(cls) -> NotSentError:
-        """As many messages or bytes wait for the peer as the limits allow."""
+        """The error for a peer whose queue has reached its limit of messages or bytes."""
         return cls("queue-full", "its queue is full")
 
 
 class Link(Protocol):
-    """One proven connection, of either direction."""
+    """One connection to a proven peer, no matter which side connected."""
 
     def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
         """Queue one message.
 
         Raises:
-            NotSentError: the queue is full, or the connection is over; nothing was sent.
+            NotSentError: the queue is full, or the connection has closed; nothing was sent.
         """
         ...
 
     def end(self, rule: str, detail: str) -> None:
-        """Close the connection and tell the peer why, if it still reads. No event follows."""
+        """Close the connection, and tell the peer why if it can still be told. The role gets no event."""
         ...
 
 
@@ -55,7 +55,7 @@ class Sessions:
         self.counters = Counters()
         self.events: deque[Event] = deque()
         self.take_event = self.events.popleft
-        """The next event for the role; there must be one."""
+        """Remove and return the next event for the role. Raises IndexError if no event waits."""
         self._links: dict[NodeId, Link] = {}
 
     def report(self, event: Event) -> None:
@@ -63,11 +63,11 @@ class Sessions:
         self.events.append(event)
 
     def drop_events(self) -> None:
-        """The port closes: the role sees no more events."""
+        """Drop all events that wait, because the port closes."""
         self.events.clear()
 
     def up(self, peer: NodeId, link: Link, address: str | None) -> None:
-        """`peer` has been proven on `link`."""
+        """Begin a session with `peer`, which was proven on `link`, and report `PeerUp`. Ends an older session first."""
         older = self._links.get(peer)
         if older is not None:
             self.down(peer, older, "replaced by a newer connection")
@@ -76,19 +76,22 @@ class Sessions:
         self.events.append(PeerUp(peer, address))
 
     def down(self, peer: NodeId, link: Link, reason: str) -> None:
-        """`link` has ended. Does nothing unless it is the link in use."""
+        """End the session of `peer`, because `link` has ended, and report `PeerDown`.
+
+        Does nothing if the session uses another link by now.
+        """
         if self._links.get(peer) is link:
             del self._links[peer]
             self.events.append(PeerDown(peer, reason))
 
     def forget(self, peer: NodeId) -> Link | None:
-        """Remove `peer` without an event, and drop its events that wait."""
+        """End the session of `peer` without an event, drop its waiting events, and return its link, if it had one."""
         for event in [event for event in self.events if event.peer == peer]:
             self.events.remove(event)
         return self._links.pop(peer, None)
 
     def send(self, peer: NodeId, message: Message, frames: Sequence[Frame]) -> Delivery:
-        """As `Port.send`."""
+        """See `Port.send`."""
         link = self._links.get(peer)
         if link is None:
             raise PeerUnknownError(f"{self.node} has no session with {peer}")
@@ -105,11 +108,11 @@ class Sessions:
         return delivery
 
     def received(self, peer: NodeId, message: Message, frames: Sequence[Frame]) -> None:
-        """A proven peer sent `message` with these frames."""
+        """Check a message from a proven peer, then queue it for the role, or answer the peer that it is refused."""
         admitted = admit(peer, message, frames, self.limits.wire, self.counters)
         if isinstance(admitted, Received):
             self.events.append(admitted)
         elif admitted is not None:
-            # A session that has ended, or ends with this answer, is reported by `down`.
+            # If the session has ended, or this answer ends it, `down` reports that.
             with contextlib.suppress(PeerLostError, PeerUnknownError):
                 self.send(peer, admitted, ())

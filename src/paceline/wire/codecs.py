@@ -16,21 +16,21 @@ from paceline.types import ITEM_NBYTES
 
 
 class Codec(Protocol):
-    """One way to write elements as bytes. Methods must not keep what they are given."""
+    """One way to write elements as bytes. Methods must not keep references to their arguments."""
 
     def fits(self, numel: int, item_nbytes: int, encoded_nbytes: int) -> bool:
         """Whether `numel` elements of `item_nbytes` bytes each may have been encoded as `encoded_nbytes` bytes."""
         ...
 
     def encode(self, dtype: str, content: memoryview) -> memoryview:
-        """The frame for the elements in `content`."""
+        """Encode the elements in `content` as a frame."""
         ...
 
     def decode(self, dtype: str, numel: int, frame: memoryview) -> memoryview:
-        """The elements in `frame`, whose size `fits`: a writable view of contiguous bytes.
+        """Decode the elements in `frame`, whose size `fits` has accepted, to a writable view of contiguous bytes.
 
         Raises:
-            RefusedFrameError: rule ``codec``: the bytes of `frame` are not of this codec.
+            RefusedFrameError: rule ``codec``: this codec did not make the bytes of `frame`.
         """
         ...
 
@@ -39,15 +39,15 @@ class Raw:
     """The elements as they lie in memory. Neither direction copies."""
 
     def fits(self, numel: int, item_nbytes: int, encoded_nbytes: int) -> bool:
-        """As `Codec.fits`: exactly the bytes of the elements."""
+        """See `Codec.fits`. The frame must have exactly the bytes of the elements."""
         return numel * item_nbytes == encoded_nbytes
 
     def encode(self, dtype: str, content: memoryview) -> memoryview:
-        """As `Codec.encode`: `content` itself."""
+        """See `Codec.encode`. Returns `content` itself."""
         return content
 
     def decode(self, dtype: str, numel: int, frame: memoryview) -> memoryview:
-        """As `Codec.decode`: `frame` itself."""
+        """See `Codec.decode`. Returns `frame` itself."""
         return frame
 
 
@@ -57,10 +57,10 @@ CODECS: dict[str, Codec] = {RAW: Raw()}
 
 
 def item_nbytes(dtype: str) -> int:
-    """Bytes of one element.
+    """The size of one element in bytes.
 
     Raises:
-        RefusedFrameError: rule ``dtype`` for a dtype that may not travel.
+        RefusedFrameError: rule ``dtype``: elements of this dtype cannot be sent.
     """
     try:
         return ITEM_NBYTES[dtype]
@@ -69,7 +69,9 @@ def item_nbytes(dtype: str) -> int:
 
 
 def decoded_nbytes(declared: BlockFrame, encoded_nbytes: int) -> int:
-    """The decoded size of a frame of `encoded_nbytes` bytes that was declared as `declared`. Allocates nothing.
+    """The decoded size, in bytes, of a frame that has `encoded_nbytes` bytes and is declared as `declared`.
+
+    Allocates nothing.
 
     Raises:
         RefusedFrameError: rule ``codec`` for an unknown codec, ``dtype``, ``numel``, or ``frame-size`` when the codec
@@ -78,14 +80,14 @@ def decoded_nbytes(declared: BlockFrame, encoded_nbytes: int) -> int:
     size = ITEM_NBYTES.get(declared.dtype)
     numel = declared.numel
     if size and declared.codec == RAW and numel * size == encoded_nbytes:
-        return encoded_nbytes  # almost every frame: no further call
+        return encoded_nbytes  # a short cut, because almost every frame is raw
     codec = CODECS.get(declared.codec)
     if codec is None:
         known = ", ".join(CODECS)
         raise RefusedFrameError("codec", f"{declared.codec[:40]!r} of block {declared.block} is not one of {known}")
     size = item_nbytes(declared.dtype)
     if numel < 0:
-        raise RefusedFrameError("numel", f"{numel} elements in block {declared.block}")
+        raise RefusedFrameError("numel", f"block {declared.block} must declare 0 or more elements, not {numel}")
     if not codec.fits(numel, size, encoded_nbytes):
         raise RefusedFrameError(
             "frame-size",
@@ -96,10 +98,10 @@ def decoded_nbytes(declared: BlockFrame, encoded_nbytes: int) -> int:
 
 
 def decode(declared: BlockFrame, frame: memoryview) -> memoryview:
-    """The elements in `frame`, whose size `decoded_nbytes` has accepted; `frame` itself if it is raw.
+    """Decode the elements in `frame`, whose size `decoded_nbytes` has accepted. Returns `frame` itself if it is raw.
 
     Raises:
-        RefusedFrameError: rule ``codec``: the bytes of `frame` are not of the declared codec.
+        RefusedFrameError: rule ``codec``: the declared codec did not make the bytes of `frame`.
     """
     content = CODECS[declared.codec].decode(declared.dtype, declared.numel, frame)
     if content.nbytes != declared.nbytes:
@@ -110,10 +112,10 @@ def decode(declared: BlockFrame, frame: memoryview) -> memoryview:
 
 
 def decode_frames(blocks: Sequence[BlockFrame], frames: Sequence[memoryview]) -> Sequence[memoryview]:
-    """The elements of all frames of one message; `frames` itself if all of them are raw.
+    """Decode all frames of one message. Returns `frames` itself if all of them are raw.
 
     Raises:
-        RefusedFrameError: as `decode`.
+        RefusedFrameError: see `decode`.
     """
     for declared in blocks:
         if declared.codec != RAW:

@@ -1,6 +1,6 @@
-"""The checks of a received message and its frames, before a role sees them.
+"""Check a received message and its frames before a role sees them.
 
-Everything here is arithmetic on Python integers, which do not wrap. Nothing is allocated for a size that a peer only
+The checks compute with Python integers, which do not overflow. They allocate nothing for a size that a peer only
 claims, and a frame that fails a check never reaches torch.
 """
 
@@ -33,7 +33,7 @@ _MAX_COUNTER = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireLimits:
-    """The limits of one message. A message within them is never refused for its size."""
+    """The limits of one message. A message within these limits is never refused because of its size."""
 
     max_header_nbytes: int = MAX_HEADER_NBYTES
     max_frame_nbytes: int = 64 << 20
@@ -41,7 +41,7 @@ class WireLimits:
     max_frames: int = 4096
 
     def __post_init__(self) -> None:
-        """Refuse limits that would let nothing through."""
+        """Refuse limits with which no message could be sent."""
         if min(self.max_header_nbytes, self.max_frame_nbytes, self.max_message_nbytes, self.max_frames) < 1:
             raise ValueError(f"every wire limit must be at least 1: {self}")
 
@@ -53,8 +53,8 @@ def shape_numel(shape: Sequence[int], *, max_numel: int = MAX_NUMEL) -> int:
     """The number of elements of `shape`.
 
     Raises:
-        RefusedFrameError: rule ``shape`` for more than 8 dimensions, a negative one, or a product above
-            `max_numel` (a product that would wrap in 64 bits is far above it).
+        RefusedFrameError: rule ``shape`` for more than 8 dimensions, a negative dimension, or more than `max_numel`
+            elements (a number that overflows 64 bits is far above `max_numel`).
     """
     if len(shape) > MAX_NDIM:
         raise RefusedFrameError("shape", f"{len(shape)} dimensions, at most {MAX_NDIM}")
@@ -63,14 +63,14 @@ def shape_numel(shape: Sequence[int], *, max_numel: int = MAX_NUMEL) -> int:
         if dim < 0:
             raise RefusedFrameError("shape", f"dimension {dim}")
         numel *= dim
-    # A zero dimension must not hide a huge one beside it: that is what an overflow attack looks like.
+    # Check each dimension too: an attacker could hide a huge dimension beside a zero, which makes the product 0.
     if numel > max_numel or any(dim > max_numel for dim in shape):
         raise RefusedFrameError("shape", f"{list(shape)} has more than {max_numel} elements")
     return numel
 
 
 def message_blocks(message: Message) -> tuple[BlockFrame, ...]:
-    """The declarations of the frames that follow `message`; empty for messages without frames."""
+    """What `message` declares about each of its frames; empty for messages without frames."""
     if isinstance(message, (Push, PullReply, Replicate)):
         return message.blocks
     return ()
@@ -79,7 +79,7 @@ def message_blocks(message: Message) -> tuple[BlockFrame, ...]:
 def check_frames(
     blocks: Sequence[BlockFrame], frames: Sequence[memoryview], limits: WireLimits = DEFAULT_LIMITS
 ) -> None:
-    """Check that `frames` are exactly what `blocks` declare, within `limits`, before and after decoding.
+    """Check that `frames` have the number and sizes that `blocks` declare, within `limits` before and after decoding.
 
     Raises:
         RefusedFrameError: rule ``frame-count``, ``block``, ``duplicate-block``, ``rev``, ``codec``,
@@ -98,14 +98,14 @@ def check_frames(
         total += largest
         seen.add(block)
     if len(seen) < len(blocks):
-        raise RefusedFrameError("duplicate-block", "a block twice in one message")
+        raise RefusedFrameError("duplicate-block", "the message has a block twice")
     _check_total(total, limits)
 
 
 def _check_copies(
     copies: Sequence[CopyFrame], frames: Sequence[memoryview], limits: WireLimits = DEFAULT_LIMITS
 ) -> None:
-    """As `check_frames`, for a copy: a block has several frames there, each with its own name."""
+    """Check the frames of a copy as `check_frames` does. In a copy a block has several frames, each with a name."""
     _check_count(len(copies), len(frames), limits)
     seen: set[tuple[int, int, str]] = set()
     total = 0
@@ -117,7 +117,9 @@ def _check_copies(
         total += nbytes
         name = copy.block, copy.piece, copy.name
         if name in seen:
-            raise RefusedFrameError("duplicate-block", f"block {copy.block} {copy.name[:40]!r} twice in one message")
+            raise RefusedFrameError(
+                "duplicate-block", f"the message has {copy.name[:40]!r} of block {copy.block} twice"
+            )
         seen.add(name)
     _check_total(total, limits)
 
@@ -133,7 +135,7 @@ def _broken_rule(declared: BlockFrame, nbytes: int, limits: WireLimits) -> Refus
     if not 0 <= declared.block <= _MAX_COUNTER:
         return RefusedFrameError("block", f"block {declared.block}")
     if not 0 <= declared.rev <= _MAX_COUNTER:
-        return RefusedFrameError("rev", f"rev {declared.rev} of block {declared.block}")
+        return RefusedFrameError("rev", f"block {declared.block} has rev {declared.rev}, which is not possible")
     return RefusedFrameError("frame-cap", f"{nbytes} bytes, at most {limits.max_frame_nbytes}")
 
 
@@ -143,11 +145,11 @@ def _check_total(nbytes: int, limits: WireLimits) -> None:
 
 
 def check_message(message: Message, frames: Sequence[memoryview], limits: WireLimits = DEFAULT_LIMITS) -> None:
-    """Run every check of this module that applies to `message`. The transport does this for each received message.
+    """Run every check of this module that applies to `message`. The transport calls this for each received message.
 
     Raises:
-        RefusedFrameError: as `check_frames` and `shape_numel`; rule ``range`` for an impossible step, slot, epoch or
-            incarnation.
+        RefusedFrameError: see `check_frames` and `shape_numel`; also rule ``range`` for an impossible step, slot, epoch
+            or incarnation.
     """
     if isinstance(message, _CHECKED):
         _check_fields(message)

@@ -9,11 +9,11 @@
                                                <----    ACCEPTED(offer)
       LANE(local or tcp)                       ---->
 
-A proof is HMAC-SHA256 under the token over the role, the protocol version, both nonces and both node ids, so it is
-valid for one role in one handshake of these two. The offer names a unix socket of the server and a one-time secret that
-must be sent there. The client chooses the *lane*, and only then does either side send a message: all messages of a
-session go by the same lane. Every control frame starts with a byte that no message starts with, so neither is taken for
-the other.
+A proof is the HMAC-SHA256, with the token as key, of the role, the protocol version, both nonces and both node ids. So
+a proof is valid only for one role in one handshake of these two processes. The offer names a unix socket of the server
+and a one-time secret that the client must send there. The client chooses the *lane*, local or tcp, and only then does
+either side send a message: all messages of a session use the same lane. Every control frame starts with a byte that no
+message starts with, so a receiver can tell the two apart.
 
 A connection without encryption also shows a *ticket* before it may send any frame: see `make_ticket` in `token`.
 """
@@ -42,10 +42,10 @@ _NODE = re.compile(r"[A-Za-z0-9._/#-]{1,128}")
 
 
 def check_node(node: NodeId) -> NodeId:
-    """`node`, if it has the form of a node id.
+    """Return `node` if it has the form of a node id.
 
     Raises:
-        RefusedFrameError: rule ``node``.
+        RefusedFrameError: rule ``node``: it does not have that form.
     """
     if not _NODE.fullmatch(node):
         raise RefusedFrameError("node", f"{node[:40]!r} is not a node id ({_NODE.pattern})")
@@ -56,7 +56,7 @@ def check_node(node: NodeId) -> NodeId:
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of the control frames: they belong to the connection and never reach a role."""
+    """Base class of the control frames, which set up and end a connection. They never reach a role."""
 
 
 class Hello(Control, frozen=True):
@@ -67,7 +67,7 @@ class Hello(Control, frozen=True):
 
 
 class Challenge(Control, frozen=True):
-    """The server's answer, with its proof: the client sends nothing more to an impostor."""
+    """The server's answer, with the server's proof. If the proof is wrong, the client sends nothing more."""
 
     node: str
     nonce: bytes
@@ -84,27 +84,27 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     """Offers a local link to a client on the same host."""
 
     host: str
-    """The host and the network namespace in which `name` is known."""
+    """The host and the network namespace in which `name` is valid (see `local.listener.host_name`)."""
     name: str
     """The abstract name of the server's unix socket."""
     nonce: bytes
-    """The one-time secret that the client sends there: it names the session."""
+    """The one-time secret that the client sends to that socket, so that the server finds the session."""
 
 
 class Accepted(Control, frozen=True, tag="Welcome"):
-    """Both sides are proven; the client may take the offer, if there is one."""
+    """The server's last frame: both sides are proven. The client may accept the offer, if there is one."""
 
     offer: Offer | None = None
 
 
 class Lane(Control, frozen=True):
-    """The client's choice. All messages of the session go by this lane."""
+    """The client's choice of the lane, which all messages of the session use."""
 
     lane: Literal["local", "tcp"]
 
 
 class Farewell(Control, frozen=True):
-    """The sender ends this connection; `rule` says why: ``unauthenticated``, ``token``, ``version``, ``closed`` ..."""
+    """Tells the peer that the sender ends this connection; `rule` says why: ``token``, ``version``, ``closed`` ..."""
 
     rule: str
     detail: str
@@ -122,26 +122,26 @@ def is_control(header: bytes | memoryview) -> bool:
 
 
 def encode_control(control: Control, *, version: int = VERSION) -> bytes:
-    """`control` as bytes, with magic and version in front."""
+    """Encode `control` as bytes that begin with the magic bytes and the protocol version."""
     return _PREFIX.pack(_MAGIC, version) + _ENCODER.encode(control)
 
 
 def decode_control(frame: bytes) -> Control:
-    """The control frame in `frame`.
+    """Decode the control frame in `frame`.
 
     Raises:
         RefusedFrameError: rule ``control`` for malformed bytes, ``version`` for another version of the protocol
-            (the rest is not read then).
+            (the bytes after the version are not read then).
     """
     if not _PREFIX.size <= len(frame) <= _MAX_CONTROL_NBYTES:
         raise RefusedFrameError("control", f"{len(frame)} bytes")
     magic, version = _PREFIX.unpack_from(frame)
     if magic != _MAGIC:
-        raise RefusedFrameError("control", "wrong magic")
+        raise RefusedFrameError("control", "the frame does not begin with the magic bytes of a control frame")
     if version != VERSION:
         raise RefusedFrameError(
             "version",
-            f"the peer speaks protocol {version}, this process {VERSION}: install one Paceline everywhere",
+            f"the peer uses protocol {version}, this process {VERSION}: install the same Paceline everywhere",
         )
     try:
         return _DECODER.decode(frame[_PREFIX.size :])
@@ -154,7 +154,7 @@ def decode_control(frame: bytes) -> Control:
 
 def _check_nonce(nonce: bytes) -> bytes:
     if len(nonce) != NONCE_NBYTES:
-        raise RefusedFrameError("control", f"a nonce of {len(nonce)} bytes")
+        raise RefusedFrameError("control", f"a nonce must have {NONCE_NBYTES} bytes, not {len(nonce)}")
     return nonce
 
 
@@ -167,9 +167,9 @@ class _State(Enum):
 
 
 class ClientHandshake:
-    """The connecting side: send `hello()`, give every answer to `receive` until `accepted` is set, then `choose`.
+    """The connecting side: send `hello()`, pass every answer to `receive` until `accepted` is set, then `choose`.
 
-    An exception ends the handshake: use a new one on a new connection.
+    An exception ends the handshake: open a new connection and use a new object.
     """
 
     def __init__(self, node: NodeId, token: bytes, *, nonce: bytes | None = None) -> None:
@@ -198,7 +198,7 @@ class ClientHandshake:
         """Take one frame; returns the frame to send next, None if there is none.
 
         Raises:
-            AuthenticationError: the server did not prove that it knows the token, or says so of this side.
+            AuthenticationError: the server did not prove that it knows the token, or it refuses this side.
             RefusedFrameError: the frame is malformed, out of order, or of another version.
         """
         before, self._state = self._state, _State.FAILED
@@ -222,16 +222,16 @@ class ClientHandshake:
                 raise RefusedFrameError("control", f"{type(other).__name__} out of order")
 
     def choose(self, lane: Literal["local", "tcp"]) -> bytes:
-        """The last frame to send. From now on messages go by `lane`."""
+        """Return the last frame to send, which names the chosen `lane`. All messages then use this lane."""
         assert self._state is _State.CHOOSING
         self._state = _State.DONE
         return encode_control(Lane(lane))
 
 
 class ServerHandshake:
-    """The listening side of one connection: give every frame to `receive` until `peer` is set.
+    """The listening side of one connection: pass every frame to `receive` until `peer` is set.
 
-    Until then nothing that the client sent is proven, not even its node id.
+    Until `peer` is set, nothing that the client sent is proven, not even its node id.
     """
 
     def __init__(self, node: NodeId, token: bytes, *, nonce: bytes | None = None, offer: Offer | None = None) -> None:
@@ -243,7 +243,7 @@ class ServerHandshake:
         self._expected = b""
         self.offer = offer
         self.lane: Literal["local", "tcp"] | None = None
-        """The client's choice, once it has made it."""
+        """The lane that the client has chosen; None until it has chosen."""
 
     @property
     def peer(self) -> NodeId | None:

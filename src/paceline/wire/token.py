@@ -1,4 +1,4 @@
-"""The job's token, and all that follows from it: proofs, tickets, and the key of encrypted connections.
+"""The job's token, and what is derived from it: proofs, tickets, and the key of encrypted connections.
 
 Every process of a job knows the token; it is never sent.
 """
@@ -11,7 +11,8 @@ import secrets
 import struct
 
 VERSION = 3
-"""Raise it with every change after which two builds could misread each other. Different versions refuse each other."""
+"""The version of the protocol. Raise it with every change after which an older Paceline could misread the messages.
+Processes with different versions refuse each other."""
 
 TOKEN_NBYTES = 32
 _MIN_TOKEN_NBYTES = 16
@@ -23,25 +24,25 @@ def new_token() -> bytes:
 
 
 def check_token(token: bytes) -> bytes:
-    """`token`, if it is too long to be guessed.
+    """Return `token` if it is long enough that it cannot be guessed.
 
     Raises:
         ValueError: it has fewer than 128 bits.
     """
     if len(token) < _MIN_TOKEN_NBYTES:
-        raise ValueError(f"a job token has at least {_MIN_TOKEN_NBYTES} bytes, this one {len(token)}: use new_token()")
+        raise ValueError(f"a job token must have at least {_MIN_TOKEN_NBYTES} bytes, not {len(token)}: use new_token()")
     return token
 
 
 def curve_secret(token: bytes) -> bytes:
-    """The 32-byte CURVE secret key of every listener of the job. It follows from the token, so every peer knows it."""
+    """The 32-byte CURVE secret key of every listener of the job. Every process of the job derives it from the token."""
     return hashlib.blake2b(check_token(token), digest_size=32, person=b"paceline-curve").digest()
 
 
 def mac(token: bytes, role: bytes, *fields: bytes) -> bytes:
-    """HMAC-SHA256 under the token over the role, the protocol version and `fields`."""
+    """The HMAC-SHA256, with the token as key, of the role, the protocol version and `fields`."""
     made = hmac.new(token, digestmod=hashlib.sha256)
-    # Lengths in front: no two different lists of fields give the same bytes.
+    # The length of each field precedes it, so that two different lists of fields never give the same bytes.
     for field in (b"paceline", role, struct.pack("!H", VERSION), *fields):
         made.update(struct.pack("!I", len(field)))
         made.update(field)
@@ -54,11 +55,11 @@ def proofs_match(expected: bytes, shown: bytes) -> bool:
 
 
 def make_ticket(token: bytes, port: int) -> tuple[str, str]:
-    """A user name and a password that admit one connection to the listener on TCP port `port`.
+    """Make a ticket, a user name and a password, for one connection to the listener on TCP port `port`.
 
-    The name is a nonce and the password its MAC: the token is not sent, and a ticket that an impostor sees on one port
-    is not valid on another. A ticket does not prove a node id (the handshake does that); it only keeps processes
-    without the token from sending frames.
+    The name is a nonce, and the password is the MAC of the nonce and the port. So the token is not sent, and a ticket
+    that an impostor receives on one port is not valid on another port. A ticket does not prove a node id (the handshake
+    does); it only keeps processes without the token from sending frames.
     """
     nonce = secrets.token_hex(16)
     return nonce, _ticket_mac(token, nonce, port)
@@ -69,7 +70,7 @@ def _ticket_mac(token: bytes, nonce: str, port: int) -> str:
 
 
 class TicketGate:
-    """Checks tickets for one listener. Each is valid for one connection."""
+    """Checks the tickets of the connections to one listener. Each ticket is valid for one connection."""
 
     def __init__(self, token: bytes, port: int, *, remember: int = 4096) -> None:
         self._token = check_token(token)

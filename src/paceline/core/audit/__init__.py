@@ -1,5 +1,5 @@
 """The audit: checks of a job's log and checkpoints, as pure functions.
 
-Commits, facts, sampling and hash chains are compared here, and differences are reported. `audit.audit` is the entry.
-Nothing here reads the log or the checkpoints from disk: `paceline.coordinator.audit_input` does.
+The audit compares commits, facts, the sampling function and hash chains, and reports differences. Begin with
+`audit.audit`. Nothing here reads the log or the checkpoints from disk: `paceline.coordinator.audit_input` does.
 """

@@ -1,7 +1,7 @@
 """Check the log of a job, and its checkpoints against the log.
 
-Three sources are compared: the coordinator's commits and facts, the sampling function, and the hash chains that servers
-wrote into checkpoints. None of them is trusted alone.
+The audit compares three sources: the coordinator's commits and facts, the sampling function, and the hash chains that
+servers wrote into checkpoints. It trusts none of them alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from paceline.types import INIT_STEP, Commit
 def audit(facts: Sequence[FactRow], commits: Iterable[Commit], checkpoints: Sequence[CheckpointRecord] = ()) -> Report:
     """Check a whole log and its checkpoints.
 
-    `commits` must be in the order of incarnation and version. A problem in the log never raises: it is in the report.
+    `commits` must be in the order of incarnation and version. Problems in the log are listed in the report and never
+    raise an exception.
     """
     case = Case(facts, Ledger(commits), checkpoints)
     _run(case)
@@ -33,7 +34,7 @@ def audit(facts: Sequence[FactRow], commits: Iterable[Commit], checkpoints: Sequ
 
 
 def _run(case: Case) -> None:
-    """Run every check; a log without a lineage ends the audit, because the other checks follow the lineage."""
+    """Run every check. Stop early if the log gives no lineage: the other checks read the commits along the lineage."""
     if not case.follow_lineage():
         return
     _versions(case)
@@ -52,7 +53,7 @@ def _run(case: Case) -> None:
 
 
 def _versions(case: Case) -> None:
-    """The versions of each incarnation are contiguous up to the last one that a checkpoint or an incarnation needs."""
+    """Check that the log has each version once, without gaps, up to the last that a checkpoint or incarnation needs."""
     needed: dict[int, int] = {}
     sources = [(f"incarnation {n} begins from", f.position) for n, f in case.begun.items() if f.position is not None]
     sources += [(f"checkpoint {saved.folder} is", saved.position) for saved in case.checkpoints]
@@ -84,7 +85,7 @@ def _versions(case: Case) -> None:
 
 
 def _beginning(case: Case) -> None:
-    """Version 0, and no other version, is the initial weights."""
+    """Check that version 0, and no other version, is the initial weights."""
     steps, versions = case.ledger.step[case.rows], case.ledger.version[case.rows]
     for i in np.flatnonzero((steps == INIT_STEP) != (versions == 0)):
         version, step = int(versions[i]), int(steps[i])
@@ -96,7 +97,7 @@ def _beginning(case: Case) -> None:
 
 
 def _fences(case: Case) -> None:
-    """Each attempt counts in one slot of one commit, over the whole log."""
+    """Check that no attempt counts twice: each belongs to one slot of one commit in the whole log."""
     ledger = case.ledger
     row = np.repeat(np.arange(len(ledger)), np.diff(ledger.first))
     slot = np.arange(len(ledger.fences)) - ledger.first[row]

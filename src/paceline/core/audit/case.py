@@ -1,4 +1,4 @@
-"""The log that is audited, and what the first checks derive from it."""
+"""The log under audit, and the data that the first checks derive from it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from paceline.errors import StateError
 
 
 class Case:
-    """The input of an audit and its report.
+    """The input of an audit, and its report.
 
-    `begun` has the incarnations by number. `follow_lineage` sets `spans`, the lineage of the newest incarnation, and
-    `rows`, the commits along it; most checks need both.
+    `begun` maps the number of each incarnation to the fact that began it. `follow_lineage` sets `spans`, the lineage of
+    the newest incarnation, and `rows`, the commits along that lineage; most checks need both.
     """
 
     def __init__(self, facts: Sequence[FactRow], ledger: Ledger, checkpoints: Sequence[CheckpointRecord]) -> None:
@@ -28,7 +28,7 @@ class Case:
         self.rows: Ints = np.zeros(0, dtype=np.int64)
 
     def follow_lineage(self) -> bool:
-        """Find the lineage of the newest incarnation; False, and a problem in the report, if there is none."""
+        """Find the lineage of the newest incarnation. If the log gives none, report the problem and return False."""
         for row in self.facts:
             if isinstance(row.fact, IncarnationFact):
                 number = row.fact.number
@@ -54,7 +54,7 @@ class Case:
 
 
 def contained(steps: Ints) -> tuple[int, tuple[int, ...]]:
-    """The lowest step that is not among `steps`, and the members of `steps` above it."""
+    """The lowest step that is missing in `steps`, and the members of `steps` above that step."""
     have = np.unique(steps)
     low = int(np.argmax(np.append(have, -1) != np.arange(len(have) + 1)))
     return low, tuple(have[low:].tolist())

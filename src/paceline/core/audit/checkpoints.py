@@ -14,7 +14,7 @@ from paceline.types import INIT_STEP
 
 
 def check_positions(case: Case) -> None:
-    """The position that a checkpoint, or the start of an incarnation, records is the one that the log gives."""
+    """Check that the positions which checkpoints and starts of incarnations record agree with the log."""
     kept = {saved.folder: _identity(saved.position) for saved in case.checkpoints}
     for number, fact in case.begun.items():
         if fact.position is None:
@@ -22,17 +22,17 @@ def check_positions(case: Case) -> None:
         _position(case, fact.position, f"incarnation {number}", incarnation=number)
         here = _identity(fact.position)
         if kept.get(fact.folder, here) != here:
-            detail = f"incarnation {number} did not begin with what checkpoint {fact.folder} says"
+            detail = f"incarnation {number} began at another position than its checkpoint {fact.folder} records"
             case.report.add("position", detail, incarnation=number, folder=fact.folder)
     for saved in case.checkpoints:
         _position(case, saved.position, f"checkpoint {saved.folder}", folder=saved.folder)
 
 
 def _position(case: Case, position: Position, name: str, /, **where: int | str) -> None:
-    """The steps and segments that a position names are those that the log has for its version."""
+    """Check that the log has, for the version of `position`, the steps and segments that `position` names."""
     point = (position.incarnation, position.version)
     if not case.ledger.has(*maker(case.begun, point)):
-        return  # reported already
+        return  # another check has reported this
     spans = lineage(case.begun.values(), *point)
     parts = [case.ledger.rows(s.incarnation, s.last) for s in spans]
     steps = np.concatenate([case.ledger.step[part.start : part.stop] for part in parts])
@@ -45,12 +45,12 @@ def _position(case: Case, position: Position, name: str, /, **where: int | str) 
     known = set(schedule.segments)
     unknown = [s for s in position.segments if s.step < s.end_step and s not in known]
     if unknown:
-        detail = f"{name} has a segment that incarnation {position.incarnation} has not: {unknown[0]}"
+        detail = f"{name} has a segment that incarnation {position.incarnation} does not have: {unknown[0]}"
         case.report.add("position", detail, **where, step=unknown[0].step)
 
 
 def check_chains(case: Case) -> None:
-    """The hash chain of each block in a checkpoint is the chain of the attempts that the log names."""
+    """Check that the hash chain of each block in each checkpoint is the chain of the attempts that the log names."""
     num_blocks = max((len(saved.chains) for saved in case.checkpoints), default=0)
     points: list[Point] = [(saved.position.incarnation, saved.position.version) for saved in case.checkpoints]
     expected = chains_at(case.ledger, case.begun, points, num_blocks)
@@ -71,5 +71,5 @@ def check_chains(case: Case) -> None:
 
 
 def _identity(position: Position) -> tuple[object, ...]:
-    """The fields that two records of one position share. Metrics are left out: nan never equals nan."""
+    """The fields that must be equal in two records of one position. Metrics are left out: nan never equals nan."""
     return position.incarnation, position.version, position.watermark, position.above, position.segments

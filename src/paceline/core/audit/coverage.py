@@ -14,13 +14,13 @@ from paceline.types import PhaseEntry
 
 _CHUNK = 1 << 18
 _SHOWN = 5
-_SPARE = 100  # epochs without any step that are examined; a damaged segment may name billions
-_LARGEST = 1 << 28  # the largest data set, in samples, whose permutation is checked with a table
+_SPARE = 100  # at most this many epochs without any step are checked, because a damaged segment may name billions
+_LARGEST = 1 << 28  # samples: the permutation of a larger data set is not checked, because the table would be too big
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Committed steps, with the numbers that their segments give; a step that was committed twice is here twice."""
+    """Committed steps as columns, with the numbers that their segments give. A step committed twice is in it twice."""
 
     step: Indices
     phase: Indices
@@ -32,12 +32,12 @@ class Steps:
     start: Indices
 
     def pick(self, chosen: npt.NDArray[np.bool_] | Indices | slice) -> Steps:
-        """A selection."""
+        """The chosen steps."""
         return Steps(*(getattr(self, name)[chosen] for name in self.__slots__))
 
 
 def place_all(schedule: Schedule, steps: Indices) -> Steps:
-    """The numbers of `steps`, all of which the schedule must cover. `start` is the first step of the phase."""
+    """Look up `steps` in the schedule, which must cover all of them. `start` is the first step of the phase."""
     begins: dict[int, int] = {}
     for segment in schedule.segments:
         begins.setdefault(segment.phase, segment.step)
@@ -56,7 +56,7 @@ def place_all(schedule: Schedule, steps: Indices) -> Steps:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Samples of one epoch that were missed, or applied `twice`. `samples` names the first few."""
+    """Samples of one epoch that were never applied or, with `twice`, more than once. `samples` has the first few."""
 
     phase: int
     epoch: int
@@ -67,7 +67,7 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """The number of complete epochs, (epoch, samples so far) of incomplete ones, and the holes."""
+    """The result of `cover`: the number of complete epochs, (epoch, samples so far) of incomplete ones, the holes."""
 
     epochs: int
     begun: tuple[tuple[int, int], ...]
@@ -75,10 +75,10 @@ class Covered:
 
 
 def cover(phases: Sequence[PhaseEntry], steps: Steps, bound: int, seed: int, budget: int = 1 << 25) -> Covered:
-    """Check every epoch. All steps below `bound` must be committed; later ones may be.
+    """Check every epoch. All steps below `bound` must be committed; later steps may be.
 
-    The positions of every epoch are checked. For at most `budget` of them the samples are computed as well, to check
-    that the order of an epoch is a permutation.
+    The check looks at all positions of every epoch. For at most `budget` positions it also computes the samples, to
+    check that the order of an epoch is a permutation.
     """
     order = np.lexsort((steps.offset, steps.epoch, steps.phase))
     steps = steps.pick(order)
@@ -112,7 +112,7 @@ def _usable(entry: PhaseEntry) -> int:
 
 
 def _epochs(entry: PhaseEntry, steps: Steps, bound: int) -> Iterator[tuple[int, Steps, bool]]:
-    """The epochs of a phase that was reached, each with its steps and whether it must be complete."""
+    """The epochs of a phase that the job has reached, each with its steps and whether it must be complete."""
     mine = steps.pick(slice(*np.searchsorted(steps.phase, (entry.spec.number, entry.spec.number + 1))))
     first = entry.segment.epoch
     ended = bound >= entry.end and entry.end >= entry.segment.end_step
@@ -127,7 +127,7 @@ Spans = list[tuple[int, int]]
 
 
 def _compare(steps: Steps, target: int) -> tuple[Spans, Spans]:
-    """Positions below `target` that no step covers, and positions that several steps cover."""
+    """The positions below `target` that no step covers, and the positions that several steps cover."""
     starts, ends = steps.offset, steps.offset + steps.samples
     before = np.concatenate(([0], np.maximum.accumulate(ends)))
     missing = [

@@ -1,4 +1,4 @@
-"""The audit's input about checkpoints, and its report."""
+"""What the audit gets about checkpoints (`CheckpointRecord`), and what it reports (`Report`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from paceline.messages import Position
 
 LISTED = 20
-"""Problems of one kind that are listed; further ones are only counted."""
+"""How many problems of one kind a report lists; it only counts further problems of that kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Counts:
-    """Totals along the newest lineage. `recomputed` commits are not on it: a rewind undid them."""
+    """Totals along the newest lineage. `recomputed` counts the commits beside it, which a rewind undid."""
 
     commits: int = 0
     slots: int = 0
@@ -76,5 +76,5 @@ class Report:
             setattr(self.counts, name, getattr(self.counts, name) + number)
 
     def leave_begun(self, epochs: tuple[tuple[int, int], ...]) -> None:
-        """Name the incomplete epochs, each with the number of samples applied so far."""
+        """Set the incomplete epochs, each with the number of samples applied so far."""
         self.begun = epochs

@@ -19,12 +19,12 @@ Variants = tuple[tuple[tuple[int, ...], tuple[Fence, ...]], ...]
 class Ledger:
     """All commits of a log, in the order of incarnation and version. A row is the index of a commit in that order.
 
-    `fences` has one (generation, counter) per slot; row r has those from `first[r]` to `first[r + 1]`. `variants` maps
-    a row to the commit's variants, if it has any.
+    `fences` has one (generation, counter) per slot; the fences of row r are those from `first[r]` up to, not including,
+    `first[r + 1]`. `variants` maps a row to the commit's variants, if it has any.
     """
 
     def __init__(self, commits: Iterable[Commit]) -> None:
-        """`commits` must be in order. They are read once and not kept."""
+        """Read `commits` once, without keeping them. They must be in the order of incarnation and version."""
         incarnation, version, step, staleness, empty = (array("q") for _ in range(5))
         samples, first, fences = array("d"), array("q", [0]), array("q")
         self.variants: dict[int, Variants] = {}
@@ -48,19 +48,19 @@ class Ledger:
         return len(self.version)
 
     def rows(self, incarnation: int, last: int | None = None) -> range:
-        """The rows of one incarnation, up to version `last`."""
+        """The rows of one incarnation, up to and including version `last` (None: all rows)."""
         start, stop = np.searchsorted(self.incarnation, (incarnation, incarnation + 1))
         if last is not None:
             stop = start + np.searchsorted(self.version[start:stop], last, "right")
         return range(int(start), int(stop))
 
     def has(self, incarnation: int, version: int) -> bool:
-        """Whether that commit is in the log."""
+        """Whether the commit of this version and incarnation is in the log."""
         rows = self.rows(incarnation, version)
         return bool(rows) and int(self.version[rows[-1]]) == version
 
     def each(self, rows: range) -> Iterator[tuple[int, int, int, tuple[Fence, ...]]]:
-        """(row, version, step, fences) of some rows, in order."""
+        """Yield (row, version, step, fences) for each of `rows`, in order."""
         for start in range(rows.start, rows.stop, _CHUNK):
             stop = min(start + _CHUNK, rows.stop)
             ends = self.first[start : stop + 1]

@@ -1,4 +1,4 @@
-"""The phases and segments of a log, and the check that each continues the one before it."""
+"""Read the phases and segments of a log, and check that each begins where the one before it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LARGEST = 1 << 40
 
 
 def plan(case: Case, incarnation: int, *, check: bool = False) -> tuple[list[PhaseEntry], Schedule]:
-    """The phases and segments of an incarnation: those it began with, then those it added."""
+    """The phases and segments of an incarnation: those it began with, then those it added. With `check`, check them."""
     fact = case.begun.get(incarnation)
     position = fact.position if fact is not None else None
     phases = list(position.phases) if position is not None else []
@@ -28,25 +28,25 @@ def plan(case: Case, incarnation: int, *, check: bool = False) -> tuple[list[Pha
     sound = [entry for entry in phases if _is_sound(entry.segment)]
     ends = [entry.segment.step for entry in sound[1:]] + [entry.segment.end_step for entry in sound[-1:]]
     entries = [PhaseEntry(e.spec, e.segment, min(end, e.segment.end_step)) for e, end in zip(sound, ends, strict=True)]
-    # Segments that close a phase early are left out: with a window, later steps may have been committed before.
+    # Leave out segments that end a phase early: with a window, later steps may have been committed before that.
     return entries, Schedule(s for s in segments if _is_sound(s) and s.step < s.end_step)
 
 
 def _phases(case: Case, phases: list[PhaseEntry], segments: list[Segment]) -> None:
-    """Each phase has the data that `batches()` asked for, and begins where the phase before it ended."""
+    """Check that each phase has the data that `batches()` asked for, and begins where the phase before it ended."""
     step = epoch = 0
     firsts = {entry.segment for entry in phases}
     closing = {s.phase: s for s in segments if s.step == s.end_step and s not in firsts}
     for number, entry in enumerate(phases):
         spec, segment = entry.spec, entry.segment
         if not _is_sound(segment):
-            case.report.add("phase", f"the segment of phase {number} makes no sense: {segment}", phase=number)
+            case.report.add("phase", f"the segment of phase {number} has impossible numbers: {segment}", phase=number)
             continue
         asked = (number, spec.data_len, spec.batch_size, spec.shuffle, spec.drop_last, spec.epochs, 0)
         span = segment.end_epoch - segment.epoch
         got = (segment.phase, segment.data_len, segment.batch_size, segment.shuffle, segment.drop_last, span)
         if (*got, segment.offset) != asked or segment.end_step != segment.step + num_steps(segment):
-            detail = f"phase {number} was to be {spec}, but its segment is {segment}"
+            detail = f"phase {number} was declared as {spec}, but its segment is {segment}"
             case.report.add("phase", detail, phase=number, step=segment.step)
         if number and (segment.step, segment.epoch) != (step, epoch):
             detail = f"phase {number} begins at step {segment.step} in epoch {segment.epoch}"
@@ -66,7 +66,7 @@ def _phases(case: Case, phases: list[PhaseEntry], segments: list[Segment]) -> No
 
 
 def _is_sound(segment: Segment) -> bool:
-    """Whether the numbers of a segment are in ranges for which its steps can be computed."""
+    """Whether the numbers of a segment are possible, so that its steps can be computed."""
     numbers = (segment.step, segment.epoch, segment.offset, segment.data_len, segment.end_step, segment.end_epoch)
     if min(numbers) < 0 or max(numbers) > _LARGEST or min(segment.slots, segment.batch_size) < 1:
         return False

@@ -11,11 +11,14 @@ from paceline.core.hash_chain import START, extend
 Point = tuple[int, int]
 """(incarnation, version)"""
 
-_Groups = list[tuple[frozenset[int], bytes]]  # blocks with the same history share one chain: one hash for all
+_Groups = list[tuple[frozenset[int], bytes]]  # blocks with the same history share one chain, which is computed once
 
 
 def maker(begun: Mapping[int, IncarnationFact], point: Point) -> Point:
-    """The point at which the version of `point` was committed: in an earlier incarnation, if this one began later."""
+    """The incarnation that committed the version of `point`, with that version.
+
+    This is an earlier incarnation if the incarnation of `point` began from this version or a later one.
+    """
     incarnation, version = point
     while (parent := _parent(begun, incarnation)) is not None and version <= parent[1]:
         incarnation = parent[0]
@@ -30,9 +33,9 @@ def _parent(begun: Mapping[int, IncarnationFact], incarnation: int) -> Point | N
 def chains_at(
     ledger: Ledger, begun: Mapping[int, IncarnationFact], points: Iterable[Point], num_blocks: int
 ) -> dict[Point, tuple[bytes, ...]]:
-    """The chain of every block at each point, along the lineage of the point. Points that the log lacks are left out.
+    """Compute the chain of every block at each point, from the commits on the lineage of the point.
 
-    Each commit is hashed once, however many points come after it.
+    Points that are not in the log are left out. Each commit is hashed once, however many points follow it.
     """
     points = list(points)
     wanted: dict[int, set[int]] = {}

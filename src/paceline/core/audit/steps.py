@@ -12,11 +12,11 @@ from paceline.core.effects import JobFact
 from paceline.core.schedule import Schedule
 from paceline.types import INIT_STEP, UNLIMITED, PhaseEntry
 
-_COUNTED = 10_000  # missing steps whose slots are counted; each further one counts as one slot
+_COUNTED = 10_000  # the slots of this many missing steps are counted; each further missing step counts as one slot
 
 
 def check_steps(case: Case, phases: list[PhaseEntry], schedule: Schedule) -> None:
-    """Each planned step that the job has reached was committed once, with its own samples."""
+    """Check that each planned step that the job has reached was committed once, with its own samples."""
     rows = case.rows[case.ledger.step[case.rows] != INIT_STEP]
     ends = case.ledger.step[rows]
     first = schedule.segments[0].step if schedule.segments else 0
@@ -59,7 +59,7 @@ def _twice(case: Case, rows: Ints, steps: Steps) -> None:
 
 
 def _made_of(case: Case, rows: Ints, steps: Steps) -> None:
-    """Each slot of a step has one attempt within the window, and all its samples."""
+    """Check that each slot of a step has one attempt, computed within the window, and that no sample is missing."""
     ledger = case.ledger
     got = ledger.first[rows + 1] - ledger.first[rows]
     lost, duplicate = np.maximum(steps.slots - got, 0), np.maximum(got - steps.slots, 0)
@@ -88,9 +88,9 @@ def _made_of(case: Case, rows: Ints, steps: Steps) -> None:
 
 
 def _order(case: Case, rows: Ints, steps: Steps) -> None:
-    """A step is committed after every step that its window requires; in lock-step, in step order."""
+    """Check that each step was committed after every step that its window requires; in lock-step, in step order."""
     order = np.argsort(steps.step, kind="stable")
-    latest = np.maximum.accumulate(order)  # the last committed one among the steps up to each
+    latest = np.maximum.accumulate(order)  # for each step: when the last of the steps up to it was committed
     upto = np.searchsorted(steps.step[order], _needs(steps)) - 1
     for i in np.flatnonzero((upto >= 0) & (latest[upto] > np.arange(len(rows)))):
         version, step = int(case.ledger.version[rows[i]]), int(steps.step[i])
@@ -100,7 +100,7 @@ def _order(case: Case, rows: Ints, steps: Steps) -> None:
 
 
 def _bound(case: Case, phases: list[PhaseEntry], steps: Steps) -> int:
-    """The step below which all must be in the log: a later step, phase or checkpoint requires them."""
+    """The step below which all steps must be in the log, because a later step, phase or checkpoint requires them."""
     bounds = [int(_needs(steps).max(initial=0)), *(entry.segment.step for entry in phases)]
     ours = {(s.incarnation, s.last) for s in case.spans}
     newest = case.begun.get(case.spans[-1].incarnation)
@@ -139,6 +139,6 @@ def _hole(case: Case, hole: Hole) -> None:
 
 
 def _needs(steps: Steps) -> Ints:
-    """For each step, the step below which all must be committed before it."""
+    """For each step t, the step below which all steps must be committed before t."""
     low = np.where(steps.window == UNLIMITED, 0, steps.step - steps.window)
     return np.maximum(steps.start, low)

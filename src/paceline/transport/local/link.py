@@ -1,7 +1,7 @@
 """A session between two processes of one host: headers in a unix stream socket, frames in shared memory.
 
-There is no I/O thread: `send` writes to the socket before it returns, and the loop writes later what the socket did not
-take. A frame in shared memory travels as a reference (see `loans`).
+There is no I/O thread: `send` writes to the socket before it returns, and the loop later writes the bytes that the
+socket did not accept. A frame in shared memory is sent as a reference (see `loans`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from paceline.wire.handshake import Farewell, encode_control
 
 CLOSED = "the connection was closed"
 
-_LAST_READS = 10_000
+_LAST_READS = 10_000  # at most this many reads of the last messages of a peer that is gone
 
 
 def _ignore(reason: str) -> None:
-    """A link that this side closes does not report its end."""
+    """Do nothing: a link that this side has closed does not report its end."""
 
 
 class LocalLinks:
-    """All local links of one port. They share its memory; their loans may outlive their sessions."""
+    """All local links of one port, and the memory that they share. Loans to a peer may outlive the peer's session."""
 
     def __init__(self, loop: Loop, sessions: Sessions) -> None:
         self.loop = loop
@@ -41,29 +41,29 @@ class LocalLinks:
         self._tables: list[LoanTable] = []
 
     def add(self, link: LocalLink) -> None:
-        """`link` begins. Its peer is near: its answers are worth a spin before the loop sleeps."""
+        """Add a new link. Its peer answers soon, so the loop spins for its answers before it sleeps."""
         self.links.add(link)
         self.loop.peer_is_near()
 
     def remove(self, link: LocalLink) -> None:
-        """`link` is closed."""
+        """Remove a closed link."""
         self.links.discard(link)
         self.loop.near_peer_is_gone()
 
     def keep(self, table: LoanTable) -> None:
-        """Keep the loans of a session that is over until they are done."""
+        """Keep the loans of an ended session until the peer has dropped their frames."""
         if table.sweep():
             self._tables.append(table)
 
     def tick(self, now: float) -> None:
-        """Close links whose time to linger is over, and ask for the next tick."""
+        """Close the links whose time to send their last messages is over, and ask for the next tick."""
         for link in [link for link in self.links if link.close_at <= now]:
             link.close()
         for link in self.links:
             self.loop.wake_at(link.close_at)
 
     def close(self) -> None:
-        """Close every link, after at most `linger_s` for their last messages."""
+        """Close every link. Their last messages may take `linger_s` in all."""
         until = self.loop.now() + self.sessions.limits.linger_s
         while self.loop.now() < until and any(not link.flushed for link in self.links):
             self.loop.wait(until - self.loop.now())
@@ -82,7 +82,10 @@ class LocalLinks:
 
 
 class LocalLink:
-    """One session on a unix socket. `on_over` gets the reason when it ends, unless this side closes it."""
+    """One session on a unix socket. The link calls `on_over` with the reason when the session ends by itself.
+
+    It does not call `on_over` when this side closes the link.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class LocalLink:
         """Take over `socket`, which is connected to `process`, the process of the proven `peer`."""
         self.close_at = float("inf")
         self.unusable = False
-        """Whether it ended because one side cannot map the other's memory: the next session goes by TCP."""
+        """Whether the link ended because one side cannot map the other's memory: the next session uses TCP."""
         self._links = links
         self._socket = socket
         self._on_over = on_over
@@ -110,11 +113,11 @@ class LocalLink:
     # ------------------------------------------------------------ the session's side
 
     def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
-        """As `Link.send`."""
+        """See `Link.send`."""
         return self._out.send(header, frames)
 
     def finish(self, linger_s: float, farewell: Farewell | None = None) -> None:
-        """Read no more, send `farewell`, and close once everything is sent, after `linger_s` at the latest."""
+        """Stop reading, send `farewell`, and close once everything is sent, after `linger_s` at the latest."""
         if self._closed:
             return
         self._stop_reading()
@@ -127,7 +130,7 @@ class LocalLink:
             self._links.loop.wake_at(self.close_at)
 
     def close(self) -> None:
-        """Close now. Received frames stay valid, and a loan ends when the peer drops its frames. Idempotent."""
+        """Close now. Received frames stay valid, and open loans end when the peer drops their frames. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -140,11 +143,11 @@ class LocalLink:
         if table is not None:
             self._links.keep(table)
         with contextlib.suppress(OSError):
-            self._socket.shutdown(sockets.SHUT_RDWR)  # a fork may have the descriptor, too
+            self._socket.shutdown(sockets.SHUT_RDWR)  # `close` alone is not enough if a fork has the descriptor too
         self._socket.close()
 
     def lost(self, reason: str) -> None:
-        """The peer is known to be gone: read what it has sent, then end the session."""
+        """Read the last messages of the peer, which is known to be gone, then end the session."""
         for _ in range(_LAST_READS):
             if not self._reads or not (self._read() or self._in.filled):
                 break
@@ -152,15 +155,15 @@ class LocalLink:
 
     @property
     def flushed(self) -> bool:
-        """Whether the socket has taken everything."""
+        """Whether all records were written to the socket."""
         return self._out.empty
 
     def sweep(self) -> None:
-        """Drop the frames of loans that are done."""
+        """Release the frames of loans whose frames the peer has dropped."""
         self._out.sweep()
 
     def retired(self, number: int) -> None:
-        """Region `number` of this process is returned to the system."""
+        """Tell the peer to unmap region `number`, which this process returns to the system."""
         self._out.retired(number)
 
     # ------------------------------------------------------------ the loop's side
@@ -174,7 +177,7 @@ class LocalLink:
             self.close()
 
     def _read(self) -> bool:
-        """Read one record; True if another is known to have come."""
+        """Read one record, if one has come; True if the buffer already holds another one."""
         if not self._reads:
             if not self._closed and self._in.ended():
                 self._out.peer_has_closed()

@@ -1,9 +1,9 @@
-"""How two processes of one host get a socket between them.
+"""Connect two processes of one host by a unix socket.
 
 The listening process has a unix socket with an abstract name: no file, so nothing to clean up. It offers that name and
-a one-time secret to a peer over a proven connection (`LocalListener.offer`); the peer connects there and sends the
-secret (`connect`); the listener finds that socket by the secret (`LocalListener.take`). Any process of the host can
-connect, but only a process of the same user that sends the secret is taken.
+a one-time secret to a peer over a proven connection (`LocalListener.offer`); the peer connects to that name and sends
+the secret (`connect`); the listener finds the peer's socket by the secret (`LocalListener.take`). Any process of the
+host can connect, but the listener accepts only a process of the same user that sends the secret.
 """
 
 from __future__ import annotations
@@ -26,58 +26,58 @@ _CREDENTIALS = struct.Struct("=iII")
 
 
 class LocalLaneError(TransportError):
-    """The two processes cannot have a local link; the message says why. Their session goes by TCP instead."""
+    """The two processes cannot have a local link; the message says why. Their session uses TCP instead."""
 
 
 def host_name() -> str:
-    """This boot of this host, and the network namespace in which abstract names are known.
+    """A name for this boot of this host and this network namespace: two processes with one name can share a socket.
 
     Raises:
-        LocalLaneError: the system does not tell.
+        LocalLaneError: the system does not say.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
     except OSError as error:
-        raise LocalLaneError(f"this host cannot be named: {error}") from None
+        raise LocalLaneError(f"cannot read the boot id or the network namespace of this host: {error}") from None
 
 
 def peer_process(socket: sockets.socket) -> PeerProcess:
     """The process at the other end of `socket`.
 
     Raises:
-        LocalLaneError: it runs as another user, or cannot be watched from here.
+        LocalLaneError: that process runs as another user, or this process cannot watch it.
     """
     raw = socket.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     if uid != os.geteuid():
-        raise LocalLaneError(f"it runs as user {uid}, this process as {os.geteuid()}")
+        raise LocalLaneError(f"the peer runs as user {uid}, this process as user {os.geteuid()}")
     if pid <= 0:
-        raise LocalLaneError("it is in another process namespace")
+        raise LocalLaneError("the peer is in another process namespace")
     try:
         return PeerProcess(pid)
     except OSError as error:
-        raise LocalLaneError(f"its process cannot be watched: {error}") from None
+        raise LocalLaneError(f"this process cannot watch the peer's process: {error}") from None
 
 
 def connect(offer: Offer) -> tuple[sockets.socket, PeerProcess]:
-    """A socket to the process that made the offer, and that process.
+    """Connect to the process that made `offer`; returns the socket and that process.
 
     Raises:
-        LocalLaneError: it is on another host, or its socket cannot be used.
+        LocalLaneError: that process is on another host, or its socket cannot be used.
     """
     if offer.host != host_name():
-        raise LocalLaneError("it is on another host")
+        raise LocalLaneError("the peer is on another host")
     socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
     try:
         socket.setblocking(False)
         socket.connect(f"\0{offer.name}")
         process = peer_process(socket)
         if socket.send(offer.nonce) != len(offer.nonce):
-            raise LocalLaneError("its socket takes no bytes")
+            raise LocalLaneError("the peer's unix socket accepts no bytes")
     except OSError as error:
         socket.close()
-        raise LocalLaneError(f"its socket cannot be reached: {error}") from None
+        raise LocalLaneError(f"cannot connect to the peer's unix socket: {error}") from None
     except LocalLaneError:
         socket.close()
         raise
@@ -85,13 +85,13 @@ def connect(offer: Offer) -> tuple[sockets.socket, PeerProcess]:
 
 
 class LocalListener:
-    """The listening side. A connection that is not taken in time is closed; when there are too many, the oldest is."""
+    """The listening side. It closes connections that `take` does not take in time, and the oldest if too many wait."""
 
     def __init__(self, loop: Loop, limits: LinkLimits) -> None:
         """Listen under a random name.
 
         Raises:
-            LocalLaneError: this system has no such sockets.
+            LocalLaneError: this system has no unix sockets with abstract names.
         """
         self.host = host_name()
         self.name = f"paceline-{secrets.token_hex(16)}"
@@ -104,19 +104,21 @@ class LocalListener:
             self._socket.bind(f"\0{self.name}")
             self._socket.listen(_BACKLOG)
         except OSError as error:
-            raise LocalLaneError(f"no local socket: {error}") from None
+            raise LocalLaneError(f"cannot open a unix socket with an abstract name: {error}") from None
         self._source = Source(self._socket.fileno(), self._accept)
         loop.watch([self._source])
 
     def offer(self) -> Offer:
-        """An offer for one peer."""
+        """Make an offer for one peer, with a new secret."""
         return Offer(self.host, self.name, secrets.token_bytes(NONCE_NBYTES))
 
     def take(self, nonce: bytes) -> tuple[sockets.socket, PeerProcess]:
-        """The socket on which the secret `nonce` came, and its process. The peer sends it before it chooses the lane.
+        """The socket on which a peer sent the secret `nonce`, and the peer's process.
+
+        The peer sends the secret before it chooses the lane, so call this after the choice.
 
         Raises:
-            LocalLaneError: the secret has not come.
+            LocalLaneError: no connection has sent the secret.
         """
         while self._accept():
             pass
@@ -127,7 +129,7 @@ class LocalListener:
                     socket.recv(NONCE_NBYTES)
                     self._waiting.remove(entry)
                     return socket, process
-        raise LocalLaneError("the peer did not connect to the local socket")
+        raise LocalLaneError("the peer did not connect to the unix socket of this process")
 
     def tick(self, now: float) -> None:
         """Close connections that have waited too long, and ask for the next tick."""
@@ -138,7 +140,7 @@ class LocalListener:
             self._loop.wake_at(self._waiting[0][0] + limit_s)
 
     def close(self) -> None:
-        """Close the socket and all connections that wait."""
+        """Close the listening socket and all connections that were not taken."""
         self._loop.unwatch([self._source])
         self._socket.close()
         while self._waiting:

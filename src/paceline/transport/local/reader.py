@@ -1,4 +1,4 @@
-"""The reading direction of a local link: bytes become records, and records become messages, each checked."""
+"""The reading direction of a local link: reads bytes, cuts them into records, and checks and delivers the messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ANCILLARY_NBYTES = sockets.CMSG_SPACE(_MAX_FDS * 4)
 
 
 class _Body:
-    """A message whose frames have not come whole; `left` is what must still be filled."""
+    """A message whose frames have not arrived completely; `left` are the parts of frames that must still be read."""
 
     __slots__ = ("frames", "header", "left")
 
@@ -37,7 +37,7 @@ class _Body:
 
 
 class LocalReader:
-    """Hands messages to the sessions. `farewell` is set once the peer has sent it."""
+    """Reads records and passes their messages to the sessions. `farewell` is set once the peer has sent one."""
 
     def __init__(self, socket: sockets.socket, sessions: Sessions, arena: Arena, peer: NodeId) -> None:
         self.farewell: Farewell | None = None
@@ -57,7 +57,7 @@ class LocalReader:
         self._closed = False
 
     def read(self) -> bool:
-        """Read one record, if it has come; True if another is known to have come.
+        """Read one record, if one has come; True if the buffer already holds another one.
 
         Raises:
             RefusedFrameError: the record breaks a rule.
@@ -73,7 +73,7 @@ class LocalReader:
         return self._another()
 
     def ended(self) -> bool:
-        """Whether the peer has closed. Drops what it sends: call this only after `close`."""
+        """Whether the peer has closed its end. Drops bytes that the peer sent: call this only after `close`."""
         try:
             return not self._socket.recv_into(self._buffer)
         except BlockingIOError:
@@ -82,7 +82,7 @@ class LocalReader:
             return True
 
     def close(self) -> None:
-        """Read no more. Received frames stay valid. Idempotent."""
+        """Stop reading. Received frames stay valid. Idempotent."""
         self._closed = True
         if self._borrower is not None:
             self._borrower.close()
@@ -98,7 +98,7 @@ class LocalReader:
         return not self._closed and self._body is None and self._whole()
 
     def _whole(self) -> bool:
-        """Whether the buffer holds a record as far as its header."""
+        """Whether the buffer holds the next record up to the end of its header; bytes of frames may be missing."""
         have = self._end - self._start
         if self._prelude is None:
             if have < records.PRELUDE_NBYTES:
@@ -128,7 +128,10 @@ class LocalReader:
         return True
 
     def _make_space(self) -> None:
-        """Move the unread bytes to the front, or double a full buffer: it grows with what came, not with claims."""
+        """Move the unread bytes to the front, or double a full buffer.
+
+        So the buffer grows with the bytes that have come, not with the size that a peer claims.
+        """
         left = self._buffer[self._start : self._end]
         if self._start == 0:
             self._buffer = left + bytes(len(left))
@@ -141,10 +144,12 @@ class LocalReader:
             if level == sockets.SOL_SOCKET and kind == sockets.SCM_RIGHTS:
                 self._fds.extend(array.array("i", data[: len(data) - len(data) % 4]))
         if len(self._fds) > _MAX_FDS:
-            raise RefusedFrameError("shared-file", f"{len(self._fds)} descriptors without a record")
+            raise RefusedFrameError(
+                "shared-file", f"the peer sent {len(self._fds)} descriptors without their records, at most {_MAX_FDS}"
+            )
 
     def _take(self) -> None:
-        """Take the record at the start of the buffer, which has come as far as its header."""
+        """Handle the record at the start of the buffer, which has arrived up to the end of its header."""
         prelude = self._prelude
         assert prelude is not None
         self._prelude = None
@@ -182,21 +187,25 @@ class LocalReader:
             self._deliver_body(self._body)
 
     def _frames(self, prelude: records.Prelude, rows: Sequence[records.Row]) -> list[Frame]:
-        """Views of lent frames, and memory for those whose bytes follow."""
+        """A frame for each row: a view of a lent frame, or new memory for a frame whose bytes follow the header."""
         places = []
         find = self._shared_files.get
         for number, offset, nbytes in rows:
             if number != records.INLINE:
                 mapping = find(number)
                 if mapping is None:
-                    raise RefusedFrameError("reference", f"shared file {number} was not announced")
+                    raise RefusedFrameError(
+                        "reference", f"the message names shared file {number}, which the peer has not announced"
+                    )
                 if offset + nbytes > mapping.nbytes:
-                    raise RefusedFrameError("reference", f"{nbytes} bytes at {offset} of {mapping.nbytes}")
+                    raise RefusedFrameError(
+                        "reference", f"{nbytes} bytes at offset {offset} exceed a shared file of {mapping.nbytes} bytes"
+                    )
                 places.append((mapping, offset, nbytes))
         borrowed: list[Frame] = []
         if places:
             if self._borrower is None:
-                raise RefusedFrameError("reference", "no table was announced")
+                raise RefusedFrameError("reference", "the peer has lent a frame before it announced its table of loans")
             borrowed = self._borrower.borrow(prelude.cell, prelude.number, places)
             if len(borrowed) == len(rows):
                 return borrowed
@@ -207,7 +216,7 @@ class LocalReader:
         return self._arena.allocate_raw(nbytes) if nbytes >= _ARENA_NBYTES else memoryview(bytearray(nbytes))
 
     def _fill_body(self, body: _Body) -> None:
-        """Read from the socket into the frames themselves."""
+        """Read from the socket into the frames of `body`, without the buffer; deliver the message if it is complete."""
         try:
             count = self._socket.recv_into(body.left[0])
         except BlockingIOError:
@@ -239,20 +248,23 @@ class LocalReader:
     def _take_control(self, frame: bytes) -> None:
         control = decode_control(frame)
         if not isinstance(control, Farewell):
-            raise RefusedFrameError("control", f"{type(control).__name__} within a session")
+            raise RefusedFrameError(
+                "control", f"{type(control).__name__} came within a session, where only Farewell may come"
+            )
         self.farewell = control
 
     def _take_memory(self, prelude: records.Prelude) -> None:
         if not self._fds:
-            raise RefusedFrameError("shared-file", "the record came without a descriptor")
+            raise RefusedFrameError("shared-file", "a record that announces shared memory came without a descriptor")
         fd = self._fds.popleft()
         try:
             if prelude.kind == records.TABLE:
                 if self._borrower is not None:
-                    raise RefusedFrameError("shared-file", "a second table of loans")
+                    raise RefusedFrameError("shared-file", "the peer announced a second table of loans")
                 self._borrower = Borrower(fd, prelude.nbytes)
             elif prelude.number in self._shared_files or len(self._shared_files) >= records.MAX_SHARED_FILES:
-                raise RefusedFrameError("shared-file", f"number {prelude.number} again, or too many of them")
+                detail = f"shared file {prelude.number} was announced twice, or is above the {records.MAX_SHARED_FILES}"
+                raise RefusedFrameError("shared-file", f"{detail} that a peer may announce")
             else:
                 self._shared_files[prelude.number] = Mapping(fd, prelude.nbytes)
         finally:

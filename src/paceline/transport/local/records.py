@@ -1,12 +1,12 @@
-"""The bytes of a local link: records of fixed form, checked before they are used. No I/O.
+"""The format of the bytes of a local link: records, which are checked before they are used. No I/O.
 
 A message is a prelude, a row for each frame, the header, and the bytes of the frames that are not in shared memory::
 
     MESSAGE      header_nbytes, rows, cell, serial  |  (file, offset, nbytes) * rows  |  header  |  bytes of frames
     CONTROL      header_nbytes                      |  a control frame of the handshake
     TABLE        nbytes                             (with a descriptor) the table of loans, which the reader writes to
-    SHARED_FILE  number, nbytes                     (with a descriptor) the shared file that rows call by this number
-    DROP         number                             that shared file will not be named again: unmap it
+    SHARED_FILE  number, nbytes                     (with a descriptor) the shared file that rows name by this number
+    DROP         number                             no row will name that shared file again: the reader unmaps it
 
 `cell` and `serial` name the loan of the frames that are in shared memory (see `memory.loans`).
 """
@@ -23,7 +23,7 @@ from paceline.wire.frames import WireLimits
 
 MESSAGE, CONTROL, TABLE, SHARED_FILE, DROP = range(1, 6)
 INLINE = 0
-"""In place of the number of a shared file: the bytes follow the header."""
+"""The file number of a frame that is not in shared memory: its bytes follow the header."""
 
 _PRELUDE = struct.Struct("=B3xIIIQQ")
 _ROW = struct.Struct("=QQQ")
@@ -31,7 +31,7 @@ PRELUDE_NBYTES = _PRELUDE.size
 MAX_SHARED_FILES = 1 << 16
 
 Row = tuple[int, int, int]
-"""Shared file, offset, nbytes."""
+"""One frame of a message: the number of its shared file (or `INLINE`), its offset there, and its size in bytes."""
 
 
 class Prelude(NamedTuple):
@@ -46,12 +46,12 @@ class Prelude(NamedTuple):
 
     @property
     def more_nbytes(self) -> int:
-        """Bytes of the rows and the header, which follow the prelude."""
+        """The size in bytes of the rows and the header, which follow the prelude."""
         return self.rows * _ROW.size + self.header_nbytes
 
 
 def open_prelude(buffer: bytes | bytearray, start: int, limits: WireLimits) -> Prelude:
-    """The prelude at `start`.
+    """Read and check the prelude at offset `start` of `buffer`.
 
     Raises:
         RefusedFrameError: rule ``record`` for an unknown kind, ``frame-count`` or ``header-size`` for more than the
@@ -69,7 +69,7 @@ def open_prelude(buffer: bytes | bytearray, start: int, limits: WireLimits) -> P
 
 
 def open_rows(buffer: memoryview, limits: WireLimits) -> list[Row]:
-    """The rows of a message that has frames, their sizes within the limits.
+    """Read and check the rows of a message that has frames.
 
     Raises:
         RefusedFrameError: rule ``frame-cap`` or ``message-cap``.
@@ -85,7 +85,7 @@ def open_rows(buffer: memoryview, limits: WireLimits) -> list[Row]:
 
 
 def message_record(header: bytes, rows: Sequence[Row] = (), cell: int = 0, serial: int = 0) -> bytes:
-    """A message without the bytes of its frames."""
+    """Encode a message, without the bytes of its frames."""
     prelude = _PRELUDE.pack(MESSAGE, len(header), len(rows), cell, serial, 0)
     if not rows:
         return prelude + header
@@ -94,10 +94,10 @@ def message_record(header: bytes, rows: Sequence[Row] = (), cell: int = 0, seria
 
 
 def control_record(frame: bytes) -> bytes:
-    """A control frame."""
+    """Encode a control frame of the handshake."""
     return _PRELUDE.pack(CONTROL, len(frame), 0, 0, 0, 0) + frame
 
 
 def memory_record(kind: int, number: int = 0, nbytes: int = 0) -> bytes:
-    """A record about shared memory: `TABLE`, `SHARED_FILE` or `DROP`."""
+    """Encode a record about shared memory; `kind` is `TABLE`, `SHARED_FILE` or `DROP`."""
     return _PRELUDE.pack(kind, 0, 0, 0, number, nbytes)

@@ -1,4 +1,7 @@
-"""The writing direction of a local link: never blocks, queues what the socket does not take, lends what it can."""
+"""The writing direction of a local link. It never blocks: it queues the bytes that the socket does not accept yet.
+
+Frames in shared memory are lent to the peer; all other frames are written to the socket.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _IOV_MAX = 64
 
 
 class _Unsent:
-    """A record that the socket has not taken whole, and the `Delivery` of its bytes."""
+    """A record that was not completely written to the socket. It is also the `Delivery` of its frames."""
 
     __slots__ = ("_out", "fd", "is_message", "loan", "nbytes", "views")
 
@@ -43,19 +46,22 @@ class _Unsent:
         return self.loan is None or self.loan.done
 
     def sent(self) -> None:
-        """The socket has taken all of it."""
+        """Note that the whole record was written to the socket."""
         self._out = None
         self.views = []
 
     def dropped(self) -> None:
-        """It will never be sent."""
+        """Drop the record, which will never be sent, and end its loan."""
         self.sent()
         if self.loan is not None:
             self.loan.end()
 
 
 class LocalWriter:
-    """`on_blocked` is told whether records wait for the socket."""
+    """Writes the records of one link.
+
+    It calls `on_blocked` with True when records begin to wait for the socket, and with False when none waits any more.
+    """
 
     def __init__(
         self,
@@ -79,14 +85,14 @@ class LocalWriter:
 
     @property
     def empty(self) -> bool:
-        """Whether the socket has taken everything."""
+        """Whether all records were written to the socket."""
         return not self._queue
 
     def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
-        """Send one message: as much as the socket takes now, and the rest later.
+        """Send one message: write what the socket accepts now, and queue the rest.
 
         Raises:
-            NotSentError: as many messages or bytes wait for this peer as the limits allow.
+            NotSentError: the queue for this peer has reached its limit of messages or bytes.
         """
         if self._queued_messages >= self._limits.queue_messages:
             raise NotSentError.queue_full()
@@ -110,17 +116,17 @@ class LocalWriter:
         return unsent or loan or COPIED
 
     def control(self, frame: bytes) -> None:
-        """Send a control frame, after everything that was sent before."""
+        """Send a control frame, after all records that wait."""
         self._put(records.control_record(frame))
 
     def retired(self, number: int) -> None:
-        """Region `number` of this process is returned to the system: tell the peer to unmap it."""
+        """Tell the peer to unmap region `number`, which this process returns to the system."""
         if number in self._announced:
             self._announced.remove(number)
             self._put(records.memory_record(records.DROP, number))
 
     def flush(self) -> None:
-        """Write what waits, as far as the socket takes it."""
+        """Write as many of the waiting records as the socket accepts."""
         queue = self._queue
         if not queue:
             return
@@ -130,17 +136,17 @@ class LocalWriter:
             self._on_blocked(False)
 
     def sweep(self) -> None:
-        """Drop the frames of loans that are done."""
+        """Release the frames of loans whose frames the peer has dropped."""
         if self.table is not None:
             self.table.sweep()
 
     def peer_has_closed(self) -> None:
-        """The peer has closed its end: it will not read what it has not begun to read."""
+        """Note that the peer has closed its end of the link: see `LoanTable.peer_has_closed`."""
         if self.table is not None:
             self.table.peer_has_closed()
 
     def close(self) -> LoanTable | None:
-        """Drop what waits. Returns the table of the loans that are still open."""
+        """Drop the records that wait. Returns the table of loans, if there is one: some loans may still be open."""
         while self._queue:
             self._forget(self._queue.popleft()).dropped()
         self._broken = True
@@ -153,7 +159,10 @@ class LocalWriter:
     # ------------------------------------------------------------ inside
 
     def _resolve(self, frames: Sequence[Frame]) -> tuple[list[records.Row], list[Frame]]:
-        """A row for each frame, and the frames whose bytes must be sent. Announces shared files on their first use."""
+        """Make a row for each frame; returns the rows, and the frames whose bytes must be written to the socket.
+
+        Announces a shared file to the peer when a row names it for the first time.
+        """
         rows: list[records.Row] = []
         inline: list[Frame] = []
         places = self._arena.locate(frames) if self._can_lend() else [None] * len(frames)
@@ -191,7 +200,7 @@ class LocalWriter:
         loan: Loan | None = None,
         is_message: bool = False,
     ) -> _Unsent | None:
-        """Send a record after those that wait; None if the socket took all of it."""
+        """Send a record after those that wait. Returns it if a part of it has to wait, None otherwise."""
         if self._broken:
             if loan is not None:
                 loan.end()
@@ -209,7 +218,10 @@ class LocalWriter:
         return unsent
 
     def _write(self, unsent: _Unsent) -> bool:
-        """Write on; whether it is done. A broken socket ends the record at once: the reading side reports the end."""
+        """Write the rest of a record; True if nothing of it has to wait.
+
+        If the socket is broken, drops the rest and returns True: the reading side reports the end of the session.
+        """
         while unsent.views and not self._broken:
             try:
                 if unsent.fd >= 0:
@@ -226,7 +238,9 @@ class LocalWriter:
                 logger.debug("a local link broke: %s", error)
                 self._broken = True
                 with contextlib.suppress(OSError):
-                    self._socket.shutdown(sockets.SHUT_RDWR)  # whatever the error: the reading side ends the session
+                    self._socket.shutdown(
+                        sockets.SHUT_RDWR
+                    )  # the reading side then ends the session, whatever the error
                 break
             views = unsent.views
             done = 0

@@ -1,7 +1,7 @@
 """Memory for blocks that peers read in place: allocations in large regions, reused once they are free.
 
-An allocation is freed by dropping it: its memoryview, every slice of it and every tensor over it. Fresh memory costs
-more than the copy into it (page faults), so freed memory is reused first.
+An allocation is freed when its memoryview, every slice of it and every tensor over it are dropped. The page faults of
+fresh memory cost more than a copy into it, so freed memory is reused first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _char = ctypes.c_char
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats:
-    """Bytes in use and bytes mapped, in how many regions. Pages that were never touched take no memory."""
+    """Bytes in use, bytes mapped, and the number of regions. Mapped pages that were never touched take no memory."""
 
     in_use: int
     reserved: int
@@ -40,7 +40,7 @@ class MemoryStats:
 
 
 class _Allocation(weakref.ref[ctypes.Array[ctypes.c_char]]):
-    """An allocation in use: the reference is dead once every view of it is gone."""
+    """A weak reference to an allocation in use. It is dead once every view of the allocation is gone."""
 
     __slots__ = ("nbytes", "offset", "region")
     region: Region
@@ -62,7 +62,10 @@ class Region:
         self._fresh = 0
 
     def take(self, nbytes: int) -> tuple[int, bool] | None:
-        """The offset of the first gap of `nbytes`, and whether it was used before; None if there is no such gap."""
+        """Allocate `nbytes` in the first gap that is large enough; None if there is no such gap.
+
+        Returns the offset, and whether the memory was used before, so that it may not be zero.
+        """
         for position, (offset, free) in enumerate(self._gaps):
             if free >= nbytes:
                 if free == nbytes:
@@ -75,7 +78,7 @@ class Region:
         return None
 
     def free(self, allocation: _Allocation) -> None:
-        """Free `allocation` and join it to the gaps around it."""
+        """Free `allocation` and merge it with the gaps before and after it."""
         del self.allocations[allocation.offset]
         offset, nbytes = allocation.offset, allocation.nbytes
         at = bisect.bisect(self._gaps, (offset, 0))
@@ -88,7 +91,7 @@ class Region:
         self._gaps.insert(at, (offset, nbytes))
 
     def close(self) -> None:
-        """Close the descriptor; the mapping lasts as long as a view of it."""
+        """Close the descriptor. The mapping stays until the last view of it is dropped."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -117,27 +120,27 @@ class Arena:
         self._on_retired = on_retired
         self._share = share
         self._create = create
-        self._regions: list[Region] = []  # the oldest first: they are filled first, so that later ones become empty
+        self._regions: list[Region] = []  # oldest first: the oldest are filled first, so that newer ones become empty
         self._by_address: list[Region] = []
-        self._gapsd: deque[_Allocation] = deque()
+        self._freed: deque[_Allocation] = deque()
         self._in_use = 0
 
     @property
     def shared(self) -> bool:
-        """Whether peers can map the regions made from now on."""
+        """Whether peers can map the regions that the arena will make."""
         return self._share
 
     def stop_sharing(self, why: OSError) -> None:
-        """Make all further regions private, because of `why`."""
+        """Make all further regions private, because sharing memory failed with the error `why`."""
         if self._share:
             self._share = False
             logger.warning("memory cannot be shared (%s): blocks are sent as bytes from now on", why)
 
     def allocate(self, nbytes: int) -> Frame:
-        """As `Memory.allocate`."""
+        """See `Memory.allocate`."""
         if nbytes < 1:
             if nbytes < 0:
-                raise ValueError(f"cannot allocate {nbytes} bytes")
+                raise ValueError(f"the size of an allocation must be 0 or more bytes, not {nbytes}")
             return memoryview(bytearray())
         view, used = self._allocate(nbytes)
         if used:
@@ -145,7 +148,7 @@ class Arena:
         return view
 
     def allocate_raw(self, nbytes: int) -> Frame:
-        """As `allocate`, for at least one byte and without clearing: the content is that of an earlier allocation."""
+        """Allocate at least one byte as `allocate` does, but without clearing: the bytes may hold earlier content."""
         return self._allocate(nbytes)[0]
 
     def _allocate(self, nbytes: int) -> tuple[Frame, bool]:
@@ -158,7 +161,7 @@ class Arena:
             found = self._find(size) or self._grow(size)
         region, offset, used = found
         holder = (_char * nbytes).from_buffer(region.mapped, offset)
-        allocation = _Allocation(holder, self._gapsd.append)
+        allocation = _Allocation(holder, self._freed.append)
         allocation.region, allocation.offset, allocation.nbytes = region, offset, size
         region.allocations[offset] = allocation
         self._in_use += size
@@ -193,18 +196,18 @@ class Arena:
 
     @property
     def stats(self) -> MemoryStats:
-        """Present use."""
+        """How much memory is in use and mapped now."""
         self._reclaim()
         return MemoryStats(self._in_use, sum(s.nbytes for s in self._regions), len(self._regions))
 
     def close(self) -> None:
-        """Return all regions to the system, each with the last view of it. Idempotent."""
+        """Return all regions to the system, each when the last view of it is dropped. Idempotent."""
         for region in self._regions:
             region.close()
             region.allocations.clear()
         self._regions.clear()
         self._by_address.clear()
-        self._gapsd.clear()
+        self._freed.clear()
         self._in_use = 0
 
     # ------------------------------------------------------------ inside
@@ -234,10 +237,10 @@ class Arena:
         return region, *taken
 
     def _reclaim(self) -> None:
-        """Free what was dropped, and return all empty regions but one to the system."""
+        """Free the allocations whose views are all dropped, and return all empty regions but one to the system."""
         emptied = False
-        while self._gapsd:
-            allocation = self._gapsd.popleft()
+        while self._freed:
+            allocation = self._freed.popleft()
             allocation.region.free(allocation)
             self._in_use -= allocation.nbytes
             emptied = emptied or not allocation.region.allocations

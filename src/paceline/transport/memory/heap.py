@@ -1,7 +1,7 @@
-"""The C library's heap: keep freed memory for the frames that ZeroMQ allocates.
+"""Tune the heap of the C library: keep freed memory for the frames that ZeroMQ allocates.
 
 By default the C library returns frames of 1 MiB to the system as soon as they are freed. The next frame then costs 256
-page faults, which take longer than the copy into it.
+page faults, which take longer than the copy into the frame.
 """
 
 from __future__ import annotations

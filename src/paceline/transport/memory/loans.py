@@ -1,10 +1,10 @@
 """Loans: frames that a peer reads in place. A table in shared memory tells the lender when the peer has dropped them.
 
-Each side of a session lends with a table of 64-bit words that its peer may write. A loan takes a free cell of the table
-and the next serial number; both travel with the reference. When the peer drops the last frame of the loan, it writes
-the serial number into the cell. That needs no message, so none can be lost. A peer that ends the session writes the
-first serial number that it did not read into word 0; word 1 is set once it has mapped the table. All loans to a dead
-process are over.
+Each side of a session has a table of 64-bit words for the frames that it lends, which its peer may write to. A loan
+takes a free cell of the table and the next serial number; both are sent with the message. When the peer drops the last
+frame of the loan, it writes the serial number into the cell. That needs no message, so none can be lost. A peer that
+ends the session writes the first serial number that it did not read into word 0. The peer sets word 1 when it has
+mapped the table. The death of the peer's process ends all loans to it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _CHECK_S = 0.02
 
 
 class PeerProcess:
-    """Tells whether a process is dead; asks the system every 20 ms at most."""
+    """Tells whether a process is dead. It asks the system at most once in 20 ms."""
 
     def __init__(self, pid: int) -> None:
         """Watch the process `pid`.
 
         Raises:
-            OSError: it has ended, or is in another process namespace.
+            OSError: the process has ended, or it is in another process namespace.
         """
         fd = os.pidfd_open(pid)
         weakref.finalize(self, os.close, fd).atexit = False
@@ -44,7 +44,7 @@ class PeerProcess:
 
     @property
     def dead(self) -> bool:
-        """True from some milliseconds after its death on."""
+        """Whether the process is dead; the answer may be some milliseconds old."""
         now = time.monotonic()
         if not self._dead and now >= self._check_at:
             self._check_at = now + _CHECK_S
@@ -53,7 +53,7 @@ class PeerProcess:
 
 
 class Loan:
-    """A `Delivery` of frames that one peer may read. It keeps them until it is done, so their memory is not reused."""
+    """The `Delivery` of frames that one peer reads in place. It keeps the frames, so their memory is not reused."""
 
     __slots__ = ("_frames", "_table", "cell", "serial")
 
@@ -65,7 +65,7 @@ class Loan:
 
     @property
     def done(self) -> bool:
-        """Whether the peer has dropped every frame, or will never read them."""
+        """Whether the peer has dropped every frame of the loan, or will never read them."""
         if self._frames is None:
             return True
         table, words = self._table, self._table.words
@@ -76,14 +76,14 @@ class Loan:
         return False
 
     def end(self) -> None:
-        """Drop the frames here too: the peer has dropped them, or will not get them."""
+        """Drop the frames on this side and free the cell: the peer has dropped the frames, or will not get them."""
         if self._frames is not None:
             self._frames = None
             self._table.free.append(self.cell)
 
 
 class LoanTable:
-    """The lender's side: all loans to one peer. It outlives the session while loans are open."""
+    """The lender's side: all loans to one peer. The table outlives the session while loans are open."""
 
     def __init__(self, peer: PeerProcess) -> None:
         """Make the table that the process `peer` will write to.
@@ -102,7 +102,7 @@ class LoanTable:
         self._sweep_at = 64
 
     def lend(self, frames: Sequence[Frame]) -> Loan | None:
-        """A new loan of `frames`; None if every cell is taken."""
+        """Make a loan of `frames`; None if no cell is free."""
         if len(self._open) >= self._sweep_at:
             self.sweep()
         if not self.free:
@@ -113,24 +113,24 @@ class LoanTable:
         return loan
 
     def sweep(self) -> bool:
-        """Forget the loans that are done; whether others are open."""
+        """Forget the loans that are done; True if other loans are open."""
         self._open = [loan for loan in self._open if not loan.done]
         self._sweep_at = 64 + 2 * len(self._open)
         return bool(self._open)
 
     def peer_has_closed(self) -> None:
-        """The peer has closed its end of the link. If it has not mapped the table by now, it never will."""
+        """Note that the peer has closed its end of the link. If it has not mapped the table, all loans are done."""
         self.peer_closed = True
 
     def close(self) -> None:
-        """Close the descriptor; open loans end as before. Idempotent."""
+        """Close the descriptor. Open loans still end when the peer drops their frames. Idempotent."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 class _Borrowed(weakref.ref[ctypes.Array[ctypes.c_char]]):
-    """The frames of one loan in one shared file, while any view of them lives. The mapping lives as long.
+    """A weak reference to the frames of one loan in one shared file. It keeps the file mapped while a view is in use.
 
     `others` has one entry for each further shared file of the loan that is still in use.
     """
@@ -150,7 +150,7 @@ _borrowed: dict[int, _Borrowed] = {}
 def _dropped(borrowed: _Borrowed) -> None:
     _borrowed.pop(id(borrowed), None)
     if borrowed.pid != os.getpid():
-        return  # a fork dropped its copy: the process that borrowed the frames still has them
+        return  # a forked child dropped its copy: the process that borrowed the frames still has them
     try:
         borrowed.others.pop()
     except IndexError:
@@ -158,31 +158,35 @@ def _dropped(borrowed: _Borrowed) -> None:
 
 
 class Borrower:
-    """The borrower's side of a lender's table."""
+    """The borrower's side: makes views of lent frames, and writes to the lender's table when they are dropped."""
 
     def __init__(self, fd: int, nbytes: int) -> None:
         """Map the table `fd`; the caller still owns and closes the descriptor.
 
         Raises:
-            RefusedFrameError: rule ``shared-file``: it is not such a table.
+            RefusedFrameError: rule ``shared-file``: `fd` is not a table of loans.
             OSError: the system cannot map it.
         """
         if nbytes != CELLS * _WORD_NBYTES:
-            raise RefusedFrameError("shared-file", f"a table of {nbytes} bytes")
+            raise RefusedFrameError(
+                "shared-file", f"a table of loans must have {CELLS * _WORD_NBYTES} bytes, not {nbytes}"
+            )
         self._words = memoryview(shared_files.map_writable(fd, nbytes)).cast("Q")
         self._words[_MAPPED] = 1
         self._serial = 0
 
     def borrow(self, cell: int, serial: int, places: Sequence[tuple[shared_files.Mapping, int, int]]) -> list[Frame]:
-        """Views of these places (mapping, offset, nbytes). The lender sees when the last view is dropped.
+        """Make a view of each place (mapping, offset, nbytes). The lender sees when the last view is dropped.
 
-        They look writable, because torch takes no others, but the system ends a process that writes to one.
+        The views look writable, because torch accepts no others, but the system kills a process that writes to one.
 
         Raises:
-            RefusedFrameError: rule ``reference``: there is no such cell, or the serial number is not a later one.
+            RefusedFrameError: rule ``reference``: the cell does not exist, or the serial number is not above the last.
         """
         if not _MAPPED < cell < CELLS or serial <= self._serial or serial >> 63:
-            raise RefusedFrameError("reference", f"cell {cell}, serial number {serial} after {self._serial}")
+            raise RefusedFrameError(
+                "reference", f"cell {cell} does not exist, or loan {serial} does not follow loan {self._serial}"
+            )
         self._serial = serial
         views: dict[shared_files.Mapping, Frame] = {}
         others: list[None] = []
@@ -202,5 +206,5 @@ class Borrower:
         return frames
 
     def close(self) -> None:
-        """The session is over: later loans, which were not read, are returned."""
+        """Return all loans that were sent but not read, because the session has ended."""
         self._words[_UNREAD] = self._serial + 1

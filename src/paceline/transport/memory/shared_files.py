@@ -1,8 +1,8 @@
 """Shared files: anonymous memory of one process that other processes of this host map by a descriptor.
 
-A shared file has no name, so nothing has to be cleaned up: the system frees it with the last process that maps it. The
-owner seals it against shrinking, so that no page vanishes under a reader, and against new writable mappings, so that
-only the owner writes to it.
+A shared file has no name, so nothing has to be cleaned up: the system frees it when no process maps it any more. The
+owner seals it against shrinking, so that no page vanishes while a peer reads it, and against new writable mappings, so
+that only the owner writes to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import weakref
 from paceline.errors import RefusedFrameError
 
 MAX_NBYTES = 1 << 46
-"""The largest shared file of a peer that is mapped: until then its size is only what the peer announced."""
+"""The largest size of a shared file that a peer may announce; this process does not map a larger one."""
 
 _F_SEAL_FUTURE_WRITE = 0x0010
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -37,9 +37,9 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 def create(name: str, nbytes: int, *, peers_write: bool = False) -> tuple[int, mmap.mmap]:
-    """A new sealed file of zeros: its descriptor and a writable mapping.
+    """Make a sealed file of zeros; returns its descriptor and a writable mapping.
 
-    `name` is visible in /proc only. With `peers_write` other processes may map it writable, too.
+    `name` is visible in /proc only. With `peers_write`, other processes may also write to the file.
 
     Raises:
         OSError: this system has no sealed memory files, or no memory or descriptor is free.
@@ -57,7 +57,7 @@ def create(name: str, nbytes: int, *, peers_write: bool = False) -> tuple[int, m
 
 
 class Mapping:
-    """A peer's shared file, mapped read-only; unmapped with the last reference to this object."""
+    """A peer's shared file, mapped read-only. It is unmapped when this object is dropped."""
 
     __slots__ = ("__weakref__", "address", "array", "nbytes")
 
@@ -65,7 +65,7 @@ class Mapping:
         """Map the shared file `fd`; the caller still owns and closes the descriptor.
 
         Raises:
-            RefusedFrameError: rule ``shared-file``: it is not a sealed file of this user with that size.
+            RefusedFrameError: rule ``shared-file``: `fd` is not a sealed file of this user with `nbytes` bytes.
             OSError: the system cannot map it.
         """
         _check(fd, nbytes)
@@ -92,15 +92,15 @@ def map_writable(fd: int, nbytes: int) -> mmap.mmap:
 
 def _check(fd: int, nbytes: int) -> None:
     if not 0 < nbytes <= MAX_NBYTES:
-        raise RefusedFrameError("shared-file", f"a shared file of {nbytes} bytes")
+        raise RefusedFrameError("shared-file", f"a shared file must have 1 to {MAX_NBYTES} bytes, not {nbytes}")
     about = os.fstat(fd)
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:
-        raise RefusedFrameError("shared-file", "the descriptor is not of anonymous memory") from None
+        raise RefusedFrameError("shared-file", "the descriptor does not belong to anonymous memory") from None
     if not seals & fcntl.F_SEAL_SHRINK:
-        raise RefusedFrameError("shared-file", "not sealed against shrinking: its pages could vanish under the reader")
+        raise RefusedFrameError("shared-file", "the file is not sealed against shrinking: its pages could vanish")
     if about.st_size != nbytes:
-        raise RefusedFrameError("shared-file", f"{about.st_size} bytes, not {nbytes} as announced")
+        raise RefusedFrameError("shared-file", f"the file has {about.st_size} bytes, but the peer announced {nbytes}")
     if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) & 0o077:
-        raise RefusedFrameError("shared-file", "it belongs to another user, or other users may open it")
+        raise RefusedFrameError("shared-file", "the file belongs to another user, or other users may open it")

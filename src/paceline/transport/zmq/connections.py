@@ -1,8 +1,8 @@
-"""The TCP connections of one listener, as the monitor of its ROUTER reports them.
+"""The TCP connections of one listener, as the ZeroMQ monitor of its ROUTER socket reports them.
 
-ZeroMQ names a connection by its file descriptor, and numbers are reused. So every change of the table follows the
-monitor's events in their order, and a connection is closed under ZeroMQ (which has no call for that) only after a check
-that its number is still its own.
+ZeroMQ names a connection by its file descriptor, and the system reuses the numbers of closed descriptors. So the table
+of connections changes only by the monitor's events, in their order. ZeroMQ has no call that closes one connection:
+`hang_up` shuts down its descriptor, after a check that the number still belongs to this connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paceline.types import NodeId
 from paceline.wire.handshake import ServerHandshake
 
 FAREWELL_S = 0.2
-"""How long a connection that is ended stays open, so that the peer can read why."""
+"""How many seconds a connection stays open after its farewell was sent, so that the peer can read the farewell."""
 
 WATCHED = (
     zmq.EVENT_ACCEPTED
@@ -39,19 +39,19 @@ WATCHED = (
 
 
 class Carrier(Protocol):
-    """Sends on connections and ends them: the listener."""
+    """The owner of connections, which sends on them and ends them. The listener is one."""
 
     def send(self, connection: Connection, header: bytes, frames: Sequence[Frame]) -> Delivery:
         """Queue one message for `connection`."""
         ...
 
     def end(self, connection: Connection, rule: str, detail: str) -> None:
-        """Tell the peer why, then hang up."""
+        """Tell the peer why its connection ends (`rule` and `detail`), then close the connection."""
         ...
 
 
 class Connection:
-    """One accepted TCP connection, and the `Link` of the session that it carries once `peer` is set."""
+    """One accepted TCP connection. Once `peer` is set, it is also the `Link` of the session with that peer."""
 
     __slots__ = ("_carrier", "fd", "gone", "handshake", "hang_up_at", "local", "outbox", "peer", "route", "since")
 
@@ -68,38 +68,38 @@ class Connection:
         self.gone = False
 
     def begin(self, route: bytes, handshake: ServerHandshake) -> None:
-        """The first message came, from `route`: the handshake begins."""
+        """Begin the handshake, because the first message has come. `route` is ZeroMQ's name of the connection."""
         self.route = route
         self.handshake = handshake
 
     def carry(self, peer: NodeId, local: LocalLink | None) -> None:
-        """The handshake has proven `peer`; the session goes by `local`, if there is one."""
+        """Set the peer that the handshake has proven. With `local`, the session uses that link, otherwise TCP."""
         self.peer = peer
         self.local = local
 
     def hang_up_after(self, when: float) -> None:
-        """Nothing of it is read any more; it is closed at `when`."""
+        """Note that the connection is ending: its messages are not read any more, and it is closed at `when`."""
         self.hang_up_at = when
 
     def lost(self) -> None:
-        """The TCP connection is closed."""
+        """Note that the TCP connection has closed."""
         self.gone = True
 
     def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
-        """As `Link.send`."""
+        """See `Link.send`."""
         if self.local is not None:
             return self.local.send(header, frames)
         return self._carrier.send(self, header, frames)
 
     def end(self, rule: str, detail: str) -> None:
-        """As `Link.end`."""
+        """See `Link.end`."""
         self._carrier.end(self, rule, detail)
 
 
 class Connections:
-    """All accepted connections: those that must prove themselves in time, and those that are about to be closed.
+    """All accepted connections. Closes those that are not proven in time, and those whose session has ended.
 
-    `on_closed` is called when connections have closed: the owner reads their last messages, then calls `take_closed`.
+    Calls `on_closed` whenever a connection has closed: the owner then reads its last messages and calls `take_closed`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Connections:
         on_closed: Callable[[], None],
     ) -> None:
         self.closed_since = 0.0
-        """When the first of the closed connections closed that were not taken yet."""
+        """When the oldest of the connections that `take_closed` would return closed."""
         self._monitor = monitor
         self._loop = loop
         self._sessions = sessions
@@ -126,22 +126,22 @@ class Connections:
         return iter(self._open.values())
 
     def find_new(self, fd: int) -> Connection | None:
-        """The connection of a first message on descriptor `fd`; None if it has closed.
+        """Find the connection on whose descriptor `fd` a first message came; None if that connection has closed.
 
-        An earlier connection may have had that number. The monitor reports a connection before any message comes in on
-        it, so once all events are taken, the connection under this number is the sender's or a later one.
+        An earlier connection may have had the same number. The monitor reports a connection before any of its messages
+        comes in, so after all events are handled, `fd` names the sender's connection or a later one.
         """
         self.take_events()
         connection = self._open.get(fd)
         return None if connection is None or connection.peer is not None or connection.gone else connection
 
     def proven(self, connection: Connection) -> None:
-        """The connection carries a session: its deadline is over."""
+        """Note that `connection` was proven in time: it is not closed at the deadline of the handshake."""
         self._unproven.pop(connection, None)
 
     @property
     def any_closed(self) -> bool:
-        """Whether `take_closed` has something."""
+        """Whether connections have closed since the last `take_closed`."""
         return bool(self._closed)
 
     def take_closed(self) -> list[Connection]:
@@ -152,7 +152,7 @@ class Connections:
     # ------------------------------------------------------------ events of the monitor
 
     def take_events(self) -> None:
-        """Take all events that the monitor has."""
+        """Handle all events that the monitor has reported."""
         for event, value in monitor_events(self._monitor):
             if event == zmq.EVENT_ACCEPTED:
                 self._accept(value)
@@ -164,7 +164,7 @@ class Connections:
                 self._sessions.counters.refuse("connection-handshake")
 
     def drop_surplus(self) -> None:
-        """Hang up the oldest unproven connections, if there are too many."""
+        """Close the oldest unproven connections, if there are more than the limit."""
         while len(self._unproven) > self._sessions.limits.max_unproven:
             self._sessions.counters.refuse("too-many-unproven")
             self.hang_up(next(iter(self._unproven)))
@@ -191,15 +191,16 @@ class Connections:
     # ------------------------------------------------------------ ends
 
     def end_soon(self, connection: Connection) -> None:
-        """Hang up after `FAREWELL_S`, in which the peer can read its farewell."""
+        """Close `connection` after `FAREWELL_S`, so that the peer can read its farewell before."""
         self._unproven.pop(connection, None)
         self._hang_up_at(connection, self._loop.now() + FAREWELL_S)
 
     def hang_up(self, connection: Connection) -> None:
-        """Close the TCP connection under ZeroMQ.
+        """Shut down the TCP connection, for which ZeroMQ has no call.
 
-        Its number may already belong to something else. ZeroMQ reports a disconnection before it closes the
-        descriptor: if none is reported after this process has a duplicate, the duplicate is of this connection.
+        The number of its descriptor may already belong to something else. ZeroMQ reports a disconnection before it
+        closes the descriptor. So this method duplicates the descriptor first: if no disconnection is reported after
+        that, the duplicate belongs to this connection.
         """
         now = self._loop.now()
         connection.hang_up_after(now)
@@ -214,7 +215,7 @@ class Connections:
             return
         self.take_events()
         if connection.gone:
-            os.close(duplicate)  # of something else, which need not be a socket
+            os.close(duplicate)  # it may belong to something else, even to a file
             return
         with contextlib.suppress(OSError), sockets.socket(fileno=duplicate) as held:
             held.shutdown(sockets.SHUT_RDWR)
@@ -225,7 +226,7 @@ class Connections:
         self._loop.wake_at(when)
 
     def tick(self, now: float) -> None:
-        """Hang up what is overdue, and ask for the next tick."""
+        """Close the connections whose time is over, and ask for the next tick."""
         limit_s = self._sessions.limits.handshake_s
         while self._unproven and next(iter(self._unproven)).since + limit_s <= now:
             oldest = next(iter(self._unproven))

@@ -1,10 +1,10 @@
-"""The connecting end: one DEALER for each address, and exactly one TCP connection for each DEALER.
+"""The connecting end: one DEALER socket for each address, and exactly one TCP connection for each DEALER.
 
-The socket and its queue end with the connection: ZeroMQ must not connect again by itself and send a message for one
-proven peer to another process that listens there now. The next attempt makes a new socket.
+The socket and its queue end with the connection: ZeroMQ must not connect again by itself, because it would send
+messages for one proven peer to another process that listens at the address by then. The next attempt opens a new one.
 
-A local link carries a session with a process of this host, if both sides can. The connection then stays as the proof of
-the peer, and the end of either is the end of the session.
+If both sides can, a session with a process of this host uses a local link. The TCP connection then stays open as the
+proof of the peer: when the connection or the link ends, the session ends.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from paceline.wire.token import curve_secret, make_ticket
 
 logger = logging.getLogger(__name__)
 
-# ZeroMQ must not connect again by itself (see above). Its "never" also drops messages that came but were not read yet,
-# so it waits for a day instead.
+# ZeroMQ must not connect again by itself (see above). Its option for that also drops messages that have come but were
+# not read yet, so the pause before ZeroMQ connects again is a day instead.
 _NO_RECONNECT_MS = 86_400_000
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _WATCHED = zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED | _FAILED
 
 
 class Dial:
-    """One address: connects and proves the peer, again and again, until it is stopped."""
+    """Connects to one address and proves the peer there, and again whenever the session ends, until it is stopped."""
 
     def __init__(self, shared: PortContext, address: str, port: int, *, encrypt: bool) -> None:
         """Start the first attempt."""
@@ -87,7 +87,7 @@ class Dial:
         socket.setsockopt(zmq.CONNECT_TIMEOUT, round(limits.handshake_s * 1000))
         socket.setsockopt(zmq.RECONNECT_IVL, _NO_RECONNECT_MS)
         socket.setsockopt(zmq.IPV6, int("[" in self.address))
-        if self._encrypt:  # it crosses a network, which may be cut without a word
+        if self._encrypt:  # TCP alone does not notice that the network is cut while no data is sent
             set_pings(socket, limits)
             mine, secret = zmq.curve_keypair()
             socket.setsockopt(zmq.CURVE_PUBLICKEY, mine)
@@ -121,7 +121,7 @@ class Dial:
         self._socket = self._monitor = self._handshake = None
 
     def _fail(self, reason: str) -> None:
-        """This attempt, or the session it became, is over; the next one starts after a pause."""
+        """End this attempt, or its session, and start the next attempt after a pause."""
         self._close_socket()
         if self.peer is not None:
             peer, self.peer = self.peer, None
@@ -131,7 +131,7 @@ class Dial:
         self._pause_s = min(2 * self._pause_s, self._sessions.limits.retry_max_s)
 
     def _refused(self, rule: str, reason: str) -> None:
-        """The two sides do not accept each other: report it to the role once, with the address as the peer."""
+        """End an attempt in which one side refused the other. The role gets one `PeerDown` with the address as peer."""
         self._sessions.counters.refuse(rule)
         if self._reported != rule and self.peer is None:
             self._reported = rule
@@ -159,7 +159,7 @@ class Dial:
         else:
             deliver(self._sessions, self.peer, frames, overflow)
         if self._lost is not None and self._socket is not None:
-            self._loop.read_again(self._sources[0])  # until nothing is left
+            self._loop.read_again(self._sources[0])  # `_lose` ends the session when nothing is left
         return self._socket is not None
 
     def _control(self, frame: bytes) -> None:
@@ -172,7 +172,9 @@ class Dial:
                         self._go_by_tcp(control.detail)
                     self._lose(f"ended by the peer ({control.rule}): {control.detail}")
                     return
-                raise RefusedFrameError("control", f"{type(control).__name__} within a session")
+                raise RefusedFrameError(
+                    "control", f"{type(control).__name__} came within a session, where only Farewell may come"
+                )
             assert handshake is not None
             assert self._socket is not None
             answer = handshake.receive(frame)
@@ -188,7 +190,7 @@ class Dial:
         except RefusedFrameError as error:
             self._refused(error.rule, str(error))
         except zmq.ZMQError as error:
-            self._fail(f"not reachable ({error})")
+            self._fail(f"the peer is not reachable ({error})")
         else:
             if handshake.peer is not None:
                 self.peer = handshake.peer
@@ -202,12 +204,12 @@ class Dial:
                 self._sessions.up(self.peer, self, self.address)
 
     def _connect_local(self, offer: Offer | None) -> tuple[sockets.socket, PeerProcess] | None:
-        """A unix socket to the process that made the offer, and that process; None if the session must go by TCP."""
+        """Connect to the process that made `offer`; returns a unix socket and the process, None if TCP must be used."""
         if self._links is None or self._only_tcp:
             return None
         try:
             if offer is None:
-                raise LocalLaneError("it offers no local link")
+                raise LocalLaneError("the peer offers no local link")
             return local.connect(offer)
         except LocalLaneError as error:
             self._go_by_tcp(str(error))
@@ -223,35 +225,35 @@ class Dial:
         self._fail(reason)
 
     def _lose(self, reason: str) -> None:
-        """The peer is gone: end the session once its last messages are read."""
+        """End the session with a peer that is gone, after its last messages were read."""
         if self._local is not None:
             self._local.lost(reason)
         else:
             self._fail(reason)
 
     def _watch(self) -> bool:
-        """Take all connection events. The end of a session is reported after its last messages are read."""
+        """Handle all connection events. The end of a session is reported after its last messages were read."""
         if self._monitor is None:
             return False
         for event, _ in monitor_events(self._monitor):
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                self._refused("token", f"{self.address} refused this process: it has another token")
+                self._refused("token", f"{self.address} refused this process: the two have different job tokens")
                 return False
             if event & _FAILED:
-                reason = f"{self.address} ended the handshake: it has another token, or it was closing"
+                reason = f"{self.address} ended the handshake: it has another job token, or it was closing"
                 self._refused("connection-handshake", reason)
                 return False
             if event == zmq.EVENT_DISCONNECTED:
                 self._lost = "the connection was closed"
             else:
-                self._lost = "no process listens there"
+                self._lost = "no process listens at this address"
             self._loop.read_again(self._sources[0])
         return False
 
     # ------------------------------------------------------------ the port's side
 
     def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
-        """As `Link.send`."""
+        """See `Link.send`."""
         if self._local is not None:
             return self._local.send(header, frames)
         assert self._socket is not None
@@ -259,7 +261,7 @@ class Dial:
         return self._outbox.send(self._socket, None, header, frames)
 
     def end(self, rule: str, detail: str) -> None:
-        """As `Link.end`. The address is tried again, unless a newer connection has replaced this one."""
+        """See `Link.end`. Then connects again, unless a newer connection has replaced this one."""
         self.peer = None
         if rule == "replaced":
             self.stop()
@@ -276,7 +278,7 @@ class Dial:
             self._fail("the handshake took too long")
 
     def stop(self) -> None:
-        """Close for good. ZeroMQ sends what is queued in the background, for `linger_s` at most."""
+        """Close and do not connect again. ZeroMQ sends queued messages in the background, for `linger_s` at most."""
         self.stopped = True
         self.peer = None
         self._due = float("inf")

@@ -1,11 +1,11 @@
-"""The listening end: one ROUTER for all peers that connect.
+"""The listening end: one ROUTER socket for all peers that connect.
 
-Peers do not choose their routing id, so a proof belongs to exactly one TCP connection, and no other connection can take
-it over. Every message carries the descriptor of its connection: this leads from a message to a `Connection`, and from
-the end of a connection to the `PeerDown` of one peer.
+Peers do not choose their routing id, so the proof of a peer belongs to exactly one TCP connection, and no other
+connection can take it over. ZeroMQ gives the descriptor of the connection with every message. By the descriptor, the
+listener finds the `Connection` of a message, and the peer whose `PeerDown` follows the end of a connection.
 
-A local link may carry a session with a process of this host. The connection then stays as the proof of the peer, and
-the end of either is the end of the session.
+A session with a process of this host may use a local link. The TCP connection then stays open as the proof of the peer:
+when the connection or the link ends, the session ends.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ from paceline.wire.token import TicketGate, curve_secret
 logger = logging.getLogger(__name__)
 
 _SRCFD = int(zmq.SRCFD)
-# The messages of a closed connection are read before its end is reported, but other peers may keep the ROUTER busy.
+# The end of a connection is reported once the ROUTER is empty, so that its last messages are read before. Other peers
+# may keep the ROUTER busy, so the end is reported after this many seconds at the latest.
 _LAST_MESSAGES_S = 1.0
 
 
 class Listener:
-    """Proves the peers that connect, and hands the messages of proven ones to the sessions."""
+    """Proves the peers that connect, and passes the messages of proven peers to the sessions."""
 
     def __init__(self, shared: PortContext, host: str, port: int, *, encrypt: bool) -> None:
-        """Listen there. Without `shared.links`, no session is offered a local link.
+        """Listen at `host` and `port`. Without `shared.links`, no peer is offered a local link.
 
         Raises:
-            TransportError: the address is in use, or not an address of this machine.
+            TransportError: the address is in use, or it is not an address of this machine.
         """
         self._sessions = shared.sessions
         self._links = shared.links
@@ -91,7 +92,7 @@ class Listener:
         router.setsockopt(zmq.LINGER, round(limits.linger_s * 1000))
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.IPV6, int(":" in host))
-        if encrypt:  # it crosses a network, which may be cut without a word
+        if encrypt:  # TCP alone does not notice that the network is cut while no data is sent
             set_pings(router, limits)
             router.setsockopt(zmq.CURVE_SERVER, 1)
             router.setsockopt(zmq.CURVE_SECRETKEY, z85.encode(curve_secret(shared.sessions.token)))
@@ -100,7 +101,7 @@ class Listener:
         return router
 
     def send(self, connection: Connection, header: bytes, frames: Sequence[Frame]) -> Delivery:
-        """As `Carrier.send`. The connection has sent something before."""
+        """See `Carrier.send`. The peer must have sent a message on `connection` before."""
         self._loop.used(self._source)
         return connection.outbox.send(self._router, connection.route, header, frames)
 
@@ -135,11 +136,11 @@ class Listener:
         return True
 
     def _read_again(self) -> None:
-        """Read until the ROUTER is empty: then the last messages of closed connections have been read."""
+        """Make the loop read until the ROUTER is empty, so that the last messages of closed connections are read."""
         self._loop.read_again(self._source)
 
     def _begin(self, route: bytes, fd: int) -> Connection | None:
-        """A first message came from `route`."""
+        """Begin the handshake with a connection whose first message has come; None if the connection has closed."""
         connection = self._connections.find_new(fd)
         if connection is None:
             return None
@@ -151,7 +152,7 @@ class Listener:
         return connection
 
     def _prove(self, connection: Connection, frames: Sequence[zmq.Frame]) -> None:
-        """Take one step of the handshake."""
+        """Handle one message of the handshake on `connection`."""
         handshake = connection.handshake
         assert handshake is not None
         if len(frames) != 2 or not is_control(frames[1].buffer):
@@ -182,7 +183,7 @@ class Listener:
             self._sessions.up(handshake.peer, connection, None)
 
     def _open_link(self, connection: Connection, handshake: ServerHandshake) -> LocalLink | None:
-        """The local link that the client has chosen; None if it has chosen TCP."""
+        """Open the local link, if the client has chosen it; None if the client has chosen TCP."""
         if handshake.lane == "tcp":
             keep_freed_memory()
             return None
@@ -223,7 +224,7 @@ class Listener:
         self.end(connection, rule, detail)
 
     def end(self, connection: Connection, rule: str, detail: str) -> None:
-        """As `Carrier.end`. What the peer sends until then is dropped."""
+        """See `Carrier.end`. Messages that the peer sends before the connection closes are dropped."""
         if connection.gone or connection.hang_up_at is not None:
             return
         farewell = Farewell(rule, detail[:200])
@@ -238,13 +239,13 @@ class Listener:
         self._connections.end_soon(connection)
 
     def tick(self, now: float) -> None:
-        """Hang up what is overdue, and ask for the next tick."""
+        """Close the connections whose time is over, and ask for the next tick."""
         if self._local_listener is not None:
             self._local_listener.tick(now)
         self._connections.tick(now)
 
     def close(self) -> None:
-        """Close the sockets; queued messages may linger."""
+        """Close the sockets. ZeroMQ sends queued messages in the background, for `linger_s` at most."""
         self._loop.unwatch(self._sources)
         if self._local_listener is not None:
             self._local_listener.close()

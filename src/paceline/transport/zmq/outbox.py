@@ -1,4 +1,4 @@
-"""What one ZeroMQ peer has not taken yet: frames that are sent without a copy, and the bytes that wait."""
+"""The messages that ZeroMQ has not sent to one peer yet: counts the waiting bytes of frames that are not copied."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 
 
 class _Handover:
-    """A `Delivery`: frames that ZeroMQ still reads."""
+    """The `Delivery` of frames that ZeroMQ reads in place: done when ZeroMQ reads none of them any more."""
 
     __slots__ = ("_trackers", "nbytes")
 
@@ -45,18 +45,18 @@ class Outbox:
         self._nbytes = 0
 
     def fits(self, frames: Sequence[Frame]) -> bool:
-        """Whether `frames` keep within the bytes that may wait for a peer. A single message always does."""
+        """Whether `frames` may be queued within the limit of waiting bytes. True if no large frame waits."""
         waiting = self._waiting
         while waiting and waiting[0].done:
             self._nbytes -= waiting.popleft().nbytes
         return not waiting or self._nbytes + sum(frame.nbytes for frame in frames) <= self._limits.queue_nbytes
 
     def send(self, socket: ZmqSocket, route: bytes | None, header: bytes, frames: Sequence[Frame]) -> Delivery:
-        """Queue one message for the connection named `route` (None: the socket has only one).
+        """Queue one message for the connection named `route` (None: the socket has only one connection).
 
         Raises:
-            NotSentError: the queue is full, or there is no such connection. Nothing was sent: ZeroMQ takes a message
-                whole or not at all, so only its first frame can fail.
+            NotSentError: the queue is full, or there is no such connection. Nothing was sent: ZeroMQ accepts all frames
+                of a message or none, so only the first frame can fail.
         """
         try:
             if not frames:
@@ -72,7 +72,7 @@ class Outbox:
         except zmq.Again:
             raise NotSentError.queue_full() from None
         except zmq.ZMQError as error:
-            raise NotSentError("unreachable", f"not reachable ({error})") from None
+            raise NotSentError("unreachable", f"the peer is not reachable ({error})") from None
         trackers: list[zmq.MessageTracker] = []
         nbytes = 0
         last = len(frames) - 1

@@ -1,6 +1,6 @@
 """The port between processes, on one host or many: ZeroMQ over TCP, each connection proven by the job's token.
 
-The session of two processes on one host then goes by a local link: see `paceline.transport.local`.
+Two processes of one host then exchange their messages on a local link: see `paceline.transport.local`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from paceline.wire.token import check_token
 class ZmqPort:
     """A `Port` over ZeroMQ. It starts no Python thread and no event loop: all its work is done inside `recv`.
 
-    A role must therefore call `recv` often enough (a few times in `limits.handshake_s`) for peers to connect.
-    A peer that is not proven yet is named by its address: `PeerDown(address, reason)` says, once, why one side does not
-    accept the other; attempts go on.
+    A role must therefore call `recv` often enough (a few times in `limits.handshake_s`) for peers to connect. A peer
+    that is not proven yet is named by its address: one `PeerDown(address, reason)` says why one side does not accept
+    the other, and the port keeps trying.
     """
 
     def __init__(
@@ -48,16 +48,17 @@ class ZmqPort:
         encrypt: bool | None = None,
         local: bool | None = None,
     ) -> None:
-        """Open a port that shows itself as `node`; with `listen`, an IP address, accept connections there.
+        """Open the port of `node`; with `listen`, an IP address, accept connections at that address.
 
-        `port` 0 lets the system choose. `encrypt` None means: on, except on loopback addresses. `local` says whether
-        sessions with processes of this host may go by shared memory; None reads the environment.
+        `port` 0 lets the system choose a TCP port. With `encrypt` None, connections are encrypted except on loopback
+        addresses. `local` says whether sessions with processes of this host may use shared memory; None reads the
+        environment.
 
         Raises:
-            ValueError: `listen` is not one address (a wildcard would be reachable from everywhere), or it is not
-                loopback and `encrypt` is False.
+            ValueError: `listen` is not a single address (with a wildcard, every network could reach the port), or
+                `encrypt` is False and `listen` is not a loopback address.
             RefusedFrameError: `node` is not a node id.
-            TransportError: the address is in use, or not an address of this machine.
+            TransportError: the address is in use, or it is not an address of this machine.
         """
         check_node(node)
         check_token(token)
@@ -82,30 +83,30 @@ class ZmqPort:
 
     @property
     def node(self) -> NodeId:
-        """As `Port.node`."""
+        """See `Port.node`."""
         return self._sessions.node
 
     @property
     def address(self) -> str | None:
-        """As `Port.address`: ``tcp://host:port``."""
+        """See `Port.address`: ``tcp://host:port``."""
         return None if self._listener is None else self._listener.address
 
     @property
     def counters(self) -> Counters:
-        """As `Port.counters`."""
+        """See `Port.counters`."""
         return self._sessions.counters
 
     @property
     def memory(self) -> Arena:
-        """As `Port.memory`."""
+        """See `Port.memory`."""
         return self._memory
 
     def connect(self, address: str) -> None:
-        """As `Port.connect`. An address that is being tried already is left alone."""
+        """See `Port.connect`. Does nothing for an address to which this port connects already."""
         self._check_open()
         parts = urlsplit(address)
         if parts.scheme != "tcp" or not parts.hostname or not parts.port or parts.path or parts.query:
-            raise ValueError(f"{address!r} is not of the form tcp://host:port")
+            raise ValueError(f"the address must have the form tcp://HOST:PORT, not {address!r}")
         dial = self._dials.get(address)
         if dial is not None and not dial.stopped:
             return
@@ -113,9 +114,9 @@ class ZmqPort:
         self._dials[address] = Dial(self._shared, address, parts.port, encrypt=encrypt)
 
     def disconnect(self, peer: NodeId) -> None:
-        """As `Port.disconnect`. A peer that connected to this port may do so again.
+        """See `Port.disconnect`. A peer that connected to this port may connect again.
 
-        A peer that has not come up yet is named by its address: attempts to connect to it end.
+        For a peer that has not come up yet, pass its address: the port stops trying to connect to it.
         """
         self._check_open()
         dial = self._dials.get(peer)
@@ -129,14 +130,14 @@ class ZmqPort:
             link.end("closed", "the peer ended the session")
 
     def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
-        """As `Port.send`."""
+        """See `Port.send`."""
         if self._closed:
             self._check_open()
         self._loop.sent(type(message))
         return self._sessions.send(peer, message, frames)
 
     def recv(self, timeout_s: float) -> Event | None:
-        """As `Port.recv`."""
+        """See `Port.recv`."""
         if self._closed:
             self._check_open()
         loop, events = self._loop, self._sessions.events
@@ -157,7 +158,7 @@ class ZmqPort:
             now = loop.now()
 
     def close(self) -> None:
-        """As `Port.close`."""
+        """See `Port.close`."""
         if self._closed:
             return
         self._closed = True
@@ -191,7 +192,7 @@ def _listen_address(listen: str) -> str:
     try:
         address = ipaddress.ip_address(listen)
     except ValueError:
-        raise ValueError(f"listen={listen!r} is not an IP address: give the one that peers connect to") from None
+        raise ValueError(f"listen={listen!r} is not an IP address: give the IP address that peers connect to") from None
     if address.is_unspecified or address.is_multicast:
         raise ValueError(f"listen={listen!r} is a wildcard: give the one address that peers connect to")
     return str(address)
@@ -204,5 +205,7 @@ def _encrypts(host: str, encrypt: bool | None) -> bool:
     except ValueError:
         loopback = host == "localhost"
     if not loopback and encrypt is False:
-        raise ValueError(f"{host} is not a loopback address: connections to it are encrypted, drop encrypt=False")
+        raise ValueError(
+            f"{host} is not a loopback address, so its connections must be encrypted: remove encrypt=False"
+        )
     return (not loopback) if encrypt is None else encrypt

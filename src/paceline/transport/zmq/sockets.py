@@ -1,4 +1,4 @@
-"""What both ends of a connection do with ZeroMQ sockets: set options, read messages, watch connections, close."""
+"""Functions on ZeroMQ sockets that both ends use: set options, read messages, watch connections, close."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ZmqSocket = zmq.Socket[bytes]
 ZmqContext = zmq.Context[ZmqSocket]
 
 ZERO_COPY_NBYTES = 64 << 10
-"""Frames of this size and above are sent without a copy. For smaller ones tracking costs more than copying."""
+"""Frames of this size and above are sent without a copy. Smaller frames are copied: tracking a send would cost more."""
 
 # Plain numbers: operations on the enumerations take microseconds.
 _NOW = int(zmq.NOBLOCK)
@@ -35,7 +35,7 @@ _monitor_numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class PortContext:
-    """What all connections of one port share. Without `links`, no session gets a local link."""
+    """The objects that all connections of one port share. Without `links`, no session gets a local link."""
 
     zmq: ZmqContext
     loop: Loop
@@ -53,12 +53,15 @@ class ZmqSource(Source):
         self._socket = socket
 
     def ready(self) -> bool:
-        """As `Source.ready`."""
+        """See `Source.ready`."""
         return bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
 
 
 def read_message(socket: ZmqSocket, max_frames: int) -> tuple[list[zmq.Frame], bool] | None:
-    """One whole message, not copied, and whether frames beyond `max_frames` were dropped; None if there is none."""
+    """Read one message without copying it; None if none has come.
+
+    Returns its first `max_frames` frames, and whether it had more, which are dropped.
+    """
     try:
         frame = socket.recv(_NOW, copy=False)
     except zmq.Again:
@@ -66,7 +69,7 @@ def read_message(socket: ZmqSocket, max_frames: int) -> tuple[list[zmq.Frame], b
     frames = [frame]
     overflow = False
     while frame.more:
-        frame = socket.recv(copy=False)  # ZeroMQ delivers a message whole: the rest of it is here
+        frame = socket.recv(copy=False)  # does not wait: ZeroMQ delivers all frames of a message together
         if len(frames) < max_frames:
             frames.append(frame)
         else:
@@ -75,7 +78,7 @@ def read_message(socket: ZmqSocket, max_frames: int) -> tuple[list[zmq.Frame], b
 
 
 def deliver(sessions: Sessions, peer: NodeId, frames: Sequence[zmq.Frame], overflow: bool) -> None:
-    """Hand the sessions a message of a proven peer: its header first, then its frames."""
+    """Pass a message of a proven peer to the sessions. The first of `frames` is its header."""
     limits, counters = sessions.limits.wire, sessions.counters
     if overflow:
         counters.refuse("frame-count")
@@ -86,7 +89,7 @@ def deliver(sessions: Sessions, peer: NodeId, frames: Sequence[zmq.Frame], overf
 
 
 def _views(frames: Sequence[zmq.Frame]) -> tuple[Frame, ...]:
-    """The frames as writable byte views. Small ones are copied: each would keep alive a buffer that others share."""
+    """The frames as writable byte views. Small frames are copied, because a view would keep a shared buffer alive."""
     return tuple(
         memoryview(bytearray(frame.buffer)) if len(frame) < ZERO_COPY_NBYTES else frame.buffer for frame in frames
     )
@@ -97,20 +100,20 @@ def set_limits(socket: ZmqSocket, limits: LinkLimits) -> None:
     socket.setsockopt(zmq.SNDHWM, limits.queue_messages)
     socket.setsockopt(zmq.RCVHWM, limits.queue_messages)
     socket.setsockopt(zmq.MAXMSGSIZE, max(limits.wire.max_frame_nbytes, limits.wire.max_header_nbytes))
-    # ZeroMQ's own handshake gets twice the time: the handshake of this package ends first, and says why.
+    # ZeroMQ's own handshake gets twice the time, so that the handshake of this package fails first and can say why.
     socket.setsockopt(zmq.HANDSHAKE_IVL, round(limits.handshake_s * 2000))
 
 
 def set_pings(socket: ZmqSocket, limits: LinkLimits) -> None:
-    """End connections of `socket` whose other end is silent. ZeroMQ pings, and answers pings, in its own thread."""
+    """Make ZeroMQ close connections whose other end is silent. Its own thread sends pings and answers them."""
     socket.setsockopt(zmq.HEARTBEAT_IVL, round(limits.ping_s * 1000))
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(limits.quiet_s * 1000))
 
 
 def open_monitor(context: ZmqContext, socket: ZmqSocket, events: int) -> ZmqSocket:
-    """A socket that reports the connection events of `socket` in order.
+    """Open a socket that reports the connection events of `socket` in order.
 
-    It has no high-water mark: with one, ZeroMQ's I/O thread would wait for a busy reader.
+    The queue of events has no limit: with a limit, ZeroMQ's I/O thread would wait whenever the reader is slow.
     """
     name = f"inproc://monitor-{next(_monitor_numbers)}"
     socket.monitor(name, events)
@@ -122,7 +125,7 @@ def open_monitor(context: ZmqContext, socket: ZmqSocket, events: int) -> ZmqSock
 
 
 def monitor_events(monitor: ZmqSocket) -> Iterator[tuple[int, int]]:
-    """All (event, value) so far; the value is a file descriptor or an error number."""
+    """Read all events that have come, as (event, value); the value is a file descriptor or an error number."""
     while True:
         try:
             parts: list[Any] = monitor.recv_multipart(zmq.NOBLOCK)

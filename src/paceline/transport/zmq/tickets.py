@@ -1,7 +1,7 @@
-"""Tickets: before a connection without encryption may send any frame, ZeroMQ asks the listener about it (ZAP).
+"""Check tickets: ZeroMQ asks the listener (by its ZAP protocol) whether an unencrypted connection may send frames.
 
-The peer shows a ticket as user name and password (see `paceline.wire.handshake.make_ticket`). A connection without a
-valid ticket is closed by ZeroMQ itself. The handshake, later, proves who the peer is.
+The peer shows a ticket as user name and password (see `paceline.wire.token.make_ticket`). ZeroMQ closes a connection
+without a valid ticket. The handshake that follows proves who the peer is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FRAMES = 8
 
 
 def open_ticket_socket(context: ZmqContext) -> ZmqSocket:
-    """The socket on which ZeroMQ asks; it must exist before the listener accepts connections."""
+    """Open the socket on which ZeroMQ asks about connections. Call this before the listener accepts connections."""
     socket = context.socket(zmq.REP)
     socket.setsockopt(zmq.LINGER, 0)
     socket.bind(_ENDPOINT)
@@ -25,7 +25,7 @@ def open_ticket_socket(context: ZmqContext) -> ZmqSocket:
 
 
 class TicketCheck:
-    """Answers ZeroMQ for one listener."""
+    """Answers the questions of ZeroMQ about the connections of one listener."""
 
     def __init__(self, socket: ZmqSocket, gate: TicketGate, counters: Counters) -> None:
         self._socket = socket
@@ -33,7 +33,7 @@ class TicketCheck:
         self._counters = counters
 
     def answer_one(self) -> bool:
-        """Answer one question; False if there is none."""
+        """Answer one question of ZeroMQ; False if none has come."""
         try:
             frames = self._socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:

@@ -460,7 +460,7 @@ def test_another_host_is_reached_by_tcp_and_the_log_says_so_once(
         server.disconnect("worker/1")
         events.until(lambda: len(events.ups(client)) == 2 and len(events.ups(server)) == 2)
     said = [record.getMessage() for record in caplog.records if "TCP" in record.getMessage()]
-    assert said == [f"messages to {server.address} go by TCP, not by shared memory: it is on another host"]
+    assert said == [f"messages to {server.address} go by TCP, not by shared memory: the peer is on another host"]
     assert not is_local(client)
     exchange(server, client, events)
 
@@ -538,12 +538,12 @@ def test_only_processes_of_the_same_user_get_a_local_link(monkeypatch: pytest.Mo
     offer = listener.offer()
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    with pytest.raises(LocalLaneError, match=f"it runs as user {user}"):
+    with pytest.raises(LocalLaneError, match=f"the peer runs as user {user}"):
         local_listener.connect(offer)
     monkeypatch.undo()
     socket, _ = local_listener.connect(offer)
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    with pytest.raises(LocalLaneError, match="did not connect to the local socket"):
+    with pytest.raises(LocalLaneError, match="did not connect to the unix socket"):
         listener.take(offer.nonce)
     assert is_closed_by_the_peer(socket)
 
