@@ -59,7 +59,7 @@ class Cluster:
         self.server_pool.start()
 
     def restart_coordinator(self) -> None:
-        """Start another coordinator if none is alive; connected processes notice it, or not."""
+        """Start another coordinator if none is alive. Other processes notice it after a random time, or not at all."""
         if self.coordinator.alive:
             return
         self.generation += 1
@@ -74,7 +74,7 @@ class Cluster:
                 self.world.after(self.rng.uniform(0.0, 0.8), role, role.notice)
 
     def lost(self, node: NodeId) -> None:
-        """End the coordinator's session with `node`; a worker is evicted, and may not be told."""
+        """End the coordinator's session with `node`, which need not notice. A worker is evicted by this."""
         if self.coordinator.alive:
             for worker in self.workers:
                 if worker.node == node:
@@ -99,25 +99,25 @@ class Cluster:
         return worker
 
     def replace(self, worker: SimWorker, delay: float) -> None:
-        """Start a worker with the name of `worker`, as the engine does."""
+        """Start a new process with the name of `worker` after `delay`, as the engine does."""
         self.spawn(self.workers.index(worker) % self.scenario.cluster.workers, delay)
 
     def start_again(self, worker: SimWorker) -> None:
-        """Start a worker again whose script is ahead of the rewound job, as the engine does."""
+        """Start a worker again because its script is ahead of the rewound job, as the engine does."""
         self.faults.count("again")
         self.replace(worker, self.rng.uniform(0.1, 1.0))
 
     def next_start(self) -> int:
-        """A number for another start of a process."""
+        """The number of the next start of a process; each call returns a new number."""
         self.starts += 1
         return self.starts
 
     def saved(self) -> None:
-        """A worker saved the model."""
+        """Count that a worker saved the model."""
         self.saves += 1
 
     def stops(self, step: int) -> bool:
-        """Whether the worker with a slot of `step` stops the job; True once."""
+        """Whether a worker with a slot of `step` must stop the job now. True only once, as the scenario plans it."""
         plan = self.scenario.stop
         if plan is None or self.stopped or step < plan.step:
             return False
@@ -125,7 +125,7 @@ class Cluster:
         return True
 
     def script_ended(self, worker: SimWorker) -> None:
-        """A script ended. If the last worker left in the middle of the job, start another one."""
+        """Handle the end of a worker's script: if the last worker left in the middle of the job, start another one."""
         if not worker.ended and not self.running():
             self.spawn(0, 0.1)
 

@@ -20,7 +20,7 @@ _TAIL = 4096
 
 @dataclass(slots=True)
 class Folder:
-    """A checkpoint as far as it is written; `checkpoint` is set when it is complete."""
+    """The files of a checkpoint that are written so far; `checkpoint` is set when the checkpoint is complete."""
 
     values: dict[int, Value] = field(default_factory=dict)
     chains: tuple[bytes, ...] = ()
@@ -29,7 +29,7 @@ class Folder:
 
 
 class Disk:
-    """All rows in the order of their writes, and the folders."""
+    """All rows of the log in the order of their writes, and the folders of checkpoints."""
 
     def __init__(self) -> None:
         self.facts: list[FactRow] = []
@@ -38,7 +38,7 @@ class Disk:
         self.folders: dict[str, Folder] = {}
 
     def write(self, write: Write) -> None:
-        """Add a row."""
+        """Add a row to the log."""
         match write.row:
             case Commit() as commit:
                 self.commits.setdefault(commit.incarnation, []).append(commit)
@@ -76,18 +76,18 @@ class Disk:
     # ------------------------------------------------------------ checkpoints
 
     def put(self, folder: str, values: Mapping[int, Value]) -> None:
-        """A server wrote its blocks."""
+        """Store the blocks that a server writes to `folder`."""
         self.folders.setdefault(folder, Folder()).values.update(values)
 
     def complete(self, checkpoint: Checkpoint, chains: tuple[str, ...], drop: tuple[str, ...]) -> None:
-        """Write manifest and marker, then remove older folders."""
+        """Write the manifest and the marker file of `checkpoint`, then remove the folders in `drop`."""
         entry = self.folders[checkpoint.folder]
         entry.chains, entry.checkpoint = tuple(bytes.fromhex(c) for c in chains), checkpoint
         for folder in drop:
             self.folders.pop(folder, None)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The complete checkpoints; a damaged one is found only by reading it."""
+        """The complete checkpoints, damaged ones too: only `read` finds out that a checkpoint is damaged."""
         return [f.checkpoint for _, f in sorted(self.folders.items()) if f.checkpoint is not None]
 
     def damage(self) -> None:
@@ -97,7 +97,7 @@ class Disk:
             whole[-1].damaged = True
 
     def read(self, folder: str, blocks: Mapping[int, object]) -> tuple[dict[int, Value], dict[int, bytes]]:
-        """The values and hash chains of some blocks.
+        """Read the values and hash chains of `blocks` from the checkpoint in `folder`.
 
         Raises:
             CheckpointError: the checkpoint is missing, incomplete or damaged.

@@ -21,9 +21,9 @@ _HEALED_DELAY_S = 0.004
 
 
 class Faults:
-    """Injects the faults of the scenario. Random choices come from the cluster's random numbers.
+    """Injects the faults of the scenario. Random choices come from the cluster's random generator.
 
-    `on` is true until the world heals; `fired` counts the faults by kind.
+    `on` is true until the faults end (see `_heal`); `fired` counts the faults by kind.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -45,7 +45,7 @@ class Faults:
         self._cluster.world.note("fault", kind)
 
     def chance(self, kind: str, probability: float) -> bool:
-        """Whether a fault of this kind happens now; never after the world has healed."""
+        """Draw whether a fault of this kind happens now, and count it. Always False after the faults have ended."""
         if not self.on or not probability or self._cluster.rng.random() >= probability:
             return False
         self.count(kind)
@@ -67,7 +67,7 @@ class Faults:
             case "hang":
                 worker.stop()
             case "cut":
-                if cluster.server_pool.may(fault):  # a server that its workers cannot reach is evicted
+                if cluster.server_pool.may(fault):  # a cut may evict a server, because workers cannot reach it
                     self._cut(worker, fault.lasts_s)
             case "disconnect":
                 world.after(0.0, self._clock, cluster.lost, worker.node)
@@ -94,7 +94,7 @@ class Faults:
     # ------------------------------------------------------------ workers
 
     def vanish(self, worker: SimWorker) -> None:
-        """A worker dies in the middle of a push."""
+        """Kill a worker in the middle of a push."""
         self.count("vanish")
         worker.die()
         self._notice_death(worker)
@@ -107,7 +107,7 @@ class Faults:
         cluster.world.after(delay, self._clock, cluster.lost, worker.node)
 
     def _notice_death(self, worker: SimWorker) -> None:
-        """Let the others notice a death, or not, and start a replacement, or not."""
+        """Decide at random which processes notice the death of `worker`, and whether a replacement starts."""
         cluster, rng = self._cluster, self._cluster.rng
         delay, how = rng.uniform(0.0, 0.1), rng.random()
         if how < 0.3:
@@ -122,7 +122,7 @@ class Faults:
             cluster.replace(worker, rng.uniform(0.1, 2.0))
 
     def _cut(self, worker: SimWorker, seconds: float) -> None:
-        """Cut a worker off from one process, or from all."""
+        """Cut the network between a worker and one other process, or all others."""
         cluster, rng = self._cluster, self._cluster.rng
         ends = [COORDINATOR, *(s.node for s in cluster.servers)]
         for end in ends if rng.random() < 0.3 else [rng.choice(ends)]:
@@ -180,6 +180,6 @@ class Faults:
                 if cluster.rng.random() < 0.5:
                     world.wake(worker)
                 else:
-                    worker.kill()  # the engine kills a hung process in the end; no other process is told
+                    worker.kill()  # the engine kills a process that hangs for long; no other process gets a message
         if not cluster.running() and not any(w.ended for w in cluster.workers):
             cluster.spawn(0, 0.0)

@@ -1,6 +1,6 @@
-"""The rules of the coordinator: what it writes to the log, and what it may announce.
+"""Check the rules of the coordinator: what it may write to the log, and what it may announce to other processes.
 
-Every check looks only at what happened, never at the whole job.
+Each check looks only at one row or message and the record, never at the whole job.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _WATCHED = (Committed, Grant, Choose, EvalGrant, PhaseOver)
 
 
 class LogChecks:
-    """Checks each row before it enters the record, and each message before it is sent; raises `Violation`.
+    """Checks each row that the coordinator writes, and each message before it is sent. Raises `Violation`.
 
-    `excused` is the newest version at which a rewind may have ended a validation without a result. `results` has the
-    results by (incarnation, validator, version).
+    A rewind may have ended validations of versions up to `excused` without a result. `results` has the results of
+    validations by (incarnation, validator, version).
     """
 
     def __init__(self, record: Record, scenario: Scenario) -> None:
@@ -54,7 +54,7 @@ class LogChecks:
         self._chosen: dict[SlotId, Fence] = {}
 
     def wrote(self, write: Write) -> None:
-        """A row is durable."""
+        """Check a row that became durable, and add it to the record."""
         match write.row:
             case Commit() as commit:
                 self._committed(commit)
@@ -76,14 +76,16 @@ class LogChecks:
                 pass
 
     def _placed(self, placement: Placement) -> None:
-        """A new epoch voids earlier leases and choices; within an epoch copies are only added."""
+        """Check a new placement: within an epoch, copies are only added. A new epoch makes earlier choices void."""
         old = self._record.placement
         self._record.place(placement)
         if old is not None and placement.epoch < old.epoch:
-            raise Violation(f"placement {placement.epoch} follows {old.epoch}")
+            raise Violation(f"placement epoch {placement.epoch} is written after epoch {old.epoch}")
         if old is not None and placement.epoch == old.epoch:
             if any(not set(old.copies(b)) <= set(placement.copies(b)) for b in range(len(old.owners))):
-                raise Violation(f"a copy left its set within placement {old.epoch}")
+                raise Violation(
+                    f"placement epoch {old.epoch} lost a copy of a block; within an epoch, copies may only be added"
+                )
             self.copies += 1
             return
         self._chosen.clear()
@@ -99,17 +101,19 @@ class LogChecks:
             if len(record.log) != version + 1:
                 raise Violation(f"incarnation {fact.number} begins from a version that is not in the log")
             if record.line.marks[-1] != position.watermark:
-                raise Violation(f"{fact.folder} says watermark {position.watermark}")
+                raise Violation(
+                    f"checkpoint {fact.folder} has watermark {position.watermark}, the log {record.line.marks[-1]}"
+                )
         self.excused = max(self.excused, version)
         self._chosen.clear()
 
     def restarted(self) -> None:
-        """A new coordinator starts: workers report their leases again, also those that were void."""
+        """Forget which leases are void, because a new coordinator starts: workers report all their leases again."""
         self._void.clear()
         self._by_worker.clear()
 
     def completed(self, effect: Complete) -> None:
-        """A checkpoint is about to be completed: the servers' hash chains must agree with the log."""
+        """Check a checkpoint before it is completed: the servers' hash chains must agree with the log."""
         at = effect.checkpoint.position
         for block, claimed in enumerate(effect.chains):
             if self._record.chain(block, at.version, at.incarnation).hex() != claimed:
@@ -167,7 +171,7 @@ class LogChecks:
             raise Violation(f"validation {row.name} of version {row.version}: {row.values}, not {expected}")
 
     def sends(self, effect: Send) -> None:
-        """The coordinator is about to send: what it announces must be written."""
+        """Check a message before the coordinator sends it: what the message announces must be in the log."""
         if not isinstance(effect.message, _WATCHED):
             return
         match effect.message:
@@ -194,14 +198,14 @@ class LogChecks:
             raise Violation(f"two attempts are chosen for {slot}")
 
     def voids(self, fence: Fence) -> None:
-        """The holder gave its lease back."""
+        """Mark the lease `fence` as void, because its worker gave it back."""
         self._void.add(fence)
 
     def lost(self, worker: NodeId) -> None:
-        """The coordinator evicted a worker: its leases are void."""
+        """Mark all leases of `worker` as void, because the coordinator evicted it."""
         self._void.update(self._by_worker.pop(worker, ()))
 
     def evict_all_but(self, members: Container[NodeId]) -> None:
-        """Void the leases of every worker that is no member any more."""
+        """Mark the leases of every worker that is not among `members` as void."""
         for node in [n for n in self._by_worker if n not in members]:
             self.lost(node)

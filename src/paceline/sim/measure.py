@@ -1,4 +1,4 @@
-"""The cost of the core: many workers, no faults, and only the checks that are always on."""
+"""Measure the cost of the core: many simulated workers, no faults, and only the checks that are always on."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SIZES = (10, 100, 1_000, 10_000)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Figures of one run, in processor time.
+    """The figures of one run, in processor time.
 
-    `slot_us` is all processes and the virtual network together, `coordinator_us` the coordinator's core alone.
+    `slot_us` includes all processes and the virtual network, `coordinator_us` only the coordinator's core.
     """
 
     mode: str
@@ -32,12 +32,12 @@ class Cost:
 
     @property
     def events_per_s(self) -> float:
-        """Events of the virtual world in a second of one processor."""
+        """How many events of the simulated world one processor plays in a second."""
         return self.events / self.seconds
 
     @property
     def slot_us(self) -> float:
-        """Microseconds of the simulation for one slot."""
+        """Microseconds that the whole simulation needs for one slot."""
         return 1e6 * self.seconds / self.slots
 
     @property
@@ -46,7 +46,7 @@ class Cost:
         return 1e6 * self.coordinator_s / self.slots
 
     def as_dict(self) -> dict[str, object]:
-        """For a JSON document."""
+        """The figures as a mapping that JSON can hold."""
         return {
             **asdict(self),
             "events_per_s": round(self.events_per_s),
@@ -55,7 +55,7 @@ class Cost:
         }
 
     def __str__(self) -> str:
-        """One line of a table."""
+        """The figures as one line of text."""
         return (
             f"{self.mode:<6} {self.workers:>6} workers {self.slots:>7} slots {self.events_per_s:>9,.0f} events/s "
             f"{self.slot_us:>7.1f} us/slot, coordinator {self.coordinator_us:>6.1f} us/slot"
@@ -63,7 +63,7 @@ class Cost:
 
 
 def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000) -> Cost:
-    """Run about `num_slots` slots with that many workers on one server; in `bsp` a step has a slot for each."""
+    """Run about `num_slots` slots with `num_workers` workers and one server; `bsp` steps have one slot per worker."""
     slots = num_workers if mode == "bsp" else 1
     steps = max(3, num_slots // slots)
     tensor = TensorSpec("weight", (64,), "float32", Kind.PARAMETER, 0)
@@ -83,7 +83,7 @@ def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000) -> 
     world, log, coordinator = cluster.world, cluster.record.log, cluster.coordinator
     while not log and world.run():
         pass
-    # Set-up is over: from the initial weights to the last commit.
+    # Measure from the initial weights to the last commit, without the start of the processes.
     gc.collect()
     gc.freeze()
     coordinator.timer = process_time

@@ -1,4 +1,4 @@
-"""Links that drop, delay, duplicate and reorder."""
+"""The simulated network: it drops, delays, duplicates and reorders messages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from paceline.sim.symbols import Buffer
 from paceline.sim.world import Node, World
 from paceline.types import NodeId
 
-_MAX_DROPS_IN_A_ROW = 3  # more would be a cut, which is a fault of its own
+_MAX_DROPS_IN_A_ROW = 3  # messages on one link; dropping more would be a cut, which is a separate fault
 
 CUTS = ("symmetric", "one-way", "flapping")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """How unreliable the network is. With `reorder`, messages of one link overtake each other."""
+    """How unreliable the network is. With `reorder`, messages between two nodes may overtake each other."""
 
     drop: float = 0.0
     duplicate: float = 0.0
@@ -36,7 +36,7 @@ class _Link:
 
 
 class Network:
-    """Carries messages between processes. A payload is read when it is delivered, as in a zero-copy lane."""
+    """Carries messages between processes. It does not copy payloads: the receiver sees later changes by the sender."""
 
     def __init__(self, world: World, weather: Weather, rng: Random) -> None:
         self.world = world
@@ -54,7 +54,7 @@ class Network:
         self.processes[process.node] = process
 
     def heal(self, mean_delay_s: float) -> None:
-        """From now on deliver everything once and in order, with a mean delay of `mean_delay_s` at most."""
+        """Deliver every message once and in order from now on, with a mean delay of at most `mean_delay_s`."""
         mean_s = min(self.weather.mean_delay_s, mean_delay_s)
         self.weather = Weather(min_delay_s=self.weather.min_delay_s, mean_delay_s=mean_s)
         self.cuts.clear()
@@ -62,7 +62,10 @@ class Network:
             link.mean_delay_s = min(link.mean_delay_s, mean_delay_s)
 
     def cut(self, a: NodeId, b: NodeId, seconds: float, kind: str = "symmetric") -> None:
-        """Drop messages between two nodes for a time: `one-way` from first to second, `flapping` on and off."""
+        """Drop the messages between nodes `a` and `b` for some seconds.
+
+        A ``one-way`` cut drops only messages from `a` to `b`; a ``flapping`` cut begins and ends again and again.
+        """
         now = self.world.now
         spans = [(now, now + seconds)]
         if kind == "flapping":
@@ -71,7 +74,7 @@ class Network:
             self.cuts.setdefault(pair, []).extend(spans)
 
     def is_cut(self, a: NodeId, b: NodeId) -> bool:
-        """Whether messages from the first node to the second are dropped now."""
+        """Whether messages from `a` to `b` are dropped now."""
         spans = self.cuts.get((a, b))
         return spans is not None and any(start <= self.world.now < end for start, end in spans)
 
@@ -111,6 +114,6 @@ class Network:
 
     def _deliver(self, sender: NodeId, target: Node, message: Message, payload: Sequence[object]) -> None:
         world = self.world
-        if world.trace is not None:  # as `note` does; this is the most frequent event
+        if world.trace is not None:  # not by `note`, because a call costs time and this is the most frequent event
             world.trace.note(world.now, "deliver", target.node, sender, message)
         target.receive(sender, message, tuple([p.content if isinstance(p, Buffer) else p for p in payload]))

@@ -1,4 +1,4 @@
-"""The durable record of a simulated job, as the checks know it: commits by incarnation, schedule, placement, values."""
+"""The state of a simulated job according to its log, for the checks: commits, schedule, placement, block values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from paceline.types import INIT_STEP, Commit, Placement, Segment
 
 @dataclass(slots=True)
 class Line:
-    """The versions of one incarnation, from version 0 on: those that it began from, then its own.
+    """All versions of one incarnation: those of earlier incarnations that it began from, then its own.
 
-    `marks` has the watermark after each commit, `truth` the values of each block by version, `work` the weights of the
-    slots that servers applied for each version, `phase_versions` the last version of each phase.
+    `marks` has the watermark after each commit, `truth` the values of each block by version, `work` the weights with
+    which servers applied the slots of each version, `phase_versions` the last version of each phase.
     """
 
     log: list[Commit] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Line:
         self.marks.append(low)
 
     def cut(self, version: int) -> Line:
-        """A copy up to `version`."""
+        """A copy with the versions up to and including `version`."""
         end = version + 1
         return Line(
             self.log[:end],
@@ -49,14 +49,14 @@ class Line:
         return commit.version < len(self.log) and self.log[commit.version] == commit
 
     def apply(self, commit: Commit, weights: tuple[float, ...]) -> None:
-        """Note the weights with which a server applied a commit; every server must use the same."""
+        """Note the weights with which a server applied a commit; every server must use the same weights."""
         first = self.work[commit.version]
         if first is not None and first != weights:
             raise Violation(f"servers apply step {commit.step} with weights {weights} and {first}")
         self.work[commit.version] = weights
 
     def set_value(self, version: int, value: Value, block: int, node: str) -> None:
-        """Note the value of a block; every copy must have the same."""
+        """Note the value of a block at `version` on server `node`; every copy must have the same value."""
         values = self.truth.setdefault(block, [])
         if len(values) < version:
             raise Violation(f"block {block} applies version {version} after {len(values) - 1}")
@@ -71,7 +71,7 @@ class Line:
 
 
 class Record:
-    """What the log says. `closing` is the segment of a stop, `placement` the newest one that is written."""
+    """What the log says. `closing` is the segment of a stop, `placement` the newest placement in the log."""
 
     def __init__(self) -> None:
         self.incarnation = 0
@@ -89,31 +89,31 @@ class Record:
         return self.line.log
 
     def commit(self, commit: Commit) -> None:
-        """A commit is written, and passed every check."""
+        """Add a commit that is written and has passed every check."""
         if commit.step != INIT_STEP:
             self.watermark.add(commit.step)
         self.line.append(commit, self.watermark.low)
 
     def plan(self, segment: Segment) -> None:
-        """A phase is written."""
+        """Add the segment of a phase that is written."""
         self.schedule.append(segment)
 
     def close(self, segment: Segment) -> None:
-        """A stop is written: `segment` ends the phase early."""
+        """Add the segment of a stop that is written: it ends the phase early."""
         self.closing = segment
         self.schedule.append(segment)
 
     def apply_closing(self) -> None:
-        """End the schedule where the stop ended it, unless it ends there already."""
+        """Add the segment of the stop to the schedule again, unless the schedule ends there already."""
         if self.closing is not None and self.closing.step < self.schedule.end_step:
             self.schedule.append(self.closing)
 
     def place(self, placement: Placement | None) -> None:
-        """A placement is written; None after a rewind, until the next one is."""
+        """Set the newest placement that is written; None after a rewind, until a placement is written."""
         self.placement = placement
 
     def rewind(self, fact: IncarnationFact) -> int:
-        """A new incarnation is written; returns the version that it begins from."""
+        """Begin the incarnation of `fact`, which is written; returns the version that it begins from, or -1."""
         position = fact.position
         if position is None:
             self.lines[fact.number] = Line()

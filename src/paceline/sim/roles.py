@@ -40,7 +40,7 @@ class SimCoordinator(Node):
         self._tick()
 
     def _complete(self, effect: Complete) -> None:
-        """Write manifest and marker, some time after the effect; a coordinator that died meanwhile wrote none."""
+        """Write the manifest and the marker file after a random time, unless the coordinator dies before."""
         cluster = self.cluster
         problem = "disk full" if cluster.faults.chance("full", cluster.scenario.habits.disk_full) else ""
         if not problem:
@@ -65,7 +65,7 @@ class SimCoordinator(Node):
         self._carry_out(effects)
 
     def lost(self, node: NodeId) -> None:
-        """A session ended."""
+        """Tell the core that the session with `node` has ended."""
         now = self._running.advance(self.cluster.world.now)
         self._carry_out(self.core.lost(node, "the session ended", now))
 
@@ -80,7 +80,7 @@ class SimCoordinator(Node):
             checks.evict_all_but(members)
             for worker in self.cluster.workers:
                 if worker.node not in members:
-                    worker.evict()  # it may be stopped, and never be told
+                    worker.evict()  # a stopped worker may never get a message about this
         self._members = len(members)
         for effect in effects:
             if isinstance(effect, Send):
@@ -112,17 +112,17 @@ class SimServer(Node):
             reach_s=scenario.cluster.reach_s,
         )
         assert isinstance(self.core.own.store, SymbolStore)
-        self.store = self.core.own.store  # with the blocks of which it is the primary
+        self.store = self.core.own.store  # holds the blocks whose primary is this server
         self.retired = False
         self._welcome = False
 
     def retire(self) -> None:
-        """End the process: it is not wanted until the number of servers rises."""
+        """End the process. It is not started again until the wanted number of servers rises."""
         self.die()
         self.retired = True
 
     def stores(self, what: str) -> list[object]:
-        """What is in all its stores: the `terms` of sums, or `kept` versions."""
+        """The contents of all stores of this server; `what` is ``terms`` (of sums) or ``kept`` (versions)."""
         groups = (self.core.own, *self.core.backups.groups)
         return [found for group in groups for found in getattr(group.store, what)]
 
@@ -137,12 +137,12 @@ class SimServer(Node):
             self.cluster.world.after(0.5, self, self._register)
 
     def notice(self) -> None:
-        """Notice that there is another coordinator."""
+        """Notice that there is a new coordinator, and register with it."""
         if self._welcome:
             self._send([Send(COORDINATOR, self.core.introduce(self.introduction))])
 
     def _save(self) -> None:
-        """Write the frozen version, some time after it was frozen; a server that died meanwhile wrote nothing."""
+        """Write the frozen version to the disk after a random time, unless the server dies before."""
         if self.store.frozen is None:
             return
         version, values = self.store.thaw()

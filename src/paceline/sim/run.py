@@ -1,4 +1,4 @@
-"""Play schedules and collect their figures."""
+"""Play schedules (simulated jobs with faults) and collect their figures."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from paceline.sim.cluster import Cluster
 from paceline.sim.scenario import Scenario
 from paceline.sim.world import Trace, Violation
 
-_LOOK_EVERY = 8  # events between two checks whether the job is complete
-_SETTLE_S = 1.0  # between the end of the last worker and the check that nothing is left to do
+_LOOK_EVERY = 8  # events: after so many, check again whether the job is complete
+_SETTLE_S = 1.0  # simulated seconds between the end of the last worker and the check that nothing is left to do
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one schedule. `digest` is equal for two runs only if every event was; "" if it was not hashed."""
+    """The result of one schedule. Two runs have equal digests only if all events are equal; "" without `hashed`."""
 
     seed: int
     digest: str
@@ -36,12 +36,12 @@ def simulate(scenario: Scenario, *, hashed: bool = False) -> Outcome:
     """Play one schedule to its end; with `hashed`, the outcome has a digest of every event.
 
     Raises:
-        Violation: a rule was broken, or the job did not end; names the seed and the last events.
+        Violation: a rule was broken, or the job did not end. The message names the seed and the last events.
     """
     trace = Trace(hashed=hashed)
     cluster = Cluster(scenario, trace)
     collecting = gc.isenabled()
-    gc.disable()  # a schedule makes little garbage, and collecting it took a sixth of the time
+    gc.disable()  # a schedule makes little garbage, and looking for it took a sixth of the time
     try:
         _play(cluster)
         _check_end(cluster)
@@ -103,7 +103,7 @@ class Tally:
         self.violations[violation.seed] = violation.what
 
     def as_dict(self) -> dict[str, object]:
-        """For a JSON document."""
+        """The figures as a mapping that JSON can hold."""
         seconds = perf_counter() - self._began
         return {
             "seeds": self.seeds,
@@ -148,13 +148,13 @@ def _work(cluster: Cluster) -> None:
             if cluster.is_complete():
                 break
             if cluster.coordinator.alive and not cluster.coordinator.core.machines.rewind.is_rewinding:
-                cluster.spawn(0, 0.1)  # blocks were lost after the scripts had ended: the engine starts them again
+                cluster.spawn(0, 0.1)  # blocks were lost after all scripts had ended: the engine starts a script again
 
 
 def _settle(cluster: Cluster) -> bool:
-    """Play until messages have arrived, leases have ended and lost copies are made again.
+    """Play until all messages have arrived, all leases have ended and lost copies are made again.
 
-    False if blocks are lost meanwhile, so that there is work again.
+    Returns False if blocks are lost meanwhile, so that the job must go on.
     """
     world, scenario = cluster.world, cluster.scenario
     limit = world.now + scenario.cluster.heartbeat_timeout_s + 3 * _SETTLE_S
@@ -206,7 +206,7 @@ def _check_end(cluster: Cluster) -> None:
         raise Violation("no worker saved the model")
     counted, true = (core.totals.samples, core.totals.skipped_slots), record.counted()
     if abs(counted[0] - true[0]) > 1e-6 or counted[1] != true[1]:
-        raise Violation(f"(samples, skipped) are {true}, the summary says {counted}")
+        raise Violation(f"the servers applied (samples, empty slots) {true}, but the summary says {counted}")
     for validator in cluster.scenario.validators:
         _check_validations(cluster, validator.name, validator.every, validator.data_len)
 
@@ -216,10 +216,10 @@ def _check_progress(cluster: Cluster, last: int) -> None:
     record.apply_closing()
     low, end = record.watermark.low, record.schedule.end_step
     if low < end or (low > end and not cluster.stopped):
-        raise Violation(f"{low} of {end} steps are committed")
+        raise Violation(f"only {low} of {end} steps are committed")
     in_order = record.schedule.segments[0].window == 0
     if last != end and (in_order or not cluster.stopped):
-        raise Violation(f"{end} steps make {last} versions")
+        raise Violation(f"the job has {end} steps, but its last version is {last}")
     if len(phases) != len(cluster.scenario.phases) and not cluster.stopped:
         raise Violation(f"{len(phases)} of {len(cluster.scenario.phases)} phases were run")
 

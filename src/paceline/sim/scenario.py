@@ -1,4 +1,4 @@
-"""The scenario of a seed: dials, data, network and faults."""
+"""Derive a scenario from a seed: the dials, data, network and faults of one simulated job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.types import Kind, ModelSpec, OptimizerSpec, PhaseSpec, TensorSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """Random behaviour of workers, as probabilities per turn."""
+    """The random behaviour of workers and servers, as probabilities; those of workers are per turn."""
 
     provisional: float = 0.7  # push blocks before the seal
     push_again: float = 0.2  # a pushed gradient changes and is pushed with the next rev
@@ -31,7 +31,7 @@ class Habits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. `lasts_s` is its length, for kinds that have one."""
+    """One fault. `lasts_s` is its length in seconds, for kinds of faults that have a length."""
 
     at_s: float
     kind: str
@@ -40,7 +40,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopPlan:
-    """The first worker with a slot of this step, or of a later one, stops the job."""
+    """A planned stop: the first worker with a slot of `step`, or of a later step, stops the job."""
 
     step: int
     at_once: bool
@@ -65,8 +65,8 @@ class Scenario:
     stop: StopPlan | None = None
     careful: bool = False  # servers are lost one at a time, each after every block has all its copies again
     single_thread: bool = False  # a worker handles no message while it computes, but sends heartbeats
-    lingers: bool = False  # play on for a while after the end, even if nothing is left to do
-    hurries: bool = False  # turns and links are fast after the world has healed
+    lingers: bool = False  # the simulator plays on for a while after the end, even if nothing is left to do
+    hurries: bool = False  # turns and links are fast after the faults have ended
     part_nbytes: int = 1 << 30  # pushes, replies to pulls and copies travel in parts of this size
     resend_s: float = 1.0
     tick_s: float = 0.25
@@ -74,7 +74,7 @@ class Scenario:
     bound_s: float = 300.0
 
     def __str__(self) -> str:
-        """One line."""
+        """The scenario as one line of text."""
         steps = "+".join(f"{p.data_len}/{p.batch_size}x{p.epochs}" for p in self.phases)
         return (
             f"seed {self.seed}: {self.job.mode} slots={self.job.slots} det={self.model.deterministic} "
@@ -126,7 +126,7 @@ class _Shape:
         return sum(-(-p.data_len // p.batch_size) * p.epochs for p in self.phases)
 
     def length_s(self, mean_turn_s: float, mean_delay_s: float) -> float:
-        """About how long most of the job takes: later faults may find no worker."""
+        """About how many seconds most of the job takes. Faults are planned within this time, while workers run."""
         at_once = min(self.workers, self.slots or self.workers)
         return 0.5 + self.num_slots / at_once * (1.6 * mean_turn_s + 7 * mean_delay_s)
 
@@ -139,7 +139,7 @@ def make_scenario(
     servers: int | None = None,
     replicas: int | None = None,
 ) -> Scenario:
-    """The scenario of `seed`; arguments that are given override it."""
+    """Make the scenario of `seed`; the other arguments, if given, override parts of it."""
     rng, chance = Random(f"scenario {seed}"), Random(f"copies {seed}")
     shape = _shape(rng, chance, mode=mode, workers=workers, servers=servers, replicas=replicas)
     calm = rng.random() < 0.15
@@ -192,15 +192,15 @@ def _shape(
     careful = replicas_ > 0 and chance.random() < 0.5
     slots = rng.randint(1, 6) if mode_ == "bsp" else None
     if rng.random() < 0.1:
-        slots = rng.randint(2, 3)  # a window with several slots a step
+        slots = rng.randint(2, 3)  # also test a window together with several slots per step
     phases = _phases(rng, slots or 1)
-    if replicas_ and chance.random() < 0.12:  # long enough to make copies and lose them again
+    if replicas_ and chance.random() < 0.12:  # a job that is long enough to make copies and lose them again
         phases = tuple(msgspec.structs.replace(p, epochs=2 * p.epochs) for p in phases)
     return _Shape(mode_, workers_, servers_, replicas_, careful, slots, phases)
 
 
 def _speeds(rng: Random, workers: int) -> tuple[float, ...]:
-    """Factors of the length of a turn. At least one worker is not slow."""
+    """For each worker, a factor for the length of its turns. At least one worker is not slow."""
     speeds = [rng.choice((1.0, 1.0, 4.0)) * rng.uniform(0.7, 1.4) for _ in range(workers)]
     if min(speeds) > 1.4:
         speeds[0] = 1.0
@@ -208,7 +208,7 @@ def _speeds(rng: Random, workers: int) -> tuple[float, ...]:
 
 
 def _faults(rng: Random, chance: Random, shape: _Shape, *, calm: bool) -> list[Fault]:
-    """Faults whose times are fractions of the job's length."""
+    """Draw the faults. Their times are fractions of the job's length."""
     faults = [] if calm else [_fault(rng) for _ in range(rng.randint(0, 6))]
     if shape.careful:
         faults = [f for f in faults if f.kind not in ("power-cut", "damage")]
@@ -255,7 +255,7 @@ def _cluster(rng: Random, chance: Random, shape: _Shape) -> ClusterSpec:
 
 
 def _bound_s(shape: _Shape, validators: tuple[ValidatorSpec, ...], turn_s: float, delay_s: float) -> float:
-    """The time in which the slowest worker alone does all the work, after the others are evicted."""
+    """The seconds in which the slowest worker alone can do all the work, after the others are evicted."""
     turns = shape.num_slots + sum(
         -(-v.data_len // v.batch_size) * (len(shape.phases) + (shape.num_slots // v.every if v.every else 0))
         for v in validators

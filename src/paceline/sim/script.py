@@ -38,26 +38,26 @@ _HEALED_TURN_S = 0.02
 
 
 class Ask(NamedTuple):
-    """The script waits for the answer to a request."""
+    """Yielded by a script: send a request, and continue the script with the answer."""
 
     make: Callable[[int], Message]
 
 
 class Sleep(NamedTuple):
-    """The script computes."""
+    """Yielded by a script: continue after a time, in which the script computes."""
 
     seconds: float
 
 
 class Ready(NamedTuple):
-    """The script waits until the core has a task for it."""
+    """Yielded by a script: continue when the core has a task for it."""
 
 
 Script = Generator[Ask | Sleep | Ready, Message | None, None]
 
 
 class TrainingScript:
-    """The script of one worker process. All its random choices come from the worker's random numbers."""
+    """The script of one worker process. All its random choices come from the worker's random generator."""
 
     def __init__(self, worker: SimWorker) -> None:
         self._worker = worker
@@ -71,7 +71,7 @@ class TrainingScript:
         self._evaluating = False
 
     def run(self) -> Script:
-        """From the first message to the last."""
+        """Run the script from its first message to its last."""
         scenario = self._scenario
         yield Ask(lambda req: msgspec.structs.replace(self._core.registration.introduction, req=req))
         yield Ask(lambda req: Prepare(req, scenario.model))
@@ -82,7 +82,7 @@ class TrainingScript:
         for phase in scenario.phases:
             begun = yield Ask(lambda req, p=phase: BeginPhase(req, p))  # type: ignore[misc]
             assert isinstance(begun, PhaseBegun)
-            if begun.segment is None:  # the job is over: read its final version, and validate it
+            if begun.segment is None:  # the job has ended: read its final version, and validate it
                 self._worker.send_all(self._core.ask(self._cluster.world.now, phase.number))
                 yield from self._loop()
                 if isinstance(self._core.task, PhaseOver):
@@ -96,7 +96,7 @@ class TrainingScript:
             self._worker.send_all(self._core.ask(self._cluster.world.now, phase.number))
             yield from self._loop()
             if self._worker.leaving and not isinstance(self._core.task, PhaseOver):
-                yield Ask(Bye)  # in the middle of the job, while the pushes of its last turn are not acknowledged
+                yield Ask(Bye)  # leaves in the middle of the job, before the pushes of its last turn are acknowledged
                 return
             over = self._core.task
             assert isinstance(over, PhaseOver)
@@ -122,7 +122,7 @@ class TrainingScript:
         self._worker.end()
 
     def _loop(self) -> Script:
-        """One phase: take turns until it is over."""
+        """Run one phase: take turns until the phase has ended."""
         while True:
             yield Ready()
             task = self._core.task
@@ -175,7 +175,7 @@ class TrainingScript:
             chance = Random(f"slot {self._scenario.seed} {task.step} {task.slot}")
         empty = chance.random() < habits.empty
         present = [b for b in self._trained if chance.random() >= habits.partly_absent]
-        # Servers that have answered do not read the last turn's gradients: their buffers can be written again.
+        # Once all servers have acknowledged the last turn's pushes, no server reads its buffers: they can be reused.
         spare = {} if self._core.transfers.unacked else self._buffers
         self._buffers = {}
         pushed: dict[int, int] = {}

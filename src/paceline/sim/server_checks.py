@@ -1,4 +1,4 @@
-"""The rules of servers: which attempts a sum adds, which sums become versions, and which versions are given out."""
+"""Check the rules of servers: which attempts a sum adds, which sums become versions, which versions are sent out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.types import INIT_STEP, Commit
 
 
 class ServerChecks:
-    """The observer of every server's store; raises `Violation`. A server may hold `hold` slots of a step."""
+    """Observes the store of every server and raises `Violation`. A server may hold `hold` slots of a step at a time."""
 
     def __init__(self, record: Record, log: LogChecks, workers: WorkerChecks, hold: int) -> None:
         self._record = record
@@ -25,14 +25,14 @@ class ServerChecks:
         self._hold = hold
 
     def added(self, store: SymbolStore, key: SumKey, term: Term, before: Sequence[Term]) -> None:
-        """An attempt joins a sum: in slot order, with its own gradients, computed on an allowed state."""
+        """Check an attempt that is added to a sum: in slot order, with its own gradients, from an allowed state."""
         name = f"slot {term.slot} of step {term.step} ({term.fence})"
         if term.step != key.step or (key.fence is not None and key.fence != term.fence):
             raise Violation(f"{name} is added to the sum of {key}")
         if term.slot != len(before):
             raise Violation(f"{name} is added after {len(before)} slots")
         if self._is_outdated(store):
-            return  # its sums never become a version
+            return  # the sums of an outdated server never become a version
         reads: Reads | None = None
         for block, gradient in term.gradients.items():
             if gradient[:4] != (term.step, term.slot, term.fence, block):
@@ -42,16 +42,16 @@ class ServerChecks:
                 self._workers.may_compute(term.step, reads, name)
 
     def _is_outdated(self, store: SymbolStore) -> bool:
-        """Whether the server owns no block in the newest placement, and is still in an older one.
+        """Whether the server still uses an older placement, and owns no block in the newest one.
 
-        Workers reuse their buffers once a server is not in the placement, so it may read what it should not.
+        Workers reuse their buffers once a server has left the placement, so such a server may read wrong gradients.
         """
         placement = self._record.placement
         epoch, owners = (0, ()) if placement is None else (placement.epoch, placement.owners)
         return store.node not in owners and store.at() < (self._record.incarnation, epoch)
 
     def applied(self, store: SymbolStore, key: SumKey, commit: Commit, terms: Sequence[Term]) -> None:
-        """A sum became a version."""
+        """Check a sum that became a version: the commit must be in the log, with the same attempts."""
         if not self._record.is_written(commit):
             raise Violation(f"commit {commit.version} is applied before it is written")
         line = self._record.lines[commit.incarnation]
@@ -65,25 +65,25 @@ class ServerChecks:
             line.set_value(commit.version, store.current[block], block, store.node)
 
     def loaded(self, store: SymbolStore, folder: str, version: int) -> None:
-        """A server took its blocks from a checkpoint."""
+        """Check the blocks that a server loaded from a checkpoint."""
         for block, value in store.current.items():
             if self._record.line.truth[block][version] != value:
                 raise Violation(f"{folder} has {value} as version {version} of block {block}")
 
     def copied(self, store: SymbolStore, version: int, values: Sequence[Value]) -> None:
-        """A server received copies of blocks. The store does not know the incarnation, so any one may have them."""
+        """Check copies of blocks that a server received. The values may be of any incarnation: the store knows none."""
         for value in values:
             known = (line.truth.get(value.block, [])[version : version + 1] for line in self._record.lines.values())
             if [value] not in known:
                 raise Violation(f"{store.node} was sent {value} as version {version}")
 
     def held(self, server: ServerCore, step: int) -> None:
-        """A server took a push: it may hold `hold` slots that wait for a lower one."""
+        """Check a server after a push: it may hold at most `hold` slots that wait for a lower slot."""
         entry = server.attempts.steps.get(step)
         if entry is not None and len(entry.attempts) > self._hold:
             raise Violation(f"{server.node} holds {len(entry.attempts)} slots of step {step}, hold is {self._hold}")
 
     def replied(self, server: ServerCore, reply: PullReply) -> None:
-        """A server answers a pull: only versions in the log are readable."""
+        """Check a server's answer to a pull: only versions in the log are readable."""
         if reply.version >= len(self._record.lines[reply.incarnation].log):
-            raise Violation(f"{server.node} gives out version {reply.version}, which is not in the log")
+            raise Violation(f"{server.node} sends out version {reply.version}, which is not in the log")

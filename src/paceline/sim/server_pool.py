@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from paceline.sim.cluster import Cluster
     from paceline.sim.roles import SimServer
 
-_LATER_S = 0.3  # a fault that would be a second loss is tried again after this time
+_LATER_S = 0.3  # seconds after which a fault that would have been a second loss is tried again
 
-_BEATS = 2.5  # a server that is silent for more heartbeats may be evicted next
+_BEATS = 2.5  # heartbeats: the coordinator may soon evict a server that was silent for longer
 
 
 class ServerPool:
@@ -35,7 +35,7 @@ class ServerPool:
         self.servers = [make(f"server-{i}", f"server-{i}") for i in range(self._wanted)]
 
     def start(self) -> None:
-        """Begin to start and end servers, as the launcher does."""
+        """Begin to supervise the servers as the launcher does: start wanted servers and end drained ones."""
         self._cluster.world.after(0.5, self._clock, self._supervise)
 
     def find(self, node: NodeId) -> SimServer | None:
@@ -45,7 +45,7 @@ class ServerPool:
     # ------------------------------------------------------------ faults
 
     def inject(self, fault: Fault) -> None:
-        """Inject a fault of servers; later, if it would be a second loss."""
+        """Inject a fault of servers. If it may not happen now, because it would be a second loss, try it later."""
         if fault.kind == "scale":
             self._scale()
             return
@@ -73,7 +73,7 @@ class ServerPool:
                     cluster.network.cut(server.node, other.node, fault.lasts_s, rng.choice(CUTS))
 
     def may(self, fault: Fault) -> bool:
-        """Whether the fault may happen now. A careful scenario loses one server at a time, with all copies in place."""
+        """Whether the fault may happen now. In a careful scenario, every block must have all its copies first."""
         cluster = self._cluster
         if not cluster.scenario.careful or fault.kind == "cut-servers":
             return True
@@ -84,9 +84,9 @@ class ServerPool:
         return True
 
     def is_redundant(self) -> bool:
-        """Whether every block has all its copies, on healthy servers that the coordinator hears.
+        """Whether every block has all its copies on running servers whose heartbeats reach the coordinator.
 
-        A server that cannot reach another is about to lose its copy there: the loss of either would be a second loss.
+        False if a server cannot reach another: one of the two may soon be evicted, so a fault would be a second loss.
         """
         placement, cluster = self._placement(), self._cluster
         if placement is None or cluster.coordinator.core.tables.incarnation.awaited or placement.joining:
@@ -109,7 +109,7 @@ class ServerPool:
         return cluster.coordinator.core.placement if cluster.coordinator.alive else None
 
     def kill(self, index: int) -> None:
-        """Kill a server, with its blocks; another one of its name starts later."""
+        """Kill a server, whose blocks are lost; a new process with its name starts later."""
         cluster, rng, old = self._cluster, self._rng, self.servers[index]
         if not old.alive:
             return
@@ -174,8 +174,10 @@ class ServerPool:
     # ------------------------------------------------------------ what must hold
 
     def check_commit(self, commit: Commit) -> None:
-        """A commit is written: every living member of every in-sync set has the sum, in this placement."""
-        placement = self._cluster.record.placement  # as it is in the log: the core may already have the next one
+        """Check a commit that is written: every living server with an in-sync copy of a block must have the sum."""
+        placement = (
+            self._cluster.record.placement
+        )  # the placement in the log, because the core may already have the next one
         assert placement is not None
         groups: dict[tuple[NodeId, NodeId], set[int]] = {}
         for block in range(len(placement.owners)):
@@ -186,7 +188,9 @@ class ServerPool:
             if server is None:
                 continue
             if server.core.assignment.at != (commit.incarnation, placement.epoch):
-                raise Violation(f"version {commit.version} is committed, {node} is not in placement {placement.epoch}")
+                raise Violation(
+                    f"version {commit.version} is committed, but {node} is not in placement {placement.epoch}"
+                )
             if node == primary:
                 if any(s.step == commit.step for s in server.store.terms):
                     continue
@@ -195,10 +199,10 @@ class ServerPool:
             found: list[Backup] = [b for b in (synced, None if joining is None else joining.backup) if b is not None]
             having = {b for backup in found if commit.step in backup.sums for b in backup.group.blocks}
             if not blocks <= having:
-                raise Violation(f"version {commit.version} is committed, {node} has no copy of it from {primary}")
+                raise Violation(f"version {commit.version} is committed, but {node} has no copy of it from {primary}")
 
     def check_end(self, last: int) -> None:
-        """Nothing is missing on any copy, and nothing is left over."""
+        """Check that every server has the last version and the right hash chains, and keeps nothing else."""
         placement, record = self._placement(), self._cluster.record
         for server in self.servers:
             if server.core.failed is not None:
@@ -210,7 +214,7 @@ class ServerPool:
                 raise Violation(f"{server.node} ends at version {core.versions.applied} of {last}")
             if core.attempts.steps or server.stores("terms"):
                 raise Violation(f"{server.node} still holds {list(core.attempts.steps)}, {server.stores('terms')}")
-            if set(server.stores("kept")) - {last}:  # the last one is readable anyway
+            if set(server.stores("kept")) - {last}:  # the last version may stay readable
                 raise Violation(f"{server.node} still keeps versions {server.stores('kept')}")
             for group in (core.own, *core.backups.synced_groups):
                 for block, chain in group.chains.items():

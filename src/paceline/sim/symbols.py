@@ -1,4 +1,4 @@
-"""Symbols for tensors: a gradient names how it was made, a value of a block names its history."""
+"""Symbols that replace tensors: a gradient says how it was made, the value of a block says which commits made it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from paceline.messages import BlockFrame, CopyFrame, SumMeta
 from paceline.sim.disk import Disk
 from paceline.types import INIT_STEP, BlockSpec, Commit, Fence, Kind, ModelSpec, NodeId
 
-_MARK = 1 << 61  # above every tensor number; below it 20 bits of step, 14 of slot, 4 and 23 of fence
+_MARK = 1 << 61  # this bit is above every tensor number; the 61 bits below it hold step (20), slot (14), fence (4 + 23)
 
 
 class Value(NamedTuple):
-    """A block after `version`, the last commit that changed it. `chain` represents its bytes."""
+    """The value of a block. `version` is the last commit that changed it; `chain` stands for its bytes."""
 
     block: int
     version: int
@@ -30,7 +30,7 @@ class Reads(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """One block of one attempt. `rev` counts its pushes within the attempt."""
+    """The gradient of one block in one attempt. `rev` counts how often the attempt pushed it."""
 
     step: int
     slot: int
@@ -60,7 +60,7 @@ class Term(NamedTuple):
 
 
 def mark(step: int, slot: int, fence: Fence) -> int:
-    """A number that names an attempt; it travels in the list of absent tensors."""
+    """A number that names an attempt. The simulator sends it in the list of absent tensors."""
     return _MARK | (step + 1) << 41 | slot << 27 | fence.generation << 23 | fence.counter
 
 
@@ -72,30 +72,30 @@ def unmark(absent: frozenset[int]) -> tuple[int, int, Fence]:
 
 
 class Observer(Protocol):
-    """Is told of every change of a store, when it happens."""
+    """A store calls these methods at each of its changes."""
 
     def added(self, store: SymbolStore, key: SumKey, term: Term, before: Sequence[Term]) -> None:
-        """`term` is about to join `before`."""
+        """Called before `term` is added to the sum `key`, which has the terms `before`."""
         ...
 
     def applied(self, store: SymbolStore, key: SumKey, commit: Commit, terms: Sequence[Term]) -> None:
-        """`terms` became version `commit.version`; `store.current` has the new values."""
+        """Called when `terms` became version `commit.version`; `store.current` has the new values."""
         ...
 
     def loaded(self, store: SymbolStore, folder: str, version: int) -> None:
-        """`store.current` came from a checkpoint."""
+        """Called when `store.current` was read from the checkpoint in `folder`."""
         ...
 
     def copied(self, store: SymbolStore, version: int, values: Sequence[Value]) -> None:
-        """Blocks came from another server, as `version`."""
+        """Called when blocks at `version` came from another server."""
         ...
 
 
 class SymbolStore:
-    """`BlockStore` without arithmetic."""
+    """A `BlockStore` that keeps symbols instead of numbers."""
 
     def __init__(self, observer: Observer, disk: Disk, node: NodeId, at: Callable[[], tuple[int, int]]) -> None:
-        """`at` gives the incarnation and placement epoch of the server that the store belongs to."""
+        """Make an empty store. `at` returns the current incarnation and placement epoch of the store's server."""
         self.observer = observer
         self.node = node
         self.at = at
@@ -114,7 +114,7 @@ class SymbolStore:
 
     @property
     def sums(self) -> SymbolStore:
-        """One object is all four parts: without arithmetic there is nothing to separate."""
+        """This store itself: one object implements all parts of a `BlockStore`."""
         return self
 
     versions = copies = checkpoints = sums
@@ -139,7 +139,7 @@ class SymbolStore:
         self.frozen = version, dict(self.current)
 
     def thaw(self) -> tuple[int, dict[int, Value]]:
-        """Take out the frozen version, to be written."""
+        """Remove the frozen version from the store and return it, so that it can be written."""
         assert self.frozen is not None
         frozen, self.frozen = self.frozen, None
         return frozen
@@ -147,13 +147,13 @@ class SymbolStore:
     def anticipate(
         self, key: SumKey, slot: int, fence: Fence, weight: float, payloads: Mapping[int, tuple[int, object]]
     ) -> None:
-        """Nothing to sum early."""
+        """Do nothing: symbols need no early sums."""
 
     def expect_commit(self, key: SumKey) -> None:
-        """Nothing to compute early."""
+        """Do nothing: symbols need no early computation."""
 
     def add(self, key: SumKey, attempt: SealedAttempt) -> None:
-        """Add one attempt."""
+        """Add one attempt to the sum `key`."""
         gradients = {b: p for b, p in attempt.payloads.items() if isinstance(p, Gradient)}
         term = Term(*unmark(attempt.absent), attempt.weight, gradients)
         terms = self._sums.get(key, ())
@@ -161,11 +161,11 @@ class SymbolStore:
         self._sums[key] = (*terms, term)
 
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
-        """No norms: they are arithmetic."""
+        """Return no norms: symbols have none."""
         return ()
 
     def apply(self, key: SumKey, commit: Commit) -> None:
-        """The sum becomes the next version of each block."""
+        """Make the sum `key` the next version of each block."""
         terms = self._sums.pop(key)
         for index, block in self.blocks.items():
             used = [(p.slot, p.fence, p.weight) for p in terms if index in p.gradients]
@@ -185,11 +185,11 @@ class SymbolStore:
         return used and kind != Kind.FROZEN
 
     def drop(self, key: SumKey) -> None:
-        """Forget the sum."""
+        """Forget the sum `key`."""
         self._sums.pop(key, None)
 
     def keep(self, version: int) -> None:
-        """Keep the current version."""
+        """Keep the current version readable until `release`."""
         self.kept[version] = dict(self.current)
 
     def release(self, version: int) -> None:
@@ -199,7 +199,7 @@ class SymbolStore:
     def read(
         self, version: int, have: int, blocks: Sequence[int] | None
     ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
-        """Blocks that changed after `have`."""
+        """The blocks of `version` that changed after version `have`, which the reader already has."""
         values = self.current if version == self.version else self.kept[version]
         chosen = [values[b] for b in (self.blocks if blocks is None else blocks) if values[b].version > have]
         frames = tuple(BlockFrame(v.block, self.blocks[v.block].dtype, self.blocks[v.block].numel) for v in chosen)
@@ -214,7 +214,7 @@ class SymbolStore:
         return SumMeta(sum(p.weight for p in terms), len(terms)), (), (mine,)
 
     def install(self, key: SumKey, meta: SumMeta, frames: Sequence[BlockFrame], payload: Sequence[object]) -> None:
-        """Add blocks of a sum to those that came before."""
+        """Add blocks of a sum, which another server exported, to those that came before."""
         (terms,) = payload
         assert isinstance(terms, tuple)
         assert len(terms) == meta.slots
@@ -224,19 +224,19 @@ class SymbolStore:
         )
 
     def copy_out(self, blocks: Sequence[int]) -> tuple[tuple[CopyFrame, ...], Sequence[object]]:
-        """The current values, which never change."""
+        """The current values of `blocks`. They need no copy, because values never change."""
         frames = tuple(CopyFrame(b, -1, "", self.blocks[b].dtype, self.blocks[b].numel) for b in blocks)
         return frames, tuple(self.current[b] for b in blocks)
 
     def copy_in(self, version: int, frames: Sequence[CopyFrame], payload: Sequence[object]) -> None:
-        """Store values of another server."""
+        """Store the values of blocks that another server sent."""
         values = [value for value in payload if isinstance(value, Value)]
         self.current.update({value.block: value for value in values})
         self.version = version
         self.observer.copied(self, version, values)
 
     def take(self, blocks: Sequence[int]) -> object:
-        """Give up blocks with all their versions."""
+        """Remove `blocks` with all their versions, and return them for `put`."""
         assert not self._sums, f"blocks are taken while there are sums of {list(self._sums)}"
         specs = {b: self.blocks.pop(b) for b in blocks}
         current = {b: self.current.pop(b) for b in blocks}
@@ -244,7 +244,7 @@ class SymbolStore:
         return specs, current, kept
 
     def put(self, version: int, taken: object) -> None:
-        """Take over blocks with all their versions."""
+        """Add blocks that `take` removed from another store, with all their versions."""
         specs, current, kept = cast(tuple[dict[int, BlockSpec], dict[int, Value], dict[int, dict[int, Value]]], taken)
         assert not self.blocks or self.version == version
         self.version = version

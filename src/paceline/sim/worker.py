@@ -1,4 +1,4 @@
-"""A worker process: the core, a model of symbols, and a script that asks, computes and waits."""
+"""A simulated worker process: the worker's core, a model made of symbols, and the training script."""
 
 from __future__ import annotations
 
@@ -72,28 +72,28 @@ class SimWorker(Node):
         self._beat()
 
     def kill(self) -> None:
-        """End the process, without a message to any other."""
+        """End the process without a message to any other process."""
         self.die()
         self._script.close()
 
     def evict(self) -> None:
-        """The coordinator evicted this worker: it need not see the end of its phase."""
+        """Note that the coordinator evicted this worker, so it need not get the last version of its phase."""
         self.evicted = True
 
     def enter_phase(self) -> None:
-        """The coordinator let this worker into a phase."""
+        """Note that the coordinator admitted this worker to a phase."""
         self.evicted = False
 
     def set_leaving(self, leaving: bool) -> None:
-        """Whether the script leaves after its turn."""
+        """Set whether the script leaves the job after its current turn."""
         self.leaving = leaving
 
     def end(self) -> None:
-        """The script has done all that it had to do."""
+        """Note that the script came to its end."""
         self.ended = True
 
     def notice(self) -> None:
-        """Notice that there is another coordinator."""
+        """Notice that there is a new coordinator, and register with it."""
         if self.done:
             return
         if self._sleeps and self.scenario.single_thread:
@@ -106,12 +106,12 @@ class SimWorker(Node):
         self.send_all(self.core.reconnected(self.cluster.world.now))
 
     def _note_late(self) -> None:
-        """A new coordinator does not wait for a worker that registers late."""
+        """Count this worker as evicted if it registers late, because a new coordinator may not wait for it."""
         late_s = self.cluster.world.now - self.cluster.restarted_at
         self.evicted |= late_s > self.scenario.cluster.heartbeat_timeout_s / 2
 
     def receive(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:
-        """Take one message; a script with one thread handles it when it waits again."""
+        """Handle one message. A worker with a single thread handles it after it has computed."""
         if self._sleeps and self.scenario.single_thread:
             self._inbox.append((sender, message, payload))
         else:
@@ -151,7 +151,7 @@ class SimWorker(Node):
         for frame, value in zip(fill.frames, fill.payload, strict=True):
             assert isinstance(value, Value)
             self.values[frame.block] = value
-        if self.core.model.held[fill.server] == message.version:  # else further parts follow
+        if self.core.model.held[fill.server] == message.version:  # otherwise further parts follow
             for block in self.core.model.by_server[fill.server]:
                 self.versions[block] = message.version
 
@@ -187,7 +187,7 @@ class SimWorker(Node):
         world.after(self.scenario.tick_s, self, self._tick)
 
     def _report_reach(self, now: float) -> None:
-        """Report what a transport knows: a primary that is unreachable for long, or is reachable again."""
+        """Tell the core what a real transport would: which primaries are unreachable for long, or reachable again."""
         network, placement = self.cluster.network, self.core.model.placement
         if placement is None or not (network.cuts or self._cut_since):
             return
@@ -213,7 +213,7 @@ class SimWorker(Node):
         self.cluster.network.send(self.node, send.to, message, send.payload)
 
     def _mangles(self, push: Push) -> bool:
-        """Whether this push names a wrong base. Repetitions of a request are equal, so all do or none does."""
+        """Whether this push names a wrong base version. The answer is the same for every repetition of a request."""
         if push.req not in self._mangled:
             self._mangled[push.req] = self.cluster.faults.on and self.rng.random() < self.scenario.habits.mangled
         return self._mangled[push.req]

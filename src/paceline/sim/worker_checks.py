@@ -1,4 +1,4 @@
-"""The rules of workers: which state a turn may be computed on, and the version with which a phase ends."""
+"""Check the rules of workers: on which state they may compute a turn, and with which version a phase ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class WorkerChecks:
         self._record = record
 
     def may_compute(self, step: int, reads: Reads, name: str) -> None:
-        """Lock-step reads version t of every block; a window bounds how old each block may be."""
+        """Check the state on which a turn of `step` is computed.
+
+        In lock-step, every block must be at version `step`; with a window, no block may be older than the window.
+        """
         record = self._record
         if reads.incarnation != record.incarnation:
             return  # servers refuse the gradients of an earlier incarnation
@@ -35,14 +38,14 @@ class WorkerChecks:
                 )
 
     def has_version(self, reads: Reads, version: int, name: str) -> None:
-        """A model must be exactly `version`."""
+        """Check that every block of a model is exactly at `version`."""
         truth = self._record.lines[reads.incarnation].truth
         for block, value in enumerate(reads.values):
             if truth[block][version] != value:
                 raise Violation(f"{name} needs version {version} of block {block} and has {value}")
 
     def phase_ended(self, name: str, over: PhaseOver, reads: Reads, *, was_there: bool) -> None:
-        """A worker leaves a phase. With `was_there` it took part to the end, so it must hold the last version."""
+        """Check a worker that leaves a phase. If it `was_there` to the end, it must have the last version."""
         if over.version < 0:
             if was_there:
                 raise Violation(f"{name} took part in phase {over.phase} but was not given its last version")

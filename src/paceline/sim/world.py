@@ -42,7 +42,7 @@ class Trace:
         self._encode = msgspec.msgpack.Encoder().encode
 
     def note(self, now: float, what: str, who: str, peer: str, message: Message | None) -> None:
-        """One event."""
+        """Add one event."""
         self._last.append((now, what, who, peer, message))
         if self._hash is not None:
             body = b"" if message is None else self._encode(message)
@@ -50,7 +50,7 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """Equal for two runs only if every event was equal, in the same order at the same time; "" if not hashed."""
+        """A hash of all events with their order and times, equal only for equal runs; "" if `hashed` is False."""
         return "" if self._hash is None else self._hash.hexdigest()
 
     def lines(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Trace:
 
 
 class Process:
-    """The owner of events. While it is stopped its events wait; once it is dead they are dropped."""
+    """The owner of events. While a process is stopped, its events wait; once it is dead, they are dropped."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -71,11 +71,11 @@ class Process:
         self.backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
 
     def die(self) -> None:
-        """Drop all its events, from now on."""
+        """End the process: its events do not happen any more."""
         self.alive = False
 
     def stop(self) -> None:
-        """Let its events wait until `World.wake`."""
+        """Stop the process: its events wait until `World.wake`."""
         self.stopped = True
 
 
@@ -98,7 +98,7 @@ class World:
         self._heap: list[tuple[float, int, Process, Callable[..., None], tuple[object, ...]]] = []
 
     def after(self, delay: float, process: Process, call: Callable[..., None], *args: object) -> None:
-        """Schedule `call` as an event of `process`."""
+        """Schedule `call(*args)` as an event of `process`, `delay` seconds from now."""
         self._order += 1
         heappush(self._heap, (self.now + delay, self._order, process, call, args))
 

@@ -480,7 +480,7 @@ def test_a_session_goes_by_tcp_if_the_listener_does_not_find_the_local_connectio
         client.connect(str(server.address))
         events = Events(server, client)
         events.until(lambda: len(events.ups(server)) == 1 and len(events.ups(client)) == 2)
-    assert "did not connect to the local socket" in caplog.text
+    assert "did not connect to the unix socket" in caplog.text
     assert server.counters.refused == {"lane": 1}
     assert not is_local(server)
     exchange(server, client, events)
