@@ -1,4 +1,4 @@
-"""Planned faults for tests, re-exported from `paceline.transport.faulty`, which a role under test uses as well."""
+"""Planned faults for tests, re-exported from `paceline.transport.faulty`: roles cannot import `paceline.testing`."""
 
 from __future__ import annotations
 

@@ -72,7 +72,10 @@ BROKEN: list[tuple[Callable[[Job], object], str]] = [
     (lambda job: (job.grant(FIRST, 0), job.grant(FIRST, 0, "worker-1")), "names two leases"),
     (lambda job: job.log.sends(Send("server-0", _announced(job))), "commit 1 is announced before it is written"),
     (lambda job: job.log.sends(Send("worker-0", _over(1))), "version 1 is announced before it is written"),
-    (lambda job: job.fact(PlacementFact(Placement(0, ("server-0",), {}))), "placement epoch 0 is written after epoch 1"),
+    (
+        lambda job: job.fact(PlacementFact(Placement(0, ("server-0",), {}))),
+        "placement epoch 0 is written after epoch 1",
+    ),
     (lambda job: job.fact(IncarnationFact(1, "", None, "blocks were lost")), "servers were lost one at a time"),
     (lambda job: job.servers.added(job.store, SumKey(0, None), _term(slot=1), ()), "is added after 0 slots"),
     (lambda job: job.servers.added(job.store, SumKey(1, None), _term(), ()), "is added to the sum of"),

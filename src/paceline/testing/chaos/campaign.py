@@ -15,12 +15,12 @@ from paceline.testing.chaos.plan import CampaignSpec, Planned, make_plan
 from paceline.testing.chaos.run import ChaosRun, Ended, Stuck, Ticker
 from paceline.testing.chaos.verify import References, audit, missing_commits, read_log
 
-_MARGIN = 20  # no fault begins this many steps before the end of the script
-_MAX_PROBLEMS = 10  # of an audit that are listed as failures
+_MARGIN = 20  # no fault begins within this many steps of the end of the script
+_MAX_PROBLEMS = 10  # at most this many problems of an audit are listed as failures
 
 
 class Campaign:
-    """One campaign. `run` is called once; `figures` are valid during and after it."""
+    """One campaign. Call `run` once; `figures` can be read while it runs and afterwards."""
 
     def __init__(self, spec: CampaignSpec, screen: Ticker, command: str = "") -> None:
         self.spec = spec
@@ -31,7 +31,7 @@ class Campaign:
         self._total = len(self._plan)
 
     def run(self) -> Figures:
-        """Play the whole plan. The figures list every failure. No process is left."""
+        """Play the whole plan, and return figures that list every failure. All processes of the campaign are ended."""
         began = time.monotonic()
         self.spec.dir.mkdir(parents=True, exist_ok=True)
         try:
@@ -118,10 +118,10 @@ class Campaign:
         missing = missing_commits(run.watch.shown.versions, commits, origins)
         self.figures.count(lost_commits=len(missing))
         if missing:
-            self.figures.fail(f"{name}: shown, but not in the log: {missing[:_MAX_PROBLEMS]}")
+            self.figures.fail(f"{name}: a status showed commits that are not in the log: {missing[:_MAX_PROBLEMS]}")
         self._audit(run, figures)
         if self.spec.lock_step:
-            self.screen.progress(f"{name}: {figures.steps} steps again, without faults")
+            self.screen.progress(f"{name}: running its {figures.steps} steps without faults, to compare the digests")
             figures.reference = self._references.digest(figures.steps)
             if figures.digest != figures.reference:
                 self.figures.fail(f"{name}: the digest is {figures.digest}, not {figures.reference}")

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SCRIPT = Path(__file__).parent / "train.example"
-"""A small model whose turns sleep some milliseconds, so that faults hit turns and restarted processes get the CPU."""
+"""The script of most campaigns: a small model whose turns sleep some milliseconds, so that faults are likely to happen
+during a turn, and restarted processes get CPU time."""
 
 _BSP = "-w 3 -s 2 --mode bsp --slots 4 --plain-shape 1x1"
 _COPIED = "-w 3 -s 3 --replicas 1 --mode bsp --slots 4 --plain-shape 1x1"

@@ -1,4 +1,4 @@
-"""Cuts as plain data: the victim, its peers, the direction and the length, chosen by the numbers of a fault."""
+"""Cuts of the network as plain data: the victim, its peers, the direction and the length, derived from a fault."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SYMMETRIC, ONE_WAY, FLAPPING = "symmetric", "one-way", "flapping"
 KINDS = (SYMMETRIC, ONE_WAY, FLAPPING)
 
 COORDINATOR = "coordinator"
-_MIN_S, _MAX_S = 1.0, 9.0  # some cuts end before a peer is evicted, others do not
-_FLAP_S = 0.4  # a flapping cut is closed for this long, then open for as long
-_WORKERS = 0.2  # share of the cuts that hit a worker
+_MIN_S, _MAX_S = 1.0, 9.0  # the length of a cut in seconds: some end before a peer is evicted, others do not
+_FLAP_S = 0.4  # a flapping cut closes the network for this many seconds, then opens it for as long, and so on
+_WORKERS = 0.2  # this share of the cuts hits a worker; all others hit a server
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """`ways` between `victim` and each of `others` are closed for `lasts_s`."""
+    """A cut: the network between `victim` and each of `others` is closed in the directions `ways` for `lasts_s`."""
 
     kind: str
     victim: str
@@ -35,7 +35,7 @@ class Cut:
 
     @property
     def phases(self) -> list[tuple[float, frozenset[Way]]]:
-        """(seconds, closed ways), one after the other."""
+        """The parts of the cut, one after the other, as (seconds, closed ways)."""
         if self.kind != FLAPPING:
             return [(self.lasts_s, self.ways)]
         times = max(1, round(self.lasts_s / (2 * _FLAP_S)))
@@ -43,11 +43,11 @@ class Cut:
 
 
 def choose(kind: str, draw: float, span: float, servers: Sequence[str], workers: Sequence[str]) -> Cut:
-    """The cut that `draw` and `span`, between 0 and 1, select among these processes.
+    """Choose a cut among these processes. `draw` and `span`, between 0 and 1, select the victim and the length.
 
-    A server is cut off from everyone, from the coordinator, from the other servers, from one of them, or from the
-    workers; a worker from everyone, from the coordinator, or from one server. A one-way cut closes the way to the
-    victim or the way from it.
+    A server is cut off from all processes, from the coordinator, from the other servers, from one server, or from the
+    workers; a worker is cut off from all processes, from the coordinator, or from one server. A one-way cut closes
+    either the way to the victim or the way from the victim.
     """
     hits_worker = bool(workers) and draw < _WORKERS
     if hits_worker:
@@ -67,7 +67,7 @@ def choose(kind: str, draw: float, span: float, servers: Sequence[str], workers:
 
 
 def _pick(choices: Sequence[T], draw: float) -> tuple[T, float]:
-    """One of `choices`, and the number for the next choice."""
+    """Choose one of `choices` by `draw`; returns the choice, and a number between 0 and 1 for the next choice."""
     scaled = draw * len(choices)
     index = min(int(scaled), len(choices) - 1)
     return choices[index], scaled - index

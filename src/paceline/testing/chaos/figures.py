@@ -11,12 +11,12 @@ from typing import Any
 from paceline.testing.chaos.cuts import KINDS
 from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind
 
-_HEAL_S = 10.0  # a run must be whole this long after the end of a cut
-_PAUSE_S = 1.0  # the longest time without a commit while blocks move
+_HEAL_S = 10.0  # seconds: a run must have recovered this long after the end of a cut
+_PAUSE_S = 1.0  # seconds: the longest time without a commit that is allowed while blocks move
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The q-quantile: the smallest value that is not below a share `q` of all values."""
+    """The q-quantile: the smallest of `values` such that at least a share `q` of them is not above it."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
 
@@ -33,7 +33,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class RoundFigures:
-    """One run, from its start to the comparison of its digest."""
+    """The figures of one round: one run, from its start to the comparison of its digest."""
 
     dir: str
     faults: int = 0
@@ -51,7 +51,7 @@ class RoundFigures:
 
 @dataclass(slots=True)
 class Figures:
-    """The figures of a campaign. `failures` says in words what was not as promised."""
+    """The figures of a campaign. `failures` lists, as text, every promise that was broken."""
 
     spec: CampaignSpec
     command: str
@@ -78,16 +78,16 @@ class Figures:
 
     @property
     def digest_equal(self) -> bool | None:
-        """Whether every round ended with the bits of its reference; None if no round was compared."""
+        """Whether every round ended with the same weights as its run without faults; None if none was compared."""
         compared = [r.digest == r.reference for r in self.rounds if r.reference is not None]
         return all(compared) if compared else None
 
     def fire(self, fault: Fault | str) -> None:
-        """A fault was injected."""
+        """Count a fault that was injected."""
         self.fired[str(fault)] += 1
 
     def fail(self, text: str) -> None:
-        """Something was not as promised."""
+        """Add a failure of the campaign."""
         self.failures.append(text)
 
     def count(self, **more: int) -> None:
@@ -96,35 +96,35 @@ class Figures:
             setattr(self, name, getattr(self, name) + number)
 
     def gone(self, seconds: float) -> None:
-        """A killed run took so long to leave nothing behind."""
+        """Note how many seconds it took until nothing was left of a killed run."""
         self.gone_s.append(seconds)
 
     def left(self, names: Sequence[str], when: str) -> None:
-        """Processes, ports or shared memory are left where nothing may be."""
+        """Add a failure: processes, ports or shared memory are left at a time when none may be left."""
         self.count(leftovers=len(names))
-        self.fail(f"{when} there is still: {', '.join(names)}")
+        self.fail(f"{when}, these are left: {', '.join(names)}")
 
     def add_slow(self, text: str) -> None:
-        """A recovery took long."""
+        """Note a recovery that took long."""
         self.slow.append(text)
 
     def add_messages(self, fired: Counter[str]) -> None:
-        """Faults of messages were counted by the workers of a round."""
+        """Add the faults of messages that the workers of a round counted."""
         self.fired += fired
 
     def begin_round(self, path: str) -> RoundFigures:
-        """The figures of another round."""
+        """Begin another round; returns its figures."""
         self.rounds.append(RoundFigures(path))
         return self.rounds[-1]
 
     def measured(self, name: str, recovery_s: float | None, restored_s: float) -> None:
-        """The run recovered from a fault."""
+        """Note that the run recovered from a fault: seconds to the next commit, and to a complete run."""
         if recovery_s is not None:
             self.recovery_s.setdefault(name, []).append(recovery_s)
         self.restored_s.setdefault(name, []).append(restored_s)
 
     def paused(self, name: str, pause_s: float) -> None:
-        """The longest time without a commit during a fault."""
+        """Note the longest time without a commit during a fault."""
         self.pause_s.setdefault(name, []).append(pause_s)
 
     def judge(self) -> None:
@@ -135,7 +135,7 @@ class Figures:
                 fail(f"{fault}: {fired} of {planned} planned faults were injected")
         for kind in self.spec.messages.kinds:
             if not self.fired[kind]:
-                fail(f"{kind}: no message was hit")
+                fail(f"{kind}: this fault of messages never happened")
         for name, what in (
             ("lost_slots", "slots were lost"),
             ("duplicate_slots", "slots were applied twice"),
@@ -159,7 +159,7 @@ class Figures:
         fail = self.fail
         for name in (str(Fault(Kind.CUT, kind)) for kind in KINDS):
             if (healed_s := max(self.restored_s.get(name, [0.0]))) > _HEAL_S:
-                fail(f"{name}: the run was whole {healed_s:.1f} s after the end of the cut, the limit is {_HEAL_S} s")
+                fail(f"{name}: the run recovered {healed_s:.1f} s after the end of the cut, above {_HEAL_S} s")
         for name in (str(Fault(kind, "server")) for kind in (Kind.ADD, Kind.DRAIN)):
             if (pause_s := max(self.pause_s.get(name, [0.0]))) > _PAUSE_S:
                 fail(f"{name}: no commit for {pause_s:.2f} s, above {_PAUSE_S} s")
@@ -171,7 +171,7 @@ class Figures:
                 fail(f"{name}: kill to next commit has a p95 of {p95:.2f} s, above {limit_s} s")
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The figures as a mapping that JSON can hold."""
         spec = self.spec
         return {
             "ok": not self.failures,
@@ -222,7 +222,7 @@ _COLUMNS = ("campaign", "fired", "rounds", "steps", "lost", "twice", "commits lo
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Campaigns as lines of text, one each under a header; `results` are from `as_dict`."""
+    """A table of campaigns as lines of text: a header, then one line each. `results` come from `Figures.as_dict`."""
     rows: list[tuple[str, ...]] = [_COLUMNS]
     for name, r in results.items():
         recovery = ", ".join(

@@ -15,11 +15,11 @@ from paceline.testing.chaos.run import ChaosRun, Stuck
 from paceline.testing.chaos.shape_faults import ShapeFaults
 from paceline.testing.chaos.target import Target
 
-_AGAIN = 0.25  # share of the killed servers that may be killed again before a new checkpoint is complete
+_AGAIN = 0.25  # this share of the kills of servers does not wait for a new checkpoint since the last rewind
 
 
 class Injector:
-    """Injects faults into one run and records in the figures how it recovers."""
+    """Injects faults into one run, and records in the figures how the run recovers."""
 
     def __init__(self, run: ChaosRun, figures: Figures) -> None:
         self.run = run
@@ -37,15 +37,15 @@ class Injector:
         return self._launcher.settled
 
     def settle(self) -> None:
-        """Wait until a resumed run is whole.
+        """Wait until a resumed run has all its processes and copies and commits again.
 
         Raises:
-            Stuck: it does not become whole.
+            Stuck: the run does not get there in time.
         """
         self._launcher.settle()
 
     def do(self, planned: Planned) -> bool:
-        """Inject one fault and wait until the run has recovered; False if it came too late and must be repeated.
+        """Inject one fault and wait until the run has recovered. Returns False if the fault must be tried again.
 
         Raises:
             Ended: the script came to its end before the fault.
@@ -60,7 +60,7 @@ class Injector:
             return self._inject(planned)
         except psutil.NoSuchProcess as error:
             self.run.check()
-            raise Stuck(f"{planned.fault}: process {error.pid} ended before its time") from None
+            raise Stuck(f"{planned.fault}: process {error.pid} ended before the fault could be injected") from None
 
     def _wait_for_progress(self, planned: Planned) -> None:
         """Before a fault that rewinds, wait for a new checkpoint, so that the run makes progress between faults."""

@@ -1,4 +1,4 @@
-"""Start ``paceline`` commands as a user does, and end every process that they started."""
+"""Start ``paceline`` commands as a user does, and end all processes that these commands started."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import psutil
 
 from paceline.config.load import child_env
 
-# A launcher ends with its campaign, and its roles end with it. It handles SIGINT even if the campaign was started in
-# the background, where the shell ignores SIGINT for its children.
+# The program of a launcher: it dies with its campaign, and its roles die with it. It handles SIGINT even if the
+# campaign was started in the background, where the shell makes its children ignore SIGINT.
 _BOUND = """
 import signal, sys
 from paceline.orphans import die_with_parent
@@ -30,12 +30,12 @@ _SHM = Path("/dev/shm")
 
 
 def command(words: Sequence[object]) -> list[str]:
-    """The command line of ``paceline WORDS`` as a child of this process."""
+    """The command line that runs ``paceline WORDS`` as a child of this process."""
     return [sys.executable, "-c", _BOUND, str(os.getpid()), *map(str, words)]
 
 
 class Launched:
-    """One ``paceline`` command that runs in the background. All it prints goes to `out`."""
+    """One ``paceline`` command that runs in the background. Its output is written to the file `out`."""
 
     def __init__(self, words: Sequence[object], out: Path, env: Mapping[str, str]) -> None:
         self.words = [str(word) for word in words]
@@ -47,12 +47,12 @@ class Launched:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=child_env(dict(env)),
-                start_new_session=True,  # Ctrl-C goes to the campaign only, which ends this command in order
+                start_new_session=True,  # Ctrl-C then reaches only the campaign, which ends this command properly
             )
 
     @property
     def code(self) -> int | None:
-        """The exit code, None while it runs."""
+        """The exit code of the command; None while it runs."""
         return self.process.poll()
 
     def family(self) -> list[psutil.Process]:
@@ -71,7 +71,7 @@ class Launched:
             return None
 
     def end(self) -> None:
-        """End the command now, with all its descendants."""
+        """Kill the command and all its descendants now."""
         family = self.family()
         if self.code is None:
             self.process.send_signal(signal.SIGINT)
@@ -101,7 +101,7 @@ def finish(words: Sequence[object], out: Path, env: Mapping[str, str], timeout_s
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """Send SIGKILL to all."""
+    """Send SIGKILL to all `processes`."""
     for process in processes:
         try:
             process.kill()
@@ -118,11 +118,11 @@ class Footprint:
         self._segments = segments() - segments_before
 
     def add(self, processes: Iterable[psutil.Process]) -> None:
-        """Add processes."""
+        """Add processes, with their listening ports."""
         self._processes += processes
 
     def left(self) -> list[str]:
-        """What is still there, by name."""
+        """The names of the processes, ports and shared memory that still exist."""
         found = [f"process {p.pid}" for p in self._processes if lives(p)]
         if self._ports:
             listening = {_port(c) for c in psutil.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN}
@@ -130,7 +130,7 @@ class Footprint:
         return found + [f"shared memory {name}" for name in sorted(self._segments & segments())]
 
     def wait_gone(self, timeout_s: float) -> tuple[float, list[str]]:
-        """Wait until nothing is left; returns the seconds that took, and what is left after the timeout."""
+        """Wait until nothing is left; returns how many seconds this took, and what is left after the timeout."""
         began = time.monotonic()
         while (left := self.left()) and time.monotonic() < began + timeout_s:
             time.sleep(0.01)
@@ -138,7 +138,10 @@ class Footprint:
 
 
 def started_by(launcher: int) -> list[psutil.Process]:
-    """Roles whose command line names that launcher: a role that it forked while it died has another parent."""
+    """The roles whose command line names the launcher with pid `launcher`.
+
+    Looking for its children is not enough: a role that the launcher forked while it died has another parent.
+    """
     found = []
     for process in psutil.process_iter():
         try:
@@ -151,7 +154,7 @@ def started_by(launcher: int) -> list[psutil.Process]:
 
 
 def segments() -> frozenset[str]:
-    """Shared memory of Paceline on this machine."""
+    """The names of the shared memory of Paceline on this machine."""
     return frozenset(p.name for p in _SHM.glob("paceline*")) if _SHM.is_dir() else frozenset()
 
 

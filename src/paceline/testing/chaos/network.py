@@ -1,9 +1,9 @@
-"""Network namespaces on this machine that stand for hosts, and cuts between them.
+"""Network namespaces on this machine that take the place of hosts, and cuts between them.
 
 Every node of a campaign has a namespace with one address. A bridge in one more namespace connects them. The machine's
-own network is not touched, and no packet filter is needed: each namespace has a fixed table of neighbours, and a cut
-replaces a neighbour's hardware address by one that no node has. So a cut has a direction, takes effect at once, is
-silent, and leaves connections as they were.
+own network is not changed, and no packet filter is needed: each namespace has a fixed table of neighbours, and a cut
+replaces a neighbour's hardware address by an address that no node has. So a cut has a direction, takes effect at once,
+sends no error to either side, and does not close connections.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def problem() -> str | None:
-    """Why this process cannot make namespaces, None if it can."""
+    """The reason why this process cannot make network namespaces; None if it can."""
     if os.name != "posix" or not Path("/proc/self/ns/net").exists():
         return "network namespaces need Linux"
     if shutil.which("ip") is None:
@@ -52,7 +52,10 @@ def problem() -> str | None:
 
 
 class Network:
-    """Namespaces for `nodes`, all connected. A context manager: it removes them, and those of killed campaigns."""
+    """A context manager that makes connected namespaces for `nodes`, and removes them at its end.
+
+    It also removes the namespaces of campaigns that were killed.
+    """
 
     def __init__(self, nodes: Sequence[str]) -> None:
         """Check that namespaces can be made; `__enter__` makes them.
@@ -61,7 +64,9 @@ class Network:
             UsageError: there are too many nodes, or this process cannot make namespaces.
         """
         if len(nodes) > _MAX_NODES:
-            raise UsageError(f"{len(nodes)} nodes are too many for one switch: {_MAX_NODES} at most")
+            raise UsageError(
+                f"at most {_MAX_NODES} processes can be cut, not {len(nodes)}: use fewer workers or servers"
+            )
         if (why := problem()) is not None:
             raise UsageError(why)
         self._numbers = {node: number for number, node in enumerate(nodes, 1)}
@@ -122,7 +127,7 @@ class Network:
     # ------------------------------------------------------------ cuts
 
     def close_ways(self, ways: Collection[Way]) -> None:
-        """Close exactly these ways; all others are open."""
+        """Close exactly these ways between nodes, and open all others."""
         wanted = set(ways)
         for node in sorted({a for a, _ in wanted ^ self._closed}):
             changed = [b for a, b in wanted ^ self._closed if a == node]
@@ -149,12 +154,12 @@ def remove_leftovers() -> None:
 
 
 def _own_prefix() -> str:
-    """The prefix of this process: pid and start time, so that a reused pid is not mistaken for it."""
+    """The prefix of this process's namespaces: its pid and start time, because the system may reuse the pid."""
     return f"{_PREFIX}{os.getpid()}.{int(psutil.Process().create_time())}-"
 
 
 def _is_owned(name: str) -> bool:
-    """Whether the process that made the namespace lives."""
+    """Whether the process that made the namespace `name` is alive."""
     pid, _, began = name.removeprefix(_PREFIX).split("-")[0].partition(".")
     try:
         return int(psutil.Process(int(pid)).create_time()) == int(began)

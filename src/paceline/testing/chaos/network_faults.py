@@ -10,11 +10,11 @@ from paceline.testing.chaos.recovery import Recovering
 from paceline.testing.chaos.target import Target
 from paceline.testing.chaos.watch import Seen
 
-_LOOK_S = 0.02  # between two statuses during a cut
+_LOOK_S = 0.02  # seconds between two statuses that are read during a cut
 
 
 class NetworkFaults:
-    """Cuts the network of one run for a while and waits until it has recovered."""
+    """Cuts the network of one run for a while, and waits until the run has recovered."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -22,7 +22,7 @@ class NetworkFaults:
         self._figures = target.figures
 
     def cut(self, planned: Planned) -> None:
-        """Cut the network. The time until the run is whole counts from the end of the cut."""
+        """Cut the network and wait for the recovery. The time of the recovery counts from the end of the cut."""
         network = self._run.network
         assert network is not None
         before = self._target.status()

@@ -13,11 +13,11 @@ from paceline.config.dials import check_replicas, parse_mode
 from paceline.errors import UsageError
 from paceline.testing.chaos.cuts import KINDS
 
-_MAX_PAUSE_S = 0.5  # spreads faults over the time of a step and of a checkpoint
+_MAX_PAUSE_S = 0.5  # longest random pause before a fault, so that faults hit all moments of a step and a checkpoint
 
 
 class Kind(StrEnum):
-    """The kinds of faults, by the names of their options."""
+    """The kinds of faults; each value is the name of its command line option."""
 
     KILL = "kill"
     STOP = "stop"
@@ -43,7 +43,7 @@ ROLES: Mapping[Kind, tuple[str, ...]] = {
     Kind.ADD: ("server",),
     Kind.DRAIN: ("server",),
 }
-"""The roles that each kind can hit; for a cut, its forms."""
+"""The roles that each kind of fault can hit; for cuts, the forms of a cut."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,7 +58,7 @@ class Fault:
 
     @property
     def measured_as(self) -> str:
-        """The name under which its recovery is measured: for kills, to which the promises apply, the role alone."""
+        """The name under which the recovery is measured: for kills, which `--limit` names by role, only the role."""
         return self.role if self.kind in (Kind.KILL, Kind.SAVING) else str(self)
 
 
@@ -84,25 +84,29 @@ class Messages:
     def __post_init__(self) -> None:
         for name in ("drop", "duplicate", "delay"):
             if not 0.0 <= getattr(self, name) < 1.0:
-                raise UsageError(f"--{name} is a probability below 1, not {getattr(self, name)}")
+                raise UsageError(
+                    f"--{name} is a probability: it must be 0 or more and below 1, not {getattr(self, name)}"
+                )
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds that must fire at least once."""
+        """The kinds of message faults that must happen at least once."""
         return tuple(name for name in ("drop", "duplicate", "delay") if getattr(self, name) > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignSpec:
-    """A campaign. `script` runs with `arguments` on `workers` and `servers`; resumed runs take turns with `shapes`.
+    """The options of a campaign. `script` runs with `arguments` on so many `workers` and `servers`.
 
-    The run without faults also gets `plain_arguments`, and runs in `plain_shape` if one is given: neither may change
+    Each time a run is resumed, it gets the next of `shapes` (workers, servers) in turn.
+
+    The run without faults also gets `plain_arguments`, and runs in `plain_shape` if one is given; neither may change
     the result.
 
     With `replicas`, the loss of a server is a failover: a campaign with a rewind fails.
 
-    A round ends after `per_round` faults (0: all of them). `limits` are limits for the p95 of a recovery in seconds, by
-    the name under which it is measured.
+    A round ends after `per_round` faults (0: after all faults). `limits` has the largest allowed p95 of a recovery in
+    seconds, by the name under which the recovery is measured.
     """
 
     script: Path
@@ -139,23 +143,23 @@ class CampaignSpec:
                 f"needs {self.replicas + 1}: raise --servers, or --add as many"
             )
         if self.lease_s <= 0.5:
-            raise UsageError(f"--lease must exceed the heartbeat of 0.5 s, not {self.lease_s}")
+            raise UsageError(f"--lease must be above the heartbeat interval of 0.5 s, not {self.lease_s}")
         if self.plain_shape is not None and self.slots is None:
             raise UsageError("--plain-shape needs --slots: without it, a step has as many slots as there are workers")
         if self.per_round < 0:
-            raise UsageError(f"--per-round must not be negative, not {self.per_round}")
+            raise UsageError(f"--per-round must be 0 or more, not {self.per_round}")
         if not sum(self.faults.values()) and not self.messages.kinds:
             raise UsageError("nothing to inject: give at least one fault, such as --kill worker=3")
 
     @property
     def _fewest_servers(self) -> int:
-        """The lowest number of servers: adds and drains alternate, but a round may begin with a drain."""
+        """The lowest number of servers during the campaign. Adds and drains alternate, and a drain may come first."""
         adds, drains = (self.faults.get(Fault(kind, "server"), 0) for kind in (Kind.ADD, Kind.DRAIN))
         return self.servers - max(drains - adds, min(drains, 1) if self.per_round else 0)
 
     @property
     def cuts(self) -> bool:
-        """Whether the network is cut, so that every role needs a namespace of its own."""
+        """Whether the campaign cuts the network, so that every role needs its own namespace."""
         return any(fault.kind == Kind.CUT for fault in self.faults)
 
     @property
@@ -168,12 +172,12 @@ class CampaignSpec:
 
     @property
     def lock_step(self) -> bool:
-        """Whether the result is determined, so that its digest can be compared."""
+        """Whether the result is the same in every run, so that digests can be compared."""
         return parse_mode(self.mode).window == 0
 
 
 def parse_faults(kind: Kind, texts: Iterable[str]) -> Counter[Fault]:
-    """Read ``worker=6`` and the like; several add up.
+    """Read texts such as ``worker=6``: the number of faults by role. Numbers for the same role are added.
 
     Raises:
         UsageError: this kind of fault cannot hit that role, or the number is missing.
@@ -189,10 +193,10 @@ def parse_faults(kind: Kind, texts: Iterable[str]) -> Counter[Fault]:
 
 
 def parse_limits(texts: Iterable[str]) -> dict[str, float]:
-    """Read ``worker=1.0`` and the like: seconds by what is measured.
+    """Read texts such as ``worker=1.0``: limits in seconds, by the name of what is measured.
 
     Raises:
-        UsageError: not a name and a number.
+        UsageError: a text is not a known name and a number.
     """
     known = {Fault(kind, role).measured_as for kind, roles in ROLES.items() for role in roles}
     limits = {}
@@ -201,7 +205,7 @@ def parse_limits(texts: Iterable[str]) -> dict[str, float]:
         try:
             limits[name] = float(number)
         except ValueError:
-            raise UsageError(f"--limit takes server=SECONDS and the like, not {text!r}") from None
+            raise UsageError(f"--limit takes NAME=SECONDS such as server=2, not {text!r}") from None
         if name not in known:
             raise UsageError(f"--limit: nothing is measured as {name!r}; known are {', '.join(sorted(known))}")
     return limits
@@ -211,7 +215,7 @@ def parse_shape(text: str) -> tuple[int, int]:
     """Read ``3x1``: three workers and one server.
 
     Raises:
-        UsageError: anything else.
+        UsageError: the text does not have this form.
     """
     workers, _, servers = text.partition("x")
     if not (workers.isdecimal() and servers.isdecimal() and int(workers) and int(servers)):
@@ -229,7 +233,7 @@ def make_plan(faults: Mapping[Fault, int], seed: int) -> list[Planned]:
 
 
 def _alternate(order: list[Fault]) -> None:
-    """Let adds and drains alternate, at their places in the order: the number of servers stays near its start."""
+    """Reorder adds and drains so that they alternate: the number of servers then stays near its start."""
     places = [i for i, fault in enumerate(order) if fault.kind in (Kind.ADD, Kind.DRAIN)]
     come = [order[i] for i in places if order[i].kind == Kind.ADD]
     go = [order[i] for i in places if order[i].kind == Kind.DRAIN]

@@ -1,4 +1,4 @@
-"""Faults of one process: a kill, a kill while a checkpoint is written, a stop beyond its lease, a SIGTERM."""
+"""Faults of one process: a kill, a kill during a checkpoint, a stop for longer than its lease, a SIGTERM."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from paceline.testing.chaos.run import Stuck
 from paceline.testing.chaos.target import Target, send
 from paceline.testing.chaos.watch import Process, Seen
 
-_SAVE_SPAN_S = 0.01  # a kill comes up to this long after the first file of a checkpoint
-_MAX_MISSES = 4  # kills in a row that may come after their checkpoint is complete
-_SETTLE_S = 0.3  # a coordinator that evicts others after it was stopped does so within this time
+_SAVE_SPAN_S = 0.01  # seconds: a kill comes at most this long after the first file of a checkpoint appears
+_MAX_MISSES = 4  # so many kills in a row may come too late, when their checkpoint is complete
+_SETTLE_S = 0.3  # seconds after a stop within which the coordinator would wrongly evict other processes
 
 
 class ProcessFaults:
-    """Sends signals to processes of one run and waits until it has recovered."""
+    """Sends signals to processes of one run, and waits until the run has recovered."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -30,7 +30,7 @@ class ProcessFaults:
         self._misses = 0
 
     def kill(self, planned: Planned) -> None:
-        """SIGKILL to a process. A worker that joined from outside is not started again."""
+        """Send SIGKILL to a process. A worker that joined by `paceline join` is not started again."""
         before, victim, process = self._target.choose(planned)
         returns = not self._run.is_joined(process)
         self._killed(planned.fault, send(process, signal.SIGKILL), before, victim, returns=returns)
@@ -42,10 +42,10 @@ class ProcessFaults:
             self._target.replace_worker()
 
     def kill_while_saving(self, planned: Planned) -> bool:
-        """SIGKILL while a checkpoint is written; False if the checkpoint was complete before the kill.
+        """Send SIGKILL while a checkpoint is written; False if the checkpoint was complete before the kill.
 
         Raises:
-            Stuck: that happened several times in a row, or the run does not recover.
+            Stuck: the kill came too late several times in a row, or the run does not recover.
         """
         before, victim, process = self._target.choose(planned)
         folder = self._wait_for_save()
@@ -64,7 +64,7 @@ class ProcessFaults:
         return hit
 
     def _wait_for_save(self) -> Path:
-        """The folder of a checkpoint that has its first file."""
+        """Wait until a checkpoint has its first file; returns its folder."""
         root = self._run.checkpoints
         old = {p.name for p in root.iterdir()}
         deadline = time.monotonic() + self._run.spec.deadline_s
@@ -77,7 +77,7 @@ class ProcessFaults:
         raise Stuck(f"no checkpoint was begun in {root}; logs are in {self._run.dir.logs}")
 
     def stop(self, planned: Planned) -> None:
-        """SIGSTOP for longer than a lease, then SIGCONT."""
+        """Stop a process by SIGSTOP for longer than a lease, then continue it by SIGCONT."""
         fault, run = planned.fault, self._run
         before, victim, process = self._target.choose(planned)
         at = send(process, signal.SIGSTOP)
@@ -106,7 +106,7 @@ class ProcessFaults:
         self._run.until(done, f"a commit while {stopped} is stopped")
 
     def _check_not_evicted(self, before: Seen) -> None:
-        """A coordinator that was stopped must not count its own pause as the silence of others."""
+        """Check that a coordinator which was stopped did not evict others for its own pause."""
         time.sleep(_SETTLE_S)
         after = self._target.status()
         if after.generation == before.generation:
@@ -115,12 +115,12 @@ class ProcessFaults:
             self._figures.fail(f"the coordinator was stopped, and generation {after.generation} took over")
 
     def terminate(self, planned: Planned) -> None:
-        """SIGTERM to a worker: it leaves in order and must not count as lost."""
+        """Send SIGTERM to a worker: it leaves properly and must not count as lost."""
         before, victim, process = self._target.choose(planned)
         at = send(process, signal.SIGTERM)
         self._figures.fire(planned.fault)
         run = self._run
         after = self._target.wait(Recovering(planned.fault, at, before, victim, run.workers - 1, run.servers))
         if after.generation == before.generation and after.lost_workers > before.lost_workers:
-            self._figures.fail(f"{victim.name} was told to leave, and counts as lost")
+            self._figures.fail(f"{victim.name} got SIGTERM and left, but the job counts it as lost")
         self._target.replace_worker()

@@ -10,13 +10,14 @@ from paceline.testing.chaos.watch import Process, Seen
 
 @dataclass(slots=True)
 class Recovering:
-    """Takes every status after a fault at `at`; `before` is the last one before it.
+    """Decides whether a run has recovered from a fault at the time `at`. Pass every later status to `see`.
 
-    `victim` is the process that was hit, None for a fault of no process or of the whole run. With `returns`, a killed
-    victim is started again under its name. `workers` and `servers` are the numbers that the run must reach; with `new`,
-    a server that held no blocks before must hold some. With `replicas`, the loss of a server is a failover: the next
-    commit counts in the new placement. `committed_s` is the time to the next commit, None until there is one. `pause_s`
-    is the longest time without a commit. `missing` says what the run lacks, or lacked last.
+    `before` is the last status before the fault. `victim` is the process that was hit, None for a fault that hits no
+    process or the whole run. With `returns`, a killed victim is started again under its name. The run must reach
+    `workers` and `servers`; with `new`, a server that held no blocks before must hold some. With `replicas`, the loss
+    of a server is a failover, so the run must also reach a new placement. `committed_s` is the time to the next commit,
+    None until there is one. `pause_s` is the longest time without a commit. `missing` says what the run lacks, or
+    lacked last.
     """
 
     fault: Fault
@@ -36,7 +37,7 @@ class Recovering:
     _last: tuple[int, float] | None = None
 
     def see(self, seen: Seen) -> bool:
-        """Whether this status shows that the run is whole again."""
+        """Take one status; True if it shows that the run has recovered."""
         self._pause(seen)
         missing = []
         if seen.generation < self._min_generation:
@@ -68,7 +69,7 @@ class Recovering:
         return self.before.epoch + 1 if self.replicas and held and self._dead("server") else 0
 
     def _pause(self, seen: Seen) -> None:
-        """Measure the time without a commit, between statuses."""
+        """Update the longest time without a commit from one more status."""
         version, at = self._last or (self.before.version, self.at)
         self.pause_s = max(self.pause_s, seen.at - at)
         self._last = (seen.version, seen.at) if seen.version > version else (version, at)
@@ -81,7 +82,11 @@ class Recovering:
         return self.fault.kind in (Kind.ALL, Kind.LAUNCHER)
 
     def _count(self, seen: Seen) -> None:
-        """The next commit counts from the first status after the fault, or of a new generation or incarnation."""
+        """Set `committed_s` at the first commit after the fault.
+
+        A commit is one above the version of the first status after the fault; a new generation or incarnation begins
+        this comparison again.
+        """
         history = (seen.generation, seen.incarnation)
         if history != self._history and self.committed_s is None:
             self._history, self._base = history, seen.version
@@ -99,7 +104,7 @@ class Recovering:
                 if now is None:
                     absent.append(f"{self.victim.name} among the processes")
             elif now is not None and now.pid == self.victim.pid:
-                absent.append(f"{self.victim.name} gone from the processes")
+                absent.append(f"the end of {self.victim.name}")
         if seen.rewinding:
             absent.append("the end of the rewind")
         if seen.workers_alive < self.workers:

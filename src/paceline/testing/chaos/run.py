@@ -21,13 +21,13 @@ from paceline.testing.chaos.recovery import Recovering
 from paceline.testing.chaos.watch import Seen, Watch
 
 _EVERY_S = 0.02
-_AHEAD = 10  # steps that a run may commit before it knows its last step
-_ROUND = 50  # runs end at multiples of it, so that rounds share references
+_AHEAD = 10  # a run may commit this many steps before the request to end at a later step reaches it
+_ROUND = 50  # runs end at a multiple of this many steps, so that rounds can share runs without faults
 _RESTARTS = 1_000_000
 
 
 class Stuck(Exception):
-    """The run did not reach an awaited state in time, or it failed."""
+    """The run failed, or it did not reach an expected state in time."""
 
 
 class Ended(Exception):
@@ -42,14 +42,14 @@ class Ticker(Protocol):
         ...
 
     def progress(self, text: str) -> None:
-        """Print the newest state over the last one."""
+        """Print the current state in place of the last one."""
         ...
 
 
 class ChaosRun:
     """A run directory and its processes. `workers` and `servers` are the wanted numbers.
 
-    With a `network`, every role runs on a node of its own, and this process runs on the coordinator's.
+    With a `network`, every role runs on its own node, and this process runs on the coordinator's node.
     """
 
     def __init__(self, spec: CampaignSpec, name: str, screen: Ticker, network: Network | None = None) -> None:
@@ -92,7 +92,7 @@ class ChaosRun:
     @property
     def env(self) -> dict[str, str]:
         """The environment of every process of the run."""
-        # A process is stopped for two leases at most: that must not count as hanging.
+        # Faults stop a process for up to two leases, and the launcher must not take it for one that hangs.
         env = {HEARTBEAT_TIMEOUT_S: str(self.spec.lease_s), TIMEOUT_S: str(max(30.0, 8 * self.spec.lease_s))}
         if self.network is not None:  # processes on different nodes must not share memory
             env |= {HOST: self.network.range, VIA: self.network.via, LANE: "tcp"}
@@ -104,14 +104,14 @@ class ChaosRun:
         return env
 
     def join(self, *, extra: bool = False) -> None:
-        """Start `paceline join`, as from another terminal. An `extra` worker raises the wanted number of workers."""
+        """Start a worker by `paceline join`. An `extra` worker raises the wanted number of workers."""
         self.workers += extra
         words = ["join", self.dir.path, self.spec.script, *self.spec.arguments]
         out = self._out.with_name(f"{self.dir.path.name}.join-{len(self.joiners)}.out")
         self.joiners.append(Launched(words, out, self.env | {VIA: ""}))
 
     def dismiss(self) -> Launched:
-        """The oldest joined worker, which is to leave: it is not wanted any more."""
+        """Lower the wanted number of workers, and return the oldest joined worker, which the caller must end."""
         self.workers -= 1
         return self.joiners.pop(0)
 
@@ -123,7 +123,7 @@ class ChaosRun:
         """Ask the run for another number of servers.
 
         Raises:
-            TransportError: no coordinator took it.
+            TransportError: no coordinator accepted the request.
         """
         self.servers = servers
         self.watch.scale(servers)
@@ -136,11 +136,11 @@ class ChaosRun:
         return found
 
     def is_joined(self, process: psutil.Process) -> bool:
-        """Whether a worker was started by `paceline join`: if it is killed, it is not started again."""
+        """Whether `process` was started by `paceline join`. Such a worker is not started again when it is killed."""
         return any(process.ppid() == joiner.process.pid for joiner in self.joiners)
 
     def kill_launcher(self, *, everything: bool) -> Footprint:
-        """Send SIGKILL to the launcher, or to every process; returns what the run had on this machine."""
+        """Send SIGKILL to the launcher, or to every process; returns what the run used on this machine."""
         family = self.family()
         footprint = Footprint(family, self._segments)
         kill(family if everything else family[:1])
@@ -155,7 +155,7 @@ class ChaosRun:
     # ------------------------------------------------------------ looking
 
     def look(self) -> Seen | None:
-        """The state now, None while no coordinator answers.
+        """The current state of the run; None while no coordinator answers.
 
         Raises:
             Ended: the run ended well.
@@ -168,7 +168,7 @@ class ChaosRun:
         return seen
 
     def check(self) -> None:
-        """Raise what `look` raises, if the launcher has ended."""
+        """Raise `Ended` or `Stuck`, as `look` does, if the launcher has ended."""
         assert self._launched is not None
         code = self._launched.code
         if code == 0:
@@ -177,10 +177,10 @@ class ChaosRun:
             raise Stuck(f"the launcher ended with {code}: {self._launched.tail()}\nlogs are in {self.dir.logs}")
 
     def until(self, reached: Callable[[Seen], bool], awaited: str | Callable[[], str]) -> Seen:
-        """Wait until a status satisfies `reached`.
+        """Wait until `reached` returns True for a status; returns that status.
 
         Raises:
-            Stuck: the deadline passed; the message names `awaited`.
+            Stuck: that took too long; the message says what was `awaited`.
         """
         deadline = time.monotonic() + self.spec.deadline_s
         while True:
@@ -240,14 +240,16 @@ class ChaosRun:
             try:
                 self.watch.stop(end - 1, "the plan of faults is done")
             except TransportError as error:
-                raise Stuck(f"the run does not take its end: {error}; logs are in {self.dir.logs}") from None
+                raise Stuck(
+                    f"the run did not accept the request to end: {error}; logs are in {self.dir.logs}"
+                ) from None
 
     def leftovers(self, patience_s: float = 5.0) -> list[str]:
         """Processes, ports and shared memory that are left after the end of the run."""
         return Footprint(list(self._everyone.values()), self._segments).wait_gone(patience_s)[1]
 
     def close(self) -> None:
-        """End everything that was started."""
+        """End all processes that were started."""
         self.watch.close()
         if self._launched is None:
             return

@@ -10,11 +10,11 @@ from paceline.testing.chaos.plan import Kind, Planned
 from paceline.testing.chaos.run import Stuck
 from paceline.testing.chaos.target import Target
 
-_MAX_EXTRA = 2  # joined workers beyond the run's own; with more, the oldest leaves
+_MAX_EXTRA = 2  # at most this many joined workers beside the run's own; with one more, the oldest leaves
 
 
 class ShapeFaults:
-    """Changes the number of workers or servers of one run and waits until it has recovered."""
+    """Changes the number of workers or servers of one run, and waits until the run has recovered."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -22,7 +22,7 @@ class ShapeFaults:
         self._figures = target.figures
 
     def join(self, planned: Planned) -> None:
-        """One more worker joins by `paceline join`."""
+        """Start one more worker by `paceline join`."""
         before = self._target.status()
         at = time.monotonic()
         self._run.join(extra=True)
@@ -32,24 +32,24 @@ class ShapeFaults:
             self._dismiss()
 
     def _dismiss(self) -> None:
-        """The oldest joined worker leaves, as by Ctrl-C in its terminal."""
+        """Make the oldest joined worker leave, as Ctrl-C in its terminal does."""
         joiner = self._run.dismiss()
         joiner.process.send_signal(signal.SIGINT)
         if joiner.wait(self._run.spec.deadline_s) is None:
             joiner.end()
-            raise Stuck(f"`paceline join` does not end by Ctrl-C; see {joiner.out}")
+            raise Stuck(f"`paceline join` did not end after Ctrl-C; see {joiner.out}")
         self._figures.fire("leave worker")
         self._run.until_whole()
 
     def scale(self, planned: Planned) -> None:
-        """One server more, or one fewer: blocks move while the run goes on."""
+        """Add or remove one server: blocks move while the run continues."""
         adds = planned.fault.kind == Kind.ADD
         before = self._target.status()
         at = time.monotonic()
         try:
             self._run.scale(self._run.servers + (1 if adds else -1))
         except TransportError as error:
-            raise Stuck(f"the run does not take {self._run.servers} servers: {error}") from None
+            raise Stuck(f"the run did not accept the request for {self._run.servers} servers: {error}") from None
         self._figures.fire(planned.fault)
         recovery = self._target.recovering(planned.fault, at, before, new=adds)
         self._target.wait(recovery)

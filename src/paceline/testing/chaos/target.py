@@ -12,7 +12,7 @@ from paceline.testing.chaos.recovery import Recovering
 from paceline.testing.chaos.run import ChaosRun
 from paceline.testing.chaos.watch import Process, Seen
 
-_SLOW_S = 5.0  # a longer recovery is listed in the figures, with what it waited for
+_SLOW_S = 5.0  # seconds: the figures list each recovery that took longer, and what it waited for
 
 
 class Target:
@@ -50,16 +50,16 @@ class Target:
         fewer: int = 0,
         new: bool = False,
     ) -> Recovering:
-        """The recovery to the run's present size, with `fewer` workers."""
+        """Begin to follow a recovery. The run must reach its wanted size again, less `fewer` workers."""
         run = self.run
         replicas = run.spec.replicas if victim is not None else 0
         return Recovering(fault, at, before, victim, run.workers - fewer, run.servers, returns, replicas, new)
 
     def wait(self, recovery: Recovering) -> Seen:
-        """Wait until the run has recovered, and measure it.
+        """Wait until the run has recovered, and add the time to the figures.
 
         Raises:
-            Stuck: it does not recover.
+            Stuck: the run does not recover.
         """
         seen = self.run.until_recovered(recovery)
         took_s = seen.at - recovery.at
@@ -70,7 +70,7 @@ class Target:
         return seen
 
     def replace_worker(self) -> None:
-        """A worker left and is not started again: another one joins by `paceline join`."""
+        """Start another worker by `paceline join`, in place of a worker that left and is not started again."""
         self.run.join()
         self.run.until_whole()
         self.run.forget_ended_joiners()

@@ -1,4 +1,4 @@
-"""Checks of a round that has ended: its log, its audit, and its digest beside that of a run without faults."""
+"""Check a round that has ended: its log, its audit, and its digest against the digest of a run without faults."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ Origins = Mapping[int, tuple[int, int]]
 def missing_commits(
     shown: Mapping[int, Set[int]], commits: Set[tuple[int, int]], origins: Origins
 ) -> list[tuple[int, int]]:
-    """Versions that a status showed and that the log lacks, as (incarnation, version).
+    """The versions that a status showed but the log does not have, as (incarnation, version).
 
-    A version that an incarnation showed is its own commit, or a commit on the lineage that it began from.
+    A version that a status showed in an incarnation must be a commit of this incarnation, or of the lineage that the
+    incarnation began from.
     """
     return [
         (incarnation, version)
@@ -69,7 +70,7 @@ def audit(run: RunDir, env: Mapping[str, str]) -> dict[str, Any]:
     """The report of ``paceline audit``.
 
     Raises:
-        Stuck: there is no report, or it contradicts the exit code.
+        Stuck: there is no report, or the report contradicts the exit code.
     """
     file, out = run.path.with_suffix(".audit.json"), run.path.with_suffix(".audit.out")
     launched = finish(["audit", run.path, "--json", file], out, env, _AUDIT_S)
@@ -85,14 +86,14 @@ def audit(run: RunDir, env: Mapping[str, str]) -> dict[str, Any]:
 
 
 class References:
-    """Digests of runs without faults, each made once."""
+    """The digests of runs without faults. Each such run is made once."""
 
     def __init__(self, spec: CampaignSpec) -> None:
         self._spec = spec
         self._known: dict[int, str] = {}
 
     def digest(self, steps: int) -> str:
-        """The digest after `steps` steps.
+        """The digest of a run without faults after `steps` steps.
 
         Raises:
             Stuck: the run without faults fails.

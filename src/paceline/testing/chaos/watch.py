@@ -1,4 +1,4 @@
-"""Read the status of a run from outside, also across restarts of its coordinator, and remember what it showed."""
+"""Read the status of a run from outside, even when its coordinator restarts, and remember what the statuses showed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EVERY_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of the run, by its name in it."""
+    """A process of the run, with its name in the run."""
 
     name: str
     role: str
@@ -53,7 +53,7 @@ class Seen:
 
     @classmethod
     def of(cls, status: Status, at: float) -> Seen:
-        """Read a status."""
+        """Take the facts from a status that arrived at time `at`."""
         found = [Process(p.name, p.role, p.pid) for p in status.processes]
         processes = {p.name: p for p in found} | {"coordinator": Process("coordinator", "coordinator", status.pid)}
         failure, checkpoint = status.failure, status.checkpoint
@@ -79,7 +79,7 @@ class Seen:
         )
 
     def of_role(self, role: str) -> list[Process]:
-        """Processes of a role, by name."""
+        """The processes of a role, sorted by name."""
         return [self.processes[name] for name in sorted(self.processes) if self.processes[name].role == role]
 
 
@@ -103,7 +103,7 @@ class Shown:
 
 
 class Watch:
-    """A view of one run. Not thread-safe."""
+    """Reads the status of one run and sends it requests. Not thread-safe."""
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
@@ -112,7 +112,7 @@ class Watch:
         self._observer: Observer | None = None
 
     def look(self) -> Seen | None:
-        """The state now; None if no coordinator answers at once."""
+        """The current state of the run; None if no coordinator answers at once."""
         if self._observer is None and not self.run.coordinator_file.exists():
             time.sleep(_EVERY_S)
             return None
@@ -128,7 +128,7 @@ class Watch:
         """Ask the job to end after `step`.
 
         Raises:
-            TransportError: no coordinator took it.
+            TransportError: no coordinator accepted the request.
         """
         self._connected().stop(step, reason)
 
@@ -136,7 +136,7 @@ class Watch:
         """Ask for another number of servers.
 
         Raises:
-            TransportError: no coordinator took it.
+            TransportError: no coordinator accepted the request.
         """
         self._connected().scale(servers=servers)
 

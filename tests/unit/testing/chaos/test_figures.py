@@ -92,7 +92,7 @@ def test_planned_message_faults_must_fire_and_digests_are_compared_in_lock_step_
     it.fired["delay"] = 1
     it.rounds[0].reference = None
     it.judge()
-    assert it.failures == ["drop: no message was hit"]
+    assert it.failures == ["drop: this fault of messages never happened"]
     assert it.as_dict()["digest_equal"] is None
 
 
@@ -154,6 +154,6 @@ def test_slow_healing_after_a_cut_and_long_pauses_while_blocks_move_are_failures
     it.paused(str(add), 1.2)
     it.judge()
     assert it.failures == [
-        "cut one-way: the run was whole 10.1 s after the end of the cut, the limit is 10.0 s",
+        "cut one-way: the run recovered 10.1 s after the end of the cut, above 10.0 s",
         "add server: no commit for 1.20 s, above 1.0 s",
     ]

@@ -168,7 +168,7 @@ def test_a_terminated_worker_that_counts_as_lost_is_a_failure(tmp_path: Path, vi
     run.script.change = change
     assert injector.do(planned(Kind.TERM, "worker"))
     assert joined == [1]
-    assert injector.figures.failures == ["worker-1 was told to leave, and counts as lost"]
+    assert injector.figures.failures == ["worker-1 got SIGTERM and left, but the job counts it as lost"]
 
 
 class Restarted(ScriptedRun):

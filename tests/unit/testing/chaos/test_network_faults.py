@@ -141,6 +141,6 @@ def test_a_run_that_refuses_a_number_of_servers_is_stuck(
         raise DeadlineError("coordinator", "ok", 1.0)
 
     monkeypatch.setattr(run.watch, "scale", refuse)
-    with pytest.raises(Stuck, match="the run does not take 3 servers"):
+    with pytest.raises(Stuck, match="the run did not accept the request for 3 servers"):
         injector.do(planned(Kind.ADD, "server"))
     assert not injector.figures.fired

@@ -75,7 +75,7 @@ def test_a_terminated_worker_must_be_gone() -> None:
     it = recovery(Kind.TERM, "worker-2", workers=2)
     assert not it.see(seen(100.1, 5))
     assert not it.see(seen(100.2, 6))
-    assert it.missing == ["worker-2 gone from the processes"]
+    assert it.missing == ["the end of worker-2"]
     assert it.see(seen(100.3, 7, pids={"worker-2": 0}))
 
 
@@ -84,7 +84,7 @@ def test_a_killed_joined_worker_does_not_return() -> None:
     it.returns = False
     assert not it.see(seen(100.1, 5))
     assert not it.see(seen(100.2, 6))
-    assert it.missing == ["worker-2 gone from the processes"]
+    assert it.missing == ["the end of worker-2"]
     assert it.see(seen(100.3, 7, pids={"worker-2": 0}))
 
 
