@@ -1,4 +1,4 @@
-"""The tables of a coordinator: what its machines know. Every machine reads them all; each is changed by one machine.
+"""The tables of a coordinator: the facts that all its machines read. One machine changes each table.
 
 | table | changed by |
 | --- | --- |
@@ -39,7 +39,7 @@ from paceline.types import INIT_STEP, SlotId
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """One of each. A table changes only by its own methods, which only its machine calls."""
+    """All tables. A table changes only by its own methods, which only its machine calls."""
 
     clock: Clock
     identity: Identity
@@ -58,7 +58,7 @@ class Tables:
 
 
 def make_tables(spec: ClusterSpec, generation: int) -> Tables:
-    """The tables of a job of which nothing is known."""
+    """The tables of a job that has not begun."""
     members = Members(spec.heartbeat_timeout_s, spec.workers, spec.servers)
     incarnation, log, gate, phases = Incarnation(), CommitLog(), Gate(), PhaseBook(spec.workers)
 

@@ -33,12 +33,12 @@ from paceline.messages import (
 from paceline.types import NodeId, Placement
 
 _REPEATABLE = frozenset((GiveBack, PlacementRequest))
-"""Requests of which several may be under way at once; doing one twice changes nothing."""
+"""Requests of which a peer may have several under way at once; handling one twice changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the summary counts."""
+    """The counts that the summary of a run shows."""
 
     samples: float
     skipped_slots: int
@@ -51,7 +51,7 @@ class Totals:
 class CoordinatorCore:
     """The coordinator without its I/O. Changed only by `start`, `handle`, `tick`, `lost`, `finish` and `completed`.
 
-    `tables` and `machines` are for reading: what the status shows, and what tests look at.
+    Callers may read `tables` and `machines`, for the status and in tests, but must not change them.
     """
 
     def __init__(
@@ -86,12 +86,14 @@ class CoordinatorCore:
         self._ticks = ticks(self.machines)
         if history is not None and history.facts:
             for machine in self.machines.in_order:
-                self._expand(machine.restore(history), [])  # peers are told when they register
+                self._expand(
+                    machine.restore(history), []
+                )  # effects are dropped: peers get the state when they register
 
     # ------------------------------------------------------------ events in, effects out
 
     def start(self, now: float) -> list[Effect]:
-        """Once, before the first event."""
+        """Start the coordinator; the caller calls this once, before the first event."""
         self.tables.clock.set(now)
         effects: list[Effect] = []
         if self.spec.resume is not None and self.tables.identity.job is not None:
@@ -99,7 +101,7 @@ class CoordinatorCore:
         return effects
 
     def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[Effect]:
-        """One message. A request is carried out once; when it is repeated, it gets the same answer."""
+        """Handle one message. A request is carried out once; if it is repeated, it gets the same answer."""
         self.tables.clock.set(now)
         effects: list[Effect] = []
         self._expand(self._route(sender, message), effects)
@@ -124,14 +126,14 @@ class CoordinatorCore:
                 return []
             if not self._is_void(again.message):
                 return [again]
-            # The lease in that answer is over: the worker that waits on it needs another one.
+            # The lease in that answer has ended: the worker needs a new answer.
         try:
             return handler(sender, message)
         except MismatchError as error:
             return self.machines.membership.refuse(sender, str(error))
 
     def _is_void(self, reply: Message) -> bool:
-        """Whether an answer that was given is a lease that no longer holds, or of another placement."""
+        """Whether an earlier answer is a lease that has ended, or is of another placement."""
         match reply:
             case Grant():
                 is_held = reply.fence in self.tables.leases.live
@@ -172,7 +174,7 @@ class CoordinatorCore:
             self._expand(machine.reset(event.position), effects)
 
     def tick(self, now: float) -> list[Effect]:
-        """Time passes (the coordinator's running time, its inbox drained)."""
+        """Act on the passage of time. `now` is running time; the caller has handled all received messages before."""
         self.tables.clock.set(now)
         effects: list[Effect] = []
         for tick in self._ticks:
@@ -181,7 +183,7 @@ class CoordinatorCore:
         return effects
 
     def lost(self, node: NodeId, reason: str, now: float) -> list[Effect]:
-        """The transport lost the session with `node`."""
+        """Evict `node`: the transport lost the session with it."""
         self.tables.clock.set(now)
         effects: list[Effect] = []
         self._expand(self.machines.membership.session_lost(node, reason), effects)
@@ -189,14 +191,14 @@ class CoordinatorCore:
         return effects
 
     def finish(self, now: float) -> list[Effect]:
-        """The job is over: its last version goes to a checkpoint, unless there is one of it."""
+        """Begin a checkpoint of the last version, unless there is one: the job is over."""
         self.tables.clock.set(now)
         effects: list[Effect] = []
         self._expand(self.machines.checkpoints.finish(), effects)
         return effects
 
     def completed(self, folder: str, problem: str, now: float) -> list[Effect]:
-        """The checkpoint in `folder` is complete, or `problem` says why not."""
+        """Note that the checkpoint in `folder` is complete, or that it is not, because of `problem`."""
         self.tables.clock.set(now)
         effects: list[Effect] = []
         self._expand(self.machines.checkpoints.completed(folder, problem), effects)
@@ -246,7 +248,7 @@ class CoordinatorCore:
 
     @property
     def totals(self) -> Totals:
-        """What the summary counts."""
+        """The counts that the summary of a run shows."""
         log = self.tables.log
         wasted, lost = self.machines.leasing.wasted_slots, self.machines.membership.lost_workers
         return Totals(log.samples, log.skipped_slots, wasted, log.max_staleness, log.max_lag, lost)

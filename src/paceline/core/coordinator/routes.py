@@ -1,4 +1,4 @@
-"""The machines of a coordinator, which of them handles each message, and which of them hear of each event.
+"""The machines of a coordinator, which of them handles each message, and which of them get each event.
 
 This is the whole wiring: a new machine is made in `make_machines`, and listed in `Machines.in_order`, in `routes` and
 in `subscribers`. Order matters: it is the order in which a commit, a loss or a rewind passes through the machines.
@@ -69,15 +69,15 @@ class Machine(Protocol):
     """A part of the coordinator that owns some of its facts."""
 
     def restore(self, history: History) -> list[on.Output]:
-        """Take over what an earlier coordinator wrote."""
+        """Take over the durable facts that earlier coordinators wrote."""
 
     def reset(self, position: Position | None) -> list[on.Output]:
-        """The job goes on from `position` (None: from nothing) in a new incarnation."""
+        """Return to `position` (None: the beginning of the job), from which a new incarnation continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """One of each."""
+    """All machines of a coordinator."""
 
     identity: Identity
     membership: Membership
@@ -131,7 +131,7 @@ def make_machines(
     wasted_slots: int,
     lost_workers: int,
 ) -> Machines:
-    """The machines over `tables`; `checkpoints` are complete, earlier coordinators have counted the rest."""
+    """The machines over `tables`, with the complete `checkpoints` and the counts of earlier coordinators."""
     claims, requests, pins = Claims(), Requests(), Pins(tables)
     validation, segments = Validation(tables, pins), Segments(tables, policies)
     keeper = Checkpoints(tables, claims, checkpoints)
@@ -161,7 +161,7 @@ def make_machines(
 
 
 def open_routes(m: Machines) -> dict[type[Message], Handler]:
-    """Messages that need not come from a member."""
+    """The handlers of messages that a process may send without being a member."""
     return {
         Register: m.membership.register,
         Beat: m.heartbeats.beat,
@@ -173,7 +173,7 @@ def open_routes(m: Machines) -> dict[type[Message], Handler]:
 
 
 def member_routes(m: Machines) -> dict[type[Message], Handler]:
-    """Messages of members."""
+    """The handlers of messages that only members may send."""
     return {
         Turn: m.leasing.turn,
         GiveBack: m.leasing.give_back,
@@ -200,7 +200,7 @@ Subscribers = dict[type[on.Event], tuple[Callable[[Any], list[on.Output]], ...]]
 
 
 def subscribers(m: Machines) -> Subscribers:
-    """The machines that hear of each event, in order."""
+    """The methods that get each event, in order."""
     return _of_members(m) | _of_slots(m) | _of_blocks(m)
 
 

@@ -12,5 +12,5 @@ class Clock:
         self.now = 0.0
 
     def set(self, now: float) -> None:
-        """An event arrives at `now`."""
+        """Set the time to `now`, at which an event arrives."""
         self.now = now

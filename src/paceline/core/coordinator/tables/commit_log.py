@@ -11,10 +11,10 @@ from paceline.types import INIT_STEP, Commit
 
 
 class CommitLog:
-    """Where the one durable order of commits stands (rule 1).
+    """The end of the one durable order of commits (rule 1).
 
-    `commits` are the newest that some server may have missed, `values` the newest logged values. Sums of samples and
-    empty slots are those of the job's present history; the largest staleness and lag are of all it ever had.
+    `commits` are the newest commits, which some server may have missed. `values` has the newest logged value of each
+    name. `samples` and `skipped_slots` are of commits that no rewind has undone, the largest staleness and lag of all.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class CommitLog:
         self.max_lag = 0
 
     def reset(self, position: Position | None) -> None:
-        """The job goes on from `position`."""
+        """Return to `position`."""
         self.version = -1 if position is None else position.version
         self.watermark = Watermark() if position is None else Watermark(position.watermark, position.above)
         self.commits = deque()
@@ -50,7 +50,7 @@ class CommitLog:
         self.max_staleness, self.max_lag = history.max_staleness, history.max_lag
 
     def append(self, commit: Commit, values: dict[str, float]) -> None:
-        """One more step is committed; its slots logged these `values`."""
+        """Append a commit; the slots of its step logged these `values`."""
         self.version = commit.version
         self.watermark.add(commit.step)
         self.commits.append(commit)
@@ -64,7 +64,7 @@ class CommitLog:
         self.values.update(values)
 
     def trim(self, applied: int) -> None:
-        """Every holder of blocks has applied version `applied`."""
+        """Forget the commits up to version `applied`: every holder of blocks has applied them."""
         while self.commits and self.commits[0].version <= applied:
             self.commits.popleft()
 

@@ -1,4 +1,4 @@
-"""The incarnation of a job: which one it is, where it began, and which holders of blocks a restart still waits for."""
+"""The incarnation of a job: its number, the checkpoint it began from, and the servers that a restart waits for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from paceline.messages import Checkpoint, Position
 from paceline.types import NodeId
 
 RESUMED = "resumed"
-"""Why an incarnation began, where no server was lost while the job ran."""
+"""The reason of an incarnation that began because the user resumed the run."""
 
 
 class Incarnation:
     """Rule 6: every message and row of a job carries its incarnation.
 
-    `base` is the checkpoint from which this one began. `awaited` are holders of blocks that a new coordinator has not
-    heard yet; nothing is leased or committed before. Until `term_until` known members have their full new term.
+    `base` is the checkpoint from which this incarnation began. `awaited` are the holders of blocks that have not yet
+    registered with a restarted coordinator; until they have, no slot is leased and no step is committed. No slot is
+    leased before `quiet_until` unless all wanted workers are back. Members have until `term_until` to register.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class Incarnation:
 
     @property
     def position(self) -> Position | None:
-        """The position from which this incarnation began; None if it began from nothing."""
+        """The position from which this incarnation began; None for the beginning of the job."""
         return None if self.base is None else self.base.position
 
     def restore(self, history: History) -> None:
@@ -43,7 +44,7 @@ class Incarnation:
         self.number = history.incarnation
 
     def begin(self, base: Checkpoint | None, version: int, why: str) -> None:
-        """The next incarnation begins from `base`; the job was at `version`."""
+        """Begin the next incarnation from checkpoint `base`; the job was at `version`."""
         self.number += 1
         self.base = base
         self._count(version, self.position, why)
@@ -55,14 +56,14 @@ class Incarnation:
         self.recomputed += max(0, version - (0 if position is None else max(0, position.version)))
 
     def begin_term(self, now: float, grace_s: float, timeout_s: float) -> None:
-        """A new coordinator starts: known members have a full term to register (rule 7)."""
+        """Give the members known from the log a full term to register with a restarted coordinator (rule 7)."""
         self.quiet_until = now + grace_s
         self.term_until = now + timeout_s
 
     def wait_for(self, holders: Iterable[NodeId]) -> None:
-        """A new coordinator must hear these holders of blocks first."""
+        """Wait for the registration of these holders of blocks."""
         self.awaited = set(holders)
 
     def heard(self, server: NodeId) -> None:
-        """Wait for `server` no longer."""
+        """Stop waiting for `server`."""
         self.awaited.discard(server)

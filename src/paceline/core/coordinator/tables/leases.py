@@ -1,4 +1,4 @@
-"""Leases: which worker may compute which slot. Soft state, never persisted: after a restart holders report it."""
+"""Leases: which worker may compute which slot. They are not durable: after a restart the workers report them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LeaseBook:
         done: Callable[[SlotId], bool] = lambda slot: False,
         counter: int = 0,
     ) -> None:
-        """`done` tells slots that need not be computed any more; fences go on after `counter`."""
+        """`done` says whether a slot need not be computed any more. Fences are numbered after `counter`."""
         self.schedule = schedule
         self.generation = generation
         self.hold = hold
@@ -61,7 +61,7 @@ class LeaseBook:
         return Fence(self.generation, self.counter)
 
     def reset(self, schedule: Schedule, step: int, *, initialised: bool) -> None:
-        """Nothing is leased or lost; everything below `step` is committed. Fences go on where they were."""
+        """End all leases, and lease from `step` on: all steps below are committed. Fences keep counting."""
         self.schedule = schedule
         self.reserved = Reserved()
         self._lost.clear()
@@ -77,7 +77,7 @@ class LeaseBook:
         """Make every lease void: slots from `step` on that are not committed are leased again; no loss is counted.
 
         In lock-step the state that `step` is computed on does not change: its slots are reserved for the workers that
-        had them. Returns the leases that were not sealed, and how many were.
+        had them. Returns the leases that were not sealed, and the number of those that were.
         """
         held, sealed = self.live.open_leases(), self.live.num_sealed
         theirs = [(ls.fence, ls.worker, ls.slot) for ls in self.live.all() if ls.slot.step == step]
@@ -88,7 +88,7 @@ class LeaseBook:
     # ------------------------------------------------------------ granting
 
     def grant(self, worker: NodeId, watermark: int, initialised: bool, end_step: int, now: float = 0.0) -> Lease | None:
-        """The next slot that `worker` may compute, lowest first; None when it must wait.
+        """Lease the lowest slot that `worker` may compute; None if the worker must wait.
 
         `watermark` is the lowest uncommitted step, `end_step` the first step that must not be leased.
         """
@@ -96,7 +96,7 @@ class LeaseBook:
         return None if slot is None else self.lease(slot, worker, now)
 
     def lease(self, slot: SlotId, worker: NodeId, now: float) -> Lease:
-        """Lease a slot to `worker`; if its holder is late, as a second attempt: the first to arrive counts."""
+        """Lease `slot` to `worker`. A late slot may have two leases: the first attempt that arrives counts."""
         lease = Lease(slot, self.fence(), worker, now)
         self.live.add(lease)
         return lease
@@ -157,11 +157,11 @@ class LeaseBook:
         return self._summed.low(step, self.schedule.num_slots)
 
     def summed(self, server: NodeId, step: int, count: int, num_servers: int) -> bool:
-        """A server has added the first `count` slots of a step; True if that lets a further slot be leased."""
+        """Note that a server has summed the first `count` slots of a step; True if more slots may now be leased."""
         return self._summed.note(server, step, count, num_servers)
 
     def recall(self, watermark: int, initialised: bool) -> Lease | None:
-        """Take back one lease whose holder can only wait, so that it computes a slot that waits to be leased again.
+        """Take back one lease whose holder can only wait, so that the holder computes a requeued slot instead.
 
         Leases are granted one step early, so when a slot comes back every worker may hold a lease of the next step.
         """
@@ -207,7 +207,7 @@ class LeaseBook:
     # ------------------------------------------------------------ what becomes of a lease
 
     def seal(self, fence: Fence, worker: NodeId) -> Lease | None:
-        """Its holder sealed the slot. The lease lives on until the step is committed: the pushes may still be lost."""
+        """Note that the holder sealed the slot. The lease lives until the commit: the pushes may still be lost."""
         lease = self.live.find(fence)
         if lease is None or lease.worker != worker:
             return None
@@ -216,7 +216,7 @@ class LeaseBook:
         return lease
 
     def abandon(self, fence: Fence) -> SlotId | None:
-        """The holder gives the lease back without work; the slot is leased again, and no loss is counted."""
+        """End a lease that its holder gives back; the slot is leased again, and no loss is counted."""
         lease = self.live.find(fence)
         if lease is None:
             return None
@@ -235,7 +235,7 @@ class LeaseBook:
         return bool(held)
 
     def revoke(self, worker: NodeId, *, lost: bool = True) -> Revoked:
-        """Make the fences of `worker` void: it is `lost`, or left in good order."""
+        """End all leases of `worker`, which was `lost` or left without an error."""
         again: list[SlotId] = []
         sealed: list[SlotId] = []
         poisoned = None
@@ -253,12 +253,12 @@ class LeaseBook:
         return Revoked(again, sealed, poisoned)
 
     def requeue(self, slot: SlotId) -> None:
-        """The pushes of a sealed slot did not arrive: it is leased again, unless its step is over."""
+        """Lease a sealed slot again whose pushes did not arrive, unless its step is committed or dropped."""
         if slot.step in self._summed or slot.step == INIT_STEP:
             self._requeue(slot)
 
     def committed(self, step: int) -> list[Lease]:
-        """The step is in the log; returns the sealed attempts of it. All its leases end."""
+        """End all leases of a committed step; returns those that were sealed."""
         sealed: list[Lease] = []
         live = self.live
         for index in range(self.schedule.num_slots(step)):
@@ -274,7 +274,7 @@ class LeaseBook:
         return sealed
 
     def beyond(self, end_step: int) -> list[Lease]:
-        """Live leases on steps that will not be computed after all; they are void now."""
+        """End and return the leases of steps from `end_step` on, which will not be computed."""
         void = [lease for lease in self.live.all() if lease.slot.step >= end_step]
         for lease in void:
             self.live.remove(lease)
@@ -287,8 +287,8 @@ class LeaseBook:
 
     def _requeue(self, slot: SlotId) -> SlotId | None:
         if self.live.is_leased(slot) or slot in self.requeued:
-            return None  # another worker has it, or will
+            return None  # another worker holds it, or it is requeued already
         if slot >= self._next:
-            return slot  # it was leased out of order, and is still to come in order
+            return slot  # it was leased out of order; its turn in slot order is still to come
         self.requeued.push(slot)
         return slot

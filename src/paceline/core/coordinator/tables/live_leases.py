@@ -9,7 +9,7 @@ from paceline.types import Fence, NodeId, SlotId
 
 
 class Lease(NamedTuple):
-    """Permission for `worker` to compute `slot`, named by `fence`."""
+    """Permission for `worker` to compute `slot`, identified by `fence` and granted at time `at`."""
 
     slot: SlotId
     fence: Fence
@@ -27,7 +27,7 @@ class LiveLeases:
         self._by_slot: dict[SlotId, dict[Fence, Lease]] = {}
 
     def __len__(self) -> int:
-        """How many leases live."""
+        """The number of live leases."""
         return len(self._leases)
 
     def __contains__(self, fence: object) -> bool:
@@ -35,17 +35,17 @@ class LiveLeases:
         return fence in self._leases
 
     def add(self, lease: Lease) -> None:
-        """A slot is leased."""
+        """Add a lease."""
         self._leases[lease.fence] = lease
         self._by_worker.setdefault(lease.worker, {})[lease.fence] = lease
         self._by_slot.setdefault(lease.slot, {})[lease.fence] = lease
 
     def seal(self, fence: Fence) -> None:
-        """The holder sealed the slot. The lease lives on: the pushes may still be lost."""
+        """Note that the holder sealed the slot. The lease stays live, because the pushes may still be lost."""
         self._sealed.add(fence)
 
     def remove(self, lease: Lease) -> None:
-        """A lease ends."""
+        """End a lease."""
         del self._leases[lease.fence]
         self._sealed.discard(lease.fence)
         for table, key in ((self._by_worker, lease.worker), (self._by_slot, lease.slot)):
@@ -55,14 +55,14 @@ class LiveLeases:
                 del table[key]  # type: ignore[arg-type]
 
     def clear(self) -> None:
-        """All leases end."""
+        """End all leases."""
         self._leases.clear()
         self._sealed.clear()
         self._by_worker.clear()
         self._by_slot.clear()
 
     def find(self, fence: Fence) -> Lease | None:
-        """The live lease with that fence."""
+        """The live lease with that fence; None if there is none."""
         return self._leases.get(fence)
 
     def all(self) -> list[Lease]:
@@ -87,7 +87,7 @@ class LiveLeases:
         return [lease for lease in self._leases.values() if lease.fence not in self._sealed]
 
     def oldest_open(self, step: int) -> Lease | None:
-        """Of the leases of `step` that are not sealed, the one granted first."""
+        """The earliest granted lease of `step` that is not sealed; None if there is none."""
         waiting = [ls for ls in self._leases.values() if ls.slot.step == step and ls.fence not in self._sealed]
         return min(waiting, key=lambda lease: lease.at, default=None)
 

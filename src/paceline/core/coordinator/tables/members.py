@@ -12,9 +12,10 @@ from paceline.types import NodeId
 
 @dataclass(slots=True)
 class Member:
-    """One registered process: start number `start` of `name`, 0 if it is known only from the log.
+    """One registered process. Only `Members` changes it.
 
-    Only `Members` changes it. `late` is a worker that joined after the job had begun.
+    `start` counts the starts of processes with this name; 0 means that the process is known only from the log. `left`:
+    the script of this worker has ended. `late`: this worker joined after the job had begun.
     """
 
     node: NodeId
@@ -30,7 +31,7 @@ class Member:
 
 
 class Members:
-    """Members and their silence. Times are the coordinator's running time: pauses of its own do not count (rule 7)."""
+    """The members, and when each was heard last. Times are running time, without pauses of the coordinator (rule 7)."""
 
     def __init__(self, timeout_s: float, workers: int = 1, servers: int = 1) -> None:
         """The job wants that many `workers` and `servers`."""
@@ -49,12 +50,12 @@ class Members:
                 self.want(row.fact.workers, row.fact.servers)
 
     def want(self, workers: int, servers: int) -> None:
-        """The job is to have that many members of each role; 0 keeps the number."""
+        """Set how many members of each role the job wants; 0 keeps the number."""
         self.wanted_workers = workers or self.wanted_workers
         self.wanted_servers = servers or self.wanted_servers
 
     def add(self, member: Member) -> None:
-        """A process registered (again)."""
+        """Add a process that registered, or replace its entry."""
         self.members[member.node] = member
         if member.role == "worker":
             self._workers[member.node] = None
@@ -73,27 +74,27 @@ class Members:
         return True
 
     def remove(self, node: NodeId) -> Member | None:
-        """`node` is no member any more."""
+        """Remove `node`; returns its entry, None if it was not a member."""
         self._workers.pop(node, None)
         return self.members.pop(node, None)
 
     def remove_unheard(self) -> None:
-        """Servers that are known only from the log are no members until they register."""
+        """Remove the servers that are known only from the log; they become members when they register."""
         for member in [m for m in self.by_role("server") if not m.start]:
             self.remove(member.node)
 
     def leave(self, node: NodeId) -> None:
-        """The script of a worker has ended well: it stays a member until it is silent, but computes nothing."""
+        """Note that the script of a worker has ended: it computes nothing, but stays a member until it is silent."""
         self.members[node].left = True
         self._workers.pop(node, None)
 
     def expire(self, now: float) -> list[Member]:
-        """Take the members that have been silent for longer than the time-out. Cost: those whose deadline has come."""
+        """The members that have been silent for longer than the time-out. Looks only at deadlines that have come."""
         lost = []
         while self._deadlines and self._deadlines[0][0] <= now:
             _, _, member = heappop(self._deadlines)
             if self.members.get(member.node) is not member:
-                continue  # removed, or registered again as another start
+                continue  # this entry was removed or replaced
             if now - member.seen > self.timeout_s:
                 lost.append(member)
             else:
@@ -119,7 +120,7 @@ class Members:
         return len(self._workers)
 
     def lead(self) -> NodeId | None:
-        """The active worker that joined first. It changes only when that one leaves or is lost."""
+        """The active worker that joined first; None without workers."""
         return next(iter(self._workers), None)
 
     @property
@@ -130,6 +131,6 @@ class Members:
 
 
 def _number(name: str) -> tuple[int, str]:
-    """Orders names by the number at their end."""
+    """The number at the end of a name, then the name: a key for sorting."""
     digits = name[len(name.rstrip("0123456789")) :]
     return int(digits or 0), name

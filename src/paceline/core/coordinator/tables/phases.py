@@ -16,9 +16,9 @@ from paceline.types import PhaseEntry, PhaseSpec, Segment
 
 @dataclass(slots=True)
 class Phase:
-    """One call of `batches`: its steps are [start, end). `end_version` is set once all are committed.
+    """One call of `batches`: its steps are [start, end). `end_version` is set once all its steps are committed.
 
-    `metrics` are those at its end, which every worker that leaves it is told; set when the first one leaves.
+    `metrics` is what every worker gets that leaves the phase; it is set when the first worker leaves.
     """
 
     spec: PhaseSpec
@@ -29,7 +29,7 @@ class Phase:
 
     @property
     def start(self) -> int:
-        """First step."""
+        """The first step of the phase."""
         return self.segment.step
 
     @property
@@ -39,7 +39,7 @@ class Phase:
 
     @classmethod
     def of(cls, entry: PhaseEntry) -> Phase:
-        """The phase that `entry` says."""
+        """The phase that `entry` of a checkpoint describes."""
         return cls(entry.spec, entry.segment, entry.end, entry.end_version, entry.metrics)
 
 
@@ -53,36 +53,36 @@ class PhaseBook:
         self.phases: list[Phase] = []
 
     def reset(self, position: Position | None) -> None:
-        """The phases are those of `position`."""
+        """Return to the phases of `position`."""
         self.schedule = Schedule(() if position is None else position.segments)
         self.phases = [] if position is None else [Phase.of(entry) for entry in position.phases]
 
     def add(self, spec: PhaseSpec, segment: Segment) -> None:
-        """A phase begins with `segment`."""
+        """Begin a phase with `segment`."""
         self.schedule.append(segment)
         self.phases.append(Phase(spec, segment, segment.end_step))
 
     def cut(self, closing: Segment) -> None:
-        """The phase ends with `closing`, earlier than its first segment says."""
+        """Append the segment `closing`, which ends the phase early."""
         self.schedule.append(closing)
 
     def close(self, version: int) -> None:
-        """Every step of the open phase is committed, the last one as `version`."""
+        """Close the open phase: all its steps are committed, the last one as `version`."""
         self.phases[-1].end_version = version
 
     def close_earlier(self) -> None:
-        """All phases but the last have ended: each step is one version, and no later phase begins before that."""
+        """Close all phases but the last, since a phase begins after the one before has ended. A step is one version."""
         for phase in self.phases[:-1]:
             if phase.end_version is None:
                 phase.end_version = phase.end
 
     def set_metrics(self, phase: Phase, metrics: dict[str, float]) -> None:
-        """Every worker that leaves `phase` is told these metrics, even if there are newer ones."""
+        """Set the metrics that every worker gets that leaves `phase`, even if there are newer ones then."""
         phase.metrics = metrics
 
     @property
     def open(self) -> Phase | None:
-        """The phase being trained, None between phases."""
+        """The phase that is being trained; None between phases."""
         return self.phases[-1] if self.phases and self.phases[-1].end_version is None else None
 
     def begin(self, spec: PhaseSpec, job: JobArgs, worker: str) -> Segment | None:

@@ -1,4 +1,4 @@
-"""Reasons for which servers must keep versions readable."""
+"""Pins: the reasons for which servers must keep versions readable."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ VALIDATION = ForValidation()
 
 
 class PinBook:
-    """Reasons by version. A version is released when its last reason is gone."""
+    """The reasons for each pinned version. A version is released when its last reason is removed."""
 
     def __init__(self) -> None:
         self._reasons: dict[int, set[Reason]] = {}
 
     def add(self, version: int, reason: Reason) -> None:
-        """`version` is needed."""
+        """Pin `version` for `reason`."""
         self._reasons.setdefault(version, set()).add(reason)
 
     def __contains__(self, version: object) -> bool:
-        """Whether `version` is needed."""
+        """Whether `version` is pinned."""
         return version in self._reasons
 
     def older(self, version: int) -> bool:
-        """Whether a version before `version` is needed."""
+        """Whether a version before `version` is pinned."""
         return any(v < version for v in self._reasons)
 
     def discard(self, version: int, reason: Reason) -> bool:
-        """One reason less; True if that was the last."""
+        """Remove one reason for `version`; True if it was the last one."""
         reasons = self._reasons.get(version)
         if reasons is None or reason not in reasons:
             return False
@@ -49,5 +49,5 @@ class PinBook:
         return True
 
     def clear(self) -> None:
-        """No version is needed."""
+        """Remove all pins."""
         self._reasons.clear()

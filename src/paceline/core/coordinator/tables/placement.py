@@ -9,7 +9,7 @@ from paceline.types import NodeId, Placement
 
 
 class PlacedBlocks:
-    """The placement and its epoch (rule 5). Only the `Placement` machine changes it.
+    """The placement and its epoch (rule 5). Only `BlockPlacement` changes it.
 
     `owners` are the primaries, `holders` all servers that have some copy or are being sent one.
     """
@@ -23,7 +23,7 @@ class PlacedBlocks:
         self.failovers = 0
 
     def restore(self, history: History) -> None:
-        """Take over the last placement of this incarnation; epochs go on after the highest ever."""
+        """Take over the last placement of this incarnation, and the highest epoch of all incarnations."""
         for row in history.facts:
             if isinstance(row.fact, PlacementFact):
                 self.epoch = max(self.epoch, row.fact.placement.epoch)
@@ -32,11 +32,11 @@ class PlacedBlocks:
                     self._place(row.fact.placement)
 
     def reset(self, position: Position | None) -> None:
-        """No block is placed."""
+        """Forget the placement; its epoch stays used."""
         self._place(None)
 
     def set(self, placement: Placement, *, failover: bool = False) -> None:
-        """From now on the blocks are there; with `failover`, a backup was promoted."""
+        """Put `placement` into force. `failover`: a backup was promoted."""
         self.epoch = placement.epoch
         self.failovers += failover
         self._place(placement)
@@ -47,5 +47,5 @@ class PlacedBlocks:
         self.holders = () if placement is None else placement.holders
 
     def is_current(self, incarnation: int, epoch: int) -> bool:
-        """Whether a message speaks of this incarnation and placement."""
+        """Whether these are the incarnation and the epoch in force."""
         return self.placement is not None and (incarnation, epoch) == (self._incarnation.number, self.placement.epoch)

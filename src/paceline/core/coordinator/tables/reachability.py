@@ -1,4 +1,4 @@
-"""Which peers cannot reach each other, as far as they have reported."""
+"""Reports of peers that cannot reach each other."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from paceline.types import NodeId
 
 BELIEVED_S = 5.0
-"""How long a report counts that is repeated as long as it is true."""
+"""How long a report of a worker counts; the worker repeats it while it is true."""
 
 UNTIL_TRIED_S = 60.0
-"""How long a report counts that is only taken back: its reporter tries again now and then."""
+"""How long a report of a server counts; the server is asked to try again, and reports if it reaches its peer."""
 
-_MEMORY_S = 60.0  # after which a pair without new reports is like any other
-_LONGEST_S = 8.0
+_MEMORY_S = 60.0  # seconds after its end for which a report is remembered
+_LONGEST_S = 8.0  # seconds: the longest delay before an unstable connection counts as restored, plus one
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Reach:
         self._cuts: dict[tuple[NodeId, NodeId], _Cut] = {}
 
     def report(self, node: NodeId, peer: NodeId, now: float, lasts_s: float) -> float:
-        """`node` cannot reach `peer`; returns for how long it has reported that."""
+        """Note that `node` cannot reach `peer`, for `lasts_s`; returns for how long `node` has reported it."""
         self._cuts = {pair: cut for pair, cut in self._cuts.items() if cut.until > now - _MEMORY_S}
         cut = self._cuts.get((node, peer))
         if cut is None:
@@ -43,28 +43,28 @@ class Reach:
         return now - cut.since
 
     def restore(self, node: NodeId, peer: NodeId, now: float, *, wary: bool = False) -> None:
-        """`node` reaches `peer` again. With `wary`, a link that comes and goes is believed later each time."""
+        """Note that `node` reaches `peer` again. With `wary`, an unstable connection stays cut longer each time."""
         cut = self._cuts.get((node, peer))
         if cut is not None and not cut.over:
             cut.over = True
             cut.until = min(cut.until, now + (min(2.0 ** (cut.times - 1), _LONGEST_S) - 1.0 if wary else 0.0))
 
     def cut(self, workers: frozenset[NodeId]) -> None:
-        """These workers, and no others, cannot reach some primary."""
+        """Set the workers that cannot reach some primary."""
         self.cut_off = workers
 
     def forget(self, node: NodeId) -> None:
-        """`node` is gone."""
+        """Forget the reports by and about `node`, which is gone."""
         self._cuts = {pair: cut for pair, cut in self._cuts.items() if node not in pair}
 
     def cuts(self, now: float) -> frozenset[tuple[NodeId, NodeId]]:
-        """Pairs of which the first cannot reach the second."""
+        """Pairs of peers of which the first cannot reach the second, by the reports that count at `now`."""
         return frozenset(pair for pair, cut in self._cuts.items() if cut.until > now) if self._cuts else frozenset()
 
     def untried(self, now: float) -> list[tuple[NodeId, NodeId]]:
-        """Pairs that have not reported that they reach each other again."""
+        """Pairs of which the first has not reported that it reaches the second again."""
         return sorted(pair for pair, cut in self._cuts.items() if cut.until > now and not cut.over)
 
     def next_end(self, now: float) -> float | None:
-        """When the next report is no longer believed."""
+        """The time at which the next report ceases to count; None without reports."""
         return min((cut.until for cut in self._cuts.values() if cut.until > now), default=None)

@@ -16,7 +16,7 @@ class RequeuedSlots:
         self._waiting: set[SlotId] = set()
 
     def __len__(self) -> int:
-        """How many slots wait."""
+        """The number of slots that wait."""
         return len(self._heap)
 
     def __contains__(self, slot: object) -> bool:
@@ -34,18 +34,18 @@ class RequeuedSlots:
         return max((slot.step for slot in self._heap), default=-1)
 
     def push(self, slot: SlotId) -> None:
-        """`slot` is to be leased again."""
+        """Add a slot that must be leased again."""
         heappush(self._heap, slot)
         self._waiting.add(slot)
 
     def pop(self) -> SlotId:
-        """Take the lowest slot."""
+        """Remove and return the lowest slot."""
         slot = heappop(self._heap)
         self._waiting.discard(slot)
         return slot
 
     def drop(self, over: Callable[[SlotId], bool]) -> None:
-        """Slots that are `over` wait no longer."""
+        """Remove the slots for which `over` is true."""
         if not self._heap:
             return
         kept = [slot for slot in self._heap if not over(slot)]
@@ -54,6 +54,6 @@ class RequeuedSlots:
             heapify(self._heap)
 
     def clear(self) -> None:
-        """No slot waits."""
+        """Remove all slots."""
         self._heap.clear()
         self._waiting.clear()

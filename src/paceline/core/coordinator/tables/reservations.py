@@ -1,4 +1,4 @@
-"""Slots reserved, for a while, for the workers that have computed them, so that none is computed twice."""
+"""Slots that are reserved for the workers that have computed them, so that no slot is computed twice."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Reservation(NamedTuple):
 
 
 class Reserved:
-    """At most one slot a worker: the one leased last. A slot that two workers have tried may be reserved for both."""
+    """The reservations. A worker has at most one, for the slot that it leased last; two workers may share a slot."""
 
     def __init__(self) -> None:
         self._of: dict[NodeId, Reservation] = {}
         self._slots: Counter[SlotId] = Counter()
 
     def __len__(self) -> int:
-        """How many workers have a reservation."""
+        """The number of workers with a reservation."""
         return len(self._of)
 
     def __contains__(self, slot: object) -> bool:
@@ -46,7 +46,7 @@ class Reserved:
         self.end_steps(lambda other: other != step)
 
     def end(self, worker: NodeId) -> SlotId | None:
-        """End the reservation of `worker`; returns its slot."""
+        """End the reservation of `worker`; returns its slot, None if it had none."""
         found = self._of.pop(worker, None)
         if found is None:
             return None
@@ -56,7 +56,7 @@ class Reserved:
         return found.slot
 
     def end_steps(self, over: Callable[[int], bool]) -> None:
-        """End the reservations of steps that are `over`."""
+        """End the reservations of the steps for which `over` is true."""
         if self._of:
             self._of = {worker: r for worker, r in self._of.items() if not over(r.slot.step)}
             self._slots = Counter(r.slot for r in self._of.values())

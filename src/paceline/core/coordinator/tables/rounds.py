@@ -22,7 +22,7 @@ class Round:
 
     @property
     def num_slots(self) -> int:
-        """Slots of the round."""
+        """The number of slots of the round."""
         return -(-self.validator.data_len // self.validator.batch_size)
 
     @property
@@ -31,7 +31,7 @@ class Round:
         return len(self.results) == self.num_slots
 
     def metrics(self) -> dict[str, float]:
-        """Means over all samples, summed in slot order."""
+        """The mean of each metric over all samples, summed in slot order."""
         sums: dict[str, list[float]] = {}
         for slot in sorted(self.results):
             for name, part in self.results[slot].items():
@@ -49,12 +49,12 @@ class _Held:
 
 
 class Rounds:
-    """Validators, the rounds that are open, and the newest results. Only the machines of validation change it."""
+    """Validators, the rounds that are open, and the newest results. Only `Validation` changes it."""
 
     def __init__(self, first: int = 0) -> None:
-        """Rounds are numbered after `first`: reports on an earlier coordinator's rounds name none of these.
+        """Number the rounds after `first`, so that a report on a round of an earlier coordinator matches no round.
 
-        `declared` tells how many validators each worker knows.
+        `declared` is the number of validators that each worker knows.
         """
         self.validators: list[ValidatorSpec] = []
         self.running: dict[int, Round] = {}
@@ -66,11 +66,11 @@ class Rounds:
         self._by_worker: dict[NodeId, set[Fence]] = {}
 
     def __contains__(self, fence: object) -> bool:
-        """Whether a slot is held under that fence."""
+        """Whether a worker holds a validation slot under that fence."""
         return fence in self._held
 
     def open(self, validator: ValidatorSpec, version: int, step: int) -> Round | None:
-        """Begin a round, or find the one that is open; None where the result is known already (no data: no metrics)."""
+        """Open a round, or return the open one; None if the result is known. Without data the result is empty."""
         known = self.latest.get(validator.number)
         if known is not None and known[0] == version:
             return None
@@ -87,11 +87,11 @@ class Rounds:
         return round_
 
     def due(self, version: int, *, last: bool) -> list[ValidatorSpec]:
-        """Validators to run on `version`; at the end of a phase each of them is."""
+        """The periodic validators that are due on `version`: all of them on the `last` version of a phase."""
         return [v for v in self.validators if v.every and v.data_len and version and (last or version % v.every == 0)]
 
     def grant(self, worker: NodeId, fence: Fence, declared: int) -> tuple[Round, int] | None:
-        """The next free slot of a validator that `worker` knows, oldest round first."""
+        """Lease the next free slot of the first `declared` validators to `worker`, oldest round first; None if none."""
         for round_ in self.running.values():
             if round_.queue and round_.validator.number < declared:
                 slot = round_.queue.pop()
@@ -109,7 +109,7 @@ class Rounds:
         return any(r.version == version for r in self.running.values())
 
     def report(self, report: Evaluated) -> Round | None:
-        """One slot's sums; the first report of a slot counts. Returns the round if that ended it."""
+        """Take the sums of one slot; the first report of a slot counts. Returns the round if this was its last slot."""
         self._release(report.fence)
         round_ = self.running.get(report.round)
         if round_ is None or report.slot in round_.results or not 0 <= report.slot < round_.num_slots:
@@ -126,14 +126,14 @@ class Rounds:
         return [(held.worker, fence) for fence, held in self._held.items()]
 
     def revoke(self, worker: NodeId) -> bool:
-        """`worker` is gone, or has forgotten its slots: they are free again. True if there was one."""
+        """Free the slots that `worker` held: it is gone or has forgotten them. True if there was one."""
         fences = sorted(self._by_worker.get(worker, ()))
         for fence in fences:
             self.abandon(fence)
         return bool(fences)
 
     def abandon(self, fence: Fence) -> Round | None:
-        """The holder gives a slot back; returns its round if that is still open."""
+        """Free the slot with that fence; returns its round if the round is open."""
         held = self._release(fence)
         round_ = None if held is None else self.running.get(held.round)
         if held is not None and round_ is not None and held.slot not in round_.results:
@@ -150,16 +150,16 @@ class Rounds:
         return held
 
     def add(self, validator: ValidatorSpec) -> None:
-        """One more validator is declared."""
+        """Add a validator."""
         self.validators.append(validator)
 
     def declare(self, worker: NodeId, number: int) -> None:
-        """`worker` knows the first `number` validators."""
+        """Note that `worker` knows the first `number` validators."""
         if number > self.declared.get(worker, 0):
             self.declared[worker] = number
 
     def reset(self, results: Iterable[tuple[int, int, dict[str, float]]]) -> None:
-        """No round is open; the newest results are (validator, version, values)."""
+        """Close all rounds, and set the newest results: (validator, version, values)."""
         self.running.clear()
         self._held.clear()
         self._by_worker.clear()
@@ -167,7 +167,7 @@ class Rounds:
         self.latest = {number: (version, dict(values)) for number, version, values in results}
 
     def recall(self, number: int, version: int, values: Mapping[str, float]) -> None:
-        """The log has this result."""
+        """Take over a result from the log."""
         self._validated.add((number, version))
         self._note(number, version, dict(values))
 
@@ -185,9 +185,9 @@ class Rounds:
         return self._named({number: values for number, (_, values) in self.latest.items()})
 
     def metrics_at(self, end: int, results: Iterable[tuple[int, int, dict[str, float]]]) -> dict[str, float]:
-        """Of `results`, what was the newest when a phase that ended with version `end` was left.
+        """The newest of `results` at the time when workers left a phase whose last version is `end`.
 
-        A result of `evaluate` on that version is newer: the script asks for it after its loop.
+        A result of `evaluate` on version `end` does not count: the script asks for it after its loop.
         """
         found: dict[int, tuple[int, dict[str, float]]] = {}
         for number, version, values in results:

@@ -16,9 +16,9 @@ class _Step:
 
 
 class SummedSlots:
-    """Of each step that is not committed: how many slots, from the first on, every server has summed.
+    """For each uncommitted step, how many slots every server has summed, from the first slot on.
 
-    Rule 4: slots are leased within `hold` of that. Only `LeaseBook` changes it.
+    Rule 4: a slot is leased only if it is less than `hold` above this number. Only `LeaseBook` changes it.
     """
 
     def __init__(self) -> None:
@@ -29,14 +29,14 @@ class SummedSlots:
         return step in self._steps
 
     def low(self, number: int, num_slots: Callable[[int], int]) -> int:
-        """How many slots of a step every server has summed; the step is known from now on."""
+        """How many slots of step `number` every server has summed; the step counts as leased from now on."""
         step = self._steps.get(number)
         if step is None:
             step = self._steps[number] = _Step(num_slots(number))
         return step.low
 
     def note(self, server: NodeId, number: int, count: int, num_servers: int) -> bool:
-        """A server has summed the first `count` slots of a step; True if every server has summed more than before."""
+        """Note that a server has summed the first `count` slots; True if every server now has more than before."""
         step = self._steps.get(number)
         if step is None or count <= step.summed.get(server, 0):
             return False
@@ -46,14 +46,14 @@ class SummedSlots:
         return moved
 
     def forget(self, step: int) -> None:
-        """The step is committed."""
+        """Forget a step that is committed."""
         self._steps.pop(step, None)
 
     def drop_beyond(self, end_step: int) -> None:
-        """Steps from `end_step` on will not be computed."""
+        """Forget the steps from `end_step` on, which will not be computed."""
         for step in [s for s in self._steps if s >= end_step]:
             del self._steps[step]
 
     def clear(self) -> None:
-        """No step has been leased."""
+        """Forget all steps."""
         self._steps.clear()

@@ -1,4 +1,4 @@
-"""How fast each worker is, and which workers get no more of the last slots of a step."""
+"""The speed of each worker: which slots are late, and which workers are too slow for the last slots of a step."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from statistics import median
 
 from paceline.types import NodeId
 
-_NEWEST = 0.3  # weight of the newest slot in a worker's mean
-_LATE = 3.0  # times the usual time after which a slot counts as late
-_LATE_S = 0.5  # and at least this, since short slots are late for many reasons
-_SLOW = 1.5  # times the fastest worker's time: below it no worker is held back
-_OLD = 5.0  # times its own seconds a slot: older figures of a worker do not count
-_OLD_S = 2.0  # and at least this
+_NEWEST = 0.3  # weight of the newest slot in the mean of a worker
+_LATE = 3.0  # a slot is late after this many times the time that it should take
+_LATE_S = 0.5  # seconds: no slot is late before this, since short slots vary much
+_SLOW = 1.5  # a worker is slow if it takes more than this many times as long as the fastest worker
+_OLD = 5.0  # a measurement is too old after this many times the seconds that the worker takes for a slot
+_OLD_S = 2.0  # seconds: no measurement is too old before this
 
 
 class WorkerSpeeds:
-    """Measured seconds a slot, by worker. Cost of a note: O(1); `refresh` looks at all workers, at each tick.
+    """The measured seconds per slot of each worker. `note` costs O(1); `refresh` looks at all workers, at each tick.
 
-    A worker that is held back is not measured any more: its figure grows old, and it is tried again.
+    A slow worker that gets no slots is not measured. After a while its measurement is too old, and it gets slots again.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class WorkerSpeeds:
         self._fastest = 0.0
 
     def note(self, worker: NodeId, seconds: float, now: float) -> None:
-        """`worker` took that long for a slot."""
+        """Note that `worker` took `seconds` for a slot."""
         known = None if self._is_old(worker, now) else self._mean[worker]
         self._mean[worker] = seconds if known is None else known + _NEWEST * (seconds - known)
         self._noted[worker] = now
@@ -39,7 +39,7 @@ class WorkerSpeeds:
         return known is None or now - self._noted[worker] > max(_OLD_S, _OLD * known)
 
     def forget(self, worker: NodeId) -> None:
-        """`worker` is gone."""
+        """Forget the measurements of `worker`, which is gone."""
         self._mean.pop(worker, None)
         self._noted.pop(worker, None)
 
@@ -50,7 +50,7 @@ class WorkerSpeeds:
         self._fastest = min(means, default=0.0)
 
     def of(self, worker: NodeId) -> float | None:
-        """Seconds that `worker` takes for a slot; a new one is taken for typical."""
+        """The seconds that `worker` takes for a slot; the median of all workers if it has no measurement."""
         return self._mean.get(worker, self.typical)
 
     def is_late(self, worker: NodeId, elapsed_s: float) -> bool:
@@ -67,9 +67,10 @@ class WorkerSpeeds:
         return not self._is_old(worker, now) and self._mean[worker] > _SLOW * self._fastest
 
     def others_are_sooner(self, worker: NodeId, slots: int, others: Iterable[tuple[NodeId, float]]) -> bool:
-        """Whether `others` would end `slots` more before `worker` ended one.
+        """Whether `others` would finish `slots` more slots before `worker` finished one.
 
-        Each of them has held a slot for that many seconds (0: free); workers that are late do not count.
+        `others` gives for each worker the seconds for which it has held a slot (0: it has none). Late workers do not
+        count.
         """
         mine = self._mean.get(worker)
         if mine is None:
