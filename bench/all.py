@@ -33,7 +33,7 @@ def measure(name: str, rounds: int, *, quick: bool) -> bool:
     with subprocess.Popen(command) as process:
         try:
             return process.wait() == 0
-        except BaseException:  # SIGKILL would leave its contenders running
+        except BaseException:  # end it by SIGTERM: after SIGKILL its contenders would keep running
             process.terminate()
             process.wait(30.0)
             raise
@@ -59,7 +59,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--benches", nargs="+", default=BENCHES, choices=BENCHES, metavar="NAME", help="[all]")
     parser.add_argument(
-        "--quick", action="store_true", help="a short run of each, to bench/out/quick; does not write the page"
+        "--quick",
+        action="store_true",
+        help="run each benchmark briefly, with results in bench/out/quick; does not write the page",
     )
     parser.add_argument("--only-page", action="store_true")
     args = parser.parse_args()

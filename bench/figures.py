@@ -20,7 +20,7 @@ class TooShortError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of the rounds, with the smallest and the largest."""
+    """The median of a figure over the rounds, with its smallest and largest value."""
 
     median: float
     low: float
@@ -29,14 +29,14 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread | None:
-        """Return None if no round was measured."""
+        """The spread of `values`; None if no round was measured."""
         if not values:
             return None
         return cls(statistics.median(values), min(values), max(values), len(values))
 
 
 def ratio(top: Sequence[float], bottom: Sequence[float]) -> float | None:
-    """Median over median; None if one of them was not measured."""
+    """The median of `top` divided by the median of `bottom`; None if one of them was not measured."""
     if not top or not bottom:
         return None
     return statistics.median(top) / statistics.median(bottom)
@@ -67,7 +67,7 @@ def _first_seen(processes: Iterable[Marks]) -> list[tuple[int, float]]:
 
 
 def step_times(processes: Sequence[Marks], warmup: int) -> list[float]:
-    """Seconds of each joint step of all processes, after the first `warmup` turns of each process."""
+    """The seconds that each step took which all processes make together, after `warmup` turns of each process."""
     begin = _warm(processes, warmup)
     seen = [(step, at) for step, at in _first_seen(processes) if at >= begin]
     times = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(seen)]
@@ -77,7 +77,7 @@ def step_times(processes: Sequence[Marks], warmup: int) -> list[float]:
 
 
 def joint_rate(processes: Sequence[Marks], warmup: int, samples_per_step: int) -> float:
-    """Samples per second of processes with joint steps. Only completed steps count."""
+    """Samples per second of processes that make each step together. Only completed steps count."""
     begin = _warm(processes, warmup)
     seen = [(step, at) for step, at in _first_seen(processes) if at >= begin]
     if len(seen) < 2:
@@ -116,7 +116,7 @@ def push_pull_gb_per_s(nbytes: int, step_s: float) -> float:
 
 
 def difference(whole: Sequence[float], part: Sequence[float]) -> float | None:
-    """Median minus median; None if one of them was not measured."""
+    """The median of `whole` minus the median of `part`; None if one of them was not measured."""
     if not whole or not part:
         return None
     return statistics.median(whole) - statistics.median(part)
@@ -129,6 +129,6 @@ def growth(samples: Sequence[Mapping[str, float]], key: str) -> float:
     """
     values = [sample[key] for sample in samples]
     if len(values) < 3:
-        raise TooShortError(f"{len(values)} samples; 3 are needed")
+        raise TooShortError(f"growth needs at least 3 samples, not {len(values)}: raise --steps")
     third = max(1, len(values) // 3)
     return statistics.median(values[-third:]) - statistics.median(values[:third])

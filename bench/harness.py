@@ -1,7 +1,7 @@
-"""Shared by all benchmarks: contenders with a deadline, interleaved rounds, results that survive a failure.
+"""What all benchmarks share: runs contenders with a deadline in interleaved rounds, and keeps results after a failure.
 
 A contender is a function that runs real processes and returns its figures by name. If it fails, the failure is
-reported by name and the other contenders go on. The JSON is rewritten after every contender.
+reported by name and the other contenders still run. The JSON is rewritten after every contender.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Started:
     output: Path
 
     def tail(self) -> str:
-        """Its last lines of output."""
+        """The last lines that the process printed."""
         return "\n".join(self.output.read_text(errors="replace").splitlines()[-TAIL_LINES:])
 
 
@@ -64,7 +64,7 @@ def run_together(
     `meanwhile` is called about every 20 ms with their process ids.
 
     Raises:
-        ContenderError: one of them failed or the time is up. No process is left.
+        ContenderError: a command failed, or did not end within `timeout_s`. All processes have been ended.
     """
     with tempfile.TemporaryDirectory() as folder, _processes(commands, Path(folder)) as started:
         deadline = time.monotonic() + timeout_s
@@ -75,13 +75,15 @@ def run_together(
                 break
             if time.monotonic() > deadline:
                 late = next(one for one in started if one.process.poll() is None)
-                raise ContenderError(f"not done after {timeout_s:.0f} s; its last lines:\n{late.tail()}")
+                raise ContenderError(f"a process has not ended after {timeout_s:.0f} s; its last lines:\n{late.tail()}")
             if meanwhile is not None:
                 meanwhile(pids)
             time.sleep(0.02)
         for one in started:
             if one.process.poll():
-                raise ContenderError(f"exit code {one.process.returncode}; its last lines:\n{one.tail()}")
+                raise ContenderError(
+                    f"a process failed with exit code {one.process.returncode}; its last lines:\n{one.tail()}"
+                )
 
 
 @contextmanager
@@ -134,10 +136,10 @@ def run_paceline(
     meanwhile: Callable[[list[int], Path], None] | None = None,
     leaves_marks: bool = True,
 ) -> list[Marks]:
-    """`paceline run` without checkpoints; returns the marks of every worker, in the order of names.
+    """Run `paceline run` without checkpoints; returns the marks of every worker, in the order of their names.
 
-    `script` writes them to the folder `--out`, if it `leaves_marks`. `lane` sets PACELINE_LANE; "" leaves it unset.
-    `meanwhile` gets the process id of the launcher, and that folder.
+    `script` writes the marks to the folder `--out`; without `leaves_marks` it writes none. `lane` sets PACELINE_LANE;
+    "" leaves it unset. `meanwhile` is called with the process id of the launcher and the folder `--out`.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
@@ -182,7 +184,7 @@ def read_marks(out: Path, count: int) -> dict[str, Marks]:
     """The marks that the processes of a contender wrote, in the order of their names."""
     files = sorted(out.glob("*.marks.json"))
     if len(files) != count:
-        raise ContenderError(f"{len(files)} of {count} marks were written by its processes")
+        raise ContenderError(f"the processes wrote {len(files)} of {count} files of marks")
     return {file.name.removesuffix(".marks.json"): _marks(file) for file in files}
 
 
@@ -195,7 +197,7 @@ def _marks(file: Path) -> Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """How a figure is shown: bars by `name`, or lines over `x` if `x` is given."""
+    """How a figure is shown: as a bar called `name`, or as a point at `x` of the line called `name`."""
 
     group: str
     name: str
@@ -297,14 +299,14 @@ def run_rounds(results: Results, contenders: Mapping[str, Callable[[], Mapping[s
 
 
 def select(contenders: Mapping[str, Any], only: Sequence[str] | None) -> dict[str, Any]:
-    """The contenders whose name contains one of the given words; all of them for None.
+    """The contenders whose name contains one of the words in `only`; all contenders if `only` is None.
 
     Raises:
-        SystemExit: no name contains any of them.
+        SystemExit: no name contains any of the words.
     """
     taken = {name: run for name, run in contenders.items() if only is None or any(word in name for word in only)}
     if not taken:
-        raise SystemExit(f"no contender has such a name; the names are: {'; '.join(contenders)}")
+        raise SystemExit(f"--only matches no contender; their names are: {'; '.join(contenders)}")
     return taken
 
 
@@ -333,7 +335,7 @@ def num_cores() -> int:
 
 
 def machine() -> dict[str, Any]:
-    """The machine of the measurement."""
+    """Describe this machine: processor, memory, kernel and versions."""
     model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {

@@ -1,4 +1,4 @@
-"""Whether a long run grows: resident memory, open files and shared memory of every role, sampled as it trains.
+"""Checks for leaks in a long run: samples resident memory, open files and shared memory of every role.
 
     python bench/leak.py --steps 20000 --json leak.json
 
@@ -48,7 +48,7 @@ class Watch:
                 sample[f"{name} fds"] = num_fds(processes[name])
             sample["shared_mb"] = segments(list(processes.values())) / 1e6
         except (OSError, KeyError):
-            return  # a role has just ended: the run is over
+            return  # a role has just ended: the run is ending
         self.samples.append(sample)
         shown = " ".join(f"{name} {sample[f'{name} resident_mb']:.1f}" for name in ROLES)
         fds = sum(int(sample[f"{name} fds"]) for name in ROLES)
@@ -69,7 +69,9 @@ def main() -> int:
     options.add_argument("--steps", type=int, default=20_000)
     options.add_argument("--settle", type=int, default=1_000, help="steps before the first sample [1000]")
     options.add_argument("--every", type=int, default=1_000, help="steps between samples [1000]")
-    options.add_argument("--tolerance-mb", type=float, default=TOLERANCE_MB, help="of resident memory a role [2]")
+    options.add_argument(
+        "--tolerance-mb", type=float, default=TOLERANCE_MB, help="how much the resident memory of a role may grow [2]"
+    )
     args = options.parse_args()
     if args.plot is not None:
         plots.require()
@@ -91,7 +93,9 @@ def main() -> int:
     try:
         document |= judge(watch.samples, args.tolerance_mb)
     except (IndexError, figures.TooShortError):
-        failures.append({"contender": "the samples", "round": 1, "error": f"only {len(watch.samples)}: more steps"})
+        failures.append(
+            {"contender": "the samples", "round": 1, "error": f"only {len(watch.samples)} samples: raise --steps"}
+        )
     if args.json is not None:
         write_json(args.json, document)
     print(tables.leak_section(document))

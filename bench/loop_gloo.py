@@ -31,7 +31,7 @@ rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def synchroniser(flat: torch.Tensor, buckets: list[torch.Tensor], mb: float) -> Callable[[], None]:
-    """The mean of all gradients, then one step of the optimizer."""
+    """A function that makes one step: the mean of all ranks' gradients, then the optimizer."""
     parameters = list(Matrices(mb).parameters())
     for parameter, gradient in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         parameter.grad = gradient.view_as(parameter)
@@ -48,7 +48,7 @@ def synchroniser(flat: torch.Tensor, buckets: list[torch.Tensor], mb: float) -> 
 
 
 def copier(flat: torch.Tensor) -> Callable[[], None]:
-    """A bare copy: the limit of the memory."""
+    """A function that copies `flat` once, which shows the limit of the memory."""
     target = torch.zeros_like(flat)
 
     def copy() -> None:

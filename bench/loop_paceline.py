@@ -1,4 +1,4 @@
-"""The contender: the same loop on leased slots. `paceline run` runs it, or it runs alone."""
+"""The training loop of `loop_plain.py` on Paceline. `paceline run` runs this script, or it runs alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers: the plain PyTorch loop with one thread: one process, several independent ones, or DDP on Gloo."""
+"""The training loop in plain PyTorch with one thread: one process, several independent processes, or DDP on Gloo."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def alone() -> None:
 
 
 def with_others() -> None:
-    """Run as many turns as fill the time. Every rank runs the number that rank 0 announces."""
+    """Run turns for about `--seconds`. Every rank runs the same number of turns, which rank 0 announces."""
     begun = args.warmup + 1
     for step in range(begun):
         turn(step)

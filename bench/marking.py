@@ -1,4 +1,4 @@
-"""The marks of a looping process, and the decision when its time is up."""
+"""Records the start of each turn of a looping process (its marks), and decides when its loop ends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Marker:
             self._all_warm = now
         if turns < LEAST_TURNS:
             return True
-        if self._all_warm is None:  # a peer that gets no work must not hang this process
+        if self._all_warm is None:  # end in any case: a peer without work would never be warm
             return now - self._marks[self._warmup][1] < PATIENCE_S + 4 * self._seconds
         return now - self._all_warm < self._seconds
 

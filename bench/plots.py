@@ -1,4 +1,4 @@
-"""Results as PNG: bars with the spread of the rounds, or lines over a size."""
+"""Draws results as PNG: bars with the spread of the rounds, or lines over a size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLOURS = ["#2563eb", "#f59e0b", "#64748b", "#dc2626", "#059669", "#7c3aed", "#d
 
 
 def require() -> None:
-    """Check before an hour of measuring that the plot can be drawn.
+    """Check that matplotlib is installed, before an hour of measuring.
 
     Raises:
         SystemExit: matplotlib is not installed; the message has the command that installs it.

@@ -1,4 +1,4 @@
-"""Results as text: tables for the terminal and for the generated parts of docs/performance.md (between markers)."""
+"""Writes results as tables, for the terminal and for the parts of docs/performance.md between markers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def rows(document: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
-    """By group: name, median with its unit, min to max."""
+    """The rows of the tables, by group: (name, median with its unit, min to max)."""
     groups: dict[str, list[tuple[str, str, str]]] = {}
     for figure in document["figures"].values():
         what = figure["name"] if figure["x"] is None else f"{figure['x']:g} MB, {figure['name']}"
@@ -26,7 +26,7 @@ def number(value: float) -> str:
 
 
 def flat(ratios: Mapping[str, Any]) -> dict[str, float | None]:
-    """Ratios with one name each: `ratio.size` for those by size."""
+    """The ratios in one flat mapping: a ratio that was measured for several sizes is called `ratio.size`."""
     found: dict[str, float | None] = {}
     for name, value in ratios.items():
         if isinstance(value, Mapping):
@@ -79,7 +79,7 @@ def section(document: Mapping[str, Any]) -> str:
 
 
 def leak_section(document: Mapping[str, Any]) -> str:
-    """The generated part about growth."""
+    """The generated part of docs/performance.md about leaks."""
     samples = document["samples"]
     parts = [f"**Failed**: {failure['error']}" for failure in document["failures"]]
     if samples and document["growth"]:

@@ -20,7 +20,7 @@ WARM_UP = 30  # steps
 
 
 def spread(values: list[float]) -> str:
-    """The median, and from p10 to p90, in milliseconds."""
+    """The median and the range from p10 to p90 in milliseconds, of values in microseconds."""
     values = sorted(values)
     low, middle, high = (values[len(values) * tenth // 10] / 1000 for tenth in (1, 5, 9))
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
@@ -44,7 +44,7 @@ def steps(events: list[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Read the trace and print when each event of a step begins and how long it takes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=Path)
     found = steps(json.loads(parser.parse_args().trace.read_text())["traceEvents"])

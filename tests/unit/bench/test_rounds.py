@@ -77,7 +77,7 @@ def test_a_hung_process_is_killed_and_its_output_is_kept(tmp_path: Path) -> None
     script += "flush=True); time.sleep(60)"
     pids: list[int] = []
     began = time.monotonic()
-    with pytest.raises(harness.ContenderError, match=r"not done after 1 s(.|\n)*here I hang"):
+    with pytest.raises(harness.ContenderError, match=r"has not ended after 1 s(.|\n)*here I hang"):
         harness.run_together(
             [([sys.executable, "-c", script], harness.environment())], timeout_s=1.0, meanwhile=pids.extend
         )
