@@ -1,7 +1,7 @@
 """A small transformer that learns to write like the LICENSE of this repository, character by character.
 
-It shows the parts of a real training loop: AdamW with two parameter groups, a schedule, clipping of the whole
-step, tied input and output embeddings, dropout, and a validation measure per sample.
+It shows the parts of a real training loop: AdamW with two parameter groups, a schedule, clipping of the gradient of
+the whole step, tied input and output embeddings, dropout, and a validation metric for each sample.
 
     python examples/char_lm.py
     paceline run -w 2 -s 2 examples/char_lm.py --slots 4
@@ -57,7 +57,7 @@ class CharLM(nn.Module):
 
 
 def windows(text: str, alphabet: str) -> TensorDataset:
-    """Every stretch of CONTEXT characters, with the same stretch one character later as its target."""
+    """Every window of CONTEXT characters; its target is the window that begins one character later."""
     codes = torch.tensor([alphabet.index(char) for char in text])
     stretches = codes.unfold(0, CONTEXT + 1, 1)
     return TensorDataset(stretches[:, :-1], stretches[:, 1:])
@@ -67,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a character-level transformer on the LICENSE.")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--slots", type=int, default=None, help="slots in a step (default: one per worker)")
-    parser.add_argument("--batch-size", type=int, default=32, help="stretches of text in a slot")
+    parser.add_argument("--batch-size", type=int, default=32, help="windows of text in a slot")
     parser.add_argument("--seed", type=int, default=7)
     args = parser.parse_args()
 
@@ -86,14 +86,14 @@ def main() -> None:
         optimizer,
         lambda step: min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * min(step / args.steps, 1)))),
     )
-    job.prepare(model, optimizer, scheduler, clip_norm=1.0)  # Paceline steps the scheduler, once a step
+    job.prepare(model, optimizer, scheduler, clip_norm=1.0)  # Paceline advances the scheduler once per step
 
     @job.validate(test_set, every=100)
     def bits(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
         nats = F.cross_entropy(model(x).transpose(1, 2), y, reduction="none")
         return {"bits_per_char": nats.mean(1) / math.log(2)}
 
-    # An epoch has at least one step, so this many epochs are enough; the loop ends by itself at --steps.
+    # An epoch has at least one step, so `args.steps` epochs are enough; the loop breaks at step --steps.
     for x, y in job.batches(train_set, args.batch_size, slots=args.slots, epochs=args.steps):
         if job.step == args.steps:
             break

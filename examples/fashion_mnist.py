@@ -31,7 +31,7 @@ class LeNet(nn.Module):
         return self.fc3(F.relu(self.fc2(x)))
 
 
-OPTIMIZERS = {  # class, usual learning rate, other arguments
+OPTIMIZERS = {  # class, default learning rate, other arguments
     "sgd": (torch.optim.SGD, 0.05, {"momentum": 0.9, "weight_decay": 5e-4}),
     "adam": (torch.optim.Adam, 2e-3, {"weight_decay": 1e-4}),
     "adamw": (torch.optim.AdamW, 2e-3, {"weight_decay": 1e-2}),
@@ -47,7 +47,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64, help="samples in a slot")
     parser.add_argument("--slots", type=int, default=None, help="slots in a step (default: one per worker)")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd")
-    parser.add_argument("--lr", type=float, default=None, help="default: the optimizer's usual one")
+    parser.add_argument("--lr", type=float, default=None, help="learning rate (default: depends on the optimizer)")
     parser.add_argument("--every", type=int, default=200, metavar="N", help="validate every N steps")
     parser.add_argument("--data", default=None, metavar="DIR", help="directory of the four *-ubyte.gz files")
     parser.add_argument("--save", default=None, metavar="FILE", help="write the final model as safetensors")

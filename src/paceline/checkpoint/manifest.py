@@ -79,15 +79,15 @@ def read_manifest(storage: Storage, folder: str) -> Manifest:
     try:
         manifest = msgspec.convert(json.loads(content), Manifest)
     except ValueError as error:
-        raise CheckpointError(folder, f"{MANIFEST} is not understood: {error}") from None
+        raise CheckpointError(folder, f"{MANIFEST} is not a valid manifest: {error}") from None
     if manifest.format != FORMAT:
         raise CheckpointError(
-            folder, f"{MANIFEST} is of format {manifest.format}; this version of Paceline reads {FORMAT}"
+            folder, f"{MANIFEST} has format {manifest.format}; this version of Paceline reads format {FORMAT}"
         )
     position = manifest.position
     if parse_folder(folder) not in (None, (position.incarnation, position.version)):
         other = folder_name(position.incarnation, position.version)
-        raise CheckpointError(folder, f"{MANIFEST} is that of {other}")
+        raise CheckpointError(folder, f"{MANIFEST} belongs to checkpoint {other}")
     return manifest
 
 
@@ -110,7 +110,7 @@ def read_checked(storage: Storage, folder: str, entry: SavedFile) -> bytes:
     if len(content) != entry.size:
         raise CheckpointError(folder, f"{entry.name} has {len(content)} bytes, not {entry.size}")
     if hashlib.sha256(content).hexdigest() != entry.sha256:
-        raise CheckpointError(folder, f"{entry.name} is damaged: its SHA-256 is not the manifest's")
+        raise CheckpointError(folder, f"{entry.name} is damaged: its SHA-256 is not the one in the manifest")
     return content
 
 

@@ -1,7 +1,7 @@
-"""The coordinator process: carries out the effects of `core.coordinator`, and keeps what must be durable.
+"""The coordinator process: carries out the effects of `core.coordinator`, and writes the durable log.
 
-`service` feeds messages and time to the core; `store` writes the SQLite log, which only the newest
-`generation` may do; `history` and `reader` read it;
-`checkpoint_completion` completes checkpoints in a thread; `status` tells people and engines how the run is. It decides
-nothing about the job: that is `core.coordinator`. No torch.
+`service` feeds messages and time to the core. `store` writes the SQLite log; only a coordinator of the newest
+`generation` may write it. `history` and `reader` read the log. `checkpoint_completion` completes checkpoints in a
+thread. `status` describes the run for people and engines. This package decides nothing about the job:
+`core.coordinator` does. It does not import torch.
 """

@@ -1,4 +1,4 @@
-"""Reads what an audit compares: the log of a run, and what its checkpoints say of themselves."""
+"""Reads what an audit compares, the log and the manifests of the checkpoints of a run, and formats the report."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from paceline.errors import StateError
 
 
 def audit_run(log: Path, storage: Storage) -> tuple[Report, list[Listed]]:
-    """Audit a run that goes on or has ended; also returns the checkpoints that cannot be compared.
+    """Audit a running or ended run. Return the report, and the checkpoints that cannot be compared with the log.
 
     Raises:
-        StateError: there is no log, it is of another version of Paceline, or the checkpoints cannot be listed.
+        StateError: there is no log, this version of Paceline cannot read it, or the checkpoints cannot be listed.
     """
     try:
-        # Before the log, in which every commit is before a checkpoint of it is complete.
+        # List the checkpoints before the log is read: a commit is in the log before its checkpoint is complete, so
+        # the log then has the commits of every listed checkpoint.
         found = list_checkpoints(storage, verify=False)
     except OSError as error:
         raise StateError(f"cannot list the checkpoints in {storage.url}: {error.strerror or error}") from error
@@ -33,7 +34,7 @@ def audit_run(log: Path, storage: Storage) -> tuple[Report, list[Listed]]:
 
 
 def report_json(report: Report, passed_over: list[Listed], run: str) -> dict[str, object]:
-    """The whole report as plain values: counts by name, problems as lines and again with their numbers."""
+    """The report as values for JSON: counts by name; each problem as a line in `problems`, in fields in `where`."""
     return {
         "run": run,
         "ok": report.ok,
@@ -47,7 +48,7 @@ def report_json(report: Report, passed_over: list[Listed], run: str) -> dict[str
 
 
 def report_lines(report: Report, passed_over: list[Listed]) -> list[str]:
-    """What people read: a few lines, or the list of what is wrong."""
+    """The report as lines for people: the counts, then what was proved or the list of problems."""
     counts = report.counts
     made = f"{_n(counts.commits, 'commit')} of {_n(counts.slots, 'slot')} and {_n(counts.samples, 'sample')}"
     again = f", {_n(counts.recomputed, 'commit')} computed again" if counts.recomputed else ""

@@ -1,4 +1,4 @@
-"""Completes checkpoints, and removes old ones, while the coordinator goes on."""
+"""Completes checkpoints and removes old ones in a thread, so that the coordinator does not wait."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 def complete_checkpoints(storage: Storage, resume: str | None = None) -> list[Checkpoint]:
-    """The checkpoints that are complete, oldest first; their tensors are not looked at.
+    """The complete checkpoints in `storage`, oldest first; their tensors are not read.
 
-    The others are named in a warning, except those above the folder `resume`: the choice of it named them already.
+    A warning names each checkpoint that cannot be used, except those newer than the folder `resume`: the command that
+    chose `resume` has named them already.
     """
     found = []
     try:
@@ -38,16 +39,17 @@ def complete_checkpoints(storage: Storage, resume: str | None = None) -> list[Ch
             if listed.manifest is not None:
                 found.append(Checkpoint(listed.folder, listed.manifest.position))
             elif resume is None or listed.folder <= resume:
-                logger.warning("checkpoint %s is passed over: %s", listed.folder, listed.problem)
+                logger.warning("checkpoint %s is ignored because it cannot be used: %s", listed.folder, listed.problem)
     except OSError as error:
         logger.warning("cannot list the checkpoints in %s: %s", storage.url, error)
     return found
 
 
 class CheckpointCompletion:
-    """Does one task at a time, in a thread of its own. The caller asks for results with `poll`; nothing blocks.
+    """Completes and removes checkpoints, one task at a time, in a thread. `poll` returns the results without waiting.
 
-    `log` is the log's file, None where it is in memory; what an older `generation` asks for is not done.
+    `log` is the file of the log, None if the log is in memory. No checkpoint is completed once a coordinator of a newer
+    generation than `generation` has opened the log.
     """
 
     def __init__(self, storage: Storage | None, log: Path | None, generation: int) -> None:
@@ -59,22 +61,22 @@ class CheckpointCompletion:
         self._completed: deque[tuple[str, str]] = deque()
 
     def complete(self, complete: Complete) -> None:
-        """Make a checkpoint count, then remove what need not be kept."""
+        """Write the manifest of a checkpoint, which completes it; then remove the checkpoints that need not be kept."""
         self._waiting.append(lambda: self._completed.append((complete.checkpoint.folder, self._complete(complete))))
         self._start()
 
     def sweep(self, folder: str) -> None:
-        """The checkpoint in `folder` was given up: remove it, and any other that was never completed."""
+        """Remove the checkpoint in `folder`, which was given up, and all older checkpoints that are incomplete."""
         self._waiting.append(lambda: self._sweep(folder, also=True))
         self._start()
 
     def poll(self) -> tuple[str, str] | None:
-        """Take one result: the folder of a checkpoint, and "" if it is complete, or else the problem."""
+        """Take one result, if any: the folder of a checkpoint, and its problem ("" if the checkpoint is complete)."""
         self._start()
         return self._completed.popleft() if self._completed else None
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Do nothing more; what is under way is waited for at most `timeout_s`."""
+        """Start no further task, and wait at most `timeout_s` for the running task."""
         self._waiting.clear()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -85,7 +87,7 @@ class CheckpointCompletion:
             self._thread.start()
 
     def _complete(self, complete: Complete) -> str:
-        """What went wrong; "" if nothing did."""
+        """Complete the checkpoint; return the problem, or "" if it is complete."""
         folder, storage = complete.checkpoint.folder, self._storage
         if storage is None:
             return "this coordinator was started without a place for checkpoints"
@@ -99,8 +101,8 @@ class CheckpointCompletion:
                     raise CheckpointError(folder, f"{file.name} is missing")
             manifest = Manifest(FORMAT, complete.model, complete.checkpoint.position, complete.files, complete.chains)
             write_manifest(storage, folder, manifest)
-        except Exception as error:  # what object stores raise is not of one family, and the job must go on
-            logger.warning("checkpoint %s is not complete", folder, exc_info=True)
+        except Exception as error:  # object stores raise unrelated exceptions, and the job must continue
+            logger.warning("cannot complete checkpoint %s", folder, exc_info=True)
             if not isinstance(error, DeposedError):
                 self._sweep(folder, also=True)
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -117,7 +119,7 @@ class CheckpointCompletion:
             raise DeposedError(self._generation, durable)
 
     def _sweep(self, folder: str, *, also: bool) -> None:
-        """Remove checkpoints older than `folder` (`also`: itself) that were never completed, and never will be."""
+        """Remove incomplete checkpoints older than `folder`, and with `also` the incomplete checkpoint in `folder`."""
         storage, here = self._storage, parse_folder(folder)
         if storage is None or here is None:
             return

@@ -11,15 +11,16 @@ from paceline.core.layout import digest_header
 from paceline.messages import Pull, PullReply
 from paceline.types import ITEM_NBYTES, NodeId
 
-_AHEAD = 8  # blocks asked for at once: hides the round trip, bounds the memory
-_SILENT_S = 2.0  # without an answer for this long, the read begins again
+_AHEAD = 8  # blocks requested at once: enough to hide the round trip, few enough to bound the memory
+_SILENT_S = 2.0  # seconds: without an answer for this long, the reader is stale and the caller starts another
 
 
 class DigestReader:
-    """SHA-256 over names, dtypes, shapes and bytes in model order; see `paceline.blocks.tensors.digest` for a model's.
+    """Computes the SHA-256 over the names, dtypes, shapes and bytes of one version's tensors, in the model's order.
 
-    This room has no torch, and bytes need none. A reader is of one version in one placement; when the job moves on or
-    goes back it is `stale`, and so it is when no server answers: the caller makes another.
+    `paceline.blocks.tensors.digest` computes the same value from a model; this class reads bytes and needs no torch.
+    A reader is `stale` when the version or the placement has changed, or when no server answers; the caller then
+    creates another reader.
     """
 
     def __init__(self, core: CoordinatorCore, now: float) -> None:
@@ -40,14 +41,14 @@ class DigestReader:
         self.value: str | None = None
 
     def stale(self, core: CoordinatorCore, now: float) -> bool:
-        """Whether this is not, or will never be, the digest of the job as it is now."""
+        """Whether the version or the placement has changed since this reader began, or no block has arrived in time."""
         epoch = None if core.placement is None else core.placement.epoch
         if (self._incarnation, self._epoch, self._version) != (core.incarnation, epoch, core.version):
             return True
         return self.value is None and now - self._heard > _SILENT_S
 
     def start(self) -> list[Send]:
-        """The first reads."""
+        """Return the requests for the first blocks."""
         sends = [self._read() for _ in range(min(_AHEAD, len(self._blocks)))]
         self._advance()
         return sends
@@ -59,9 +60,9 @@ class DigestReader:
         return Send(self._owners[number], pull)
 
     def received(self, peer: NodeId, reply: PullReply, frames: Sequence[memoryview], now: float) -> list[Send]:
-        """One block arrived; returns further reads."""
+        """Take a block that a server has sent; return the requests for further blocks."""
         if (reply.incarnation, reply.version) != (self._incarnation, self._version):
-            return []  # of an earlier reader
+            return []  # the answer to an earlier reader
         if not self._hashed <= reply.req < self._next or peer != self._owners[reply.req]:
             return []
         if len(frames) == 1 and reply.blocks[0].block == reply.req:

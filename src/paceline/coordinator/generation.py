@@ -1,6 +1,6 @@
-"""The durable generation of a log: each coordinator that opens the log raises it, and a lower one cannot write. Rule 7.
+"""The generation in a log: each coordinator that opens the log raises it, and lower generations cannot write (rule 7).
 
-Both functions must be called inside a transaction that no other process can write beside (`BEGIN IMMEDIATE`).
+Call both functions inside a `BEGIN IMMEDIATE` transaction, so that no other process writes at the same time.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from paceline.errors import DeposedError
 
 
 def raise_generation(db: sqlite3.Connection) -> int:
-    """Raise the durable generation by one and return it: from its commit on, every lower generation is refused."""
+    """Raise the generation by one and return it. Once the transaction is committed, lower generations are refused."""
     generation = _durable(db) + 1
     db.execute("INSERT OR REPLACE INTO meta VALUES ('generation', ?)", (str(generation),))
     return generation
 
 
 def refuse_lower(db: sqlite3.Connection, generation: int) -> None:
-    """Refuse a write of `generation` if a newer coordinator has raised the durable generation since.
+    """Refuse a write by a coordinator of `generation` if a newer coordinator has opened the log since.
 
     Raises:
         DeposedError: a newer coordinator has taken over.

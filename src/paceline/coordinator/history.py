@@ -1,4 +1,4 @@
-"""What a coordinator that starts finds in the log."""
+"""Reads from the log what a starting coordinator needs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from paceline.core.effects import History, IncarnationFact
 from paceline.core.lineage import committed_steps, start_of
 
 TAIL = 4096
-"""Newest commits that a restarted coordinator gets back whole."""
+"""The number of newest commits that a restarted coordinator gets with all their fields."""
 
 
 def read_history(db: sqlite3.Connection) -> History:
-    """What the runs of this job so far have left, for a coordinator that starts."""
+    """Read what earlier coordinators of this job have written, for a coordinator that starts."""
     facts = tuple(read_facts(db))
     begun = max((f.fact for f in facts if isinstance(f.fact, IncarnationFact)), key=_number, default=None)
     number = begun.number if begun is not None else 0
@@ -44,7 +44,7 @@ def read_history(db: sqlite3.Connection) -> History:
 
 
 def _steps_down(db: sqlite3.Connection, incarnation: int, highest: int | None) -> Iterator[int]:
-    """Committed steps, highest first. There is no index of steps: each range of them is one scan."""
+    """Yield the committed steps, highest first. There is no index of steps: each range of steps costs one scan."""
     if highest is None or highest < 0:
         return
     yield highest
@@ -59,7 +59,7 @@ def _steps_down(db: sqlite3.Connection, incarnation: int, highest: int | None) -
 
 
 def _newest_logs(db: sqlite3.Connection, incarnation: int) -> dict[str, float]:
-    """Going back, until every set of names that was ever logged has been met."""
+    """The newest value of each logged name: read rows, newest first, until every set of names has been found."""
     missing = {number for (number,) in db.execute("SELECT id FROM names")}
     found: dict[str, float] = {}
     rows = db.execute("SELECT rowid, incarnation, names FROM logs ORDER BY rowid DESC")

@@ -1,4 +1,4 @@
-"""Numbers for people and for JSON, which knows neither nan nor inf."""
+"""Formats numbers for people and for JSON, which has neither nan nor inf."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from math import isfinite
 
 
 def plain(values: Mapping[str, float]) -> dict[str, float | str]:
-    """`values` with those that JSON cannot hold as text: ``nan``, ``inf``, ``-inf``."""
+    """Return `values` with nan, inf and -inf as text, because JSON has no such numbers."""
     return {name: value if isfinite(value) else str(value) for name, value in values.items()}
 
 
 def shown(value: float | str | None, digits: str = ".4g") -> str:
-    """A number as people read it."""
+    """Format a number for people with the format `digits`; text stays as it is."""
     return format(value, digits) if isinstance(value, int | float) else str(value)

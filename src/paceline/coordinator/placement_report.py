@@ -1,4 +1,4 @@
-"""Builds the part of the status that tells where the blocks are."""
+"""Builds the part of the status that says which servers hold the blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.types import NodeId, Placement, name_of
 
 
 def placed(placement: Placement | None, replicas: int) -> PlacementStatus:
-    """The placement in figures; blocks with fewer than `replicas` backups are short."""
+    """Count the blocks of each server, and as `short` the blocks with fewer than `replicas` backups."""
     if placement is None:
         return PlacementStatus()
     held: dict[str, list[int]] = {}
@@ -30,6 +30,6 @@ def placed(placement: Placement | None, replicas: int) -> PlacementStatus:
 
 
 def drained(placement: Placement | None, draining: Collection[NodeId]) -> tuple[str, ...]:
-    """Names of the servers that must leave and hold no block."""
+    """Names of the `draining` servers, which must leave, that hold no block any more."""
     holders = () if placement is None else placement.holders
     return tuple(sorted(name_of(node) for node in draining if node not in holders))

@@ -1,4 +1,4 @@
-"""Reads the log of a run from outside."""
+"""Reads the log of a run without writing to it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from paceline.types import Commit
 
 
 class LogReader:
-    """Reads a run's log without disturbing it, whether it is being written, was left by a kill, or cannot be written.
+    """Reads a run's log without changing it: while a coordinator writes it, after a kill, or in a read-only directory.
 
-    A context manager; `close` it otherwise.
+    Use it in a `with` statement, or call `close`.
     """
 
     def __init__(self, path: Path) -> None:
         """Open the log.
 
         Raises:
-            StateError: there is none, or it is of another version of Paceline.
+            StateError: there is no log, or this version of Paceline cannot read it.
         """
         self._copy: TemporaryDirectory[str] | None = None
         if not path.is_file():
@@ -53,7 +53,7 @@ class LogReader:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Everything that is read in the block is of one moment, though the run goes on."""
+        """Make all reads inside the `with` block see the log at one moment, even while the run writes to it."""
         self._db.execute("BEGIN")
         try:
             yield
@@ -61,15 +61,15 @@ class LogReader:
             self._db.execute("ROLLBACK")
 
     def commits(self) -> list[Commit]:
-        """All commits, by incarnation and version."""
+        """All commits, ordered by incarnation and version."""
         return list(self.each_commit())
 
     def each_commit(self) -> Iterator[Commit]:
-        """The same one by one: a long log need not fit into memory."""
+        """Yield what `commits` returns, one by one: a long log need not fit into memory."""
         return read_commits(self._db, "ORDER BY incarnation, version", ())
 
     def facts(self) -> list[FactRow]:
-        """All facts, in the order in which they were written, but choices of attempts whose step is committed."""
+        """All facts in the order in which they were written. The log drops choices of attempts of committed steps."""
         return list(read_facts(self._db))
 
     def evaluations(self) -> list[EvaluationRow]:
@@ -77,7 +77,7 @@ class LogReader:
         return list(read_evaluations(self._db))
 
     def get(self, key: str) -> str | None:
-        """Something about the run."""
+        """The text that the log holds for `key`, for example the summary of the run; None if there is none."""
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row[0])
 

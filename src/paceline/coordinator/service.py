@@ -1,4 +1,4 @@
-"""A coordinator process: the core, its durable log, a port and a blocking poll."""
+"""The service of a coordinator process: connects the core with the port, the durable log and the clock."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from paceline.types import Commit, NodeId
 
 logger = logging.getLogger(__name__)
 
-_SETTLE_S = 30.0  # how long the end of a run waits for its last checkpoint
-_NOTE_S = 5.0  # how often what is only counted is made durable
+_SETTLE_S = 30.0  # seconds that the end of a run waits for its last checkpoint
+_NOTE_S = 5.0  # seconds between two writes of `_Notes` to the log
 _NOTES = "notes"
 
 
 class _Notes(msgspec.Struct, frozen=True):
-    """What earlier coordinators of this run have counted: figures for the summary, on which nothing depends."""
+    """What earlier coordinators of this run have counted, for the summary: no decision depends on it."""
 
     seconds: float = 0.0
     wasted_slots: int = 0
@@ -54,8 +54,8 @@ def _notes(path: Path | None) -> _Notes:
 class CoordinatorService:
     """Feeds events to the core and carries out its effects, in their order. Driven by `on_event` and `on_tick`.
 
-    It goes on from what the log and the complete checkpoints in `storage` say. `close` ends what runs in the
-    background.
+    It continues the job from the log and from the complete checkpoints in `storage`. `close` ends its background
+    thread.
     """
 
     def __init__(
@@ -98,20 +98,20 @@ class CoordinatorService:
         self._carry_out(self.core.start(self._running.value))
 
     def close(self) -> None:
-        """End what runs in the background."""
+        """End the background thread that completes checkpoints."""
         self._completion.close()
 
     # ------------------------------------------------------------ events
 
     def on_event(self, event: Event, now: float) -> None:
-        """One event of the port."""
+        """Handle one event of the port."""
         match event:
             case Received(peer=peer, message=message, frames=frames):
                 with tracing.span(f"handle {type(message).__name__}", peer=peer):
                     self._received(peer, message, frames, now)
             case PeerDown(peer=peer, reason=reason):
-                # A broken connection is not a death: the peer may come back. Its exit is reported by the engine,
-                # its silence by its heartbeats.
+                # A broken connection does not mean that the peer is dead: it may connect again. The engine reports
+                # the exit of a process, and missing heartbeats show that a process is silent.
                 logger.debug("session with %s ended: %s", peer, reason)
             case PeerUp():
                 pass
@@ -137,7 +137,7 @@ class CoordinatorService:
                     self._sweep(message)
 
     def _note(self, effects: Sequence[Effect], now: float) -> None:
-        """Commits, failovers and rewinds are rows among the effects: note when they happened."""
+        """Tell the timeline when the commits, failovers and rewinds among the effects happened."""
         moved = False
         for effect in effects:
             if not isinstance(effect, Write):
@@ -153,13 +153,13 @@ class CoordinatorService:
             tracing.instant("commit", version=self.core.version, step=self.core.watermark.low)
 
     def _sweep(self, message: Saved) -> None:
-        """A server could not write its part: remove its files once the core has given the checkpoint up."""
+        """Remove the checkpoint that a server could not write, if the core no longer waits for that checkpoint."""
         at = message.incarnation, message.version
         if at != (self.core.incarnation, self.core.machines.checkpoints.saving):
             self._completion.sweep(folder_name(*at))
 
     def on_tick(self, now: float) -> None:
-        """Time passes; the caller has drained the port before."""
+        """Do what is due at `now`. The caller first handles all events that the port has."""
         running = self._running.advance(now)
         while (kept := self._completion.poll()) is not None:
             folder, problem = kept
@@ -182,7 +182,7 @@ class CoordinatorService:
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         rows = [effect for effect in effects if isinstance(effect, Write)]
         if rows:
-            # All rows of one event in one transaction: each is durable before any send behind it.
+            # All rows of one event are durable, in one transaction, before a message of that event is sent.
             with tracing.span("sqlite", rows=len(rows)):
                 self.log.write(rows)
             self._note_changes(rows)
@@ -194,7 +194,7 @@ class CoordinatorService:
                     self._completion.complete(effect)
 
     def _note_changes(self, rows: Sequence[Write]) -> None:
-        """Blocks that changed hands, and rewinds, are told with their reasons."""
+        """Tell the timeline each change of placement and each rewind, with its reason."""
         for fact in (write.row.fact for write in rows if isinstance(write.row, FactRow)):
             match fact:
                 case PlacementFact(why=why) if why:
@@ -207,7 +207,7 @@ class CoordinatorService:
         try:
             self.port.send(to, message)
         except (PeerUnknownError, PeerLostError) as error:
-            logger.debug("not sent to %s: %s", to, error)
+            logger.debug("cannot send a message to %s: %s", to, error)
 
     # ------------------------------------------------------------ reports
 
@@ -245,14 +245,14 @@ class CoordinatorService:
         self._digest = None
 
     def _is_settled(self, now: float) -> bool:
-        """Whether no checkpoint is under way, and the last version has had its own; or it has taken too long."""
+        """Ask the core once for the last checkpoint; return whether it has ended or the wait for it is over."""
         if self.core.settled and not self._asked_last:
             self._asked_last = True
             self._carry_out(self.core.finish(self._running.advance(now)))
         return self.core.settled or now >= self._settle_by
 
     def _read_digest(self, now: float) -> bool:
-        """Whether the digest of the current version is known; it is being read otherwise."""
+        """Whether the digest of the current version is known. If not, start to read it, unless a read is under way."""
         core = self.core
         if self._digest is not None and self._digest.stale(core, now):
             self._digest = None

@@ -22,11 +22,11 @@ from paceline.messages.status import (
 )
 from paceline.types import UNLIMITED, Segment, name_of, pid_of
 
-_LATE_S = 5.0  # a step that waits longer for one slot has its worker named in the progress line
+_LATE_S = 5.0  # seconds: the progress line names a slot, and its worker, that takes this long
 
 
 def headline(core: CoordinatorCore, run: str) -> str | None:
-    """The first line of output: what will be computed. None until a worker has called `batches`."""
+    """The first line of output: mode, batch, workers, seed and run. None until a worker has called `batches`."""
     if core.tables.identity.job is None or not core.schedule.segments:
         return None
     segment = core.schedule.segments[0]
@@ -40,7 +40,7 @@ def headline(core: CoordinatorCore, run: str) -> str | None:
 
 
 def advice(core: CoordinatorCore) -> str | None:
-    """A warning when some workers can have nothing to do."""
+    """A warning if there are more workers than slots that can be computed at once, else None."""
     if not core.schedule.segments:
         return None
     segment = core.schedule.segments[0]
@@ -56,7 +56,7 @@ def advice(core: CoordinatorCore) -> str | None:
 
 
 def describe(status: Status) -> str:
-    """One line: step, epoch, speed, loss, last validation, workers alive, staleness, and what is wrong."""
+    """The progress line: step, epoch, speed, loss, last validation, workers alive, staleness and warnings."""
     warning = [f"warning: {status.warning}"] if status.warning else []
     workers = f"{status.workers_alive} worker{'s' * (status.workers_alive != 1)}"
     if status.rewinding:
@@ -85,7 +85,7 @@ def describe(status: Status) -> str:
 
 
 def _rate(core: CoordinatorCore, timeline: Timeline, now: float) -> float:
-    """Samples per second: of the last seconds while a phase is open, else from version 0 to the last commit."""
+    """Samples per second: over the last seconds while a phase is open, else over the whole run."""
     if core.tables.phases.open is not None and (rate := timeline.rate(now)) is not None:
         return rate
     return core.totals.samples / timeline.seconds if timeline.seconds else 0.0
@@ -128,7 +128,7 @@ def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
 
 
 def _epoch(core: CoordinatorCore, segment: Segment | None) -> int:
-    """The epoch of the lowest uncommitted step, or the last one."""
+    """The epoch of the lowest uncommitted step; the last epoch if all steps of `segment` are committed."""
     if segment is None:
         return 0
     step = core.watermark.low
@@ -142,7 +142,7 @@ def _failure(core: CoordinatorCore) -> FailureStatus | None:
 
 
 def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, start: int) -> Status:
-    """The state of a run now; this process is start number `start` of the coordinator."""
+    """The state of a run now. `start` counts the starts of the coordinator process, this one included."""
     phase = core.tables.phases.open or (core.tables.phases.phases[-1] if core.tables.phases.phases else None)
     segment = core.schedule.segment(core.watermark.low) if core.schedule.segments else None
     step = core.watermark.low
@@ -201,7 +201,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
 def summary_of(
     core: CoordinatorCore, timeline: Timeline, run: str, digest: str | None, warning: str = ""
 ) -> RunSummary:
-    """The summary of a run that has ended; a `warning` replaces the core's."""
+    """The summary of a run. `warning`, unless empty, replaces the warning of the core."""
     seconds = timeline.seconds
     segment = core.schedule.segments[-1] if core.schedule.segments else None
     totals = core.totals

@@ -25,19 +25,19 @@ _pack = msgspec.msgpack.encode
 
 
 def sync_log(path: Path) -> None:
-    """Bring every transaction that is in the log at `path` to the disk. May be called from any thread.
+    """Sync every transaction in the log at `path` to the disk. May be called from any thread.
 
-    Only the WAL and the directory are synced. SQLite itself syncs the database file before it lets go of the part of
-    the WAL that it folded in, and that file must not be opened here: closing any descriptor of it would drop all locks
-    that this process holds on it (POSIX), and another process could then remove the WAL while it is in use.
+    Only the WAL and the directory are synced. SQLite itself syncs the database file before it overwrites the part
+    of the WAL that it has copied there. The database file must not be opened here: closing any descriptor of it would
+    drop all locks that this process holds on it (POSIX), and another process could then remove the WAL during use.
 
     Raises:
-        OSError: the medium is full or gone.
+        OSError: the disk is full or no longer there.
     """
     for name in (path.with_name(f"{path.name}-wal"), path.parent):
         try:
             descriptor = os.open(name, os.O_RDONLY)
-        except FileNotFoundError:  # the log has been closed: its WAL is folded in, and synced
+        except FileNotFoundError:  # the log is closed: SQLite has copied its WAL into the file and synced it
             continue
         try:
             os.fsync(descriptor)
@@ -48,15 +48,15 @@ def sync_log(path: Path) -> None:
 class LogStore:
     """The log of one run. Each call of `write` is one transaction that survives the death of this process.
 
-    A power cut may take the newest transactions with it, never their order; what was there when `sync_log` was called
-    survives that too.
+    After a power cut the newest transactions may be missing, but never one that is older than a remaining one.
+    Transactions that were in the log when `sync_log` was called survive a power cut.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the log and raise its generation; from now on every lower one is refused.
+        """Open the log and raise its generation; from now on lower generations cannot write to it.
 
         Raises:
-            StateError: the file is not a log, or one of another version of Paceline.
+            StateError: the file is not a log, or this version of Paceline cannot read it.
         """
         self.path = path
         self._ids: dict[tuple[str, bytes], int] = {}
@@ -93,7 +93,7 @@ class LogStore:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def write(self, writes: Iterable[Write]) -> None:
-        """Make rows durable, together.
+        """Write rows durably in one transaction: all of them or none.
 
         Raises:
             DeposedError: a newer coordinator has taken over; nothing was written.
@@ -109,10 +109,10 @@ class LogStore:
             raise
 
     def put(self, key: str, value: str) -> None:
-        """Remember something about the run, such as its summary.
+        """Store `value` durably under `key`, for example the summary of the run.
 
         Raises:
-            StateError: as `write`.
+            StateError: for the same reasons as in `write`.
         """
         try:
             self._begin()
@@ -127,7 +127,7 @@ class LogStore:
         refuse_lower(self._db, self.generation)
 
     def _undo(self, error: BaseException) -> None:
-        """Nothing of the transaction stays, here either; an error of SQLite gets its name in our tree."""
+        """Roll the transaction back, in this object too; raise an error of SQLite as a `StateError`."""
         with suppress(sqlite3.Error):
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -183,7 +183,7 @@ class LogStore:
             self._choices.setdefault(fact.sealed.step, []).append(seq)
 
     def _find_choices(self) -> None:
-        """Choices of attempts, by step: there may be many, and they are of no use once their step is committed."""
+        """Find the rows of choices of attempts, by step: `write` deletes them when their step is committed."""
         self._choices.clear()
         for seq, raw in self._db.execute("SELECT seq, row FROM facts WHERE kind = ?", (_CHOICE,)):
             fact = decode_fact(raw)
@@ -191,7 +191,7 @@ class LogStore:
             self._choices.setdefault(fact.sealed.step, []).append(seq)
 
     def _id(self, table: str, value: bytes) -> int:
-        """Hyper-parameters change rarely, and so do the names that are logged: a row stores their number."""
+        """The number of `value` in `table`. Hyper-parameters and logged names change rarely: rows store numbers."""
         known = self._ids.get((table, value))
         if known is None:
             self._db.execute(f"INSERT OR IGNORE INTO {table} (value) VALUES (?)", (value,))
@@ -202,9 +202,9 @@ class LogStore:
         return known
 
     def history(self) -> History:
-        """What the runs of this job so far have left, for a coordinator that starts."""
+        """Read what earlier coordinators of this job have written, for a coordinator that starts."""
         return read_history(self._db)
 
     def close(self) -> None:
-        """Close the file; the WAL is folded in."""
+        """Close the file; SQLite then copies the WAL into it, unless another connection is open."""
         self._db.close()

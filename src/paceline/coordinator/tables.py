@@ -1,4 +1,4 @@
-"""The tables of a log, and their rows as values."""
+"""Defines the SQL tables of a log, and decodes their rows."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ decode_fact, decode_values = _fact.decode, _values.decode
 
 
 def is_empty(db: sqlite3.Connection) -> bool:
-    """Whether there are no tables yet."""
+    """Whether the database has no tables yet."""
     return db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
 
 
 def check_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Make sure that these are the tables of a log, as this version of Paceline has them.
+    """Check that `db` is a log with the schema of this version of Paceline.
 
     Raises:
-        StateError: they are not.
+        StateError: `db` is empty, not a log, or a log with another schema.
     """
     if is_empty(db):
-        raise StateError(f"{path} is empty: no coordinator has begun there")
+        raise StateError(f"{path} is empty: no coordinator has written to it")
     try:
         meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('schema', 'written_by')").fetchall())
     except sqlite3.Error as error:
@@ -78,7 +78,7 @@ class _Hypers(dict[int, Hyper]):
 
 
 def read_commits(db: sqlite3.Connection, rest: str, parameters: tuple[int, ...]) -> Iterator[Commit]:
-    """Commits, one by one; `rest` of the query says which and in what order."""
+    """Yield commits, one by one; `rest` is the end of the SQL query: which commits, in which order."""
     hypers, fences, variants = _Hypers(db), _fences.decode, _variants.decode
     for row in db.execute(f"SELECT {_COMMIT} FROM commits {rest}", parameters):
         incarnation, version, step, raw, hyper, scale, pin, stale, lag, samples, empty, other = row
@@ -89,13 +89,13 @@ def read_commits(db: sqlite3.Connection, rest: str, parameters: tuple[int, ...])
 
 
 def read_facts(db: sqlite3.Connection) -> Iterator[FactRow]:
-    """Facts, in the order in which they were written."""
+    """Yield the facts in the order in which they were written."""
     for incarnation, version, raw in db.execute("SELECT incarnation, version, row FROM facts ORDER BY seq"):
         yield FactRow(incarnation, version, decode_fact(raw))
 
 
 def read_evaluations(db: sqlite3.Connection) -> Iterator[EvaluationRow]:
-    """Results of validations, in the order in which they were written."""
+    """Yield the results of validations in the order in which they were written."""
     rows = db.execute("SELECT incarnation, version, step, name, row, validator FROM evaluations ORDER BY rowid")
     for incarnation, version, step, name, text, validator in rows:
         yield EvaluationRow(incarnation, version, step, name, decode_values(text), validator)

@@ -1,13 +1,13 @@
-"""When things happened in a run, by the caller's monotonic clock: commits, failovers, checkpoints, rewinds."""
+"""Records when commits, failovers, checkpoints and rewinds of a run happened, by the caller's monotonic clock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-_LATELY = 25  # notes, each at least `_APART_S` after the one before it
-_APART_S = 0.2
-_CHANGES = 8
-_QUIET_S = 1.0
+_LATELY = 25  # the number of recent commits from which `rate` is computed
+_APART_S = 0.2  # seconds between two of these commits, at least: commits between them are not recorded
+_CHANGES = 8  # the number of recent changes that are kept
+_QUIET_S = 1.0  # seconds since the last commit that do not lower the rate yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,12 @@ class Change:
 
 @dataclass(slots=True)
 class Timeline:
-    """`began` and `last` are the first and last commit under this coordinator; `earlier_s` was spent before it.
+    """The times of a run's events.
 
-    `reached` is the highest version that the job ever had: below it, the job computes steps again. `failover_s` is the
-    longest time between two commits with a failover between them. `changes` are the latest ones.
+    `began` and `last` are the times of the first and the last commit under this coordinator; `earlier_s` are the
+    seconds of training under earlier coordinators. `reached` is the highest version that the job ever had: below it,
+    the job computes steps again after a rewind. `failover_s` is the longest time between two commits with a failover
+    between them. `changes` are the latest changes of placement and rewinds.
     """
 
     earlier_s: float = 0.0
@@ -40,39 +42,39 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """From the first commit to the last, without the time between two coordinators."""
+        """The seconds from the first commit to the last, without the time between two coordinators."""
         return self.earlier_s + (0.0 if self.began is None or self.last is None else self.last - self.began)
 
     def committed(self, version: int, samples: float, now: float) -> None:
-        """The job has committed `version`, and so many samples."""
+        """Record that the job has committed `version`, and `samples` samples in all."""
         self.reached = max(self.reached, version)
         self.began = now if self.began is None else self.began
         if self.over_since is not None:
             self.failover_s, self.over_since = max(self.failover_s, now - self.over_since), None
         self.last = now
         if self.lately and samples < self.lately[-1][1]:
-            self.lately.clear()  # the job was rewound
+            self.lately.clear()  # the job has been rewound, so a rate across the rewind would be wrong
         if not self.lately or now - self.lately[-1][0] >= _APART_S:
             self.lately.append((now, samples))
             del self.lately[:-_LATELY]
 
     def failed_over(self, now: float) -> None:
-        """A backup has become a primary."""
+        """Record that a backup has become a primary; the failover lasts from the last commit to the next."""
         if self.over_since is None:
             self.over_since = now if self.last is None else self.last
 
     def saved(self, now: float) -> None:
-        """A checkpoint is complete."""
+        """Record that a checkpoint is complete."""
         self.checkpoint_at = now
 
     def changed(self, kind: str, why: str, now: float) -> None:
-        """The placement has changed, or the job was rewound."""
+        """Record that the placement has changed or that the job was rewound, and why."""
         number = self.changes[-1].number + 1 if self.changes else 1
         self.changes.append(Change(number, kind, why, now))
         del self.changes[:-_CHANGES]
 
     def rate(self, now: float) -> float | None:
-        """Samples a second of the last few seconds, None with fewer than two commits. Time without a commit counts."""
+        """Samples per second over the recent commits, None if fewer than two. A pause after the last one lowers it."""
         if len(self.lately) < 2:
             return None
         (first, low), (last, high) = self.lately[0], self.lately[-1]

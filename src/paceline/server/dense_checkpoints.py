@@ -49,9 +49,9 @@ class DenseCheckpoints:
             raise CheckpointError(folder, "this server was started without a place for checkpoints")
         manifest = read_manifest(self._storage, folder)
         if manifest.position.version != version:
-            raise CheckpointError(folder, f"it holds version {manifest.position.version}, not {version}")
+            raise CheckpointError(folder, f"the checkpoint holds version {manifest.position.version}, not {version}")
         theirs, mine = manifest.model, held.spec
         if (theirs.tensors, theirs.optimizer.name) != (mine.tensors, mine.optimizer.name):
-            raise CheckpointError(folder, "it is of another model or another optimizer")
+            raise CheckpointError(folder, "the checkpoint was saved by another model or another optimizer")
         held.fill(version, read_shards(self._storage, folder, manifest, held.blocks))
         return {index: bytes.fromhex(manifest.chains[index]) for index in held.blocks}

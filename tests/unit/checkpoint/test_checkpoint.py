@@ -137,11 +137,11 @@ def _rewrite(storage: Storage, folder: str, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        (b"{", "manifest.json is not understood: "),
-        (b"\xff\xfe\x00", "manifest.json is not understood: "),
-        (b"[]", "manifest.json is not understood: Expected `object`, got `array`"),
-        (b'{"format": "one"}', r"manifest.json is not understood: Expected `int`, got `str` - at `\$.format`"),
-        (b'{"format": 1}', "manifest.json is not understood: Object missing required field"),
+        (b"{", "manifest.json is not a valid manifest: "),
+        (b"\xff\xfe\x00", "manifest.json is not a valid manifest: "),
+        (b"[]", "manifest.json is not a valid manifest: Expected `object`, got `array`"),
+        (b'{"format": "one"}', r"manifest.json is not a valid manifest: Expected `int`, got `str` - at `\$.format`"),
+        (b'{"format": 1}', "manifest.json is not a valid manifest: Object missing required field"),
     ],
 )
 def test_a_malformed_manifest_is_named(content: bytes, named: str, storage: Storage) -> None:
@@ -155,10 +155,10 @@ def test_a_manifest_of_another_format_or_checkpoint_is_named(storage: Storage) -
     folder = _save(storage, 1, _trained(1))
     content = storage.read(f"{folder}/{MANIFEST}")
     _rewrite(storage, folder, content.replace(b'"format": 1', b'"format": 9'))
-    with pytest.raises(CheckpointError, match=r"manifest.json is of format 9"):
+    with pytest.raises(CheckpointError, match=r"manifest.json has format 9"):
         read_manifest(storage, folder)
     _rewrite(storage, "i0000-v0000000007", content)
-    with pytest.raises(CheckpointError, match=r"manifest.json is that of i0000-v0000000001"):
+    with pytest.raises(CheckpointError, match=r"manifest.json belongs to checkpoint i0000-v0000000001"):
         read_manifest(storage, "i0000-v0000000007")
 
 

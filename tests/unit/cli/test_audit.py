@@ -233,7 +233,7 @@ def test_a_damaged_checkpoint_is_listed_with_the_one_to_use_instead(tmp_path: Pa
     damage(run, "i0000-v0000000004")
     (Path(run.checkpoints) / "i0001-v0000000015" / MARKER).unlink()
     done = paceline("checkpoints", run.path)
-    problem = "server-0-0000.safetensors is damaged: its SHA-256 is not the manifest's"
+    problem = "server-0-0000.safetensors is damaged: its SHA-256 is not the one in the manifest"
     assert done.code == 0
     assert done.lines[1] == f"i0000-v0000000004  {problem}"
     assert done.lines[3:] == [

@@ -1,9 +1,9 @@
 """Which server should hold which block: the owner and the backups of each block, balanced by bytes. Pure functions.
 
-A new job gets `balance` (owners) and `spread` (backups). Later `settle` chooses the best owners and backups from the
-copies that exist, and drops surplus copies. `joins` names the copies to make next: blocks that lack a copy first, then
-blocks of servers that leave, then balance. A caller that repeats `settle` and `joins` reaches a placement that neither
-changes. `in_sync_sets` decides what happens to the sets when a server is lost or a copy is not equal.
+For a new job, `balance` chooses the owners and `spread` the backups. Later, `settle` chooses the best owners and
+backups from the copies that exist, and drops surplus copies. `joins` names the copies to make next: first for blocks
+with too few copies on the servers that stay, then to even out the load. A caller that repeats `settle` and `joins`
+reaches a placement that neither function changes. The module `in_sync_sets` changes the sets when a server is lost.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from paceline.core.coordinator.in_sync_sets import Backups, Joining, Owners, nor
 from paceline.types import BlockSpec, NodeId, Placement
 
 BATCH_NBYTES = 256 << 20
-"""The most bytes of copies that are under way at once; one larger block may still go alone."""
+"""The most bytes of copies that `joins` names at once, except that a larger block may be copied alone."""
 
-_UNEVEN = 0.2  # of the mean load: a smaller difference between two servers is not worth a move
+_UNEVEN = 0.2  # fraction of the mean load: no block moves between two servers whose loads differ by less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,11 @@ class Servers:
 
     @property
     def suspects(self) -> frozenset[NodeId]:
-        """Servers that another server cannot reach: they get copies last."""
+        """Servers that another server cannot reach: a block that lacks a copy gets it there last."""
         return frozenset(peer for _, peer in self.barred)
 
     def reach(self, a: NodeId, b: NodeId) -> bool:
-        """Whether no report says that `a` and `b` cannot reach each other."""
+        """False if a report says that servers `a` and `b` cannot reach each other, else True."""
         return (a, b) not in self.barred and (b, a) not in self.barred
 
 
@@ -81,7 +81,7 @@ def spread(blocks: Sequence[BlockSpec], owners: Owners, servers: Sequence[NodeId
 
 
 def settle(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers) -> tuple[Owners, Backups]:
-    """The best owners and backups from the copies that exist: surplus copies go, no copy is made."""
+    """Choose the best owners and backups from the copies that exist: drop surplus copies, and make no copy."""
     load = _loads(blocks, placement, servers)
     sets: list[list[NodeId]] = []
     for block in blocks:
@@ -101,7 +101,11 @@ def settle(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers) 
 
 
 def _roles(blocks: Sequence[BlockSpec], before: Owners, sets: Sequence[Sequence[NodeId]], servers: Servers) -> Owners:
-    """The owner of each block: the present one, unless it leaves or another member serves many fewer bytes."""
+    """Choose the owner of each block among the servers of `sets`.
+
+    The present owner stays, unless it leaves, is unfit, has no copy any more, or serves many more bytes than another
+    server with a copy.
+    """
     owners = list(before)
     serving = {s: 0 for s in servers.staying if s not in servers.unfit}
     for block in blocks:
@@ -137,7 +141,10 @@ def _roles(blocks: Sequence[BlockSpec], before: Owners, sets: Sequence[Sequence[
 
 
 def joins(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers, limit: int = BATCH_NBYTES) -> Joining:
-    """The copies to make next, about `limit` bytes at most: for blocks that lack one, else to even out the load."""
+    """Name the copies to make next, of about `limit` bytes at most.
+
+    Blocks that lack a copy come first. If there is no copy to make for them, the copies even out the load.
+    """
     load = _loads(blocks, placement, servers)
     wanted: dict[NodeId, list[int]] = {}
     budget = limit
@@ -184,7 +191,7 @@ def _even_out(
 
 
 def _loads(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers) -> dict[NodeId, int]:
-    """Bytes of all copies on each server that stays."""
+    """The bytes of all copies on each server that stays."""
     load = dict.fromkeys(servers.staying, 0)
     for block in blocks:
         for member in placement.copies(block.index):

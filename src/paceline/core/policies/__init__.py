@@ -1,4 +1,4 @@
-"""Policies: decide, from what a job has done so far, whether and where it stops.
+"""Policies: each decides, from events of the job, whether the job stops and before which step.
 
 A policy is a pure class with one method, `decide` (see `base`). It reads only the events that it is given: no clock,
 no sockets, no state of the coordinator. The `Segments` machine asks all policies and makes the lowest stop durable

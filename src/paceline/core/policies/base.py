@@ -1,8 +1,7 @@
-"""The seam of policies: the events that a policy gets, and the decisions that it may return.
+"""The interface of policies: the events that a policy gets, and the decisions that it may return.
 
-A policy is stateless: it decides on the event alone. A restarted coordinator makes its policies anew, and events from
-before the restart are not repeated, except `PhaseBegan`. All policies get each event; the decision with the lowest step
-counts.
+A policy is stateless: it decides on the event alone. A restarted coordinator creates its policies again and repeats
+only the event `PhaseBegan`. All policies get each event; the decision with the lowest step counts.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import msgspec
 
 
 class PhaseBegan(msgspec.Struct, frozen=True):
-    """A phase covers the steps [start, end). A policy gets it again after a restart or a rewind."""
+    """A phase covers the steps [start, end). A policy gets this event again after a restart or a rewind."""
 
     number: int
     start: int
@@ -21,7 +20,7 @@ class PhaseBegan(msgspec.Struct, frozen=True):
 
 
 class StepDone(msgspec.Struct, frozen=True):
-    """Step `step` was committed as `version`. `values` are what the slots of this step logged, as weighted means."""
+    """Step `step` was committed as `version`. `values` has the weighted mean of each value that its slots logged."""
 
     step: int
     version: int
@@ -42,7 +41,7 @@ PolicyEvent = PhaseBegan | StepDone | ValidationDone
 class StopBefore(msgspec.Struct, frozen=True):
     """End the job for `reason` before step `step`.
 
-    None: at the next step boundary, which is the lowest step that is not committed.
+    Without a `step` the job ends at the next step boundary: before the lowest step that is not committed.
     """
 
     reason: str

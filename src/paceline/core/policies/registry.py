@@ -1,4 +1,4 @@
-"""Which policies a job has."""
+"""Chooses the policies of a job."""
 
 from __future__ import annotations
 
