@@ -85,7 +85,7 @@ def _owners(text: str) -> list[tuple[str, str]]:
     return [(owner, file) for owner, file in rows if owner[0].isupper()]
 
 
-def test_every_machine_is_in_the_file_that_the_table_names() -> None:
+def test_every_class_of_the_architecture_tables_is_in_the_file_named_beside_it() -> None:
     owners = _owners((ROOT / "docs" / "architecture.md").read_text())
     assert len(owners) > 40
     missing = [(owner, file) for owner, file in owners if f"\nclass {owner}" not in (PACKAGE / file).read_text()]

@@ -432,7 +432,7 @@ def test_the_arguments_of_batches_set_order_remainder_and_collation() -> None:
     assert _indices(list(range(5)), batch_size=2, shuffle=False) == [[0, 1], [2, 3], [4]]
 
 
-def test_a_loader_gives_its_data_set_and_options_and_arguments_override_them() -> None:
+def test_batches_takes_the_data_set_and_options_of_a_loader_unless_an_argument_overrides_them() -> None:
     in_order = DataLoader(Items(), batch_size=4, shuffle=False, drop_last=True)
     assert _indices(in_order) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     shuffled = DataLoader(Items(), batch_size=4, shuffle=True)

@@ -1,4 +1,4 @@
-"""The seam for stores of blocks: what a server's core relies on, for the dense store and the simulator's symbols."""
+"""The contract of `BlockStore`: what a server's core relies on, tested on the dense store and on the simulator's."""
 
 from __future__ import annotations
 

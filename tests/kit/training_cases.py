@@ -84,7 +84,7 @@ class Scale(nn.Module):
 
 
 class Normed(nn.Module):
-    """Batch normalisation and dropout; float buffers that change beside one that does not; integers and booleans."""
+    """A model with batch normalisation, dropout and buffers of all kinds, of which some change."""
 
     seen: torch.Tensor
     flags: torch.Tensor

@@ -1,4 +1,4 @@
-"""Fetches the files of a release from its Debian package."""
+"""Fetches the files of a published data set (a `Release`) from the Debian package that contains them."""
 
 from __future__ import annotations
 

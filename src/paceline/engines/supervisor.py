@@ -108,8 +108,8 @@ class Supervisor:
 
     def _start(self, name: str) -> None:
         """Start the process called `name`, for the first time or again."""
-        # A restarted coordinator continues where the log ends. Until one has answered, none may have read the
-        # checkpoint yet: then `self._resume` still names it.
+        # `self._resume` names the checkpoint to begin from until a coordinator has answered: one that ended before
+        # that has perhaps not read the checkpoint. Then it is None: a restarted coordinator continues the log.
         plan, start = self.plan, next_start(self.dir, name)
         spec = plan.role_spec(name, start, resume=self._resume)
         if role_of(name).scripted:

@@ -132,7 +132,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The summary of a run. `state` is done, failed, or unfinished if a rewind has undone steps.
+    """The summary of a run. `state` is done, failed, or unfinished (steps remain, perhaps after a rewind).
 
     `restarts` counts the processes that the launcher started again, by role; a coordinator leaves it out.
     """

@@ -209,7 +209,9 @@ class Job:
     def log(self, **values: Any) -> None:
         """Record numbers of this turn, before `optimizer.step()`. The job shows their mean over the step's slots."""
         if self._loop is None or not self._loop.turn.is_open:
-            raise LoopError("job.log() must be called in a turn, before optimizer.step(), which sends its values")
+            raise LoopError(
+                "job.log() must be called in a turn, before optimizer.step(): step() sends the logged values"
+            )
         for name, value in values.items():
             if isinstance(value, torch.Tensor) and value.numel() == 1:
                 self._loop.turn.log(name, value.detach())

@@ -1,4 +1,7 @@
-"""The job steps a prepared scheduler: it sets the hyper-parameters of each step; the script does not step it."""
+"""The job calls `step()` of a prepared scheduler, so that each step of the job has its hyper-parameters.
+
+A call by the script is refused.
+"""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_newer_frozen_version_replaces_an_unwritten_one() -> None:
     old = store.checkpoints.frozen
     assert old is not None
     first = bits(old)
-    store.checkpoints.save(1)  # both frozen versions share their memory
+    store.checkpoints.save(1)  # freezes version 1 a second time, in the same memory as `old`
     push(spec, [(store, mine)], 2)
     store.checkpoints.save(2)
     new = store.checkpoints.frozen

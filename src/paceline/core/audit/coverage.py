@@ -37,7 +37,10 @@ class Steps:
 
 
 def place_all(schedule: Schedule, steps: Indices) -> Steps:
-    """Look up `steps` in the schedule, which must cover all of them. `start` is the first step of the phase."""
+    """Look up `steps` in the schedule, which must cover all of them.
+
+    The column `start` of the result has, for each step, the first step of its phase.
+    """
     begins: dict[int, int] = {}
     for segment in schedule.segments:
         begins.setdefault(segment.phase, segment.step)

@@ -270,10 +270,10 @@ class Leasing:
         return [] if revoked.poisoned is None else [JobFailed("lost", str(revoked.poisoned))]
 
     def _doubt(self, slot: SlotId) -> None:
-        """Decide when a sealed slot is leased again whose holder is gone: its pushes may still arrive.
+        """Decide when a sealed slot whose holder is gone is leased again: its pushes may still arrive.
 
-        If attempts are interchangeable, wait `grace_s` for the pushes. Otherwise they count only if the attempt was
-        chosen before, so the slot is leased again at once.
+        If attempts are interchangeable, wait `grace_s` for the pushes. Otherwise lease the slot again at once, unless
+        an attempt of it is already chosen.
         """
         if not self._segments.needs_one_attempt(slot.step):
             self._suspects.append((self._clock.now + self._identity.spec.grace_s, slot))

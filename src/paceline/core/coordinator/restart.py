@@ -130,7 +130,8 @@ class Restart:
             return []
         kept = {version for _, versions in heard.values() for version in versions}
         kept |= set(range(min(applied for applied, _ in heard.values()), self._log.version + 1))
-        # A version counts if every server has kept it, or will keep it when it applies it.
+        # A version can still be pinned if each server has kept it, or has not applied a later version: the
+        # announcement of the next commit tells that server to keep it.
         kept = {v for v in kept if all(v in versions or v >= applied for applied, versions in heard.values())}
         return [*self._kept(kept), AllHeard({server: applied for server, (applied, _) in heard.items()})]
 

@@ -58,9 +58,10 @@ def copy_targets(placement: Placement, node: NodeId) -> list[CopyTarget]:
 
 @dataclass(slots=True)
 class _Flow:
-    """Sums for one target.
+    """The sending of sums to one target.
 
-    `parts` are its blocks, by part; `under_way` counts the unanswered requests, and `waiting` are those to send later.
+    `parts[n]` are the blocks of part n. `under_way` counts the requests with sums that are sent and not answered;
+    `waiting` has the requests with sums that are not sent yet.
     """
 
     target: CopyTarget

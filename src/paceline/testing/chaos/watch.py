@@ -96,7 +96,7 @@ class Shown:
         """Add one status."""
         if seen.version >= 0:
             self.versions.setdefault(seen.incarnation, set()).add(seen.version)
-        if seen.generation != self.generation:  # a new coordinator counts from another number
+        if seen.generation != self.generation:  # a new coordinator counts `lost_workers` from its log
             self.generation, self.lost_workers = seen.generation, seen.lost_workers
         self.evictions += max(0, seen.lost_workers - self.lost_workers)
         self.lost_workers = seen.lost_workers
