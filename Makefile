@@ -44,8 +44,7 @@ $(READY): pyproject.toml constraints.txt
 demo: setup ## train LeNet on Fashion-MNIST with 2 workers and 2 parameter servers
 	@$(BIN)/paceline demo
 
-# Three processes on two cores: real runs spend much of their time waiting.
-PROCESSES ?= 3
+PROCESSES ?= 2
 PYTEST := $(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 static: setup

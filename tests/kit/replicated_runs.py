@@ -14,8 +14,8 @@ REPLICATED = ["--seed", "7", "-w", "2", "-s", "3", "--replicas", "1"]
 
 
 def is_whole(status: Status) -> bool:
-    """Return whether every block has all its copies and every server takes part."""
-    return status.placement.short == 0 and len(status.servers) == 3
+    """Return whether the blocks are placed, every block has all its copies, and every server takes part."""
+    return status.placement.blocks > 0 and status.placement.short == 0 and len(status.servers) == 3
 
 
 def kill_servers(running: Live, kills: int) -> None:
