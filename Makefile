@@ -53,11 +53,11 @@ static: setup
 	@echo "[types] mypy --strict" && $(BIN)/mypy
 	@echo "[layers] lint-imports" && $(BIN)/lint-imports
 
-check: static ## check format, lint, types and layers, and run the tests without real runs; about 2 minutes
+check: static ## check format, lint, types and layers, and run the tests without real runs; a few minutes
 	@echo "[tests] pytest -n $(PROCESSES), without real runs and with 200 simulator seeds"
 	@$(PYTEST) -m "not real_run and not many_seeds"
 
-test: static ## everything that a change must pass: the static checks and every test; at most 9 minutes on 2 cores
+test: static ## everything that a change must pass: the static checks and every test; about 12 minutes on 2 cores
 	@echo "[tests] pytest -n $(PROCESSES)" && $(PYTEST)
 
 SEEDS  ?= 100000
