@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kit.core import CoordinatorKit
+from tests.kit.core import CoordinatorKit, fence, segment, sent, turn_of
 
 from paceline.core.effects import Effect
+from paceline.core.worker.dispatch import WorkerCore
 from paceline.messages import (
     Copied,
     Exited,
     Grant,
+    JobArgs,
+    Prepared,
+    Pull,
+    PullReply,
     Ready,
     Register,
 )
-from paceline.types import Kind, NodeId, Placement, TensorSpec
+from paceline.types import UNLIMITED, Kind, NodeId, Placement, TensorSpec
 
 
 def replaced(job: CoordinatorKit) -> list[Grant]:
@@ -97,3 +102,16 @@ def small(**changes: Any) -> CoordinatorKit:
         servers=2, tensors=SMALL, replicas=1, rewinds=True, heartbeat_timeout_s=100.0, reach_s=100.0, **changes
     )
     return job.start().initialise_with("server-0")
+
+
+def worker_at(versions: tuple[int, int]) -> WorkerCore:
+    """Return a worker that holds block 0 of server-0 and block 1 of server-1 at these versions."""
+    core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "asp", 1, 1)))
+    core.place(Prepared(0, 1, 0, Placement(1, ("server-0", "server-1"), {"server-0": "", "server-1": ""})))
+    core.ask(0.0, 0)
+    asynchronous = segment(slots=1, end_step=20, window=UNLIMITED)
+    grant = Grant(turn_of(core).req, 1, 0, 1, 3, 0, 1, fence(0), asynchronous, True)
+    pulls = sent(core.handle("coordinator", grant, (), 0.0), Pull)
+    for server, pull, version in zip(("server-0", "server-1"), pulls, versions, strict=True):
+        core.handle(server, PullReply(pull.req, 0, version, version, ()), (), 0.0)
+    return core

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.kit.core import CoordinatorKit, fence, segment, sent, turn_of, written
-from tests.kit.placed_job import compute, epoch, kill, placed, ready, replicated_job, returns, tick
+from tests.kit.core import CoordinatorKit, sent, written
+from tests.kit.placed_job import compute, epoch, kill, placed, ready, replicated_job, returns, tick, worker_at
 
 from paceline.core.effects import (
     IncarnationFact,
@@ -11,45 +11,26 @@ from paceline.core.effects import (
     Send,
     Write,
 )
-from paceline.core.worker.dispatch import WorkerCore
 from paceline.messages import (
     Chained,
     Committed,
     Copied,
     CopyOver,
-    Grant,
-    JobArgs,
     PhaseOver,
     PlacementRequest,
     Prepared,
-    Pull,
-    PullReply,
     Refused,
-    Register,
     Saved,
     Scale,
     Turn,
 )
-from paceline.types import UNLIMITED, Placement
+from paceline.types import Placement
 
 
 def test_a_worker_may_ask_for_the_placement_again() -> None:
     job = CoordinatorKit().start()
     for _ in range(2):
         assert len(sent(job.say("worker-0", PlacementRequest(job.req(), 1)), Prepared)) == 1
-
-
-def worker_at(versions: tuple[int, int]) -> WorkerCore:
-    """Return a worker that holds block 0 of server-0 and block 1 of server-1 at these versions."""
-    core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "asp", 1, 1)))
-    core.place(Prepared(0, 1, 0, Placement(1, ("server-0", "server-1"), {"server-0": "", "server-1": ""})))
-    core.ask(0.0, 0)
-    asynchronous = segment(slots=1, end_step=20, window=UNLIMITED)
-    grant = Grant(turn_of(core).req, 1, 0, 1, 3, 0, 1, fence(0), asynchronous, True)
-    pulls = sent(core.handle("coordinator", grant, (), 0.0), Pull)
-    for server, pull, version in zip(("server-0", "server-1"), pulls, versions, strict=True):
-        core.handle(server, PullReply(pull.req, 0, version, version, ()), (), 0.0)
-    return core
 
 
 def test_every_block_has_its_copies_on_other_servers() -> None:

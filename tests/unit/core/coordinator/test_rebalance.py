@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import pytest
 from tests.kit.core import HYPER, CoordinatorKit, fence, segment, sent, turn_of
-from tests.kit.placed_job import compute, epoch, kill, placed, ready, replaced, replicated_job, returns, settle, tick
+from tests.kit.placed_job import (
+    compute,
+    epoch,
+    kill,
+    placed,
+    ready,
+    replaced,
+    replicated_job,
+    returns,
+    settle,
+    tick,
+    worker_at,
+)
 
 from paceline.core.coordinator.tables.pins import VALIDATION
 from paceline.core.effects import Complete
-from paceline.core.worker.dispatch import WorkerCore
 from paceline.messages import (
     Grant,
-    JobArgs,
     Prepared,
-    Pull,
-    PullReply,
-    Register,
     Revoke,
     Saved,
     Scale,
     Seal,
 )
 from paceline.types import UNLIMITED, Placement
-
-
-def worker_at(versions: tuple[int, int]) -> WorkerCore:
-    """Return a worker that holds block 0 of server-0 and block 1 of server-1 at these versions."""
-    core = WorkerCore(Register(1, "worker", "worker-0", 1, "here", None, JobArgs(7, "asp", 1, 1)))
-    core.place(Prepared(0, 1, 0, Placement(1, ("server-0", "server-1"), {"server-0": "", "server-1": ""})))
-    core.ask(0.0, 0)
-    asynchronous = segment(slots=1, end_step=20, window=UNLIMITED)
-    grant = Grant(turn_of(core).req, 1, 0, 1, 3, 0, 1, fence(0), asynchronous, True)
-    pulls = sent(core.handle("coordinator", grant, (), 0.0), Pull)
-    for server, pull, version in zip(("server-0", "server-1"), pulls, versions, strict=True):
-        core.handle(server, PullReply(pull.req, 0, version, version, ()), (), 0.0)
-    return core
 
 
 def written_whole(job: CoordinatorKit) -> None:
