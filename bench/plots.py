@@ -19,8 +19,7 @@ def require() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise SystemExit(
-            "matplotlib draws the plots and is not installed: python -m pip install -c constraints.txt -e '.[bench]' "
-            "(or give --no-plot)"
+            "matplotlib draws the plots and is not installed: python -m pip install -c constraints.txt -e '.[bench]'"
         ) from None
 
 

@@ -1,8 +1,8 @@
-"""LeNet on Fashion-MNIST.
+"""LeNet on Fashion-MNIST: a network of convolutions on images.
 
-Alone, in one process:                  python examples/fashion_mnist.py
-On two workers and two servers:         paceline run -w 2 -s 2 examples/fashion_mnist.py --slots 4
-Without waiting for the slower worker:  paceline run -w 2 -s 2 --mode ssp:3 examples/fashion_mnist.py
+Alone, in one process:                  python fashion_mnist.py
+On two workers and two servers:         paceline run -w 2 -s 2 fashion_mnist.py --slots 4
+Without waiting for the slower worker:  paceline run -w 2 -s 2 --mode ssp:3 fashion_mnist.py
 """
 
 import argparse

@@ -11,6 +11,7 @@ Also here: fixtures that tests of several rooms use.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import secrets
 import socket
@@ -25,6 +26,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.kit.real_runs import cold as started_cold
+from tests.kit.real_runs import warmed
 from tests.kit.schedules import first_seed
 from tests.kit.tiers import LONGEST_FIRST, REAL_UNITS
 
@@ -181,10 +184,27 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test in tests/e2e or `REAL_UNITS` as a `real_run`, and order the longest files first."""
     for item in items:
-        if "e2e" in item.path.parts or item.path.name in REAL_UNITS:
+        is_unit = item.path.name in REAL_UNITS
+        if "e2e" in item.path.parts or is_unit:
             item.add_marker("real_run")
+        if item.get_closest_marker("real_run") and not is_unit and isinstance(item, pytest.Function):
+            item.fixturenames.insert(0, "warm")
     order = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[None]:
+    """The commands of every `real_run` are forked from one process that has loaded torch."""
+    with warmed():
+        yield
+
+
+@pytest.fixture
+def cold() -> Iterator[None]:
+    """Every command of the test is started, and loads torch by itself."""
+    with started_cold():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -201,6 +221,17 @@ def hygiene() -> Iterator[None]:
             _clean_up(before)
             pytest.fail("the test left behind: " + "; ".join(leaks), pytrace=False)
         time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Undo the log set-up of a command that a test runs in this process: later tests read the log by `caplog`."""
+    logger = logging.getLogger("paceline")
+    handlers, propagates, level = logger.handlers[:], logger.propagate, logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.propagate = propagates
+    logger.setLevel(level)
 
 
 @pytest.fixture

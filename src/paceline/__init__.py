@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from paceline.runtime.current_job import join as join
     from paceline.worker.job import Job as Job
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _PUBLIC = {
     "Job": ("paceline.worker.job", "Job"),
@@ -28,6 +28,10 @@ def __getattr__(name: str) -> object:
     """Load a public name on first use, so that `import paceline` is quick and does not load torch."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    if name == "join":
+        from paceline.config.system import require_linux
+
+        require_linux()
     module, attribute = _PUBLIC[name]
     loaded = import_module(module)
     return loaded if attribute is None else getattr(loaded, attribute)

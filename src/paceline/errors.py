@@ -5,14 +5,17 @@
     PacelineError
     ├── UsageError (also ValueError)      the script or the command line asks for something that Paceline refuses
     │   ├── LoopError                     the body of the loop breaks a rule of turns
+    │   ├── MissingMetricError            job.metrics has no metric of that name (yet); also KeyError
     │   └── MismatchError                 workers disagree on names, shapes, data or hyper-parameters
     ├── DatasetUnavailableError           no source of a data set worked
     ├── JobError                          the job has ended and cannot go on
     │   ├── JobFailedError                a worker's script raised; carries its traceback
     │   ├── JobStoppedError               the job was stopped from outside while this worker was in a turn
     │   ├── JobRewoundError               the job was rewound to before the loop that this worker is in
-    │   ├── SlotPoisonedError             one slot lost too many holders in a row; names its samples
+    │   ├── SlotPoisonedError             one slot lost too many workers in a row; names its samples
+    │   ├── UpdateError                   the optimizer raised on a server; names the parameters
     │   └── ClusterLostError              a role is lost without which the job cannot go on
+    ├── SaveError (also OSError)          job.save cannot write its file; names the file and the cause
     ├── CheckpointError                   a checkpoint is incomplete or damaged; names the file
     ├── StateError                        the durable log cannot be read or written
     │   └── DeposedError                  a newer coordinator has taken over
@@ -37,6 +40,22 @@ class UsageError(PacelineError, ValueError):
 
 class LoopError(UsageError):
     """The body of the training loop breaks a rule of turns; the message names the remedy."""
+
+
+class MissingMetricError(UsageError, KeyError):
+    """`job.metrics` has no metric of that name, or none yet; the message says which."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self.name, self.why = name, why
+        super().__init__(f"job.metrics has no {name!r}: {why}")
+
+    def __str__(self) -> str:
+        """The message. A `KeyError` would show it in quotes."""
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the arguments when the error is pickled."""
+        return (MissingMetricError, (self.name, self.why))
 
 
 class MismatchError(UsageError):
@@ -73,13 +92,21 @@ class JobRewoundError(JobError):
 
 
 class SlotPoisonedError(JobError):
-    """One slot lost too many holders in a row: its samples probably end the process."""
+    """One slot lost too many workers in a row: its samples probably end the process.
 
-    def __init__(self, step: int, slot: int, holders: tuple[str, ...], samples: str) -> None:
+    `samples` are indices into the data set of the loop; there are none if the workers ended before the first step.
+    """
+
+    def __init__(self, step: int, slot: int, holders: tuple[str, ...], samples: tuple[int, ...]) -> None:
         self.step, self.slot, self.holders, self.samples = step, slot, holders, samples
+        who = f"{len(holders)} workers in a row ({', '.join(holders)})"
+        more = f" and {len(samples) - 64} more" if len(samples) > 64 else ""
         super().__init__(
-            f"slot {slot} of step {step} lost {len(holders)} holders in a row ({', '.join(holders)}); "
-            f"its samples are {samples}: run the script on these alone to see what ends the process, or leave them out"
+            f"slot {slot} of step {step} ended {who}: its samples are {', '.join(map(str, samples[:64]))}{more} "
+            "(indices into the data set of the loop). Run the script on these alone to see what ends the process, or "
+            "leave them out"
+            if samples
+            else f"the initial weights ended {who}: see what the logs of these workers say"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -87,8 +114,36 @@ class SlotPoisonedError(JobError):
         return (SlotPoisonedError, (self.step, self.slot, self.holders, self.samples))
 
 
+class UpdateError(JobError):
+    """The optimizer raised while a server updated parameters: started again, the server would raise again."""
+
+    def __init__(self, optimizer: str, parameters: tuple[str, ...], cause: str) -> None:
+        self.optimizer, self.parameters, self.cause = optimizer, parameters, cause
+        named = ", ".join(parameters[:4]) + (f" and {len(parameters) - 4} more" if len(parameters) > 4 else "")
+        super().__init__(
+            f"{optimizer} cannot update {named}: {cause}. Check the dtype of the parameters, and the hyper-parameters "
+            "that the script sets (optimizer.param_groups)"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the arguments when the error is pickled."""
+        return (UpdateError, (self.optimizer, self.parameters, self.cause))
+
+
 class ClusterLostError(JobError):
     """The job cannot go on without a role that was lost. `paceline run --resume RUN` starts at the last checkpoint."""
+
+
+class SaveError(PacelineError, OSError):
+    """`job.save` cannot write its file. An older file of that name is unchanged, and nothing else is left behind."""
+
+    def __init__(self, path: str, cause: str) -> None:
+        self.path, self.cause = path, cause
+        super().__init__(f"job.save cannot write {path}: {cause}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the arguments when the error is pickled."""
+        return (SaveError, (self.path, self.cause))
 
 
 class CheckpointError(PacelineError):
@@ -104,7 +159,7 @@ class CheckpointError(PacelineError):
 
 
 class StateError(PacelineError, RuntimeError):
-    """The durable log cannot be read or written; the message names the file and the reason."""
+    """A file of the run directory cannot be read or written; the message names the file and the reason."""
 
 
 class DeposedError(StateError):
@@ -140,19 +195,20 @@ class PeerUnknownError(TransportError):
 
 
 class DeadlineError(TransportError):
-    """A peer did not do in time what this process waited for; the message names both."""
+    """A peer did not do in time what this process waited for; the message names both.
 
-    def __init__(self, peer: str, awaited: str, waited_s: float, step: int | None = None) -> None:
-        self.peer, self.awaited, self.waited_s, self.step = peer, awaited, waited_s, step
+    `knob` is the setting that lengthens the wait, "" if there is none.
+    """
+
+    def __init__(self, peer: str, awaited: str, waited_s: float, step: int | None = None, knob: str = "") -> None:
+        self.peer, self.awaited, self.waited_s, self.step, self.knob = peer, awaited, waited_s, step, knob
         where = "" if step is None else f" at step {step}"
-        super().__init__(
-            f"the {peer} did not {awaited}{where} within {waited_s:.1f} s; "
-            "raise `timeout_s` (PACELINE_TIMEOUT_S) if the peer was only slow"
-        )
+        remedy = f"; set {knob} higher if it was only slow" if knob else ""
+        super().__init__(f"the {peer} did not {awaited}{where} within {waited_s:.1f} s{remedy}")
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the arguments when the error is pickled."""
-        return (DeadlineError, (self.peer, self.awaited, self.waited_s, self.step))
+        return (DeadlineError, (self.peer, self.awaited, self.waited_s, self.step, self.knob))
 
 
 class AuthenticationError(TransportError):

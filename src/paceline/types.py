@@ -172,6 +172,19 @@ class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):
     drop_last: bool
 
 
+class DataFingerprint(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker sees of a data set: (position, digest) of a few samples that follow from the seed.
+
+    `source` is the text by which a `Source` names its content, empty for a data set. Workers with the same `platform`
+    (kind of CPU and versions of packages) make the same bits of the same data.
+    """
+
+    length: int
+    source: str
+    platform: str
+    samples: tuple[tuple[int, str], ...]
+
+
 class Segment(msgspec.Struct, frozen=True, array_like=True):
     """The position in the data and the dials from `step` on. Every change of a running job appends a segment.
 
@@ -222,6 +235,13 @@ class Sums(msgspec.Struct, frozen=True, array_like=True):
     count: float
 
 
+class Measured(msgspec.Struct, frozen=True, array_like=True):
+    """The value of a metric of validation. `step` is how many steps the version contains that was validated."""
+
+    value: float
+    step: int
+
+
 class SavedFile(msgspec.Struct, frozen=True):
     """One file of a checkpoint, with the blocks in it."""
 
@@ -234,7 +254,8 @@ class SavedFile(msgspec.Struct, frozen=True):
 class PhaseEntry(msgspec.Struct, frozen=True):
     """A phase that has begun: its steps are [segment.step, end). `end_version` is set once all steps are committed.
 
-    `metrics` are what workers get when they leave the phase, None until the first worker has left it.
+    `metrics` are what workers get when they leave the phase, None until the first worker has left it. `metric_steps`
+    are the steps of their versions; a checkpoint of Paceline 0.1 has none.
     """
 
     spec: PhaseSpec
@@ -242,3 +263,4 @@ class PhaseEntry(msgspec.Struct, frozen=True):
     end: int
     end_version: int | None = None
     metrics: dict[str, float] | None = None
+    metric_steps: dict[str, int] = {}

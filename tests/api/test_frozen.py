@@ -30,7 +30,7 @@ JOB = {
     "lead": None,
     "log": "**values",
     "metrics": None,
-    "prepare": "model optimizer scheduler=None *clip_norm=None",
+    "prepare": "model optimizer scheduler=None *clip_norm=None *scheduler_every='step'",
     "save": "path",
     "step": None,
     "stop": "reason='stopped by the script'",
@@ -75,13 +75,16 @@ ERRORS = {
     "JobStoppedError": "JobError",
     "LoopError": "UsageError",
     "MismatchError": "UsageError",
+    "MissingMetricError": "UsageError",
     "PacelineError": "Exception",
     "PeerLostError": "TransportError",
     "PeerUnknownError": "TransportError",
     "RefusedFrameError": "TransportError",
+    "SaveError": "PacelineError",
     "SlotPoisonedError": "JobError",
     "StateError": "PacelineError",
     "TransportError": "PacelineError",
+    "UpdateError": "JobError",
     "UsageError": "PacelineError",
 }
 
@@ -97,10 +100,11 @@ def test_the_errors_are_exactly_these_with_these_bases() -> None:
 
 
 FLAGS = {
-    "run": "-w/--workers -s/--servers --replicas --mode --slots --seed --threads --checkpoint-every --keep "
-    "--checkpoints --max-restarts --max-steps --resume --dir --summary --trace --log-level --log-format "
-    "script arguments",
-    "join": "--log-level --log-format run script arguments",
+    "run": "-m/--module -w/--workers -s/--servers --replicas --mode --slots --seed --threads --checkpoint-every --keep "
+    "--checkpoints --max-restarts --max-steps --resume --allow-changes --dir --summary --trace "
+    "--log-level --log-format script arguments",
+    "examples": "names --dir",
+    "join": "--log-level --log-format -m/--module run script arguments",
     "scale": "run -w/--workers -s/--servers",
     "demo": "--epochs --dir --log-level --log-format",
     "status": "run --json",
@@ -119,6 +123,7 @@ def test_each_command_has_exactly_these_options(name: str) -> None:
     assert cli.list_commands(context) == [
         "run",
         "demo",
+        "examples",
         "join",
         "scale",
         "status",

@@ -15,11 +15,11 @@ import safetensors.torch
 import torch
 from tests.kit.line import error, line, one_by_one, points, prepared, through, weights
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 import paceline
 from paceline.coordinator.reader import LogReader
-from paceline.errors import LoopError, UsageError
+from paceline.errors import LoopError, MissingMetricError, UsageError
 
 
 def fit(job: paceline.Job, model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> int:
@@ -96,6 +96,19 @@ def test_break_after_step_counts_only_what_is_committed() -> None:
                 break
         assert job.step == 1
     assert weights(model) == _first_steps(1)
+
+
+def test_break_after_the_step_of_the_last_slot_counts_that_step(tmp_path: Path) -> None:
+    job, model, optimizer = prepared(dir=tmp_path / "run")
+    with job:
+        for turns, (x, y) in enumerate(job.batches(points(), 8, slots=2, epochs=10)):
+            error(model, x, y).backward()
+            optimizer.step()
+            if turns == 9:
+                break
+        assert job.step == 5
+    assert weights(model) == _first_steps(5)
+    assert summary_of(tmp_path / "run")["steps"] == 5
 
 
 def test_return_out_of_the_loop_ends_the_job_at_the_last_committed_version() -> None:
@@ -255,6 +268,92 @@ def test_a_prepared_scheduler_follows_the_steps(made: str, tmp_path: Path) -> No
     reader = LogReader(tmp_path / "run" / "log.sqlite")
     assert [c.hyper[0]["lr"] for c in reader.commits()[1:]] == [0.1 * 0.5**s for s in range(4)]
     reader.close()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_scheduler_may_follow_the_epochs(nested: bool, tmp_path: Path) -> None:
+    with paceline.join(seed=3, dir=tmp_path / "run") as job:
+        model, optimizer = line()
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        job.prepare(model, optimizer, scheduler, scheduler_every="epoch")
+        for _ in range(3 if nested else 1):
+            fit(job, model, optimizer, epochs=1 if nested else 3)
+        assert scheduler.get_last_lr() == [0.1 / 8], "the last epoch has ended"
+    reader = LogReader(tmp_path / "run" / "log.sqlite")
+    assert [c.hyper[0]["lr"] for c in reader.commits()[1:]] == [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]
+    reader.close()
+
+
+def test_a_job_that_stops_within_an_epoch_does_not_step_the_scheduler_for_it() -> None:
+    with paceline.join(seed=3) as job:
+        model, optimizer = line()
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        job.prepare(model, optimizer, scheduler, scheduler_every="epoch")
+        for x, y in job.batches(points(), 8, slots=1, epochs=3):
+            error(model, x, y).backward()
+            optimizer.step()
+            if job.step == 5:
+                job.stop()
+        assert (job.step, scheduler.get_last_lr()) == (6, [0.05])
+
+
+def test_a_schedule_that_ends_long_before_the_loop_is_named_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with paceline.join(seed=3) as job:
+        model, optimizer = line()
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.01)
+        job.prepare(model, optimizer, scheduler)
+        fit(job, model, optimizer, epochs=12)
+    said = [text for text in capfd.readouterr().err.splitlines() if text.startswith("warning: ")]
+    assert len(said) == 1
+    assert "at step 22 the learning rate is 1e-45: since step 2 it is at most 1/1000" in said[0]
+    assert 'job.prepare(..., scheduler_every="epoch")' in said[0]
+
+
+@pytest.mark.parametrize("what", ["logged", "gradient"])
+def test_a_number_that_is_not_finite_is_named_once(what: str, capfd: pytest.CaptureFixture[str]) -> None:
+    job, model, optimizer = prepared()
+    with job:
+        for x, y in job.batches(points(), 8, slots=2, epochs=2):
+            loss = error(model, x, y)
+            loss.backward()
+            job.log(loss=loss * (float("nan") if job.step == 1 and what == "logged" else 1.0))
+            assert model.bias.grad is not None
+            if job.step == 1 and what == "gradient":
+                model.bias.grad.fill_(float("inf"))
+            optimizer.step()
+    said = [text for text in capfd.readouterr().err.splitlines() if text.startswith("warning: ")]
+    assert len(said) == 1
+    what_said = "loss is nan" if what == "logged" else "the gradient of bias is not finite"
+    assert said[0].startswith(f"warning: {what_said} at step 1, slot 0 (worker-0). ")
+
+
+def test_state_that_is_carried_in_the_graph_is_named_once(capfd: pytest.CaptureFixture[str]) -> None:
+    job, model, optimizer = prepared()
+    state = torch.zeros(())
+    with job:
+        for x, y in job.batches(points(), 8, slots=2, epochs=2):
+            state = error(model, x, y) + 0.1 * state
+            state.backward(retain_graph=True)
+            job.log(loss=state)
+            optimizer.step()
+    said = [text for text in capfd.readouterr().err.splitlines() if text.startswith("warning: ")]
+    assert len(said) == 1
+    assert "loss depends on tensors that were computed before this turn" in said[0]
+
+
+def test_the_error_of_torch_about_the_graph_of_an_earlier_turn_gets_the_remedy() -> None:
+    job, model, optimizer = prepared()
+
+    def loop() -> None:
+        state = torch.zeros(())
+        for x, y in job.batches(points(), 8, slots=2):
+            state = error(model, x, y) + 0.1 * state
+            state.backward()
+            optimizer.step()
+
+    with pytest.raises(RuntimeError, match="a second time") as raised, job:
+        loop()
+    assert any("Begin such state anew in each turn" in note for note in raised.value.__notes__)
 
 
 def test_schedulers_with_state_and_chains_are_replayed() -> None:
@@ -450,12 +549,17 @@ class Noisy(Dataset[Any]):
         return float(torch.rand(())), float(np.random.rand()), random.random(), index
 
 
-def test_loader_processes_give_the_same_batches() -> None:
+def with_noise(samples: list[Any]) -> Any:
+    return [column + torch.randn(len(column)) for column in default_collate(samples)]
+
+
+@pytest.mark.parametrize("collate_fn", [None, with_noise], ids=["samples", "collate"])
+def test_loader_processes_give_the_same_batches(collate_fn: Callable[[list[Any]], Any] | None) -> None:
     seen = []
     for loader_workers in (0, 2):
         job, _, _ = prepared()
         with job:
-            loop = job.batches(Noisy(), 4, slots=2, epochs=2, loader_workers=loader_workers)
+            loop = job.batches(Noisy(), 4, slots=2, epochs=2, collate_fn=collate_fn, loader_workers=loader_workers)
             seen.append([torch.stack([v.double() for v in batch]) for batch in loop])
     assert len(seen[0]) == len(seen[1]) == 8
     assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
@@ -530,6 +634,63 @@ def test_evaluate_between_and_after_loops_uses_the_current_weights() -> None:
         assert job.step == 4
 
 
+def _distance(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"error": (model(x) - y).square().mean()}
+
+
+def test_metrics_in_the_first_loop_are_the_validation_of_every_steps_ago() -> None:
+    job, model, optimizer = prepared()
+    job.validate(points(), every=3)(_distance)
+    seen: dict[int, int] = {}
+    values: set[float] = set()
+    with job:
+        for x, y in job.batches(points(), 8, slots=2, epochs=6):
+            if job.step < 6:
+                with pytest.raises(MissingMetricError, match=f"no validation is seen yet at step {job.step}"):
+                    job.metrics["error"]
+            else:
+                values.add(job.metrics["error"])
+            seen[job.step] = job.metrics.step
+            error(model, x, y).backward()
+            optimizer.step()
+        assert job.metrics.step == 12
+        assert job.metrics["error"] < min(values)
+    assert seen == {step: step // 3 * 3 - 3 if step >= 6 else -1 for step in range(12)}
+
+
+def test_metrics_without_a_validation_name_the_remedy() -> None:
+    job, *_ = prepared()
+    with job, pytest.raises(MissingMetricError, match="no validation was declared"):
+        job.metrics["error"]
+
+
+def test_patience_around_evaluate_ends_a_nested_epoch_loop(tmp_path: Path) -> None:
+    """The way of plain PyTorch: the loop of epochs ends, and the script goes on."""
+
+    def patient(run: Path) -> list[float]:
+        job, model, optimizer = prepared(dir=run)
+        best, bad, found = float("inf"), 0, []
+        with job:
+            for _ in range(50):
+                fit(job, model, optimizer)
+                found.append(job.evaluate(_distance, points(20))["error"])
+                bad = 0 if found[-1] < best - 0.05 else bad + 1
+                best = min(best, found[-1])
+                if bad == 2:
+                    break
+            assert job.metrics == {"error": found[-1]}
+            assert job.metrics.step == job.step == 2 * len(found)
+        return found
+
+    found = patient(tmp_path / "one")
+    assert 3 < len(found) < 50
+    assert patient(tmp_path / "two") == found
+    one, two = summary_of(tmp_path / "one"), summary_of(tmp_path / "two")
+    assert one["metrics"] == {"error": found[-1]}
+    assert one["metric_steps"] == {"error": one["steps"]}
+    assert (one["steps"], one["digest"]) == (two["steps"], two["digest"])
+
+
 def test_save_writes_a_plain_state_dict(tmp_path: Path) -> None:
     with paceline.join(seed=3) as job:
         model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
@@ -544,6 +705,16 @@ def test_save_writes_a_plain_state_dict(tmp_path: Path) -> None:
     fresh[2].weight = fresh[0].weight
     fresh.load_state_dict(loaded, strict=True)
     assert paceline.digest(fresh) == paceline.digest(model)
+
+
+def test_save_under_another_suffix_is_refused_and_loses_nothing(tmp_path: Path) -> None:
+    job, model, optimizer = prepared()
+    with job:
+        fit(job, model, optimizer)
+        with pytest.raises(UsageError, match=r"torch\.load cannot read"):
+            job.save(tmp_path / "model.pt")
+    assert [p.name for p in tmp_path.iterdir()] == ["model.pt.safetensors"]
+    assert torch.equal(safetensors.torch.load_file(tmp_path / "model.pt.safetensors")["weight"], model.weight)
 
 
 def test_save_twice_writes_the_newer_weights(tmp_path: Path) -> None:
@@ -721,7 +892,7 @@ def test_the_first_line_on_standard_error_shows_mode_slots_and_batch(capfd: pyte
         fit(job, model, optimizer)
     out, err = capfd.readouterr()
     assert err.splitlines()[0] == "bsp · 2 slots × 8 = batch 16 · 1 worker · seed 3 · embedded"
-    assert out == "", "standard output has only the output of the script"
+    assert out.splitlines()[-1] == f"digest         {paceline.digest(model)}", "standard output has only the results"
 
 
 def test_usage_errors_are_value_errors() -> None:

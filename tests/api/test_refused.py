@@ -12,12 +12,28 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import paceline
-from paceline.errors import LoopError, UsageError
+from paceline.errors import JobFailedError, LoopError, UsageError
 
 Body = Callable[[paceline.Job, nn.Linear, torch.optim.SGD, torch.Tensor, torch.Tensor], None]
 
 
 # ------------------------------------------------------------------ in the loop
+
+
+def test_hyper_parameters_that_the_optimizer_refuses_fail_the_job_and_name_the_parameters() -> None:
+    job = paceline.join(seed=3)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    job.prepare(model, optimizer)
+
+    def loop() -> None:
+        for x, y in job.batches(points(), 8):
+            optimizer.param_groups[0]["betas"] = (0.9,)
+            error(model, x, y).backward()
+            optimizer.step()
+
+    with pytest.raises(JobFailedError, match="Adam cannot update weight, bias: ValueError"), job:
+        loop()
 
 
 def _no_step(job: paceline.Job, model: nn.Linear, optimizer: torch.optim.SGD, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -190,8 +206,41 @@ def test_a_script_that_steps_another_scheduler_in_the_loop_is_refused(made: str,
 
 def test_a_step_outside_of_the_loop_is_refused() -> None:
     job, _, optimizer = prepared()
-    with job, pytest.raises(LoopError, match=r"loop over job\.batches"):
+    with job, pytest.raises(LoopError, match=r"`for x, y in job\.batches\(loader\):`"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("call", ["step", "log"])
+def test_a_loop_over_the_loader_itself_is_refused_with_the_line_to_write(call: str) -> None:
+    job, model, optimizer = prepared()
+    train_loader = DataLoader(points(), batch_size=8)
+
+    def loop() -> None:
+        for number, (x, y) in enumerate(train_loader):
+            loss = error(model, x, y)
+            if call == "log":
+                job.log(loss=loss, number=number)
+            loss.backward()
+            optimizer.step()
+
+    with job, pytest.raises(LoopError) as refused:
+        loop()
+    assert "outside of a turn" in str(refused.value)
+    assert "`for number, (x, y) in enumerate(job.batches(train_loader)):`" in str(refused.value)
+
+
+def test_a_log_after_step_is_refused() -> None:
+    job, model, optimizer = prepared()
+
+    def loop() -> None:
+        for x, y in job.batches(points(), 8):
+            loss = error(model, x, y)
+            loss.backward()
+            optimizer.step()
+            job.log(loss=loss)
+
+    with job, pytest.raises(LoopError, match=r"job.log\(\) after optimizer.step\(\)"):
+        loop()
 
 
 # ------------------------------------------------------------------ at prepare

@@ -93,12 +93,12 @@ def test_the_decision_with_the_lowest_step_counts_in_any_order_of_policies() -> 
         job = job_with(*policies)
         for step in range(6):
             job.finish_step(step)
-        assert (job.core.version, job.core.machines.segments.stop_reason) == (2, "max_steps is 2")
+        assert (job.core.version, job.core.machines.segments.stop_reason) == (2, "--max-steps 2")
 
 
 def test_a_later_decision_for_a_lower_step_counts_and_outlives_the_coordinator() -> None:
     job = job_with(MaxSteps(5), StopAtVersion(2))
-    assert job.core.machines.segments.stop_reason == "max_steps is 5"
+    assert job.core.machines.segments.stop_reason == "--max-steps 5"
     for step in range(6):
         job.finish_step(step)
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_a_later_decision_for_a_higher_step_does_not_count() -> None:
     job = job_with(MaxSteps(3), StopAtVersion(9))
     for step in range(6):
         job.finish_step(step)
-    assert (job.core.version, job.core.machines.segments.stop_reason) == (3, "max_steps is 3")
+    assert (job.core.version, job.core.machines.segments.stop_reason) == (3, "--max-steps 3")
 
 
 def test_a_phase_that_must_stop_at_the_next_step_boundary_ends_before_its_first_step() -> None:

@@ -14,8 +14,10 @@ from paceline.config.dials import ClusterSpec
 from paceline.config.role_spec import RoleSpec, ServerSpec, SharedSpec, WorkerSpec
 from paceline.engines.decisions import Decisions
 from paceline.engines.hang_detection import HangDetection
-from paceline.engines.processes import Child, Children, Exit, Line
+from paceline.engines.output import Line
+from paceline.engines.processes import Child, Children, Exit
 from paceline.engines.restart_policy import Again, RestartPolicy, Stay
+from paceline.engines.resume_hint import ResumeHint
 from paceline.errors import UsageError
 from paceline.messages.status import Status
 from paceline.runtime import roles
@@ -77,7 +79,7 @@ def test_the_engine_restarts_a_new_role_as_its_class_says(greeter: Role) -> None
         policy.started("greeter-0", 1, 0.0)
         assert isinstance(policy.ended("greeter-0", code, 1.0), decision)
     assert policy.restarts == {"greeter": 2, "worker": 0, "server": 0, "coordinator": 0}
-    decisions = Decisions(1, 1, 0, 5, Path("run"), resumed=False)
+    decisions = Decisions(1, 1, 0, 5, ResumeHint(Path("run"), "30s"), resumed=False, grace_s=30.0)
     decisions.started("greeter-0", 1, 0.0)
     list(decisions.exited("greeter-0", 7, 1.0, Status()))
     assert decisions.due(1.0) == ["greeter-0"]

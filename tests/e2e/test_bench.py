@@ -10,7 +10,7 @@ import pytest
 from tests.kit.real_runs import ROOT, python
 
 BENCH = ROOT / "bench"
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("cold")]
 
 
 def _run(name: str, cwd: Path, *arguments: str) -> dict[str, Any]:

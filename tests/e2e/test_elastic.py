@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import signal
-import subprocess
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.kit.checked_runs import summary_of
-from tests.kit.real_runs import FOREVER, PACELINE, SLOW, SMALL, TRAIN_CASE, Live, environment, live, run
+from tests.kit.real_runs import (
+    FOREVER,
+    PACELINE,
+    SLOW,
+    SMALL,
+    TRAIN_CASE,
+    Background,
+    background,
+    live,
+    run,
+    trained_in,
+)
 from tests.kit.reference_training import expected
 
 from paceline.runtime.rundir import RunDir
 
 
-@contextmanager
-def joining(cwd: Path, *words: str | Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [*PACELINE, "join", *map(str, words)],
-        cwd=cwd,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+def joining(cwd: Path, *words: str | Path) -> AbstractContextManager[Background]:
+    return background([*PACELINE, "join", *words], cwd)
 
 
 def test_a_worker_that_gets_sigterm_gives_its_slot_back_and_leaves(tmp_path: Path) -> None:
@@ -68,20 +64,20 @@ def test_a_run_that_every_worker_leaves_ends_and_names_resume(tmp_path: Path) ->
 def test_workers_join_and_leave_from_another_terminal(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
+    (copied := elsewhere / "copied").mkdir()
     with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
         running.until_version(0)
+        for name in ("token", "coordinator.json", "run.json"):
+            shutil.copy(running.dir / name, copied)
         with (
             joining(elsewhere, running.dir, SMALL, *FOREVER) as first,
-            joining(elsewhere, running.dir) as second,
+            joining(elsewhere, copied) as second,
         ):
             running.until(lambda status: status.workers_alive == 3)
-            first.send_signal(signal.SIGINT)
-            said, _ = first.communicate(timeout=20.0)
-            assert first.returncode == 0, said
-            assert "has left" in said
-            second.send_signal(signal.SIGTERM)
-            said, _ = second.communicate(timeout=20.0)
-            assert second.returncode == 0, said
+            first.process.send_signal(signal.SIGINT)
+            assert "has left" in first.wait(20.0).check().out
+            second.process.send_signal(signal.SIGTERM)
+            second.wait(20.0).check()
         status = running.until(lambda status: status.workers == ("worker-0",))
         assert status.lost_workers == 0
         version = status.version
@@ -94,9 +90,8 @@ def test_a_joined_worker_ends_with_the_job_and_holds_its_result(tmp_path: Path) 
     arguments = ["norm", "--meet", str(tmp_path / "met")]
     with live(tmp_path, ["-w", "1", "--seed", "7"], TRAIN_CASE, *arguments) as running:
         running.until_version(0)
-        with joining(tmp_path, "run", TRAIN_CASE, *arguments) as process:
-            said, _ = process.communicate(timeout=60.0)
-            assert process.returncode == 0, said
+        with joining(tmp_path, "run", TRAIN_CASE, *arguments) as joined:
+            said = joined.wait(60.0).check().out
         ended = running.wait()
     summary_of(ended, tmp_path)
     assert f'"digest": "{expected("norm")}"' in said, "the joined worker holds the final version"
@@ -123,33 +118,23 @@ def test_scale_adds_and_removes_workers(tmp_path: Path) -> None:
 
 
 def test_a_role_that_keeps_dying_is_not_restarted_for_ever(tmp_path: Path) -> None:
-    with live(tmp_path, ["-w", "2", "--max-restarts", "1"], SMALL, *FOREVER) as running:
-        running.until(lambda status: status.version >= 1 and status.workers_alive == 2)
-        _strike_until_given_up(running, "worker-1")
-        running.until(lambda status: status.wanted_workers == 1)
-        version = running.until(lambda status: status.workers == ("worker-0",)).version
-        running.until_version(version + 2)
-        _strike_until_given_up(running, "coordinator")
-        ended = running.wait(20.0)
-    assert ended.code == 3, ended.out
-    often = "ended (signal 9) 2 times in a row within 10 s of its start, and --max-restarts is 1"
-    assert f"worker-1 {often}: it is not restarted" in ended.out
-    advice = f"see logs/coordinator.log; `paceline run --resume {running.dir}` continues the run"
-    assert ended.lines[-1] == f"paceline: coordinator {often} ({advice})"
+    with live(tmp_path, ["-w", "2", "--max-restarts", "1"], SMALL, "--dies", "worker-1") as running:
+        ended = running.wait()
+    rule = "within 10 s of its start, each time without a commit, and --max-restarts is 1"
+    assert f"worker-1 ended (signal 9) 2 times in a row {rule}: it is not restarted" in ended.out
+    summary = trained_in(tmp_path, ended).summary
+    assert (summary["workers"], summary["restarts"]["worker"]) == (1, 1)
 
 
-def _strike_until_given_up(running: Live, name: str) -> None:
-    """Kill a role up to three times: on a loaded machine one life may be too long for its death to count."""
-    for _ in range(3):
-        found = running.roles().get(name)
-        if found is None:
-            return
-        found.kill()
-        deadline = time.monotonic() + 1.0
-        while (again := running.roles().get(name)) is None or again.pid == found.pid:
-            if time.monotonic() > deadline or running.process.poll() is not None:
-                return
-            time.sleep(0.02)
+def test_a_worker_that_hangs_in_its_turn_does_not_keep_a_complete_job_from_its_end(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "2"], SMALL, "--hangs", "worker-1", PACELINE_TIMEOUT_S="8") as running:
+        ended = running.wait()
+    assert trained_in(tmp_path, ended).summary["steps"] == 8
+    limit = r"it is killed after 8 s \(PACELINE_TIMEOUT_S\)"
+    waits = rf"the job is complete; waits for worker-1, \d+ s so far: its script is still in its loop; {limit}"
+    assert re.search(waits, ended.out), ended.out
+    killed = r"worker-1 is killed: its script is still in its loop \d+ s after the job was complete"
+    assert re.search(killed, ended.out), ended.out
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from tests.kit.real_runs import python
 
 SCRIPT = """
 import sys, threading
 import torch, paceline
-job = paceline.join(seed=3, dir=sys.argv[1])
+job = paceline.join(seed=3, dir=sys.argv[1] or None)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 job.prepare(model, optimizer)
@@ -24,15 +27,26 @@ for (x,) in job.batches(data, 8, slots=2, epochs=3):
 assert threading.active_count() == 1, threading.enumerate()
 import psutil
 assert not psutil.Process().children()
+print("model", paceline.digest(model))
 """
 
 
-def test_the_job_of_a_script_that_does_not_close_it_ends_with_a_summary(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["run", ""])
+def test_the_job_of_a_script_that_does_not_close_it_ends_with_a_summary(where: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    python("script.py", "run", "go on", cwd=tmp_path).check()
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["steps"] == 6
-    assert summary["stopped"] is None
+    ended = subprocess.run(
+        [sys.executable, "script.py", where, "go on"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    first, *rest = ended.stdout.splitlines()  # results only: progress goes to standard error
+    rows = dict(line.split(None, 1) for line in rest)
+    assert list(rows)[:3] == ["steps", "samples", "seconds"]
+    assert (rows["steps"], rows["workers"], rows["servers"]) == ("6", "1", "1")
+    assert first == f"model {rows['digest']}"
+    assert "step 6/6" in ended.stderr
+    assert rows.get("run", "") == where
+    if where:
+        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+        assert (summary["steps"], summary["stopped"], summary["digest"]) == (6, None, rows["digest"])
 
 
 def test_a_script_that_raises_prints_one_traceback_and_leaves_no_summary(tmp_path: Path) -> None:

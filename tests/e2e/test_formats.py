@@ -55,7 +55,8 @@ def test_a_run_of_an_earlier_version_is_listed_and_its_audit_is_clean(
 
 def test_a_run_of_an_earlier_version_resumes_from_its_checkpoint(resumed: Trained, expected: dict[str, Any]) -> None:
     assert f"resuming from checkpoint {expected['checkpoints'][-1]}" in resumed.ended.out
-    assert "warning" not in resumed.ended.out
+    assert resumed.ended.out.count("warning") == 1
+    assert "warning: run does not say with which code it began" in resumed.ended.out
     assert (resumed.summary["incarnation"], resumed.summary["rewinds"]) == (1, 0)
 
 

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.kit.checked_runs import summary_of
-from tests.kit.real_runs import PACELINE, SMALL, TRAIN_CASE, Ended, Live, live, run
+from tests.kit.real_runs import (
+    FOREVER,
+    PACELINE,
+    SMALL,
+    TRAIN_CASE,
+    Ended,
+    Live,
+    default_sigint,
+    environment,
+    live,
+    run,
+)
+from tests.kit.told_runs import content_of, overwrite
 
 from paceline.checkpoint.manifest import folder_name
+from paceline.engines.fingerprint import fingerprint
 from paceline.runtime.rundir import RunDir
 
 SLOW = json.dumps(
@@ -49,10 +65,11 @@ def resume(cwd: Path, *options: str) -> Ended:
 
 
 def test_a_killed_run_resumes_with_another_shape(tmp_path: Path) -> None:
-    with live(tmp_path, STARTED, TRAIN_CASE, "norm", "--sleep", SLOW) as running:
+    """In the middle of an epoch, with a scheduler that is stepped after each epoch."""
+    with live(tmp_path, STARTED, TRAIN_CASE, "epochs", "--sleep", SLOW) as running:
         kept = cut_off(running, checkpoints=1)
     ended = resume(tmp_path, "-w", "3", "-s", "1")
-    summary = summary_of(ended, tmp_path)
+    summary = summary_of(ended, tmp_path, "epochs")
     assert summary["steps"] == 12
     assert (summary["workers"], summary["servers"]) == (3, 1)
     assert f"resuming from checkpoint {kept[-1].name}" in ended.out
@@ -76,6 +93,23 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(tmp_path: Pa
     assert ended.out.count(incomplete.name) == 1, "the damaged checkpoint is named once"
     assert f"warning: checkpoint {kept[-1].name} cannot be used: {shard.name} is damaged" in ended.out
     assert f"resuming from checkpoint {kept[-2].name}" in ended.out
+
+
+def test_an_interrupted_run_resumes_at_the_step_that_its_last_line_names(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "2", "-s", "2", "--seed", "7"], TRAIN_CASE, "norm", "--sleep", SLOW) as running:
+        running.until_version(4)
+        running.process.send_signal(signal.SIGINT)
+        ended = running.wait(15.0)
+        assert ended.code == 130
+        running.hurry()
+    hint = re.search(r"interrupted: .*; `paceline run --resume \S+` continues at step (\d+)$", ended.lines[-1])
+    assert hint is not None, ended.out
+    assert "interrupted: waits up to 5 s for a checkpoint of the last step" in ended.out
+    step = int(hint[1])
+    assert step >= 4
+    ended = resume(tmp_path)
+    assert f"version {step}, step {step}" in ended.out
+    assert summary_of(ended, tmp_path)["steps"] == 12
 
 
 def test_a_run_without_a_checkpoint_resumes_from_nothing(tmp_path: Path) -> None:
@@ -104,6 +138,54 @@ def test_a_resumed_run_has_the_last_requested_size_even_if_its_launcher_never_ap
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["workers"], summary["servers"]) == (2, 2), "the command line overrides the requested size"
     assert "wanted instead of" not in ended.out, "the roles start with the run"
+
+
+def test_a_finished_run_that_is_resumed_and_interrupted_keeps_its_summary(tmp_path: Path) -> None:
+    run([*PACELINE, "run", "-w", "1", "--checkpoint-every", "2", SMALL], tmp_path).check()
+    where = RunDir(tmp_path / "runs" / "small-0001")
+    summary = where.summary_file.read_text()
+    with subprocess.Popen(
+        [*PACELINE, "run", "--resume", "runs/latest"], cwd=tmp_path, env=environment(),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=default_sigint,
+    ) as again:  # fmt: skip
+        deadline = time.monotonic() + 60.0
+        while where.end() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        again.send_signal(signal.SIGINT)
+        assert again.wait(20.0) == 130
+    assert where.summary_file.read_text() == summary
+    gone = run([*PACELINE, "status"], tmp_path, timeout_s=20).check(3)
+    assert gone.out.startswith("runs/small-0001: interrupted at step 8")
+    assert "summary.json is from when the run was done before" in gone.out
+    (tmp_path / "small.py").write_text(f"{SMALL.read_text()}\n# changed\n")
+    refused = run([*PACELINE, "run", "--resume", "runs/latest", "small.py"], tmp_path, timeout_s=20).check(2)
+    assert "the code of runs/small-0001 is not that with which the run began: small.py has changed." in refused.out
+    ended = run([*PACELINE, "run", "--resume", "runs/latest", "--allow-changes", "small.py"], tmp_path).check()
+    assert "small.py has changed: the result of this run is no longer that of one script" in ended.out
+    assert where.plan()["fingerprint"] == fingerprint(tmp_path / "small.py", tmp_path)
+    assert "resuming from checkpoint i0000-v0000000008: version 8, step 8" in ended.out
+    assert json.loads(where.summary_file.read_text())["digest"] == json.loads(summary)["digest"]
+    assert (tmp_path / "runs" / "latest").resolve() == where.path, "the link never points to itself"
+    done = run([*PACELINE, "status"], tmp_path, timeout_s=20).check()
+    assert done.out.startswith("runs/small-0001: done after 8 steps")
+
+
+def test_a_log_that_breaks_while_the_run_goes_on_ends_the_run_with_the_cause(tmp_path: Path) -> None:
+    with live(tmp_path, ["-w", "1", "--checkpoint-every", "0"], SMALL, *FOREVER) as running:
+        running.until_version(3)
+        for name in ("log.sqlite-shm", "log.sqlite-wal", "log.sqlite"):
+            overwrite(running.dir / name, 0, 1 << 30)
+        ended = running.wait(60.0).check(3)
+    assert "Traceback" not in ended.out
+    last = ended.lines[-1]
+    assert re.search(
+        r"paceline: (cannot write to )?the log .*/log\.sqlite(: | is damaged: ).*the run needs its log", last
+    )
+    before = content_of(running.dir)
+    refused = resume(tmp_path).check(3)
+    assert "run cannot be resumed: the log run/log.sqlite is damaged" in refused.out
+    assert "Traceback" not in refused.out
+    assert content_of(running.dir) == before
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,15 +13,23 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.kit.real_runs import FOREVER, PACELINE, SMALL, live, run
+from tests.kit.real_runs import FOREVER, PACELINE, SMALL, environment, live, run, run_apart
+
+from paceline.coordinator.reader import LogReader
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_run_prints_its_shape_and_writes_a_summary(tmp_path: Path) -> None:
     command = [*PACELINE, "run", "-w", "2", "--seed", "9", "--summary", "kept/here.json", SMALL, "--workers", "77"]
-    done = run(command, tmp_path).check()
+    done = run_apart(command, tmp_path).check()
 
-    assert done.lines[0] == "bsp · 2 slots × 8 = batch 16 · 2 workers · seed 9 · runs/small-0001"
-    assert "warning" not in done.out
+    progress = done.err.splitlines()
+    assert progress[0] == "bsp · 2 slots × 8 = batch 16 · 2 workers · seed 9 · runs/small-0001"
+    assert progress[-1].startswith("step 8/8 · ")
+    assert "warning" not in done.err
+    results = [line for line in done.lines if not line.startswith("[worker-")]
+    assert results[0].split() == ["steps", "8"], "the standard output has the results, and nothing else"
+    assert results[-1].split() == ["run", "runs/small-0001"]
     summary = json.loads((tmp_path / "kept" / "here.json").read_text())
     assert summary == json.loads((tmp_path / "runs" / "small-0001" / "summary.json").read_text())
     expected = {
@@ -76,15 +85,17 @@ def test_status_shows_a_running_and_an_interrupted_run(number: signal.Signals, t
         assert time.monotonic() - began < 3.0
         assert ended.code == 128 + number, ended.out
         words = "interrupted" if number == signal.SIGINT else "terminated by SIGTERM"
-        assert f"{words}: every process has ended; `paceline run --resume" in ended.lines[-1]
+        begins = f"`paceline run --resume {running.dir}` starts at step 0: no checkpoint was made, because "
+        assert f"{words}: every process has ended; {begins}--checkpoint-every is 0" in ended.lines[-1]
         assert not any(process.is_running() for process in roles.values())
         assert not _ports_in_use() & ports
-    gone = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check()
-    assert re.search(
-        rf"run: {re.escape(words)} at step \d+ of \d+, \d+ s ago; no checkpoint\. `paceline run --re", gone.out
-    )
-    known = json.loads(run([*PACELINE, "status", "run", "--json"], tmp_path, timeout_s=20).check().out)
+    gone = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check(3)
+    assert re.search(rf"run: {re.escape(words)} at step \d+ of \d+, \d+ s ago; no checkpoint\. ", gone.out)
+    assert begins in gone.out
+    known = json.loads(run([*PACELINE, "status", "run", "--json"], tmp_path, timeout_s=20).check(3).out)
     assert (known["code"], known["checkpoint"]) == (128 + number, None)
+    with LogReader(tmp_path / "run" / "log.sqlite") as reader:
+        assert known["step"] == reader.watermark(), "the log says where the run ended, not the last status"
 
 
 def test_much_output_of_a_script_before_its_loop_does_not_make_the_coordinator_look_hung(tmp_path: Path) -> None:
@@ -104,6 +115,7 @@ def test_much_output_of_a_script_before_its_loop_does_not_make_the_coordinator_l
     assert "has not answered" not in ended.out, ended.out
 
 
+@pytest.mark.usefixtures("cold")
 def test_ctrl_c_while_roles_start_ends_the_run_within_3_seconds(tmp_path: Path) -> None:
     with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
         deadline = time.monotonic() + 30.0
@@ -118,6 +130,7 @@ def test_ctrl_c_while_roles_start_ends_the_run_within_3_seconds(tmp_path: Path) 
         assert not any(process.is_running() for process in roles.values())
 
 
+@pytest.mark.usefixtures("cold")
 def test_status_shows_a_run_whose_launcher_was_killed(tmp_path: Path) -> None:
     prune = [*PACELINE, "runs", "--prune", "run", "--dir", "."]
     with live(tmp_path, ["-w", "1"], SMALL, *FOREVER) as running:
@@ -126,12 +139,13 @@ def test_status_shows_a_run_whose_launcher_was_killed(tmp_path: Path) -> None:
         assert "running" in run([*PACELINE, "runs", "."], tmp_path, timeout_s=20).check().out
         running.process.kill()
         running.process.wait()
-    gone = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check()
-    assert "no coordinator is running" in gone.out
+    gone = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check(3)
+    assert re.search(r"run: the launcher was killed at step \d+; no checkpoint\. `paceline run --resume run`", gone.out)
     assert "run (unfinished, " in run(prune, tmp_path, timeout_s=20).check().out
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("cold")
 def test_no_process_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     with live(tmp_path, ["-w", "1"], SMALL, *FOREVER, "--loader-workers", "1") as running:
         running.until_version(1)
@@ -147,14 +161,16 @@ def test_no_process_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_an_exception_in_the_loop_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
-    with live(tmp_path, ["-w", "2"], SMALL, "--raise-at", "2") as running:
-        ended = running.wait()
-    assert ended.code == 1, ended.out
-    *rest, last = ended.lines
-    assert last.startswith("paceline: "), "the output ends with one line of advice"
-    assert "logs" in last
-    assert rest[-1] == "RuntimeError: the dog ate my gradient"
-    trace = ended.out[ended.out.rindex("Traceback (most recent call last)") :]
+    command = [*PACELINE, "run", "--dir", "run", "-w", "2", SMALL, "--raise-at", "2"]
+    ended = run_apart(command, tmp_path).check(1)
+    assert ended.out == "", "an error is no result"
+    *rest, last = ended.err.splitlines()
+    error = "RuntimeError: the dog ate my gradient"
+    assert re.fullmatch(rf"paceline: worker-\d failed: {error} \(fix the script and start again: .*\)", last)
+    assert "run/logs" in last
+    assert rest[-1] == error
+    assert ended.err.count("Traceback (most recent call last)") == 1
+    trace = ended.err[ended.err.rindex("Traceback (most recent call last)") :]
     assert f'File "{SMALL}"' in trace
     assert "runpy" not in trace, "the traceback has no frames of the runner"
     assert not (tmp_path / "run" / "summary.json").exists()
@@ -172,6 +188,28 @@ def test_a_script_that_never_joins_fails_the_run_with_the_remedy(tmp_path: Path)
         ended = running.wait()
     assert ended.code == 1, ended.out
     assert "job = paceline.join()" in "\n".join(ended.lines[-2:])
+
+
+def test_a_reader_that_closes_the_output_ends_the_run_as_ctrl_c_does(tmp_path: Path) -> None:
+    script = tmp_path / "talk.py"
+    script.write_text(
+        SMALL.read_text().replace("    optimizer.step()\n", "    optimizer.step()\n    print(job.step)\n")
+    )
+    with subprocess.Popen(
+        [*PACELINE, "run", "--dir", "run", "-w", "1", script, *FOREVER],
+        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while process.stdout.readline() != "[worker-0] 2\n":
+            assert process.poll() is None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert process.returncode == 141, said
+    assert "Traceback" not in said
+    begins = r"`paceline run --resume run` continues at step [1-9]\d*"
+    closed = "warning: the reader of the output has closed it: every process has ended"
+    assert re.fullmatch(rf"{closed}; {begins}", said.splitlines()[-1]), said
 
 
 Ports = set[tuple[str, int]]

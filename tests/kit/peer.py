@@ -1,6 +1,7 @@
 """A process with one ZeroMQ port, for tests that must kill, stop or flood a real peer.
 
-`python -m tests.kit.peer {listen PORT | connect ADDRESS} NODE`, with the token in PEER_TOKEN, answers `Ok` with `Ok`,
+`python -m tests.kit.peer {listen PORT | connect ADDRESS} NODE`, with the token in PEER_TOKEN and PEER_ENCRYPT=1 for
+encrypted connections, answers `Ok` with `Ok`,
 `StatusRequest` with its counters and a push with the CRC of each frame. It keeps frames that are pushed for slot
 `KEEP`. It answers a pull of block n with n patterned bytes; a pull of `DROP` drops the kept frames, and a pull of
 `FORK` drops them in a fork. It ends when its standard input ends.
@@ -30,7 +31,10 @@ DROP, FORK = -1, -2
 def main(mode: str, where: str, node: str) -> None:
     token = bytes.fromhex(os.environ["PEER_TOKEN"])
     listens = mode == "listen"
-    port = ZmqPort(node, token, listen="127.0.0.1" if listens else None, port=int(where) if listens else 0)
+    encrypt = bool(int(os.environ.get("PEER_ENCRYPT", "0"))) or None
+    port = ZmqPort(
+        node, token, listen="127.0.0.1" if listens else None, port=int(where) if listens else 0, encrypt=encrypt
+    )
     if not listens:
         port.connect(where)
     print(port.address, flush=True)
@@ -88,11 +92,12 @@ def plain_answer(port: ZmqPort, event: Received) -> Message | None:
 
 
 @contextmanager
-def peer_process(token: bytes, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def peer_process(token: bytes, *arguments: str, encrypt: bool = False) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A running peer and the address that it printed; the process is killed at the end."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.kit.peer", *arguments],
-        env=os.environ | {"PEER_TOKEN": token.hex(), "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ
+        | {"PEER_TOKEN": token.hex(), "PEER_ENCRYPT": str(int(encrypt)), "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,5 +1,8 @@
 """Real runs for tests: `paceline run` and plain scripts as processes, each with a deadline.
 
+Commands are forked from a process that has loaded torch (`tests.kit.warm`) where `warmed` has started one: for tests
+marked `real_run`. Inside `cold` they are started like by a user, who has no such process.
+
 Scripts that sleep in their turns, so that a test can disturb them in time, stop sleeping once a file named `HURRY`
 is in their working directory: `Live.hurry` creates it.
 """
@@ -12,16 +15,18 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 from tests.kit.hurry import HURRY
+from tests.kit.warm import WarmProcess, WarmServer
 
 from paceline.clients.observer import Observer
 from paceline.errors import TransportError, UsageError
@@ -33,6 +38,7 @@ SCRIPTS = ROOT / "tests" / "kit" / "scripts"
 TRAIN_CASE = SCRIPTS / "train_case.py"
 SMALL = SCRIPTS / "small.py"
 WHOLE_API = SCRIPTS / "whole_api.py"
+EARLY_END = SCRIPTS / "early_end.py"
 PACELINE = [sys.executable, "-m", "paceline.cli.main"]
 TIMEOUT_S = 100.0
 FOREVER = ["--epochs", "100000", "--sleep", "0.01"]
@@ -41,19 +47,28 @@ SLOW = json.dumps({f"worker-{i}": 0.15 for i in range(8)})
 """The `--sleep` of `TRAIN_CASE` with which a test on a busy machine still disturbs a run in time."""
 
 
+_SET_BY_TORCH = ("KMP_", "OMP_", "TORCHINDUCTOR_", "TRITON_")
+_AT_START = frozenset(os.environ)
+
+
 def environment(**changes: str) -> dict[str, str]:
-    """This process's environment, with `changes`; scripts can import `tests.kit`."""
+    """The environment that this process began with, and what tests set, with `changes`; scripts can import `tests.kit`.
+
+    Variables that torch set in this process are left out: the environment does not depend on the tests before.
+    """
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
+    mine = {k: v for k, v in os.environ.items() if k in _AT_START or not k.startswith(_SET_BY_TORCH)}
+    return {**mine, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **changes}
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A process that has ended, with its output."""
+    """A process that has ended, with its output. `err` is "" if both streams are in `out`."""
 
     code: int
     out: str
     seconds: float
+    err: str = ""
 
     @property
     def lines(self) -> list[str]:
@@ -68,26 +83,106 @@ class Ended:
         return self
 
 
-def _default_sigint() -> None:
+def default_sigint() -> None:
     """Restore SIGINT: a test suite that a shell started in the background ignores it, and its children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+_warm: list[WarmServer] = []
+
+
+@contextmanager
+def warmed() -> Iterator[None]:
+    """Inside the block, commands are forked from a process that has loaded torch."""
+    server = WarmServer(environment())
+    _warm.append(server)
+    try:
+        yield
+    finally:
+        _warm.remove(server)
+        server.close()
+
+
+@contextmanager
+def cold() -> Iterator[None]:
+    """Inside the block, every command is started, and loads torch by itself."""
+    kept, _warm[:] = _warm[:], []
+    try:
+        yield
+    finally:
+        _warm[:] = kept
+
+
+Process = subprocess.Popen[bytes] | WarmProcess
+
+
+def _start(command: Sequence[object], cwd: Path, output: int, env: dict[str, str]) -> Process:
+    """Start a command whose output goes to the file descriptor `output`."""
+    words = [str(part) for part in command]
+    for server in _warm:
+        if server.can_start(words, env):
+            return server.start(words, cwd, env, output)
+    return subprocess.Popen(
+        words,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        preexec_fn=default_sigint,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """A command that runs beside the test."""
+
+    process: Process
+    began: float
+    output: IO[bytes]
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> Ended:
+        """Wait until the command has ended."""
+        code = self.process.wait(timeout_s)
+        seconds = time.monotonic() - self.began
+        self.output.seek(0)
+        return Ended(code, self.output.read().decode(), seconds)
+
+
+@contextmanager
+def background(command: Sequence[object], cwd: Path, **env: str) -> Iterator[Background]:
+    """Start a command. It is killed at the end of the block if it still runs."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        process = _start(command, cwd, output.fileno(), environment(**env))
+        try:
+            yield Background(process, began, output)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
 def run(command: Sequence[object], cwd: Path, timeout_s: float = TIMEOUT_S, **env: str) -> Ended:
-    """Run a command to its end. The hygiene fixture checks that its children have ended too."""
+    """Run a command to its end; `out` has both streams. The hygiene fixture checks that its children have ended too."""
+    with background(command, cwd, **env) as started:
+        return started.wait(timeout_s)
+
+
+def run_apart(command: Sequence[object], cwd: Path, timeout_s: float = TIMEOUT_S, **env: str) -> Ended:
+    """Run a command to its end; `out` has its standard output, `err` its standard error."""
     began = time.monotonic()
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
         env=environment(**env),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
     )
-    return Ended(done.returncode, done.stdout, time.monotonic() - began)
+    return Ended(done.returncode, done.stdout, time.monotonic() - began, done.stderr)
 
 
 def python(*arguments: str | Path, cwd: Path, timeout_s: float = TIMEOUT_S, **env: str) -> Ended:
@@ -133,16 +228,17 @@ def trained_in(cwd: Path, ended: Ended) -> Trained:
 class Live:
     """A `paceline run` that still runs."""
 
-    process: subprocess.Popen[str]
+    process: Process
     dir: Path
     began: float
     lines: list[str] = field(default_factory=list)
+    _observer: Observer | None = None
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> Ended:
         """Wait until the run and its output have ended."""
-        self.process.wait(timeout_s)
+        code = self.process.wait(timeout_s)
         ended = time.monotonic()
-        return Ended(self.process.returncode, self.output(), ended - self.began)
+        return Ended(code, self.output(), ended - self.began)
 
     def output(self, patience_s: float = 5.0) -> str:
         """The output so far; the whole output if the run ends within `patience_s`."""
@@ -154,18 +250,17 @@ class Live:
     def status(self) -> Status | None:
         """The status that the coordinator reports; None while no coordinator answers."""
         try:
-            address, token = RunDir(self.dir).coordinator(), RunDir(self.dir).token()
-        except UsageError:
+            if self._observer is None:
+                self._observer = Observer(RunDir(self.dir).coordinator, RunDir(self.dir).token())
+            return self._observer.status(timeout_s=2.0)
+        except (TransportError, UsageError):  # UsageError: the run directory has no token yet
             return None
-        if address is None:
-            return None
-        observer = Observer(address, token)
-        try:
-            return observer.status(timeout_s=2.0)
-        except TransportError:
-            return None
-        finally:
-            observer.close()
+
+    def close(self) -> None:
+        """End the session with the coordinator."""
+        if self._observer is not None:
+            self._observer.close()
+            self._observer = None
 
     def until(self, reached: Callable[[Status], bool], timeout_s: float = 60.0) -> Status:
         """Wait for a status for which `reached` holds."""
@@ -207,31 +302,24 @@ class Live:
 def live(cwd: Path, options: Sequence[str], script: Path, *arguments: str, **env: str) -> Iterator[Live]:
     """Start `paceline run`. The launcher is killed at the end of the block if it still runs."""
     where = cwd / "run"
-    process = subprocess.Popen(
-        [*PACELINE, "run", "--dir", str(where), *options, str(script), *arguments],
-        cwd=cwd,
-        env=environment(**env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=_default_sigint,
-    )
-    running = Live(process, where, time.monotonic())
-    assert process.stdout is not None
-    out = process.stdout
+    reading, writing = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("r", "w"), strict=True))
+    with reading:
+        with writing:
+            command = [*PACELINE, "run", "--dir", where, *options, script, *arguments]
+            process = _start(command, cwd, writing.fileno(), environment(**env))
+        running = Live(process, where, time.monotonic())
 
-    def read() -> None:
-        running.lines.extend(out)
-        running.lines.append("")
+        def read() -> None:
+            running.lines.extend(reading)
+            running.lines.append("")
 
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        yield running
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-        process.wait()
-        reader.join(timeout=10.0)
-        out.close()
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        try:
+            yield running
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            running.close()
+            reader.join(timeout=10.0)

@@ -164,10 +164,12 @@ def train(case: Case, slots: int) -> tuple[nn.Module, int, set[str]]:
                 if case.clip_norm is not None:
                     torch.nn.utils.clip_grad_norm_(model.parameters(), case.clip_norm)
                 optimizer.step()
-                if scheduler is not None:
+                if scheduler is not None and case.scheduler_every == "step":
                     scheduler.step()
                 step += 1
             epoch += 1
+            if scheduler is not None and case.scheduler_every == "epoch":
+                scheduler.step()
     return model, step, absent
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 LONGEST_FIRST = (
     "test_promise_06_commits_survive.py",
     "test_promise_02_same_result.py",
+    "test_pages.py",
     "test_promise_05_no_hang.py",
     "test_run.py",
     "test_fork_client.py",

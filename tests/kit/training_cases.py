@@ -55,6 +55,7 @@ class Case:
     slots: int = 4
     epochs: tuple[int, ...] = (2,)
     clip_norm: float | None = None
+    scheduler_every: str = "step"
 
 
 class Mlp(nn.Module):
@@ -160,6 +161,23 @@ class Shapes(nn.Module):
         x = F.avg_pool2d(self.conv2(F.relu(self.conv(image))), (1, 1)).flatten(1)[:, :24]
         x = x @ self.turned.t() * self.fine + self.coarse * self.scalar + self.empty.sum()
         return x.float()
+
+
+class Integers(nn.Module):
+    """Parameters that never have a gradient, in the optimizer with the others, and one in half precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, CLASSES)
+        self.order = nn.Parameter(torch.arange(CLASSES).flip(0), requires_grad=False)
+        self.mask = nn.Parameter(torch.arange(CLASSES) % 3 != 0, requires_grad=False)
+        self.small = nn.Parameter(torch.tensor(7, dtype=torch.uint8), requires_grad=False)
+        self.frozen = nn.Parameter(torch.rand(CLASSES), requires_grad=False)
+        self.coarse = nn.Parameter(torch.rand(CLASSES).half())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)[:, self.order] * (1 + self.coarse) + self.frozen / self.small
+        return x.where(self.mask, x / 2)
 
 
 class Counts(nn.Module):
@@ -302,10 +320,37 @@ CASES = {
     "slot-clip": Case(model=Mlp, optimizer=_sgd, data=lambda: points(120), loss=classify, after_backward=_clip),
     "autocast": Case(model=Mlp, optimizer=_sgd, data=lambda: points(120), loss=classify_autocast),
     "shapes": Case(model=Shapes, optimizer=_sgd, data=lambda: points(120), loss=classify),
+    "integers": Case(
+        model=Integers,
+        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1),
+        data=lambda: points(120),
+        loss=classify,
+    ),
+    "integers-sgd": Case(model=Integers, optimizer=_sgd, data=lambda: points(120), loss=classify),
     "drop-last": Case(
         model=Mlp, optimizer=_sgd, data=lambda: points(203), loss=classify, drop_last=True, shuffle=False
     ),
     "nested": Case(model=Mlp, optimizer=_sgd, data=lambda: points(203), loss=classify, epochs=(1, 1, 1)),
+    # A scheduler that is stepped after each epoch; an epoch loop, in which each epoch drops its last samples.
+    "epochs": Case(
+        model=Normed,
+        optimizer=_sgd,
+        scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
+        scheduler_every="epoch",
+        data=lambda: points(230),
+        loss=classify,
+        epochs=(2, 1),
+    ),
+    "epochs-nested": Case(
+        model=Mlp,
+        optimizer=_sgd,
+        scheduler=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3),
+        scheduler_every="epoch",
+        data=lambda: points(203),
+        loss=classify,
+        drop_last=True,
+        epochs=(1, 1, 1),
+    ),
     "one-slot": Case(model=Mlp, optimizer=_sgd, data=lambda: points(203), loss=classify, slots=1),
     "clipped": Case(model=Mlp, optimizer=_sgd, data=lambda: points(203), loss=classify, epochs=(3,), clip_norm=0.5),
 }

@@ -21,6 +21,7 @@ from tests.kit.core import (
 )
 from tests.kit.worker_core import ASP, WorkerKit
 
+from paceline.core.sampling import Order
 from paceline.messages import (
     Abort,
     GiveBack,
@@ -52,8 +53,10 @@ def test_a_poisoned_slot_fails_the_job_and_names_its_samples() -> None:
     job.lease("worker-2")
     job.core.lost("worker-2", "killed", job.now)
     assert job.core.failure is not None
-    assert "slot 0 of step 0 lost 3 holders in a row (worker-0, worker-1, worker-2)" in job.core.failure.reason
-    assert "positions 0..1 of epoch 0" in job.core.failure.reason
+    assert "slot 0 of step 0 ended 3 workers in a row (worker-0, worker-1, worker-2)" in job.core.failure.reason
+    assert job.core.tables.identity.job is not None
+    first, second = Order(job.core.tables.identity.job.seed).samples(job.core.schedule.segment(0), 0, 0)
+    assert f"its samples are {first}, {second} (indices into the data set" in job.core.failure.reason
 
 
 def test_an_empty_slot_counts_with_weight_0() -> None:

@@ -12,6 +12,7 @@ from paceline.blocks.flat_optimizers import FlatOptimizer, fits, flat_optimizer
 from paceline.blocks.sums import Sum, mean
 from paceline.blocks.threads import Scratch
 from paceline.blocks.torch_optimizers import PieceOptimizer, State
+from paceline.errors import UpdateError
 from paceline.transport.base import Delivery
 from paceline.types import Commit, Hyper, ModelSpec
 
@@ -96,10 +97,13 @@ class ChunkUpdate:
         self._groups = [spec.tensors[p.tensor].group for p in chunk.pieces]
         self._hyper = spec.optimizer.hyper
         self.optimizer: ChunkOptimizer
-        if fits(spec.optimizer.name, self._hyper):
-            self.optimizer = flat_optimizer(spec.optimizer.name, chunk, self._groups)
-        else:
-            self.optimizer = TorchOptimizer(spec, chunk, self._groups)
+        try:
+            if fits(spec.optimizer.name, self._hyper):
+                self.optimizer = flat_optimizer(spec.optimizer.name, chunk, self._groups)
+            else:
+                self.optimizer = TorchOptimizer(spec, chunk, self._groups)
+        except Exception as error:
+            raise self._failed(error) from error
         self._shared: list[Delivery] = []
         self._spare: list[State] = []
         self._readers: list[Delivery] = []
@@ -113,12 +117,23 @@ class ChunkUpdate:
         new: torch.Tensor,
         scratch: Scratch,
     ) -> None:
-        """Write the next version of the chunk to `new`."""
-        grad = self._gradient(total, total.weight, commit.scale, scratch)
-        if commit.hyper != self._hyper:
-            self._change(commit.hyper)
-        self._own()
-        self.optimizer.step(commit.hyper, old, new, grad, present, scratch)
+        """Write the next version of the chunk to `new`.
+
+        Raises:
+            UpdateError: torch raised. The update cannot be repeated: optimizer state may have changed.
+        """
+        try:
+            grad = self._gradient(total, total.weight, commit.scale, scratch)
+            if commit.hyper != self._hyper:
+                self._change(commit.hyper)
+            self._own()
+            self.optimizer.step(commit.hyper, old, new, grad, present, scratch)
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> UpdateError:
+        names = dict.fromkeys(self._spec.tensors[p.tensor].name for p in self.chunk.pieces)
+        return UpdateError(self._spec.optimizer.name, tuple(names), f"{type(error).__name__}: {error}")
 
     # ------------------------------------------------------------ before the commit
 
@@ -145,7 +160,10 @@ class ChunkUpdate:
         """As `run` without clipping, but `accept_early` changes the state. False if the optimizer cannot do this."""
         if not isinstance(self.optimizer, FlatOptimizer) or hyper != self._hyper or not weight:
             return False
-        return self.optimizer.step_early(hyper, old, new, self._gradient(total, weight, 1.0, scratch), scratch)
+        try:
+            return self.optimizer.step_early(hyper, old, new, self._gradient(total, weight, 1.0, scratch), scratch)
+        except Exception as error:
+            raise self._failed(error) from error
 
     def accept_early(self, hyper: Hyper) -> None:
         """Use the new state of the last `run_early`. State that has readers is not written."""

@@ -23,6 +23,7 @@ class Row(msgspec.Struct, frozen=True):
     age_s: float | None = None
     problem: str | None = None
     instead: str | None = None
+    damaged: bool = False
 
 
 def rows_of(found: Sequence[Listed], now: float) -> list[Row]:
@@ -35,7 +36,8 @@ def rows_of(found: Sequence[Listed], now: float) -> list[Row]:
         if manifest is None:
             newer = any(later.problem is None for later in found[number:])
             instead = None if newer or not complete else complete[-1]
-            rows.append(Row(listed.folder, incarnation, version, problem=listed.problem, instead=instead))
+            why = listed.problem
+            rows.append(Row(listed.folder, incarnation, version, problem=why, instead=instead, damaged=listed.damaged))
             continue
         at, age_s = manifest.position, max(0.0, now - manifest.made_at) if manifest.made_at else None
         rows.append(Row(listed.folder, incarnation, version, at.watermark, _epoch(at), manifest.nbytes, age_s))

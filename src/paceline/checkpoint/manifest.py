@@ -73,7 +73,7 @@ def read_manifest(storage: Storage, folder: str) -> Manifest:
         CheckpointError: the checkpoint is incomplete, or its manifest is damaged or of another format.
     """
     marker = _read(storage, folder, MARKER, "incomplete: ")
-    content = _read(storage, folder, MANIFEST, "incomplete: ")
+    content = _read(storage, folder, MANIFEST)
     if hashlib.sha256(content).hexdigest().encode() != marker:
         raise CheckpointError(folder, f"{MANIFEST} or {MARKER} is damaged: they do not match")
     try:
@@ -116,11 +116,20 @@ def read_checked(storage: Storage, folder: str, entry: SavedFile) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A checkpoint that was found. `problem` is None if the checkpoint is complete and undamaged."""
+    """A checkpoint that was found. `problem` is None if the checkpoint is complete and undamaged.
+
+    `incomplete` means that the checkpoint was never completed, as after a kill, or is being written: it is not damaged.
+    """
 
     folder: str
     manifest: Manifest | None
     problem: str | None
+    incomplete: bool = False
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the checkpoint was complete once and cannot be used any more."""
+        return self.problem is not None and not self.incomplete
 
 
 def _folders(storage: Storage) -> list[str]:
@@ -136,7 +145,7 @@ def _look(storage: Storage, folder: str, *, verify: bool) -> Listed:
             for entry in manifest.files:
                 read_checked(storage, folder, entry)
     except CheckpointError as error:
-        return Listed(folder, None, error.problem)
+        return Listed(folder, None, error.problem, incomplete=MARKER not in storage.files(folder))
     return Listed(folder, manifest, None)
 
 

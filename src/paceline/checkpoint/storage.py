@@ -7,6 +7,7 @@ import errno
 import fcntl
 import io
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -175,6 +176,10 @@ def _fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+_PACKAGE = re.compile(r'[Ii]nstall (\w+) to |requires "(\w+)" to be installed')
+"""How fsspec names the package that a protocol lacks."""
+
+
 class FsspecStorage:
     """A URL that fsspec supports, such as ``memory://ckpt`` or ``s3://bucket/run`` (with that protocol's package)."""
 
@@ -184,7 +189,9 @@ class FsspecStorage:
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
-            raise UsageError(f"cannot keep checkpoints at {url}: {error}") from error
+            package = _PACKAGE.search(str(error))
+            remedy = f" (pip install {package[1] or package[2]})" if package is not None else ""
+            raise UsageError(f"cannot keep checkpoints at {url}: {error}{remedy}") from error
         self._url = url
 
     @property

@@ -15,7 +15,7 @@ def command(run: Path | None, json_file: str | None) -> None:
     """Prove that RUN (by default runs/latest) applied every sample exactly once, while it runs or afterwards.
 
     Compares the commit log, the hash chains in the checkpoints, and the sampling function. Exit codes: 0 no errors were
-    found, 1 errors were found, which are listed.
+    found, 1 errors were found, which are listed, 3 the log is missing or damaged.
     """
     import json
 
@@ -24,9 +24,9 @@ def command(run: Path | None, json_file: str | None) -> None:
     from paceline.errors import UsageError
     from paceline.runtime.rundir import RunDir
 
-    path = run or Path("runs/latest")
-    where = RunDir(path)
-    if not where.log_file.is_file():
+    where = RunDir.named(run)
+    path = where.path
+    if not where.log_file.is_file() and not where.token_file.is_file():
         raise UsageError(f"{path} is not a run directory (no {where.log_file.name} in it)")
     report, passed_over = audit_run(where.log_file, open_storage(where.checkpoints))
     if json_file is not None:

@@ -76,6 +76,8 @@ class _Screen:
 @click.option("--kill-saving", multiple=True, metavar="ROLE=N", help="SIGKILL while a checkpoint is written.")
 @click.option("--kill-all", type=click.IntRange(0), default=0, metavar="N", help="Kill everything, then resume.")
 @click.option("--kill-launcher", type=click.IntRange(0), default=0, metavar="N", help="Kill the launcher, then resume.")
+@click.option("--storm", multiple=True, metavar="ROLE=N", help="SIGKILL, one a second, without waiting for recovery.")
+@click.option("--strangers", type=click.IntRange(0), default=0, metavar="N", help="100 strangers fill the ports.")
 @click.option("--drop", type=float, default=0.0, metavar="P", help="Lose this share of the workers' messages.")
 @click.option(
     "--duplicate", type=float, default=0.0, metavar="P", help="Send this share of the workers' messages twice."
@@ -110,8 +112,8 @@ class _Screen:
 def command(campaign: str | None, folder: Path | None, json_file: Path | None, fraction: float, **given: Any) -> None:
     """Run SCRIPT under a seeded plan of faults, and prove that nothing was lost.
 
-    Each fault is injected after the run has recovered from the fault before. Exit codes: 0 nothing was lost, 1
-    something was lost or a check failed.
+    Except in a storm, each fault is injected after the run has recovered from the fault before. Exit codes: 0 nothing
+    was lost, 1 something was lost or a check failed.
     """
     if campaign is not None:
         if given["script"] is not None:
@@ -189,10 +191,11 @@ def _spec(given: dict[str, Any], fraction: float) -> CampaignSpec:
     )
 
     faults: Counter[Fault] = Counter()
-    for kind in (Kind.KILL, Kind.STOP, Kind.TERM, Kind.JOIN, Kind.SAVING, Kind.ADD, Kind.DRAIN, Kind.CUT):
+    for kind in (Kind.KILL, Kind.STOP, Kind.TERM, Kind.JOIN, Kind.SAVING, Kind.ADD, Kind.DRAIN, Kind.CUT, Kind.STORM):
         faults += parse_faults(kind, given[kind.replace("-", "_")])
     faults[Fault(Kind.ALL, "run")] = given["kill_all"]
     faults[Fault(Kind.LAUNCHER, "launcher")] = given["kill_launcher"]
+    faults[Fault(Kind.STRANGERS, "run")] = given["strangers"]
     return CampaignSpec(
         **{name: given[name] for name in _AS_GIVEN},
         plain_arguments=tuple(shlex.split(given["plain_args"])),
@@ -232,6 +235,8 @@ def _report(name: str, result: dict[str, Any]) -> None:
     for fault, s in result["restored_s"].items():
         if fault.startswith("cut"):
             click.echo(f"  {fault}: restored after p50 {s['p50']:.2f} s, p95 {s['p95']:.2f} s, max {s['max']:.2f} s")
+    if grown := result["grown_mb"]:
+        click.echo(f"  strangers: the run took at most {grown['max']:.1f} MB more, p50 {grown['p50']:.1f} MB")
     for failure in result["failures"]:
         click.echo(f"  FAILED: {failure}", err=True)
     if result["ok"]:

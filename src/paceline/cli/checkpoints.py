@@ -15,7 +15,8 @@ import click
 def command(run: Path | None, verify: bool, as_json: bool) -> None:
     """List the checkpoints of RUN (by default runs/latest), the oldest first, and name the damaged ones.
 
-    Exit codes: 0 at least one checkpoint is complete, 1 none is.
+    Exit codes: 0 at least one checkpoint is complete and none is damaged, 1 otherwise. A checkpoint that was never
+    completed is not damaged.
     """
     import time
 
@@ -41,4 +42,5 @@ def command(run: Path | None, verify: bool, as_json: bool) -> None:
         click.echo(f"{storage.url}:")
         for line in lines_of(rows):
             click.echo(line)
-    sys.exit(0 if any(row.problem is None for row in rows) else 1)
+    complete, damaged = any(row.problem is None for row in rows), any(row.damaged for row in rows)
+    sys.exit(0 if complete and not damaged else 1)

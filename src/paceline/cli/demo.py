@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from paceline.cli.examples import example_file
 from paceline.cli.log_options import log_options
 
 
@@ -32,7 +33,7 @@ def command(epochs: int, run_dir: Path, **options: str | None) -> None:
         raise UsageError(f"{run_dir} is running: end it first, or choose another --dir")
     if RunDir(run_dir).token_file.exists():
         shutil.rmtree(run_dir)
-    script = Path(__file__).parent / "fashion_mnist.example"
+    script = example_file("fashion_mnist")
     arguments = ["--epochs", str(epochs), "--every", "234"]
     with make_screen() as screen:
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
 
+from paceline.config.system import require_linux
 from paceline.errors import PacelineError, UsageError
 
 
@@ -15,6 +17,7 @@ class _Group(click.Group):
     _commands = {  # noqa: RUF012
         "run": ("paceline.cli.run", "Run a script on workers and parameter servers of this machine."),
         "demo": ("paceline.cli.demo", "Train LeNet on Fashion-MNIST: 2 workers, 2 servers."),
+        "examples": ("paceline.cli.examples", "List the example scripts, or copy them to this directory."),
         "join": ("paceline.cli.join", "Add a worker to a run, from any terminal."),
         "scale": ("paceline.cli.scale", "Change the number of workers or servers of a run."),
         "status": ("paceline.cli.status", "Show what a run is doing."),
@@ -49,18 +52,30 @@ def cli() -> None:
 def main() -> None:
     """Run the command line. A UsageError prints one line and exits with 2, any other PacelineError with 3."""
     try:
+        require_linux()
         cli(prog_name="paceline", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except BrokenPipeError:
+        _discard_output()
+        sys.exit(141)
     except UsageError as error:
         click.echo(f"paceline: {error}", err=True)
         sys.exit(2)
     except PacelineError as error:
         click.echo(f"paceline: {error}", err=True)
         sys.exit(3)
+
+
+def _discard_output() -> None:
+    """Let the rest of the output go nowhere: its reader has closed it, and Python would name that as an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(nowhere, number)
+    os.close(nowhere)
 
 
 if __name__ == "__main__":

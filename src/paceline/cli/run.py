@@ -22,10 +22,11 @@ if TYPE_CHECKING:
         "max_content_width": 100,
     },
 )
+@click.option("-m", "--module", is_flag=True, help="SCRIPT is a module name, as for `python -m`.")
 @click.option("-w", "--workers", type=int, help="Worker processes.  [default: 2]")
 @click.option("-s", "--servers", type=int, help="Parameter servers.  [default: 1]")
-@click.option("--replicas", type=int, metavar="R", help="Copies of each block on other servers.  [default: 0]")
-@click.option("--mode", metavar="bsp|ssp:K|asp", help="Lock-step, at most K steps stale, or asynchronous.")
+@click.option("--replicas", type=int, metavar="R", help="Copies of each block.  [default: 0]")
+@click.option("--mode", metavar="bsp|ssp:K|asp", help="Lock-step, K steps stale, or asynchronous.")
 @click.option("--slots", type=int, help="Micro-batches in a step.  [default: as the script says, else one per worker]")
 @click.option("--seed", type=int, help="Seed of data order, weights and dropout.")
 @click.option("--threads", type=int, help="Threads of each worker; they change the result.  [default: 1]")
@@ -33,39 +34,53 @@ if TYPE_CHECKING:
     "--checkpoint-every", metavar="500|30s|0", help="Steps or seconds between checkpoints; 0 for none.  [default: 30s]"
 )
 @click.option("--keep", type=int, metavar="K", help="Keep the newest K checkpoints.  [default: 3]")
-@click.option("--checkpoints", metavar="URL", help="Where to keep checkpoints: a directory, or an fsspec URL.")
+@click.option("--checkpoints", metavar="URL", help="A directory or fsspec URL for checkpoints.")
 @click.option(
-    "--max-restarts", type=int, metavar="N", help="Quick deaths in a row before a role is given up.  [default: 5]"
+    "--max-restarts",
+    type=int,
+    metavar="N",
+    help="Quick deaths in a row without a commit before a role is given up.  [default: 5]",
 )
 @click.option("--max-steps", type=int, metavar="N", help="End the job after N steps.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue RUN from its last checkpoint.")
+@click.option("--allow-changes", is_flag=True, help="Resume although the code has changed.")
 @click.option(
     "--dir", "run_dir", type=click.Path(path_type=Path), help="A new run directory.  [default: runs/NAME-0001 …]"
 )
 @click.option("--summary", type=click.Path(path_type=Path), help="Also write the summary (JSON) here.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Write what every process did and when, for Perfetto.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Write what every process did, for Perfetto.")
 @log_options
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(resume: Path | None, run_dir: Path | None, script: Path | None, **options: Any) -> None:
+def command(
+    resume: Path | None, run_dir: Path | None, script: Path | None, module: bool, allow_changes: bool, **options: Any
+) -> None:
     """Run SCRIPT with ARGUMENTS on workers and servers of this machine.
 
     Everything after SCRIPT is passed to the script. With --resume, script, arguments and options are those of the run
     unless you give others. A process that dies is restarted. Exit codes: 0 done, 1 the script failed, 2 usage,
-    3 a role that the run needs was lost, 130 Ctrl-C, 143 SIGTERM.
+    3 a role that the run needs was lost, 130 Ctrl-C, 141 the output was closed, 143 SIGTERM.
     """
     from paceline.cli.screen import make_screen
-    from paceline.engines.resume import choose_checkpoint
+    from paceline.engines.module_file import named_script
+    from paceline.engines.resume import check_code, choose_checkpoint
     from paceline.engines.supervisor import Supervisor
+    from paceline.errors import UsageError
     from paceline.runtime.rundir import point_latest
     from paceline.telemetry import logs
 
     given = {name: value for name, value in options.items() if value is not None and value != ()}
-    plan = _new(run_dir, script, given) if resume is None else _resumed(resume, run_dir, script, given)
+    if script is not None:
+        given |= named_script(script, is_module=module)
+    elif module:
+        raise UsageError("-m: give the name of the module to run")
+    if allow_changes and resume is None:
+        raise UsageError("--allow-changes: only a resumed run can have changed code. Add --resume RUN, or leave it out")
+    plan = _new(run_dir, given) if resume is None else _resumed(resume, run_dir, given)
     logs.set_up(plan.log_level, plan.log_format, process="launcher")
     with make_screen() as screen:
         if resume is not None:
-            plan = choose_checkpoint(plan, screen)
+            plan = choose_checkpoint(check_code(plan, screen, allow_changes=allow_changes), screen)
         local = Supervisor(plan, screen)
         if run_dir is None and (resume is None or (plan.run.parent / "latest").is_symlink()):
             point_latest(plan.run)
@@ -73,24 +88,24 @@ def command(resume: Path | None, run_dir: Path | None, script: Path | None, **op
     sys.exit(code)
 
 
-def _new(run_dir: Path | None, script: Path | None, given: dict[str, Any]) -> RunPlan:
+def _new(run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
     from paceline.engines.plan import RunPlan
     from paceline.errors import UsageError
     from paceline.runtime.rundir import next_run
 
-    if script is None:
+    if "script" not in given:
         raise UsageError("give the SCRIPT to run, or --resume RUN")
-    checked = RunPlan(run=Path("checked-before-a-directory-is-made"), script=script, **given)
+    checked = RunPlan(run=Path("checked-before-a-directory-is-made"), **given)
     checked.check_environment()
-    return checked.at(run_dir if run_dir is not None else next_run(Path("runs"), script.stem))
+    return checked.at(run_dir if run_dir is not None else next_run(Path("runs"), checked.name))
 
 
-def _resumed(run: Path, run_dir: Path | None, script: Path | None, given: dict[str, Any]) -> RunPlan:
+def _resumed(run: Path, run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
     from paceline.engines.resume import resumed
     from paceline.errors import UsageError
 
     if run_dir is not None:
         raise UsageError(f"--dir {run_dir}: a resumed run stays in its own directory, {run}. Leave the option out")
-    if script is not None:
-        given = {"arguments": (), **given, "script": script, "cwd": Path.cwd()}
+    if "script" in given:
+        given = {"arguments": (), **given, "cwd": Path.cwd()}
     return resumed(run, given)

@@ -23,8 +23,8 @@ def command(run: Path | None, workers: int | None, servers: int | None) -> None:
 
     While the job runs, blocks move to new servers, and from servers that leave to the others.
     """
-    from paceline.clients.observer import Observer
-    from paceline.errors import TransportError, UsageError
+    from paceline.errors import DeadlineError, UsageError
+    from paceline.runtime.observing import observing
     from paceline.runtime.rundir import RunDir
 
     if workers is None and servers is None:
@@ -33,19 +33,18 @@ def command(run: Path | None, workers: int | None, servers: int | None) -> None:
         if number is not None and number < 1:
             raise UsageError(f"{option} must be at least 1, not {number}")
     where = RunDir.named(run)
-    path, token = where.path, where.token()
-    if where.summary_file.exists():
+    path = where.path
+    where.token()
+    if where.done:
         raise UsageError(f"the run in {path} has ended and cannot be scaled")
-    observer = Observer(where.coordinator, token)
     try:
-        before = observer.status(timeout_s=where.answer_s)
-        if servers is not None:
-            _check_replicas(servers, before)
-        observer.scale(workers or 0, servers or 0)
-    except TransportError:
+        with observing(where) as observer:
+            before = observer.status(timeout_s=where.answer_s)
+            if servers is not None:
+                _check_replicas(servers, before)
+            observer.scale(workers or 0, servers or 0)
+    except DeadlineError:
         raise UsageError(f"no coordinator of {path} answers: only a running run can be scaled") from None
-    finally:
-        observer.close()
     _keep(where, {"workers": workers, "servers": servers})
     if workers is not None:
         click.echo(f"{path}: {_change('worker', workers, before.wanted_workers or 0)}")

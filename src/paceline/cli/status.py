@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,52 +11,87 @@ import click
 
 if TYPE_CHECKING:
     from paceline.messages.status import PlacementStatus, RunSummary, Status
+    from paceline.runtime.rundir import RunDir
+
+EXIT_FAILED, EXIT_DEAD = 1, 3
 
 
 @click.command("status")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 def command(run: Path | None, as_json: bool) -> None:
-    """Show what RUN (by default runs/latest) is doing, or how it ended."""
+    """Show what RUN (by default runs/latest) is doing, or how it ended.
+
+    Exit codes: 0 it runs or is done, 1 it failed, 2 usage, 3 it is not done and no longer runs.
+    """
+    from paceline.runtime.rundir import RunDir
+
+    where = RunDir.named(run)
+    where.token()
+    if not where.launched:
+        if (end := where.end()) is not None:
+            sys.exit(_show_end(where, end, as_json=as_json))
+        if where.done:
+            sys.exit(_show_summary(where, as_json=as_json))
+    sys.exit(_show_status(where, as_json=as_json))
+
+
+def _show_end(where: RunDir, end: Mapping[str, Any], *, as_json: bool) -> int:
+    import json
+
+    from paceline.engines.runs import FAILED, end_state
+    from paceline.engines.standing import standing
+
+    if (state := end_state(end)) == "unfinished":
+        end = {**end, **standing(where)}  # nobody has written where the run stands
+    earlier = where.summary_file.name if where.summary_file.exists() else ""
+    click.echo(json.dumps(end, indent=2) if as_json else _ended(where.path, end, earlier))
+    return EXIT_FAILED if state == FAILED else EXIT_DEAD
+
+
+def _show_summary(where: RunDir, *, as_json: bool) -> int:
     import json
 
     import msgspec
 
-    from paceline.clients.observer import Observer
-    from paceline.coordinator.status import describe
-    from paceline.errors import TransportError
     from paceline.messages.status import RunSummary
-    from paceline.runtime.rundir import RunDir
 
-    where = RunDir.named(run)
-    path, token = where.path, where.token()
-    if where.summary_file.exists():
-        text = where.summary_file.read_text()
-        if as_json:
-            click.echo(json.dumps(json.loads(text), indent=2))
-            return
-        summary = msgspec.json.decode(text, type=RunSummary)
-        click.echo(f"{path}: done after {summary.steps} steps")
-        for line in _recovered(summary, summary.generations):
-            click.echo(line)
-        return
-    if (end := where.end()) is not None and not where.launched:
-        click.echo(json.dumps(end, indent=2) if as_json else _ended(path, end))
-        return
+    text = where.summary_file.read_text()
+    if as_json:
+        click.echo(json.dumps(json.loads(text), indent=2))
+        return 0
+    summary = msgspec.json.decode(text, type=RunSummary)
+    click.echo(f"{where.path}: done after {summary.steps} steps")
+    for line in _recovered(summary, summary.generations):
+        click.echo(line)
+    return 0
+
+
+def _show_status(where: RunDir, *, as_json: bool) -> int:
+    """Ask the coordinator, and show its answer."""
+    import json
+
+    import msgspec
+
+    from paceline.coordinator.status import describe
+    from paceline.engines.standing import standing
+    from paceline.errors import DeadlineError
+    from paceline.runtime.observing import observing
+
+    path = where.path
     if where.coordinator() is None:
-        click.echo(f"{path}: not started")
-        return
-    observer = Observer(where.coordinator, token)
+        if where.launched:
+            return _say(where, "running", "no coordinator has announced itself", as_json=as_json)
+        return _say(where, "not started", "no coordinator has run there", as_json=as_json)
     try:
-        status = observer.status(timeout_s=where.answer_s)
-    except TransportError:
-        click.echo(
-            f"{path}: no coordinator is running, and the run left no summary; see {where.logs}. "
-            f"`paceline run --resume {path}` continues the run"
-        )
-        return
-    finally:
-        observer.close()
+        with observing(where) as observer:
+            status = observer.status(timeout_s=where.answer_s)
+    except DeadlineError:
+        if where.launched:
+            return _say(where, "running", f"its coordinator does not answer; see {where.logs}", as_json=as_json)
+        end = {"state": "unfinished", "reason": "the launcher was killed"} | standing(where)
+        click.echo(json.dumps(end, indent=2) if as_json else _ended(path, end))
+        return EXIT_DEAD
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(status), indent=2))
     else:
@@ -63,20 +99,39 @@ def command(run: Path | None, as_json: bool) -> None:
         if status.headline:
             click.echo(status.headline)
         click.echo(describe(status))
-        for line in (*_copies(status), *_recovered(status, status.generation), _checkpoint(status)):
+        recovered = _recovered(status, status.generation)
+        for line in (*_processes(status), *_copies(status), *recovered, _checkpoint(status)):
             click.echo(line)
+    return 0 if status.failure is None else EXIT_FAILED
 
 
-def _ended(path: Path, end: Mapping[str, Any]) -> str:
-    """Says in words how a run ended that was not completed."""
+def _say(where: RunDir, state: str, detail: str, *, as_json: bool) -> int:
+    import json
+
+    click.echo(json.dumps({"state": state, "reason": detail}) if as_json else f"{where.path}: {state}: {detail}")
+    return 0 if state == "running" else EXIT_DEAD
+
+
+def _ended(path: Path, end: Mapping[str, Any], earlier: str = "") -> str:
+    """Says in words how a run ended that was not completed. `earlier` names the summary of an earlier completion."""
     import time
 
-    at = f" at step {end['step']} of {end['end_step']}" if end.get("end_step") else ""
-    checkpoint = end.get("checkpoint")
+    step, end_step, checkpoint = end.get("step"), end.get("end_step"), end.get("checkpoint")
+    at = "" if step is None else f" at step {step} of {end_step}" if end_step else f" at step {step}"
+    ago = f", {max(0.0, time.time() - end['at']):,.0f} s ago" if end.get("state") == "ended" else ""
     kept = f"; checkpoint {checkpoint['folder']}, step {checkpoint['step']}" if checkpoint else ""
-    kept = kept or "; no checkpoint" * ("checkpoint" in end)  # absent if the run ended before the first status
-    ago = f"{max(0.0, time.time() - end['at']):,.0f} s ago"
-    return f"{path}: {end['reason']}{at}, {ago}{kept}. `paceline run --resume {path}` continues the run"
+    kept = kept or "; no checkpoint" * ("checkpoint" in end)  # absent if the checkpoints cannot be listed
+    before = f" {earlier} is from when the run was done before." if earlier else ""
+    advice = end.get("advice") or f"`paceline run --resume {path}` continues the run"
+    return f"{path}: {end['reason']}{at}{ago}{kept}.{before} {advice}"
+
+
+def _processes(status: Status) -> Iterator[str]:
+    """Lines that name the processes of the coordinator and the workers, for those who look at one or end it."""
+    yield f"coordinator (pid {status.pid})"
+    for process in sorted(status.processes, key=lambda process: process.name):
+        if process.role == "worker":
+            yield f"{process.name} (pid {process.pid})"
 
 
 def _copies(status: Status) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from paceline.clients.redial import Find, Redial
-from paceline.errors import DeadlineError, TransportError, UsageError
+from paceline.errors import AuthenticationError, DeadlineError, TransportError, UsageError
 from paceline.messages import (
     Exited,
     Finish,
@@ -32,11 +32,22 @@ from paceline.types import NodeId
 
 Reply = TypeVar("Reply", bound=Message)
 
+_UNSURE = "connection-handshake"  # another token, or a coordinator that is just closing: the next attempts tell
+_ANSWERS: dict[type[Message], str] = {
+    Ok: "accept the request",
+    StatusReply: "report its status",
+    Summary: "send the summary",
+}
+"""What the coordinator does with each reply, in the words of an error."""
+
 
 class Observer:
     """A client of the coordinator at `where`: an address, or a function that finds it.
 
     Every call has a deadline. If another coordinator takes over, the request is sent again to it. Not thread-safe.
+
+    A call raises DeadlineError if no coordinator answers in time, AuthenticationError if the process at the address has
+    another token, TransportError if it refuses this one for another reason, and UsageError if it refuses the request.
     """
 
     def __init__(self, where: str | Find, token: bytes) -> None:
@@ -86,7 +97,13 @@ class Observer:
             reply = self.poll(min(left, 0.1))
             if isinstance(reply, expect):
                 return reply
-        raise DeadlineError("coordinator", f"send {expect.__name__} ({self._why})", timeout_s)
+            refused = self._redial.refused
+            if refused is not None and refused.refused != _UNSURE:
+                break
+        if (refused := self._redial.refused) is not None:
+            kind = AuthenticationError if refused.refused in ("token", _UNSURE) else TransportError
+            raise kind(refused.reason)
+        raise DeadlineError("coordinator", f"{_ANSWERS.get(expect, 'answer')} ({self._why})", timeout_s)
 
     # ------------------------------------------------------------ one request without waiting for its reply
 
@@ -114,7 +131,7 @@ class Observer:
                 case Received(message=reply) if self._message is not None and getattr(reply, "req", None) == self._req:
                     self._message = None
                     if isinstance(reply, Refused):
-                        raise UsageError(f"refused ({reply.rule}): {reply.detail}")
+                        raise UsageError(f"the run refuses the request: {reply.detail}")
                     return reply
                 case None if time.monotonic() >= deadline:
                     return None

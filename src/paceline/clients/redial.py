@@ -21,12 +21,15 @@ def is_coordinator(peer: NodeId) -> bool:
 class Redial:
     """The session of one port with the coordinator. `peer` is the coordinator's node id during a session.
 
+    `refused` says that the process at the address and this one refuse each other, and why; None if they do not.
+
     The owner of the port passes every event to `note`, and calls `tick` a few times a second. Without a session, `tick`
     connects to the address that the coordinator announced last.
     """
 
     def __init__(self, port: Port, find: Find) -> None:
         self.peer: NodeId | None = None
+        self.refused: PeerDown | None = None
         self._port = port
         self._find = find
         self._address: str | None = None
@@ -36,9 +39,11 @@ class Redial:
         """Take note of an event of the port, before its owner handles it."""
         match event:
             case PeerUp(peer=peer, address=address) if address is not None and is_coordinator(peer):
-                self.peer = peer
+                self.peer, self.refused = peer, None
             case PeerDown(peer=peer) if peer == self.peer:
                 self.peer = None
+            case PeerDown(peer=peer, refused=rule) if rule and peer == self._address:
+                self.refused = event
 
     def tick(self, now: float) -> None:
         """If there is no session, connect to the address that the coordinator announced last, unless already tried."""
@@ -50,5 +55,5 @@ class Redial:
             return
         if self._address is not None:
             self._port.disconnect(self._address)
-        self._address = address
+        self._address, self.refused = address, None
         self._port.connect(address)

@@ -53,6 +53,21 @@ def check_replicas(replicas: int, servers: int) -> None:
 REACH_S = 3.0
 """Default of PACELINE_REACH_S: after so many seconds without an answer, a peer counts as unreachable."""
 
+_AT_LEAST_1 = {
+    "workers": "--workers",
+    "servers": "--servers",
+    "keep_checkpoints": "--keep",
+    "hold": "ClusterSpec.hold",
+    "max_losses": "ClusterSpec.max_losses",
+}
+"""Fields of `ClusterSpec` that must be 1 or more, each with the name by which an error shows it."""
+
+_AT_LEAST_0 = {
+    "checkpoint_steps": "--checkpoint-every",
+    "checkpoint_s": "--checkpoint-every",
+    "max_steps": "--max-steps",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
@@ -61,9 +76,9 @@ class ClusterSpec:
     A checkpoint is due every `checkpoint_steps` versions, every `checkpoint_s` seconds (0 switches a rule off), and at
     the end of a phase; if both are 0, there are no checkpoints. With `rewinds` the loss of a block's last copy begins a
     new incarnation, otherwise it fails the job. `resume` is the folder of the checkpoint to begin from, "" to begin
-    without a checkpoint, None to continue where the log ends. The job ends after `max_steps` steps (0: no limit). Each
-    block has `replicas` copies on servers other than its primary. A peer that does not answer for `reach_s` seconds
-    counts as unreachable.
+    without a checkpoint, None to continue where the log ends. With `allow_changes`, a resumed job may have other data
+    than before. The job ends after `max_steps` steps (0: no limit). Each block has `replicas` copies on servers other
+    than its primary. A peer that does not answer for `reach_s` seconds counts as unreachable.
     """
 
     workers: int = 1
@@ -81,22 +96,20 @@ class ClusterSpec:
     max_steps: int = 0
     replicas: int = 0
     reach_s: float = REACH_S
+    allow_changes: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("workers", "servers", "max_losses"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("checkpoint_steps", "checkpoint_s", "max_steps"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        for name, shown in _AT_LEAST_1.items():
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise UsageError(f"{shown} must be at least 1, not {number}")
+        for name, shown in _AT_LEAST_0.items():
+            if (number := getattr(self, name)) < 0:
+                raise UsageError(f"{shown} must be 0 or more, not {number}")
         check_replicas(self.replicas, self.servers)
-        if self.keep_checkpoints < 1:
-            raise UsageError(f"keep_checkpoints must be at least 1, not {self.keep_checkpoints}")
-        if self.hold is not None and self.hold < 1:
-            raise UsageError(f"hold must be at least 1, not {self.hold}")
         if self.heartbeat_timeout_s <= self.heartbeat_s:
             raise UsageError(
-                f"heartbeat_timeout_s ({self.heartbeat_timeout_s}) must exceed heartbeat_s ({self.heartbeat_s})"
+                f"PACELINE_HEARTBEAT_TIMEOUT_S ({self.heartbeat_timeout_s}) must exceed the heartbeat of "
+                f"{self.heartbeat_s} s"
             )
         if self.reach_s <= self.heartbeat_s:
             raise UsageError(f"PACELINE_REACH_S ({self.reach_s}) must exceed the heartbeat of {self.heartbeat_s} s")

@@ -31,11 +31,13 @@ class LogSpec(msgspec.Struct, frozen=True):
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a worker: the script with its arguments, and values that override the arguments of `join`.
 
+    With a `module`, the script is the file of that module, and the module is run as `python -m` does it.
     `overlap` says whether gradients are sent while backward runs; None lets Paceline decide. `local_workers` is how
     many workers the run has on this host. `faults` are planned faults for tests, as JSON.
     """
 
     script: str = ""
+    module: str = ""
     arguments: tuple[str, ...] = ()
     seed: int | None = None
     mode: str | None = None

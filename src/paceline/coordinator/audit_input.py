@@ -50,11 +50,12 @@ def report_json(report: Report, passed_over: list[Listed], run: str) -> dict[str
 def report_lines(report: Report, passed_over: list[Listed]) -> list[str]:
     """The report as lines for people: the counts, then what was proved or the list of problems."""
     counts = report.counts
-    made = f"{_n(counts.commits, 'commit')} of {_n(counts.slots, 'slot')} and {_n(counts.samples, 'sample')}"
+    made = f"{_n(counts.steps, 'step')} of {_n(counts.slots, 'slot')} and {_n(counts.samples, 'sample')}"
     again = f", {_n(counts.recomputed, 'commit')} computed again" if counts.recomputed else ""
     lines = [f"{made}; {_n(counts.incarnations, 'incarnation')}{again}"]
     if report.ok:
-        whole = [f"each sample of {_n(counts.epochs, 'epoch')}"] if counts.epochs else []
+        left_out = f" but the {_n(counts.left_out, 'sample')} that drop_last left out" if counts.left_out else ""
+        whole = [f"each sample of {_n(counts.epochs, 'epoch')}{left_out}"] if counts.epochs else []
         begun = [f"the first {samples:,} of epoch {epoch}" for epoch, samples in report.begun]
         lines.append(f"applied exactly once: {', '.join(whole + begun) or 'nothing yet'}")
         agree = f"{_n(counts.checkpoints, 'checkpoint')} agree{'s' * (counts.checkpoints == 1)} with the log"

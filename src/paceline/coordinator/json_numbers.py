@@ -11,6 +11,13 @@ def plain(values: Mapping[str, float]) -> dict[str, float | str]:
     return {name: value if isfinite(value) else str(value) for name, value in values.items()}
 
 
-def shown(value: float | str | None, digits: str = ".4g") -> str:
-    """Format a number for people with the format `digits`; text stays as it is."""
-    return format(value, digits) if isinstance(value, int | float) else str(value)
+def shown(value: float | str | None) -> str:
+    """Format a number for people, in a short form; text stays as it is."""
+    return format(value, ".4g") if isinstance(value, int | float) else str(value)
+
+
+def shown_in_column(value: float | str | None) -> str:
+    """Format a number with four decimals, or with an exponent if four decimals do not show it; text stays as it is."""
+    if not isinstance(value, int | float):
+        return str(value)
+    return format(value, ".4f" if value == 0 or abs(value) >= 0.001 else ".4g")

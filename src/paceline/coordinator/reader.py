@@ -10,7 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from paceline.coordinator.tables import check_schema, is_empty, read_commits, read_evaluations, read_facts
+from paceline.coordinator.history import read_watermark
+from paceline.coordinator.tables import (
+    check_schema,
+    is_empty,
+    read_commits,
+    read_evaluations,
+    read_facts,
+    read_or_name_damage,
+)
 from paceline.core.effects import EvaluationRow, FactRow
 from paceline.errors import StateError
 from paceline.types import Commit
@@ -19,7 +27,7 @@ from paceline.types import Commit
 class LogReader:
     """Reads a run's log without changing it: while a coordinator writes it, after a kill, or in a read-only directory.
 
-    Use it in a `with` statement, or call `close`.
+    Use it in a `with` statement, or call `close`. Its methods raise StateError if the log is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,6 +36,7 @@ class LogReader:
         Raises:
             StateError: there is no log, or this version of Paceline cannot read it.
         """
+        self._path = path
         self._copy: TemporaryDirectory[str] | None = None
         if not path.is_file():
             raise StateError(f"there is no log at {path}: no coordinator has run there")
@@ -54,7 +63,8 @@ class LogReader:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Make all reads inside the `with` block see the log at one moment, even while the run writes to it."""
-        self._db.execute("BEGIN")
+        with read_or_name_damage(self._path):
+            self._db.execute("BEGIN")
         try:
             yield
         finally:
@@ -66,19 +76,28 @@ class LogReader:
 
     def each_commit(self) -> Iterator[Commit]:
         """Yield what `commits` returns, one by one: a long log need not fit into memory."""
-        return read_commits(self._db, "ORDER BY incarnation, version", ())
+        with read_or_name_damage(self._path):
+            yield from read_commits(self._db, "ORDER BY incarnation, version", ())
 
     def facts(self) -> list[FactRow]:
         """All facts in the order in which they were written. The log drops choices of attempts of committed steps."""
-        return list(read_facts(self._db))
+        with read_or_name_damage(self._path):
+            return list(read_facts(self._db))
 
     def evaluations(self) -> list[EvaluationRow]:
         """All results of validations, in the order in which they were written."""
-        return list(read_evaluations(self._db))
+        with read_or_name_damage(self._path):
+            return list(read_evaluations(self._db))
+
+    def watermark(self) -> int:
+        """The lowest step that is not committed."""
+        with read_or_name_damage(self._path):
+            return read_watermark(self._db)
 
     def get(self, key: str) -> str | None:
         """The text that the log holds for `key`, for example the summary of the run; None if there is none."""
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        with read_or_name_damage(self._path):
+            row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row[0])
 
     def close(self) -> None:

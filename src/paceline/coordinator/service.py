@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,17 +31,21 @@ from paceline.types import Commit, NodeId
 logger = logging.getLogger(__name__)
 
 _SETTLE_S = 30.0  # seconds that the end of a run waits for its last checkpoint
-_NOTE_S = 5.0  # seconds between two writes of `_Notes` to the log
+_NOTE_S = 1.0  # seconds between two writes of `_Notes` to the log
 _NOTES = "notes"
 
 
 class _Notes(msgspec.Struct, frozen=True):
-    """What earlier coordinators of this run have counted, for the summary: no decision depends on it."""
+    """What earlier coordinators of this run have counted, for the summary: no decision depends on it.
+
+    `at` is the time of day at which `seconds` were right: that of the last commit until then.
+    """
 
     seconds: float = 0.0
     wasted_slots: int = 0
     lost_workers: int = 0
     failover_s: float = 0.0
+    at: float | None = None
 
 
 def _notes(path: Path | None) -> _Notes:
@@ -87,7 +92,11 @@ class CoordinatorService:
         )
         self.ended: str | None = None
         reached = max([history.version, *(row.version for row in history.facts)])
-        self.timeline = Timeline(notes.seconds, reached, failover_s=notes.failover_s)
+        if spec.resume is not None and notes.at is not None:
+            notes = msgspec.structs.replace(notes, at=time.time())  # the time in which nothing ran does not count
+            log.put(_NOTES, msgspec.json.encode(notes).decode())
+        began = None if notes.at is None else time.monotonic() - max(0.0, time.time() - notes.at)
+        self.timeline = Timeline(notes.seconds, reached, began, failover_s=notes.failover_s)
         self._running = RunningTime()
         self._completion = CheckpointCompletion(storage, path, log.generation)
         self._digest: DigestReader | None = None
@@ -169,11 +178,11 @@ class CoordinatorService:
         effects = self.core.tick(running)
         self._carry_out(effects)
         self._note(effects, now)
-        if now >= self._next_note and self.timeline.began is not None:
+        if now >= self._next_note and self.timeline.last is not None:
             self._next_note = now + _NOTE_S
             totals, timeline = self.core.totals, self.timeline
             lost = totals.wasted_slots, totals.lost_workers
-            notes = _Notes(timeline.seconds, *lost, timeline.failover_s)
+            notes = _Notes(timeline.seconds, *lost, timeline.failover_s, time.time() - (now - self.timeline.last))
             self.log.put(_NOTES, msgspec.json.encode(notes).decode())
         self._conclude(now)
 

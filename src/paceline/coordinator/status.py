@@ -20,7 +20,7 @@ from paceline.messages.status import (
     Status,
     ValidationStatus,
 )
-from paceline.types import UNLIMITED, Segment, name_of, pid_of
+from paceline.types import UNLIMITED, NodeId, Segment, name_of, pid_of
 
 _LATE_S = 5.0  # seconds: the progress line names a slot, and its worker, that takes this long
 
@@ -73,7 +73,8 @@ def describe(status: Status) -> str:
         parts.append(f"waits for slot {slot.slot} of step {slot.step}, {slot.seconds:.0f} s at {slot.worker}")
     if status.validating:
         parts.append(f"validating version {status.validating[0].version}")
-    parts.append(workers)
+    if status.workers_alive or status.unfinished:
+        parts.append(workers)
     if short := status.placement.short:
         parts.append(f"{short} block{'s' * (short != 1)} short of a copy")
     if status.draining:
@@ -120,11 +121,20 @@ def _checkpoint(core: CoordinatorCore, timeline: Timeline, now: float) -> Checkp
 
 def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
     """The processes that take part. A server that this coordinator knows only from the log is left out."""
-    return tuple(
-        ProcessStatus(m.name, m.role, pid_of(m.node), m.node, m.start)
-        for m in core.tables.members.members.values()
-        if m.start and not m.left
-    )
+    holders = set() if core.placement is None else set(core.placement.holders)
+    found = []
+    for m in core.tables.members.members.values():
+        if m.start and not m.left:
+            works = m.node in holders or core.tables.speeds.knows(m.node)
+            script = _script(core, m.node) if m.role == "worker" else ""
+            found.append(ProcessStatus(m.name, m.role, pid_of(m.node), m.node, m.start, works, script))
+    return tuple(found)
+
+
+def _script(core: CoordinatorCore, worker: NodeId) -> str:
+    """Where the script of a worker is: before its first loop, in a loop, or after one."""
+    progress = core.tables.attendance.progress(worker)
+    return "before" if progress < 0 else ("in", "after")[progress % 2]
 
 
 def _epoch(core: CoordinatorCore, segment: Segment | None) -> int:
@@ -158,13 +168,14 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         end_step=phase.end if phase else None,
         version=core.version,
         epoch=_epoch(core, segment),
-        end_epoch=segment.end_epoch if segment else None,
+        end_epoch=phase.segment.end_epoch if phase else None,  # a stop ends the job earlier
         samples=round(core.totals.samples),
         samples_per_s=_rate(core, timeline, now),
         slowest=_slowest(core),
         unfinished=unfinished(core, timeline),
         logs=plain(core.tables.log.values),
-        metrics=plain(core.tables.rounds.metrics()),
+        metrics=plain({name: m.value for name, m in core.tables.rounds.metrics().items()}),
+        metric_steps={name: m.step for name, m in core.tables.rounds.metrics().items()},
         validating=tuple(ValidationStatus(r.version, r.validator.name) for r in core.tables.rounds.running.values()),
         workers_alive=len(workers),
         workers=tuple(m.name for m in workers),
@@ -193,8 +204,11 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         recomputed_steps=core.tables.incarnation.recomputed,
         rewinding=core.machines.rewind.is_rewinding,
         checkpoint=_checkpoint(core, timeline, now),
+        saving=core.machines.checkpoints.saving,
+        left=tuple(m.name for m in core.tables.members.by_role("worker") if m.left),
         warning=core.machines.checkpoints.warning,
         failure=_failure(core),
+        warnings=tuple(core.machines.warnings.texts.values()),
     )
 
 
@@ -204,7 +218,7 @@ def summary_of(
     """The summary of a run. `warning`, unless empty, replaces the warning of the core."""
     seconds = timeline.seconds
     segment = core.schedule.segments[-1] if core.schedule.segments else None
-    totals = core.totals
+    totals, measured = core.totals, core.tables.rounds.metrics()
     return RunSummary(
         run=run,
         state="failed" if core.failure else "unfinished" if unfinished(core, timeline) else "done",
@@ -221,7 +235,8 @@ def summary_of(
         replicas=core.spec.replicas,
         seed=core.tables.identity.job.seed if core.tables.identity.job else None,
         threads=core.tables.identity.job.threads if core.tables.identity.job else None,
-        metrics=plain({**core.tables.log.values, **core.tables.rounds.metrics()}),
+        metrics=plain({**core.tables.log.values, **{name: m.value for name, m in measured.items()}}),
+        metric_steps={name: m.step for name, m in measured.items()},
         max_staleness=totals.max_staleness,
         max_lag=totals.max_lag,
         skipped_slots=totals.skipped_slots,
@@ -236,4 +251,5 @@ def summary_of(
         checkpoint=core.machines.checkpoints.newest.folder if core.machines.checkpoints.newest is not None else None,
         warning=warning or core.machines.checkpoints.warning,
         digest=digest,
+        warnings=tuple(core.machines.warnings.texts.values()),
     )

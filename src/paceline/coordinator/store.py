@@ -14,7 +14,7 @@ import msgspec
 from paceline.coordinator.generation import raise_generation, refuse_lower
 from paceline.coordinator.history import read_history
 from paceline.coordinator.json_numbers import plain
-from paceline.coordinator.tables import SCHEMA, TABLES, check_schema, decode_fact, is_empty
+from paceline.coordinator.tables import SCHEMA, TABLES, check_schema, decode_fact, is_empty, read_or_name_damage
 from paceline.core.effects import AnyFact, ChoiceFact, EvaluationRow, FactRow, History, IncarnationFact, LogRow, Write
 from paceline.errors import StateError
 from paceline.types import Commit
@@ -67,7 +67,7 @@ class LogStore:
             raise StateError(f"cannot open the log {path}: {error}") from error
         try:
             self._open()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, msgspec.MsgspecError) as error:
             self._db.close()
             raise StateError(f"cannot open the log {path}: {error}") from error
         except StateError:
@@ -202,8 +202,13 @@ class LogStore:
         return known
 
     def history(self) -> History:
-        """Read what earlier coordinators of this job have written, for a coordinator that starts."""
-        return read_history(self._db)
+        """Read what earlier coordinators of this job have written, for a coordinator that starts.
+
+        Raises:
+            StateError: the log is damaged.
+        """
+        with read_or_name_damage(self.path):
+            return read_history(self._db)
 
     def close(self) -> None:
         """Close the file; SQLite then copies the WAL into it, unless another connection is open."""

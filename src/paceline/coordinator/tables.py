@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version as version_of
 from pathlib import Path
 
@@ -39,6 +40,19 @@ _values = msgspec.json.Decoder(dict[str, float], strict=False)  # `plain` writes
 decode_fact, decode_values = _fact.decode, _values.decode
 
 
+@contextmanager
+def read_or_name_damage(path: Path) -> Iterator[None]:
+    """Read from the log at `path` in the `with` block.
+
+    Raises:
+        StateError: the log is damaged: SQLite cannot read it, or it has rows that are none of a log.
+    """
+    try:
+        yield
+    except (sqlite3.Error, msgspec.MsgspecError) as error:
+        raise StateError(f"the log {path} is damaged: {error}") from error
+
+
 def is_empty(db: sqlite3.Connection) -> bool:
     """Whether the database has no tables yet."""
     return db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
@@ -48,14 +62,16 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
     """Check that `db` is a log with the schema of this version of Paceline.
 
     Raises:
-        StateError: `db` is empty, not a log, or a log with another schema.
+        StateError: `db` is empty, damaged, not a log, or a log with another schema.
     """
     if is_empty(db):
         raise StateError(f"{path} is empty: no coordinator has written to it")
     try:
         meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('schema', 'written_by')").fetchall())
-    except sqlite3.Error as error:
+    except sqlite3.OperationalError as error:
         raise StateError(f"{path} is not the log of a run: {error}") from error
+    except sqlite3.Error as error:
+        raise StateError(f"the log {path} is damaged: {error}") from error
     if meta.get("schema") != str(SCHEMA):
         raise StateError(
             f"{path} was written by Paceline {meta.get('written_by', '0.1.0 or older')} (schema "
@@ -73,6 +89,8 @@ class _Hypers(dict[int, Hyper]):
 
     def __missing__(self, number: int) -> Hyper:
         row = self._db.execute("SELECT value FROM hypers WHERE id = ?", (number,)).fetchone()
+        if row is None:
+            raise sqlite3.DataError(f"a commit names hyper-parameters {number}, which are not there")
         found = self[number] = _hyper.decode(row[0])
         return found
 

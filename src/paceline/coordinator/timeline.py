@@ -24,9 +24,10 @@ class Change:
 class Timeline:
     """The times of a run's events.
 
-    `began` and `last` are the times of the first and the last commit under this coordinator; `earlier_s` are the
-    seconds of training under earlier coordinators. `reached` is the highest version that the job ever had: below it,
-    the job computes steps again after a rewind. `failover_s` is the longest time between two commits with a failover
+    `last` is the time of the last commit under this coordinator. `began` is the time from which this coordinator
+    counts: its first commit or, if an earlier coordinator made commits, the time up to which that one counted.
+    `earlier_s` are the seconds before `began`. `reached` is the highest version that the job ever had: below it, the
+    job computes steps again after a rewind. `failover_s` is the longest time between two commits with a failover
     between them. `changes` are the latest changes of placement and rewinds.
     """
 
@@ -42,7 +43,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """The seconds from the first commit to the last, without the time between two coordinators."""
+        """The seconds from the first commit to the last, with the time that the loss of a coordinator cost."""
         return self.earlier_s + (0.0 if self.began is None or self.last is None else self.last - self.began)
 
     def committed(self, version: int, samples: float, now: float) -> None:

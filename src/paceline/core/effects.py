@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from paceline.messages import Checkpoint, JobArgs, Message, Position, Sealed, ValidatorSpec
-from paceline.types import Commit, ModelSpec, NodeId, PhaseSpec, Placement, SavedFile, Segment
+from paceline.types import Commit, DataFingerprint, ModelSpec, NodeId, PhaseSpec, Placement, SavedFile, Segment
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -122,6 +122,25 @@ class ScaleFact(Fact, frozen=True):
     servers: int = 0
 
 
+class DataFact(Fact, frozen=True):
+    """The data that `worker` was the first to use for the call `use` of the script."""
+
+    use: str
+    worker: str
+    fingerprint: DataFingerprint
+
+
+class DataChangeFact(Fact, frozen=True):
+    """The job was resumed with changes: from here on its data may be others."""
+
+
+class WarningFact(Fact, frozen=True):
+    """The user was warned; `text` is the first warning about `topic`."""
+
+    topic: str
+    text: str
+
+
 AnyFact = (
     JobFact
     | ModelFact
@@ -133,6 +152,9 @@ AnyFact = (
     | ClaimFact
     | IncarnationFact
     | ScaleFact
+    | DataFact
+    | DataChangeFact
+    | WarningFact
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import merge
 from typing import NamedTuple
 
@@ -50,6 +50,24 @@ def lineage(
             raise StateError(f"incarnation {number} cannot begin from incarnation {fact.position.incarnation}")
         until = start if until is None else min(until, start)
         number = fact.position.incarnation
+
+
+def shared_versions(incarnations: Iterable[IncarnationFact]) -> dict[int, int | None]:
+    """The incarnations from which the newest one descends: for each, the last version that both share (None: all)."""
+    known = {fact.number: fact for fact in incarnations}
+    number, until = max(known, default=0), None
+    shared: dict[int, int | None] = {number: None}
+    while (fact := known.get(number)) is not None and fact.position is not None and fact.position.incarnation < number:
+        version = fact.position.version
+        until = version if until is None else min(until, version)
+        number = fact.position.incarnation
+        shared[number] = until
+    return shared
+
+
+def is_shared(shared: Mapping[int, int | None], incarnation: int, version: int) -> bool:
+    """Whether `version` of `incarnation` is a version of the newest incarnation, too, by `shared_versions`."""
+    return incarnation in shared and ((until := shared[incarnation]) is None or version <= until)
 
 
 def committed_steps(

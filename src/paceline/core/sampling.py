@@ -107,6 +107,11 @@ def sample_range(segment: Segment, step: int) -> SampleRange:
     return SampleRange(epoch, offset, count, -(-count // segment.batch_size))
 
 
+def epochs_before(segment: Segment, step: int) -> int:
+    """How many epochs of the job end before `step`, which lies in this segment, or at the end of its phase."""
+    return segment.end_epoch if step >= segment.end_step else sample_range(segment, step).epoch
+
+
 class SampleRanges(NamedTuple):
     """The `SampleRange` of many steps: each field is an array with one entry per step."""
 

@@ -49,10 +49,10 @@ class BatchSource(Protocol):
 
 
 class LocalBatches:
-    """Makes batches in this process or in its loader processes; at most one before it is asked for."""
+    """Makes batches by its `maker`, in this process or in loader processes; at most one before it is asked for."""
 
     def __init__(self, spec: DataSpec, seed: int) -> None:
-        self._maker = BatchMaker(spec, seed)
+        self.maker = BatchMaker(spec, seed)
         self._order = Order(seed)
         self._ahead: tuple[SlotKey, Batch] | None = None
 
@@ -68,9 +68,9 @@ class LocalBatches:
 
     def _make(self, key: SlotKey) -> Batch:
         positions = self._order.samples(*key)
-        return Batch(self._maker.make(positions, key.step, key.slot), len(positions))
+        return Batch(self.maker.make(positions, key.step, key.slot), len(positions))
 
     def close(self) -> None:
         """End the loader processes."""
         self._ahead = None
-        self._maker.close()
+        self.maker.close()

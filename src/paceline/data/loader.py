@@ -15,6 +15,8 @@ from paceline.data.seeding import seed_sample
 from paceline.data.source import Source
 from paceline.orphans import die_with_parent
 
+_SEEDS = 0x7FFFFFFFFFFFFFFF  # the largest seed
+
 
 class _Samples(Dataset[Any]):
     """Reads samples one by one. Each has a seed of its own, so a batch is the same whichever process reads it."""
@@ -74,10 +76,16 @@ class BatchMaker:
             # index_select gives the same numbers in the same layout as indexing, in half the time.
             return [t.index_select(0, where) if t.is_contiguous() else t[where] for t in tensors]
         base = slot_seed(self.seed, step, slot, "data")
-        requests = [((base + k) & 0x7FFFFFFFFFFFFFFF, int(i)) for k, i in enumerate(positions)]
-        if self.spec.loader_workers:
-            return self.spec.collate(self._fetch(requests))
-        return self.spec.collate(self._samples.__getitems__(requests))
+        requests = [((base + k) & _SEEDS, int(i)) for k, i in enumerate(positions)]
+        samples = self.read(requests)
+        # A seed of its own for `collate_fn`, which may draw random numbers: without one they would depend on what this
+        # process did before, unless it has just read the samples itself.
+        seed_sample((base + len(requests)) & _SEEDS)
+        return self.spec.collate(samples)
+
+    def read(self, requests: list[tuple[int, int]]) -> list[Any]:
+        """Read samples, in the order of `requests`: each is a seed and a position."""
+        return self._fetch(requests) if self.spec.loader_workers else self._samples.__getitems__(requests)
 
     def _fetch(self, requests: list[tuple[int, int]]) -> list[Any]:
         """Read the samples of one slot in all loader processes, and return them in the order of `requests`."""
@@ -105,7 +113,8 @@ class BatchMaker:
         return samples
 
     def close(self) -> None:
-        """End the loader processes."""
+        """End the loader processes. The next batch starts others."""
         iterator, self._iterator = self._iterator, None
+        self._feed = _Feed()
         if iterator is not None:
             iterator._shutdown_workers()  # type: ignore[attr-defined]

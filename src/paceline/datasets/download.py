@@ -1,4 +1,4 @@
-"""Fetches the files of a release over https."""
+"""Downloads the files of a published data set (a `Release`) over https."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def download(release: Release, into: Path) -> None:
     """Download the files of `release` into the empty directory `into`.
 
     Raises:
-        ProviderError: a file could not be fetched in time.
+        ProviderError: a file could not be fetched in time, or is too large.
     """
     from http.client import HTTPException
 

@@ -11,14 +11,14 @@ from paceline.runtime.exit_codes import EXIT_DONE
 class Outcome:
     """How a run ended: its exit code and, if that is not 0, what the user is shown.
 
-    `tail_of` names a process: without a `trace`, the user is shown the last lines that this process printed.
+    `ended` names the process whose end ended the run: without a `trace`, the user is shown its last words.
     """
 
     code: int = EXIT_DONE
     reason: str = ""
     trace: str = ""
     advice: str = ""
-    tail_of: str = ""
+    ended: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,13 @@ class Start:
 @dataclass(frozen=True, slots=True)
 class Terminate:
     """Send SIGTERM to the process called `name`, so that it ends."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """Kill the process called `name`: the job is complete, and does not need it."""
 
     name: str
 
@@ -80,4 +87,4 @@ class End:
     outcome: Outcome
 
 
-Action = Tell | Start | Terminate | Rescale | KeepSize | Lost | Finish | End
+Action = Tell | Start | Terminate | Dismiss | Rescale | KeepSize | Lost | Finish | End

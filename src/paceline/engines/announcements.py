@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from paceline.engines.actions import Tell
-from paceline.engines.processes import Line
-from paceline.engines.restart_policy import QUICK_S, Again, Decision, GiveUp
+from paceline.engines.fork_client import ServerEnd
+from paceline.engines.output import Line, Stream
+from paceline.engines.restart_policy import QUICK_S, Again, Decision, GiveUp, Stay
 from paceline.engines.screen import Screen
 from paceline.messages.status import Status
 from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_SCRIPT, how
 from paceline.runtime.roles import Role, role_of
 
-_TAIL_LINES = 40
+_MAX_WORDS = 1000
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
 
 
 class Announcements:
@@ -26,18 +29,25 @@ class Announcements:
         self._changes: tuple[int, int] | None = None  # (generation, number) of the newest placement change so far
         self._short = False
         self._warning = ""
-        self._lines: dict[str, list[str]] = {}
+        self._warned = 0
+        self._last_words: dict[str, list[str]] = {}
 
     def line(self, line: Line) -> None:
-        """Show a line that a process printed."""
-        kept = self._lines.setdefault(line.name, [])
-        kept.append(line.text)
-        del kept[:-_TAIL_LINES]
-        self._screen.line(line.name, line.text)
+        """Show a line that a process printed; its last words are kept for the end of the run."""
+        if line.stream is Stream.LAST:
+            kept = self._last_words.setdefault(line.name, [])
+            kept.append(line.text)
+            del kept[:-_MAX_WORDS]
+        else:
+            self._screen.line(line.name, line.text, error=line.stream is Stream.ERR or not role_of(line.name).scripted)
 
-    def tail(self, name: str) -> str:
-        """The last lines that the process called `name` printed."""
-        return "\n".join(self._lines.get(name, []))
+    def started(self, name: str) -> None:
+        """Forget the last words of earlier processes called `name`."""
+        self._last_words.pop(name, None)
+
+    def last_words(self, name: str) -> str:
+        """Why the process called `name` ended, as it said: an error, perhaps with its traceback; "" if it did not."""
+        return "\n".join(self._last_words.get(name, []))
 
     def status(self, status: Status) -> None:
         """Show the newest status of the run, with a note about everything that is new in it."""
@@ -57,6 +67,9 @@ class Announcements:
         if status.warning and status.warning != self._warning:
             self._screen.note(status.warning, warning=True)
         self._warning = status.warning
+        for text in status.warnings[self._warned :]:
+            self._screen.note(text, warning=True)
+        self._warned = max(self._warned, len(status.warnings))
         self._screen.status(status)
 
     def _placement(self, status: Status) -> None:
@@ -81,6 +94,12 @@ class Announcements:
         self._short = short
 
 
+def exception_in(trace: str) -> str:
+    """The line of a traceback that names the exception; "" if there is none."""
+    lines = [line for line in trace.splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if _EXCEPTION.fullmatch(line)), lines[-1] if lines else "")
+
+
 def wanted(role: Role, number: int, before: int) -> Iterator[Tell]:
     """A note that another number of processes of `role` is wanted; nothing if the number is the same as `before`."""
     if number != before:
@@ -94,6 +113,18 @@ def restarted(name: str, code: int, decision: Again) -> Tell:
     ended = f"was killed by {how(code)}" if code < 0 else f"ended ({how(code)})"
     when = "restarted" if decision.after_s == 0 else f"restarts in {decision.after_s:g} s"
     return Tell(f"{name} {ended}: {when} ({decision.counted})", warning=True)
+
+
+def fork_server_ended(end: ServerEnd, decision: Decision) -> Tell:
+    """The note that the fork server has ended, and what follows from it."""
+    ended = "did not answer" if end.code is None else f"ended ({how(end.code)})"
+    if isinstance(decision, Stay):
+        return Tell(f"the fork server {ended}: its spare takes over", warning=True)
+    slower = "roles start by their own command, which takes seconds longer"
+    if isinstance(decision, GiveUp):
+        again = f" {decision.deaths} times before it had loaded torch"
+        return Tell(f"the fork server {ended}{again}: it is not started again, and {slower}", warning=True)
+    return Tell(f"the fork server {ended}: it is started again; until it has loaded torch, {slower}", warning=True)
 
 
 def retired(name: str, code: int, decision: Decision, limit: int) -> Iterator[Tell]:
@@ -110,5 +141,6 @@ def not_restarted(name: str, code: int, decision: Decision, limit: int) -> str:
     """The reason why a process is not started again, in words."""
     if not isinstance(decision, GiveUp):
         return f"{name} ended ({how(code)})"
-    often = f" {decision.deaths} times in a row within {QUICK_S:.0f} s of its start" * (decision.deaths > 1)
+    often = f" {decision.deaths} times in a row within {QUICK_S:.0f} s of its start, each time without a commit"
+    often *= decision.deaths > 1
     return f"{name} ended ({how(code)}){often}, and --max-restarts is {limit}"

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 
 from paceline.engines.actions import Action, End, Finish, Outcome, Start, Tell
+from paceline.engines.announcements import exception_in
+from paceline.engines.resume_hint import ResumeHint
 from paceline.engines.workers import Workers
 from paceline.messages.status import RunSummary, Status
 from paceline.runtime.exit_codes import EXIT_LOST
+from paceline.runtime.rundir import RunDir
 
 _PARTING_S = 5.0  # seconds that a finished run waits for workers of `paceline join`, so that they can end
 
 
 class Conclusion:
-    """Decides how the run in the directory `run` ends. A rewind can undo the end: then the workers start again."""
+    """Decides how a run ends. `hint` names its directory. A rewind can undo the end: then the workers start again."""
 
-    def __init__(self, workers: Workers, run: Path) -> None:
+    def __init__(self, workers: Workers, hint: ResumeHint) -> None:
         self._workers = workers
-        self._run = run
+        self._hint = hint
+        self._logs = RunDir(hint.run).logs
         self._since: float | None = None
         self._joiners = False
         self._rewinds = 0
@@ -44,7 +48,7 @@ class Conclusion:
         if joiners and (status.unfinished or now < self._since + _PARTING_S):
             return
         if not self._workers.done and (status.unfinished or not self._joiners):
-            advice = f"see the end of logs/worker-*.log; `paceline run --resume {self._run}` continues the run"
+            advice = f"see the end of {self._logs}/worker-*.log; {self._hint.after_end(status)}"
             yield End(_no_worker(status, advice))
         elif status.unfinished:
             yield from self.start_over(status)
@@ -52,13 +56,16 @@ class Conclusion:
             yield Finish()
 
     def summarized(self, summary: RunSummary, status: Status) -> Iterator[Action]:
-        """The actions after the coordinator's summary: `End` with code 0 if the job is done. `status` is newer."""
+        """The actions that follow from the coordinator's `summary`: `End` with code 0 if the job is done.
+
+        `status` is the newest status. If it has a failure, there is no action: the supervisor ends the run by it.
+        """
         if summary.state == "unfinished":
             yield from self.start_over(status)
         elif summary.state != "failed":
             yield End(Outcome())
         elif status.failure is None:
-            yield End(Outcome(EXIT_LOST, "the job failed", advice=f"see the logs in {self._run / 'logs'}"))
+            yield End(Outcome(EXIT_LOST, "the job failed", advice=f"see the logs in {self._logs}"))
 
     def start_over(self, status: Status) -> Iterator[Action]:
         """Start the workers again: a rewind has undone steps after every worker came to the end of its script.
@@ -68,11 +75,22 @@ class Conclusion:
         self._since = None
         before, self._rewinds = self._rewinds, status.rewinds
         if self._rewinds <= before:
-            yield End(_no_worker(status, "see the end of logs/worker-*.log"))
+            yield End(_no_worker(status, f"see the end of {self._logs}/worker-*.log"))
             return
         yield Tell("a server was lost after the last step: the workers start their scripts again", warning=True)
         for name in self._workers.start_over():
             yield Start(name)
+
+
+def explained(outcome: Outcome, last_words: str) -> Outcome:
+    """The outcome with the exception that ended the run: its traceback, and its last line in the reason.
+
+    `last_words` are those of the process whose end ended the run.
+    """
+    trace = outcome.trace or last_words
+    exception = exception_in(trace)
+    reason = outcome.reason if exception in outcome.reason else f"{outcome.reason}: {exception}"
+    return replace(outcome, reason=reason, trace=trace if "\n" in trace.strip() else "")
 
 
 def _no_worker(status: Status, advice: str) -> Outcome:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from paceline.clients.observer import Observer, decode_status, decode_summary
 from paceline.clients.redial import Find
 from paceline.errors import UsageError
-from paceline.messages import Exited, Finish, Message, Scale, StatusReply, StatusRequest, Summary
+from paceline.messages import Exited, Finish, Message, SaveNow, Scale, StatusReply, StatusRequest, Summary
 from paceline.messages.status import RunSummary, Status
 
 STATUS_S = 0.25
@@ -65,6 +65,10 @@ class CoordinatorClient:
     def scale(self, workers: int, servers: int = 0) -> None:
         """Report how many workers and servers the run shall have; 0 servers means: do not change them."""
         self._reports.append(lambda req: Scale(req, workers, servers))
+
+    def save_now(self) -> None:
+        """Ask for a checkpoint of the last committed version, unless there is one; the status shows its end."""
+        self._reports.append(SaveNow)
 
     def pump(self, timeout_s: float = 0.0) -> bool:
         """Send the next request and read answers for up to `timeout_s`; True as soon as a new status has come."""

@@ -9,30 +9,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from paceline.engines.actions import Action, End, KeepSize, Lost, Outcome, Rescale, Start, Tell, Terminate
+from paceline.engines.actions import Action, Dismiss, End, KeepSize, Lost, Outcome, Rescale, Start, Tell, Terminate
 from paceline.engines.announcements import not_restarted, restarted, retired, wanted
-from paceline.engines.hang_detection import taking_part
-from paceline.engines.restart_policy import Again, Decision, GiveUp, RestartPolicy, Stay
+from paceline.engines.hang_detection import working
+from paceline.engines.restart_policy import Again, Decision, ForkServerRestarts, GiveUp, RestartPolicy, Stay
+from paceline.engines.resume_hint import ResumeHint
 from paceline.engines.servers import Servers
+from paceline.engines.stragglers import Stragglers
 from paceline.engines.workers import Workers
 from paceline.messages.status import Status
-from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
+from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOG, EXIT_LOST, EXIT_SCRIPT
 from paceline.runtime.roles import COORDINATOR, SERVER, WORKER, Role, role_of
+from paceline.runtime.rundir import RunDir
 
 
 class Decisions:
-    """Decides for one run in the directory `run`, which begins with `workers` workers and `servers` servers.
+    """Decides for one run, which begins with `workers` workers and `servers` servers. `hint` names its directory.
 
-    For a `resumed` run these numbers override the numbers in its log.
+    After the job is complete, a worker that is still in its loop may go on for `grace_s` seconds. For a `resumed` run
+    these numbers override the numbers in its log.
     """
 
-    def __init__(self, workers: int, servers: int, replicas: int, limit: int, run: Path, *, resumed: bool) -> None:
+    def __init__(
+        self, workers: int, servers: int, replicas: int, limit: int, hint: ResumeHint, *, resumed: bool, grace_s: float
+    ) -> None:
         self.workers = Workers(workers)
         self.servers = Servers(servers)
         self._replicas = replicas
+        self.fork_server = ForkServerRestarts()
         self._policy = RestartPolicy(limit)
-        self._run = run
+        self._hint = hint
         self._size_told = not resumed
+        self._stragglers = Stragglers(grace_s)
+        self._dismissed: set[str] = set()
         self._due: dict[str, float] = {}
 
     # ------------------------------------------------------------ starts
@@ -48,6 +57,7 @@ class Decisions:
     def started(self, name: str, start: int, now: float) -> None:
         """Take note that start number `start` of the process called `name` was made."""
         self._policy.started(name, start, now)
+        self._stragglers.started(name)
 
     @property
     def waiting(self) -> bool:
@@ -68,9 +78,10 @@ class Decisions:
 
     # ------------------------------------------------------------ a new status
 
-    def saw(self, status: Status, *, resizable: bool) -> Iterator[Action]:
+    def saw(self, status: Status, now: float, *, resizable: bool) -> Iterator[Action]:
         """The actions that a new status calls for. Without `resizable` the number of processes does not change."""
-        self._policy.saw(taking_part(status), status.incarnation, status.version)
+        self._policy.saw(working(status), status.incarnation, status.version)
+        yield from self._await_stragglers(status, now)
         workers, servers = status.wanted_workers, status.wanted_servers
         if workers is None or servers is None or not resizable:
             return
@@ -84,6 +95,15 @@ class Decisions:
             yield KeepSize(workers, servers)
         yield from self._resize_servers(servers, status)
         yield from self._resize_workers(workers)
+
+    def _await_stragglers(self, status: Status, now: float) -> Iterator[Action]:
+        self._stragglers.note(status)
+        complete = self.workers.done and not status.unfinished and status.failure is None
+        running = [name for name in self.workers.active if name not in self._due and name not in self._dismissed]
+        for action in self._stragglers.see(running if complete else (), now):
+            if isinstance(action, Dismiss):
+                self._dismissed.add(action.name)
+            yield action
 
     def _resize_servers(self, number: int, status: Status) -> Iterator[Action]:
         yield from wanted(SERVER, number, self.servers.target)
@@ -136,15 +156,23 @@ class Decisions:
         elif status.failure is None:
             yield Lost(name, code, not_restarted(name, code, decision, self._policy.limit))
 
-    def lost(self, lost: Lost) -> Iterator[Action]:
+    def lost(self, lost: Lost, status: Status) -> Iterator[Action]:
         """The actions after the loss of a process: the run continues if copies make up for a lost server, else ends."""
         if role_of(lost.name) is SERVER and self.servers.can_do_without(self._replicas):
             self.servers.give_up(lost.name)
             yield Rescale(self.workers.target, self.servers.target)
-            yield Tell(f"{lost.reason}: the run continues with {self.servers.target} servers", warning=True)
+            more = f" (see {self._log(lost.name)})" * (lost.code > 0)
+            yield Tell(f"{lost.reason}{more}: the run continues with {self.servers.target} servers", warning=True)
             return
-        advice = f"see logs/{lost.name}.log; `paceline run --resume {self._run}` continues the run"
-        yield End(Outcome(EXIT_LOST, lost.reason, advice=advice, tail_of=lost.name if lost.code > 0 else ""))
+        if lost.code == EXIT_LOG:
+            again = f"then `paceline run --resume {self._hint.run}` checks the log, and goes on or says what to do"
+            yield End(Outcome(EXIT_LOST, lost.reason, advice=f"the run needs its log: remove the cause; {again}"))
+            return
+        advice = f"see {self._log(lost.name)}; {self._hint.after_end(status)}"
+        yield End(Outcome(EXIT_LOST, lost.reason, advice=advice, ended=lost.name))
+
+    def _log(self, name: str) -> Path:
+        return RunDir(self._hint.run).logs / f"{name}.log"
 
     def _comes_back(self, name: str, status: Status) -> bool:
         """Whether a worker may be started again: it was not told to leave, and there is work left."""
@@ -156,10 +184,11 @@ class Decisions:
         self.workers.ended(name, code)
         if code == EXIT_SCRIPT and status.failure is None:
             # This worker failed before it joined: otherwise the coordinator would know, and the status have a failure.
-            advice = f"the script's output is in logs/{name}.log"
-            yield End(Outcome(EXIT_SCRIPT, f"{name} failed", advice=advice, tail_of=name))
+            advice = f"{self._hint.after_error(status)}; its output is in {self._log(name)}"
+            yield End(Outcome(EXIT_SCRIPT, f"{name} failed", advice=advice, ended=name))
             return
-        yield from retired(name, code, decision, self._policy.limit)
+        if name not in self._dismissed:
+            yield from retired(name, code, decision, self._policy.limit)
         if ((code == EXIT_LEFT and not leaving) or isinstance(decision, GiveUp)) and self.workers.give_up():
             # Want one worker fewer from now on, so that `paceline scale` can ask for one more.
             yield Rescale(self.workers.target)

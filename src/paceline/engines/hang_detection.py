@@ -50,3 +50,9 @@ class HangDetection:
 def taking_part(status: Status) -> set[tuple[str, int]]:
     """The (name, start) of each process that takes part in a run: the coordinator, and those in its `status`."""
     return {(process.name, process.start) for process in status.processes} | {(COORDINATOR.name, status.start)}
+
+
+def working(status: Status) -> set[tuple[str, int]]:
+    """The (name, start) of each process of `taking_part` that has done a part of the job."""
+    done = {(process.name, process.start) for process in status.processes if process.works}
+    return done | {(COORDINATOR.name, status.start)}

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from paceline.clients.observer import Observer
+from paceline.engines.output import Line, Stream
 from paceline.engines.plan import RunPlan
-from paceline.engines.processes import Children, Exit, Line
+from paceline.engines.processes import Children, Exit
 from paceline.engines.restart_policy import Again, RestartPolicy
-from paceline.errors import TransportError, UsageError
+from paceline.errors import DeadlineError, TransportError, UsageError
 from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT, how
+from paceline.runtime.observing import observing
 from paceline.runtime.roles import WORKER
 from paceline.runtime.rundir import RunDir
 from paceline.runtime.starts import next_start
@@ -25,9 +26,12 @@ _PARTING_S = 5.0  # seconds for which a worker may continue after its run has en
 
 
 class JoinedWorker:
-    """One worker that `paceline join` adds. `show` prints a line of the script, `say` a message of this process."""
+    """One worker that `paceline join` adds.
 
-    def __init__(self, plan: RunPlan, show: Callable[[str], None], say: Callable[[str], None]) -> None:
+    `show` prints a line of the script, and is told whether it is an error; `say` prints a message of this process.
+    """
+
+    def __init__(self, plan: RunPlan, show: Callable[[str, bool], None], say: Callable[[str], None]) -> None:
         self.plan = plan
         self.dir = RunDir(plan.run)
         self.name = f"{WORKER.name}-j{secrets.token_hex(2)}"
@@ -43,6 +47,7 @@ class JoinedWorker:
 
         Raises:
             UsageError: the run does not exist, has ended, or does not answer.
+            AuthenticationError: the coordinator has another token than the run directory.
         """
         self._check_running()
         self._say(f"{self.name} joins {self.plan.run}")
@@ -53,25 +58,23 @@ class JoinedWorker:
             self._children.end(at_once=lambda role: True)
 
     def _check_running(self) -> None:
-        token = self.dir.token()
-        if self.dir.summary_file.exists():
+        self.dir.token()
+        if self.dir.done:
             steps = json.loads(self.dir.summary_file.read_text()).get("steps")
             raise UsageError(f"the run in {self.plan.run} has ended after {steps} steps: no worker can join it")
-        observer = Observer(self.dir.coordinator, token)
         try:
-            status = observer.status(timeout_s=self.dir.answer_s)
-        except TransportError:
+            with observing(self.dir) as observer:
+                status = observer.status(timeout_s=self.dir.answer_s)
+        except DeadlineError:
             raise UsageError(
                 f"no coordinator of {self.plan.run} answers: the run is not running. "
                 f"`paceline run --resume {self.plan.run}` continues it"
             ) from None
-        finally:
-            observer.close()
         if status.failure is not None:
             raise UsageError(f"the run in {self.plan.run} has failed: {status.failure.reason}")
 
     def _answers(self) -> bool:
-        with suppress(UsageError):
+        with suppress(UsageError, TransportError):
             self._check_running()
             return True
         return False
@@ -101,8 +104,14 @@ class JoinedWorker:
                     child.signal(signal.SIGKILL, group=True)
 
     def _start(self) -> None:
-        plan, start = self.plan, next_start(self.dir, self.name)
-        self._children.start(plan.role_spec(self.name, start), cwd=plan.cwd, defaults=plan.env)
+        try:
+            plan, start = self.plan, next_start(self.dir, self.name)
+            self._children.start(plan.role_spec(self.name, start), cwd=plan.cwd, defaults=plan.env)
+        except OSError as error:
+            raise UsageError(
+                f"the worker cannot be started: {error}. {self.plan.run} must be a run directory that you may write "
+                "to, and the script's directory must exist on this machine"
+            ) from None
         self._policy.started(self.name, start, time.monotonic())
 
     def _follow(self) -> int:
@@ -110,15 +119,15 @@ class JoinedWorker:
         over_at: float | None = None
         while True:
             self._pass_on()
-            if over_at is None and self.dir.summary_file.exists():
+            if over_at is None and self.dir.done:
                 over_at = time.monotonic()
             if over_at is not None and time.monotonic() > over_at + _PARTING_S:
                 self._say(f"the run in {self.plan.run} has ended")
                 return EXIT_DONE
             with suppress(queue.Empty):
                 match self._children.events.get(timeout=_POLL_S):
-                    case Line(text=text):
-                        self._show(text)
+                    case Line(text=text, stream=stream):
+                        self._show(text, stream is not Stream.OUT)
                     case Exit() as event:
                         code = self._exited(event)
                         if code is not None:
@@ -140,7 +149,7 @@ class JoinedWorker:
                 return EXIT_DONE
             self._start()
             return None
-        if code == EXIT_LOST and self.dir.summary_file.exists():
+        if code == EXIT_LOST and self.dir.done:
             self._say(f"the run in {self.plan.run} has ended")
             return EXIT_DONE
         if code != EXIT_SCRIPT:
@@ -156,9 +165,5 @@ class JoinedWorker:
         """Tell the coordinator that the worker has ended, so that it does not wait for missing heartbeats."""
         if self.dir.coordinator() is None:
             return
-        observer = Observer(self.dir.coordinator, self.dir.token())
-        try:
-            with suppress(TransportError):
-                observer.exited(event.name, event.start, event.code, timeout_s=1.0)
-        finally:
-            observer.close()
+        with suppress(TransportError), observing(self.dir) as observer:
+            observer.exited(event.name, event.start, event.code, timeout_s=1.0)

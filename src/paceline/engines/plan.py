@@ -16,12 +16,13 @@ from paceline.config import load
 from paceline.config.dials import ClusterSpec, check_replicas, parse_mode
 from paceline.config.role_spec import LogSpec, RoleSpec, ServerSpec
 from paceline.errors import UsageError
+from paceline.runtime.addresses import check_address
 from paceline.runtime.roles import Launch, role_of
 from paceline.runtime.rundir import RunDir
 
 _EVERY = re.compile(r"(\d+)|(\d+(?:\.\d+)?)s")
 _PATHS = ("script", "cwd", "trace")
-_NOT_KEPT = ("run", "summary", "resume")
+_NOT_KEPT = ("run", "summary", "resume", "allow_changes")
 
 
 def parse_every(text: str) -> tuple[int, float]:
@@ -46,10 +47,13 @@ class RunPlan:
     `resume` is None for a new run. To resume the run in the directory `run`, it is the folder of the checkpoint to
     begin from, or "" to begin without a checkpoint. `checkpoints` is the place of the checkpoints; None means the run
     directory. With `trace`, the roles record what they do. `env` has variables for workers, used where the
-    environment does not set them.
+    environment does not set them. With a `module`, `script` is its file, and workers run it as `python -m` does.
+    `fingerprint` has a hash of each file of the code with which the run began; None if that is not known. With
+    `allow_changes`, a resumed run may have other data than before.
     """
 
     script: Path
+    module: str = ""
     arguments: Sequence[str] = ()
     cwd: Path | None = None
     workers: int = 2
@@ -70,7 +74,9 @@ class RunPlan:
     summary: Path | None = None
     trace: Path | None = None
     resume: str | None = None
+    allow_changes: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if not self.script.is_file():
@@ -95,6 +101,16 @@ class RunPlan:
                 _check_writable(f"--{option}", file)
 
     @property
+    def name(self) -> str:
+        """The name of the script or the module, without its folders or packages: run directories are named after it."""
+        return self.module.rpartition(".")[2] or self.script.stem
+
+    @property
+    def code_root(self) -> Path:
+        """The directory from which the script imports its own modules."""
+        return (self.cwd or Path.cwd()) if self.module else self.script.resolve().parent
+
+    @property
     def cluster(self) -> ClusterSpec:
         """The coordinator's settings at the first start of the run."""
         steps, seconds = parse_every(self.checkpoint_every)
@@ -109,6 +125,7 @@ class RunPlan:
             keep_checkpoints=self.keep,
             rewinds=True,
             resume=self.resume,
+            allow_changes=self.allow_changes,
             max_steps=self.max_steps,
         )
 
@@ -116,9 +133,12 @@ class RunPlan:
         """Check the environment variables now, so that no role fails on one of them later.
 
         Raises:
-            UsageError: a variable has a value that is not allowed; the message names it.
+            UsageError: a variable has a value that is not allowed, or this host cannot listen at PACELINE_HOST; the
+                message names it.
         """
-        self._launch(None)
+        host = self._launch(None).shared.host
+        if not load.via(""):  # else the roles run elsewhere
+            check_address(host)
 
     def role_spec(self, name: str, start: int, *, resume: str | None = None) -> RoleSpec:
         """The whole configuration of one process: start number `start` of `name`.
@@ -146,6 +166,7 @@ class RunPlan:
         worker = msgspec.structs.replace(
             load.worker_spec(env),
             script=str(self.script.absolute()),
+            module=self.module,
             arguments=tuple(self.arguments),
             local_workers=self.workers,
         )

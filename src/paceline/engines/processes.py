@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import signal
@@ -17,20 +18,15 @@ from typing import IO
 
 from paceline.config.load import child_env, forking, via
 from paceline.config.role_spec import RoleSpec
-from paceline.engines.fork_client import ForkClient, reap_group
+from paceline.engines.fork_client import ForkClient, ServerEnd, reap_group
+from paceline.engines.output import Line, Output
 from paceline.runtime.roles import Role, role_named
 from paceline.runtime.rundir import RunDir
 from paceline.runtime.starts import hand_over
 
+logger = logging.getLogger(__name__)
+
 _MAX_WAITING = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line that the process called `name` printed."""
-
-    name: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +84,21 @@ class Children:
         self._watchers: list[threading.Thread] = []
 
     def warm(self) -> None:
-        """Start the fork server, which loads torch once for all children, unless PACELINE_FORK is 0."""
+        """Start the fork server, which loads torch once for all children, unless PACELINE_FORK is 0.
+
+        The first children wait until it has loaded torch. While a later one loads, children start by their commands.
+        """
         if forking():
             self._fork_client.open()
+
+    def fork_server_ended(self) -> ServerEnd | None:
+        """How the fork server ended, if it did since it was started. Each end is told once; `warm` starts another."""
+        return self._fork_client.ended()
+
+    @property
+    def fork_server_ready(self) -> bool:
+        """Whether the fork server has loaded torch, so that children start by a fork."""
+        return self._fork_client.ready
 
     def start(self, spec: RoleSpec, *, cwd: Path | None = None, defaults: Mapping[str, str] | None = None) -> Child:
         """Start the process that `spec` configures. It is killed when this process ends.
@@ -103,25 +111,24 @@ class Children:
         file = hand_over(self._run, spec)
         words = (str(os.getpid()), name, str(file))
         before = via(name)
+        output = Output(name, self._run.logs / f"{name}.log")
         with contextlib.ExitStack() as undo:
-            log = undo.enter_context((self._run.logs / f"{name}.log").open("ab", buffering=0))
-            reading, writing = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
-            undo.enter_context(reading)
-            with writing:
-                pid = None
-                if not role.light and not before:
-                    pid = self._fork_client.fork(words, env, cwd, writing, scripted=role.scripted)
-                if pid is None:
-                    pid = _spawn([*before, *role_command(words)], env, cwd, writing)
+            undo.callback(output.close)
+            pid = None
+            if not before:
+                pid = self._fork_client.fork(words, env, cwd, output.writing, scripted=role.scripted, light=role.light)
+            if pid is None:
+                pid = _spawn([*before, *role_command(words)], env, cwd, output.writing)
+            output.handed_over()
             undo.pop_all()  # the watcher closes the files
         child = self.children[name] = Child(role, name, spec.start, pid)
-        child.watcher = threading.Thread(target=self._watch, args=(child, reading, log), daemon=True)
+        child.watcher = threading.Thread(target=self._watch, args=(child, output), daemon=True)
         self._watchers = [w for w in self._watchers if w.is_alive()] + [child.watcher]
         child.watcher.start()
         return child
 
-    def _watch(self, child: Child, stdout: IO[bytes], log: IO[bytes]) -> None:
-        reader = threading.Thread(target=self._read, args=(child.name, stdout, log), daemon=True)
+    def _watch(self, child: Child, output: Output) -> None:
+        reader = threading.Thread(target=output.read, args=(self._put,), daemon=True)
         reader.start()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         # Kill the group before `waitpid`: until then the system cannot give its id to another group.
@@ -141,12 +148,6 @@ class Children:
             except queue.Full:
                 if self._ending.is_set():
                     return  # the launcher reads no more events; the log has the line
-
-    def _read(self, name: str, stdout: IO[bytes], log: IO[bytes]) -> None:
-        with stdout, log:
-            for line in stdout:
-                log.write(line)
-                self._put(Line(name, line.decode(errors="replace").rstrip("\r\n")))
 
     def alive(self, role: Role | None = None) -> list[Child]:
         """The children that run: those of `role`, or all of them."""
@@ -178,12 +179,12 @@ def role_command(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "paceline.runtime.role_process", *words]
 
 
-def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path | None, output: IO[bytes]) -> int:
+def _spawn(command: Sequence[str], env: Mapping[str, str], cwd: Path | None, output: Sequence[IO[bytes]]) -> int:
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
+        stdout=output[0],
+        stderr=output[1],
         env=env,
         cwd=cwd,
         start_new_session=True,

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from paceline.clients.observer import Observer
 from paceline.engines.resume import is_running
 from paceline.errors import TransportError, UsageError
 from paceline.messages.status import RunSummary
 from paceline.runtime.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
-from paceline.runtime.rundir import RunDir
+from paceline.runtime.observing import observing
+from paceline.runtime.rundir import ENDED, UNFINISHED, RunDir
 
-DONE, RUNNING, FAILED, INTERRUPTED, UNFINISHED = "done", "running", "failed", "interrupted", "unfinished"
+DONE, RUNNING, FAILED, INTERRUPTED = "done", "running", "failed", "interrupted"
 STATES = (DONE, RUNNING, FAILED, INTERRUPTED, UNFINISHED)
-"""The states of a run. A run is unfinished if its launcher was killed: no file says how the run ended."""
+"""The states of a run. A run is unfinished if its launcher was killed: no file says how the run ended.
+
+The launcher's lock counts first, then `ended.json`, then `summary.json`: while a finished run is resumed, and after
+that if it ends too early, its old summary stays and does not count.
+"""
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _LOOK_S = 1.0
@@ -78,29 +83,31 @@ def describe_run(path: Path, now: float) -> RunRow:
 def _state(run: RunDir) -> tuple[str, int | None]:
     if run.launched:
         return RUNNING, _step(run)
-    if run.summary_file.exists():
+    if (end := run.end()) is not None:
+        return end_state(end), end.get("step")
+    if run.done:
         with suppress(OSError, msgspec.DecodeError):
             summary = msgspec.json.decode(run.summary_file.read_bytes(), type=RunSummary)
             return summary.state, summary.steps
-        return UNFINISHED, None
-    end = run.end()
-    if end is not None:
-        interrupted = end.get("code") in (EXIT_INTERRUPTED, EXIT_TERMINATED)
-        return INTERRUPTED if interrupted else FAILED, end.get("step")
     return UNFINISHED, None
+
+
+def end_state(end: Mapping[str, Any]) -> str:
+    """The state of a run without a launcher, from the content of its `ended.json`."""
+    if end.get("state") == UNFINISHED:
+        return UNFINISHED
+    return INTERRUPTED if end.get("code") in (EXIT_INTERRUPTED, EXIT_TERMINATED) else FAILED
 
 
 def _step(run: RunDir) -> int | None:
     """The step of a running run; None if its coordinator does not answer within a second."""
     if run.coordinator() is None:
         return None
-    observer = Observer(run.coordinator, run.token())
     try:
-        return observer.status(timeout_s=_LOOK_S).step
+        with observing(run) as observer:
+            return observer.status(timeout_s=_LOOK_S).step
     except TransportError:
         return None
-    finally:
-        observer.close()
 
 
 def _nbytes(path: Path) -> int:
@@ -142,7 +149,7 @@ def remove_run(path: Path) -> int:
     if not is_run(path):
         raise UsageError(f"{path} is not a run directory: nothing was removed there")
     run = RunDir(path)
-    ended = run.summary_file.exists() or run.end() is not None
+    ended = run.done or (run.end() or {}).get("state") == ENDED
     if run.launched or (not ended and is_running(run)):
         raise UsageError(f"{path} is running: end it first (see `paceline status {path}`)")
     with run.launching():  # holds the launcher lock, so that no launcher resumes the run meanwhile

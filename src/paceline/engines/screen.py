@@ -7,11 +7,15 @@ from typing import Protocol
 from paceline.messages.status import RunSummary, Status
 
 
-class Screen(Protocol):
-    """Shows one run to its user."""
+class ScreenClosed(BrokenPipeError):
+    """The reader of the output has closed it. A screen raises this once, and then shows nothing more there."""
 
-    def line(self, name: str, text: str) -> None:
-        """Show a line that the process called `name` printed."""
+
+class Screen(Protocol):
+    """Shows one run to its user. Every method may raise `ScreenClosed`."""
+
+    def line(self, name: str, text: str, *, error: bool) -> None:
+        """Show a line that the process called `name` printed; `error` says that it is not a result of the script."""
         ...
 
     def status(self, status: Status) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -18,21 +19,48 @@ from dataclasses import replace
 import msgspec
 
 from paceline.config.load import timeout_s
-from paceline.engines.actions import Action, End, Finish, KeepSize, Lost, Outcome, Rescale, Start, Tell, Terminate
-from paceline.engines.announcements import Announcements
-from paceline.engines.conclusion import Conclusion
+from paceline.engines.actions import (
+    Action,
+    Dismiss,
+    End,
+    Finish,
+    KeepSize,
+    Lost,
+    Outcome,
+    Rescale,
+    Start,
+    Tell,
+    Terminate,
+)
+from paceline.engines.announcements import Announcements, fork_server_ended
+from paceline.engines.conclusion import Conclusion, explained
 from paceline.engines.coordinator_client import CoordinatorClient
 from paceline.engines.decisions import Decisions
+from paceline.engines.fingerprint import fingerprint
 from paceline.engines.hang_detection import HangDetection, taking_part
+from paceline.engines.last_checkpoint import PATIENCE_S, LastCheckpoint, Next
+from paceline.engines.output import Line
 from paceline.engines.plan import RunPlan as RunPlan
-from paceline.engines.processes import Children, Exit, Line
-from paceline.engines.screen import Screen
+from paceline.engines.plan import parse_every
+from paceline.engines.processes import Children, Exit
+from paceline.engines.resume_hint import ResumeHint
+from paceline.engines.screen import Screen, ScreenClosed
 from paceline.engines.sigterm import Terminated, terminable
+from paceline.engines.standing import standing
 from paceline.engines.trace_merge import draw
-from paceline.messages.status import FailureStatus, RunSummary, Status
-from paceline.runtime.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_LOST, EXIT_SCRIPT, EXIT_TERMINATED
+from paceline.errors import StateError
+from paceline.messages.status import FailureStatus, RunSummary
+from paceline.runtime.exit_codes import (
+    EXIT_CLOSED,
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_LOG,
+    EXIT_LOST,
+    EXIT_SCRIPT,
+    EXIT_TERMINATED,
+)
 from paceline.runtime.roles import COORDINATOR, WORKER, role_of
-from paceline.runtime.rundir import RunDir
+from paceline.runtime.rundir import ENDED, RunDir, begin_run, finish_run
 from paceline.runtime.starts import next_start
 
 logger = logging.getLogger(__name__)
@@ -41,6 +69,8 @@ _WAIT_S = 0.1
 _BUSY_WAIT_S = 0.02
 _BURST = 1000
 _LEAST_HANG_S = 5.0
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_INTERRUPTED = (EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_CLOSED)
 
 
 class Supervisor:
@@ -48,17 +78,23 @@ class Supervisor:
 
     def __init__(self, plan: RunPlan, screen: Screen) -> None:
         plan.check_environment()
+        if plan.fingerprint is None:
+            plan = replace(plan, fingerprint=fingerprint(plan.script, plan.code_root))
         self.plan = plan
         self.screen = screen
+        grace_s = timeout_s({**plan.env, **os.environ})
         # Half of PACELINE_TIMEOUT_S, so that a hanging process is killed before the other roles give up on it.
-        self._hangs = HangDetection(max(_LEAST_HANG_S, timeout_s({**plan.env, **os.environ}) / 2))
+        self._hangs = HangDetection(max(_LEAST_HANG_S, grace_s / 2))
         self._announcements = Announcements(screen)
         self.dir = RunDir.create(plan.run) if plan.resume is None else RunDir(plan.run)
         self.children = Children(self.dir)
         self._client = CoordinatorClient(self.dir.coordinator, self.dir.token())
         size, resumed = (plan.workers, plan.servers), plan.resume is not None
-        self._decisions = Decisions(*size, plan.replicas, plan.max_restarts, self.dir.path, resumed=resumed)
-        self._conclusion = Conclusion(self._decisions.workers, self.dir.path)
+        self._hint = ResumeHint(self.dir.path, plan.checkpoint_every, plan.resume or "")
+        self._decisions = Decisions(
+            *size, plan.replicas, plan.max_restarts, self._hint, resumed=resumed, grace_s=grace_s
+        )
+        self._conclusion = Conclusion(self._decisions.workers, self._hint)
         self._resume = plan.resume
         self._next_look = 0.0
         self._news = False
@@ -73,32 +109,39 @@ class Supervisor:
         try:
             with self.dir.launching(), terminable():
                 try:
-                    self.dir.end_file.unlink(missing_ok=True)
+                    begin_run(self.dir)
                     self._start_all()
                     outcome = self._follow()
+                    outcome = explained(outcome, self._announcements.last_words(outcome.ended))
+                except ScreenClosed as error:
+                    outcome = self._interrupted(EXIT_CLOSED, str(error))
                 except Terminated:
-                    outcome = Outcome(EXIT_TERMINATED, "terminated by SIGTERM")
+                    outcome = self._interrupted(EXIT_TERMINATED, "terminated by SIGTERM")
                 except KeyboardInterrupt:
-                    outcome = Outcome(EXIT_INTERRUPTED, "interrupted")
+                    outcome = self._interrupted(EXIT_INTERRUPTED, "interrupted")
+                except StateError as error:
+                    outcome = self._unwritable(str(error))
+                except OSError as error:
+                    if error.errno not in _OF_DISKS:
+                        raise
+                    outcome = self._unwritable(f"cannot write {error.filename or self.dir.path}: {error.strerror}")
                 finally:
                     self._end(outcome)
                     if self.plan.trace is not None:
                         draw(self.dir.trace, self.plan.trace, self.screen)
         finally:
             self._client.close()
-        if outcome.code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
-            advice = f"`paceline run --resume {self.dir.path}` continues the run"
-            self.screen.note(f"{outcome.reason}: every process has ended; {advice}", warning=True)
-        elif outcome.code != EXIT_DONE:
-            trace = outcome.trace or (self._announcements.tail(outcome.tail_of) if outcome.tail_of else "")
-            self.screen.failure(outcome.reason, trace, outcome.advice)
+        with suppress(ScreenClosed):
+            if outcome.code in _INTERRUPTED:
+                self.screen.note(f"{outcome.reason}: every process has ended; {outcome.advice}", warning=True)
+            elif outcome.code != EXIT_DONE:
+                self.screen.failure(outcome.reason, outcome.trace, outcome.advice)
         return outcome.code
 
     # ------------------------------------------------------------ starting and ending
 
     def _start_all(self) -> None:
         if self.plan.resume is not None:
-            self.dir.summary_file.unlink(missing_ok=True)
             self.dir.coordinator_file.unlink(missing_ok=True)  # it has the address of a coordinator that has ended
         self.dir.logs.mkdir(exist_ok=True)
         self.plan.save()
@@ -118,6 +161,45 @@ class Supervisor:
             self.children.start(spec)
         logger.info("started %s: start %d, process %d", name, start, self.children.children[name].pid)
         self._decisions.started(name, start, time.monotonic())
+        self._announcements.started(name)
+
+    def _keep_fork_server(self) -> None:
+        """Start the fork server again if it has ended. Never waits for it."""
+        now, policy = time.monotonic(), self._decisions.fork_server
+        if (end := self.children.fork_server_ended()) is not None:
+            decision = policy.ended(now, was_ready=end.was_ready, replaced=end.replaced)
+            self._carry_out([fork_server_ended(end, decision)])
+        if policy.due(now):
+            self.children.warm()
+
+    def _interrupted(self, code: int, reason: str) -> Outcome:
+        """Wait a few seconds for a last checkpoint, unless another signal comes; returns how the run ended."""
+        last = LastCheckpoint(enabled=any(parse_every(self.plan.checkpoint_every)))
+        with suppress(KeyboardInterrupt, ScreenClosed):  # the second signal ends the run at once
+            self._save_last(last, reason)
+        known = self._client.status if self._client.heard else None
+        return Outcome(code, reason, advice=self._hint.after_end(known, last.problem))
+
+    def _save_last(self, last: LastCheckpoint, reason: str) -> None:
+        self._client.look(0.5)
+        following = last.begin(self._client.status if self._client.heard else None, time.monotonic())
+        if following is not Next.OVER:
+            wait = f"waits up to {PATIENCE_S:.0f} s for a checkpoint of the last step"
+            self.screen.note(f"{reason}: {wait}; another Ctrl-C ends the run at once")
+        while following is not Next.OVER:
+            if following is Next.ASK:
+                self._client.save_now()
+            self._drain()
+            new = self._client.pump(_WAIT_S) and self._client.settled
+            following = last.see(self._client.status if new else None, time.monotonic())
+            if not self.children.alive(COORDINATOR):
+                following = last.lost()
+
+    def _unwritable(self, reason: str) -> Outcome:
+        """How the run ends because its directory cannot be written."""
+        known = self._client.status if self._client.heard else None
+        advice = f"make room on the disk of {self.dir.path}; {self._hint.after_end(known)}"
+        return Outcome(EXIT_LOST, reason, advice=advice)
 
     def _end(self, outcome: Outcome) -> None:
         failed = outcome.code != EXIT_DONE
@@ -127,10 +209,14 @@ class Supervisor:
                 self.children.end(at_once=lambda role: failed and role is WORKER)
                 self._drain()
                 if failed:
-                    end = {"state": "ended", "code": outcome.code, "reason": outcome.reason}
-                    self.dir.write_end(end | (_position(self._client.status) if self._client.heard else {}))
+                    end = {"state": ENDED, "code": outcome.code, "reason": outcome.reason, "advice": outcome.advice}
+                    last = {"step": self._client.status.step, "end_step": self._client.status.end_step}
+                    self.dir.write_end(end | last | standing(self.dir))
                 break
-            except KeyboardInterrupt:
+            except StateError as error:
+                self.screen.note(f"`paceline status` will not tell how the run ended: {error}", warning=True)
+                break
+            except (KeyboardInterrupt, ScreenClosed):
                 continue  # a second Ctrl-C must not leave children running
 
     # ------------------------------------------------------------ following
@@ -142,6 +228,7 @@ class Supervisor:
                     self._line(event)
                 elif (outcome := self._exited(event)) is not None:
                     return outcome
+            self._keep_fork_server()
             for name in self._decisions.due(time.monotonic()):
                 self._start(name)
             if self._client.pump():
@@ -198,7 +285,7 @@ class Supervisor:
         self._resume = None
         self._announcements.status(status)
         resizable = self._client.settled and not self._client.finishing
-        self._carry_out(self._decisions.saw(status, resizable=resizable))
+        self._carry_out(self._decisions.saw(status, time.monotonic(), resizable=resizable))
 
     def _end_hanging(self) -> None:
         """Kill the processes that run but do not answer: they are then started again like any that died."""
@@ -223,6 +310,8 @@ class Supervisor:
                     self._start(name)
                 case Terminate(name=name):
                     self.children.children[name].signal(signal.SIGTERM)
+                case Dismiss(name=name):
+                    self.children.children[name].signal(signal.SIGKILL, group=True)
                 case Rescale(workers=workers, servers=servers):
                     self._client.scale(workers, servers)
                 case KeepSize(workers=workers, servers=servers):
@@ -251,7 +340,9 @@ class Supervisor:
         self._look()
         if self._client.status.failure is not None:
             return None  # the job has failed, and the status says why
-        return self._carry_out(self._decisions.lost(lost))
+        if lost.code == EXIT_LOG and (said := self._announcements.last_words(lost.name)):
+            lost = replace(lost, reason=said.splitlines()[-1])
+        return self._carry_out(self._decisions.lost(lost, self._client.status))
 
     def _failed(self, failure: FailureStatus) -> Outcome:
         """The outcome of a failed job. First shows what the workers still print, so that the traceback comes last."""
@@ -262,7 +353,7 @@ class Supervisor:
                 if isinstance(event, Line):
                     self._line(event)
         if failure.kind == "script":
-            advice = f"the script failed; each worker's output is in {self.dir.logs}"
+            advice = f"{self._hint.after_error(self._client.status)}; its output is in {self.dir.logs}"
             return Outcome(EXIT_SCRIPT, failure.reason, failure.trace, advice)
         return Outcome(EXIT_LOST, failure.reason, failure.trace, f"each role's output is in {self.dir.logs}")
 
@@ -296,14 +387,10 @@ class Supervisor:
             self.screen.note("nothing was trained: the script never looped over job.batches(...)", warning=True)
         summary = msgspec.structs.replace(summary, restarts=self._decisions.restarts)
         text = json.dumps(msgspec.to_builtins(summary), indent=2) + "\n"
-        self.dir.write_summary(text)
+        finish_run(self.dir, text)
         if self.plan.summary is not None:
             self.plan.summary.parent.mkdir(parents=True, exist_ok=True)
             self.plan.summary.write_text(text)
         self._drain()
-        self.screen.summary(summary)
-
-
-def _position(status: Status) -> dict[str, object]:
-    """The fields of the last status that ``ended.json`` contains."""
-    return {"step": status.step, "end_step": status.end_step, "checkpoint": msgspec.to_builtins(status.checkpoint)}
+        with suppress(ScreenClosed):  # the run is complete, and the directory has the summary
+            self.screen.summary(summary)

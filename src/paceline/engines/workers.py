@@ -1,4 +1,4 @@
-"""The workers of a run by name: which run, which must leave, which have ended and how. It touches no process."""
+"""The workers of a run, by name: the active ones, those that must leave, and those that ended. Touches no process."""
 
 from __future__ import annotations
 

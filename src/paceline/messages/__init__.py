@@ -46,7 +46,7 @@ from __future__ import annotations
 
 from paceline.messages.base import Message, Ok, Refused
 from paceline.messages.blocks import BlockFrame, Pull, PullReply, Push, PushAck, Seal, SumMeta
-from paceline.messages.control import Exited, Finish, Scale, Shutdown, StatusReply, StatusRequest, Summary
+from paceline.messages.control import Exited, Finish, SaveNow, Scale, Shutdown, StatusReply, StatusRequest, Summary
 from paceline.messages.membership import (
     Abort,
     Beat,
@@ -78,10 +78,12 @@ from paceline.messages.replicas import (
 from paceline.messages.saving import Checkpoint, NotLoaded, Position, Saved, SaveOver
 from paceline.messages.steps import Assign, Choose, Committed, Plan, Ready, Receipt, Summed, Unpin
 from paceline.messages.work import (
+    NOT_FINITE,
     BeginPhase,
     Claim,
     ClaimDone,
     Claimed,
+    CompareData,
     Declare,
     EvalGrant,
     EvalOver,
@@ -120,6 +122,7 @@ AnyMessage = (
     | Exited
     | StatusRequest
     | StatusReply
+    | SaveNow
     | Scale
     | Finish
     | Summary
@@ -159,9 +162,11 @@ AnyMessage = (
     | Probe
     | Echo
     | Echoed
+    | CompareData
 )
 
 __all__ = [
+    "NOT_FINITE",
     "Abort",
     "AnyMessage",
     "Assign",
@@ -177,6 +182,7 @@ __all__ = [
     "ClaimDone",
     "Claimed",
     "Committed",
+    "CompareData",
     "Copied",
     "CopyFrame",
     "CopyOver",
@@ -218,6 +224,7 @@ __all__ = [
     "Replicate",
     "Replicated",
     "Revoke",
+    "SaveNow",
     "SaveOver",
     "Saved",
     "Scale",

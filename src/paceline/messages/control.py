@@ -38,6 +38,15 @@ class Scale(Message, frozen=True):
     servers: int = 0
 
 
+class SaveNow(Message, frozen=True):
+    """Asks the coordinator to begin a checkpoint of the last committed version, unless there is one or one is made.
+
+    The answer is `Ok`, at once; the status shows the checkpoint that is under way and the newest complete one.
+    """
+
+    req: int
+
+
 class Finish(Message, frozen=True):
     """Asks the coordinator to complete the last checkpoint and answer with the summary: every worker has ended."""
 

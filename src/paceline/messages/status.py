@@ -13,13 +13,19 @@ Number = float | str
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
-    """One process that takes part in the run: start number `start` of `name`."""
+    """One process that takes part in the run: start number `start` of `name`.
+
+    `works` says that a worker has sealed a slot since this coordinator knows it, or that a server holds blocks.
+    `script` says where the script of a worker is: ``before`` its first loop, ``in`` a loop, or ``after`` one.
+    """
 
     name: str
     role: str
     pid: int
     node: str
     start: int = 0
+    works: bool = False
+    script: str = ""
 
 
 class SlowestSlot(msgspec.Struct, frozen=True):
@@ -82,7 +88,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run now.
 
     `step`, `wanted_workers` and `wanted_servers` are None only before the first reply. `pid` and `start` are those of
-    the coordinator.
+    the coordinator. `left` are workers that have left the job. `saving` is the version whose checkpoint is under way.
+    `warning` is about the newest checkpoint, `warnings` are about the training. `metric_steps`
+    has the step of the version that each metric of validation is of.
     """
 
     run: str = ""
@@ -101,6 +109,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: bool = True
     logs: dict[str, Number] = {}
     metrics: dict[str, Number] = {}
+    metric_steps: dict[str, int] = {}
     validating: tuple[ValidationStatus, ...] = ()
     workers_alive: int = 0
     workers: tuple[str, ...] = ()
@@ -127,14 +136,18 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     recomputed_steps: int = 0
     rewinding: bool = False
     checkpoint: CheckpointStatus | None = None
+    saving: int | None = None
+    left: tuple[str, ...] = ()
     warning: str = ""
     failure: FailureStatus | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The summary of a run. `state` is done, failed, or unfinished (steps remain, perhaps after a rewind).
 
     `restarts` counts the processes that the launcher started again, by role; a coordinator leaves it out.
+    `metric_steps` has the step of the version that each metric of validation is of; logged values have none.
     """
 
     run: str = ""
@@ -153,6 +166,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     threads: int | None = None
     metrics: dict[str, Number] = {}
+    metric_steps: dict[str, int] = {}
     max_staleness: int = 0
     max_lag: int = 0
     skipped_slots: int = 0
@@ -167,4 +181,5 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str | None = None
     warning: str = ""
     digest: str | None = None
+    warnings: tuple[str, ...] = ()
     restarts: dict[str, int] | msgspec.UnsetType = msgspec.UNSET

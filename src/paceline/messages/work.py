@@ -5,17 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from paceline.messages.base import Message
-from paceline.types import Fence, Hyper, PhaseSpec, Segment, Sums
+from paceline.types import DataFingerprint, Fence, Hyper, Measured, PhaseSpec, Segment, Sums
 
 
 class ValidatorSpec(msgspec.Struct, frozen=True, array_like=True):
-    """A validation that runs every `every` versions (0: only when a script calls `evaluate`)."""
+    """A validation that runs every `every` versions (0: only when a script calls `evaluate`).
+
+    `series` is the number of the first validation with the same function and data; -1 in a log of Paceline 0.1.
+    """
 
     number: int
     name: str
     every: int
     data_len: int
     batch_size: int
+    series: int = -1
 
 
 class Declare(Message, frozen=True):
@@ -23,6 +27,14 @@ class Declare(Message, frozen=True):
 
     req: int
     validator: ValidatorSpec
+
+
+class CompareData(Message, frozen=True):
+    """Asks whether this worker has the same data as the others; `use` says for which call of the script."""
+
+    req: int
+    use: str
+    fingerprint: DataFingerprint
 
 
 class BeginPhase(Message, frozen=True):
@@ -40,8 +52,12 @@ class PhaseBegun(Message, frozen=True):
     segment: Segment | None
 
 
+NOT_FINITE = "not finite"
+"""The topic of warnings about numbers that are not finite. The coordinator adds step, slot and worker."""
+
+
 class Sealed(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's report about a slot that it has sealed."""
+    """A worker's report about a slot that it has sealed. `warnings` are texts for the user, by topic."""
 
     step: int
     slot: int
@@ -50,6 +66,7 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True):
     hyper: Hyper
     logs: dict[str, float]
     seconds: float
+    warnings: dict[str, str] = {}
 
 
 class Evaluated(msgspec.Struct, frozen=True, array_like=True):
@@ -90,7 +107,10 @@ class Turn(Message, frozen=True):
 
 
 class Grant(Message, frozen=True):
-    """A lease of one slot of `step`, which has `slots` slots. `segment` is the step's, None for the initial weights."""
+    """A lease of one slot of `step`, which has `slots` slots. `segment` is the step's, None for the initial weights.
+
+    `metrics` are the results of validation that the script sees in this turn: in lock-step they depend on `step` alone.
+    """
 
     req: int
     generation: int
@@ -102,6 +122,7 @@ class Grant(Message, frozen=True):
     fence: Fence
     segment: Segment | None
     lead: bool
+    metrics: dict[str, Measured] = {}  # noqa: RUF012 - msgspec copies it
 
 
 class EvalGrant(Message, frozen=True):
@@ -145,21 +166,25 @@ class PhaseOver(Message, frozen=True):
     step: int
     finished: bool
     lead: bool
-    metrics: dict[str, float]
+    metrics: dict[str, Measured]
 
 
 class EvalOver(Message, frozen=True):
-    """The result of an evaluation that a worker asked for."""
+    """The result of an evaluation that a worker asked for. `shown` has it under the names that `job.metrics` has."""
 
     req: int
     generation: int
     validator: int
     version: int
     metrics: dict[str, float]
+    shown: dict[str, Measured] = {}  # noqa: RUF012 - msgspec copies it
 
 
 class Stop(Message, frozen=True):
-    """End the job after step `step`, or at the last committed version with `at_once`. Observers may send it, too."""
+    """End the job after step `step`. With `at_once`: before the first step that has a slot that nobody has sealed.
+
+    Observers may send it, too.
+    """
 
     req: int
     reason: str

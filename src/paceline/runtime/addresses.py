@@ -28,3 +28,20 @@ def own_address(where: str) -> str:
     if not own or ipaddress.ip_address(own) not in network:
         raise UsageError(f"{load.HOST}={where}: this host has no address in that network; give one of its own")
     return own
+
+
+def check_address(where: str) -> None:
+    """Check that the roles of this host can listen at `where`, an address or a network, before any of them starts.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    address = own_address(where)
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError as error:
+            raise UsageError(
+                f"{load.HOST}={where}: this host cannot listen there ({error.strerror}); give an address of its own, "
+                "or a network that it is in"
+            ) from None

@@ -19,6 +19,7 @@ from paceline.messages import JobArgs, Register
 from paceline.runtime.rundir import RunDir
 from paceline.runtime.starts import next_start
 from paceline.worker.preemption import Preemption
+from paceline.worker.script_errors import remedy
 
 if TYPE_CHECKING:
     from paceline.transport.base import Port
@@ -97,7 +98,10 @@ def fail(trace: str) -> None:
 
 def _at_exit() -> None:
     if _current is not None:
-        _current.close(failed=getattr(sys, "last_value", None) is not None)
+        error = getattr(sys, "last_value", None)
+        if error is not None and (text := remedy(error)) is not None:
+            sys.stderr.write(f"{text}\n")  # below the traceback, which is printed by now
+        _current.close(failed=error is not None)
 
 
 def _forget(failed: bool) -> None:
@@ -117,7 +121,7 @@ def _place() -> tuple[RoleSpec | None, WorkerSpec]:
 
 def _clustered(spec: RoleSpec, worker: WorkerSpec, args: JobArgs) -> Job:
     from paceline.clients.heartbeat import Heartbeat
-    from paceline.runtime.service_loop import node_id
+    from paceline.runtime.starts import node_id
     from paceline.transport.zmq.port import ZmqPort
     from paceline.worker.job import Job
     from paceline.worker.overlap import pays
@@ -163,7 +167,7 @@ def _cores() -> int:
 
 def _embedded(worker: WorkerSpec, args: JobArgs, path: Path | None) -> Job:
     from paceline.runtime.embedded import EmbeddedCluster
-    from paceline.runtime.service_loop import node_id
+    from paceline.runtime.starts import node_id
     from paceline.worker.job import Job
     from paceline.worker.session import Session
 

@@ -16,14 +16,18 @@ from paceline.config.dials import ClusterSpec
 from paceline.coordinator.service import CoordinatorService
 from paceline.coordinator.status import describe
 from paceline.coordinator.store import LogStore
+from paceline.coordinator.summary_text import summary_lines
 from paceline.messages import Finish, Register, Summary
-from paceline.runtime.rundir import RunDir
-from paceline.runtime.service_loop import node_id, pump
+from paceline.messages.status import RunSummary
+from paceline.runtime.rundir import RunDir, finish_run
+from paceline.runtime.service_loop import pump
+from paceline.runtime.starts import node_id
 from paceline.server.service import ServerService
 from paceline.transport.base import Received
 from paceline.transport.inproc import InprocHub
 
 _LINE_S = 5.0  # seconds between two lines of progress
+_SUMMARY_S = 30.0  # seconds that the end of the job waits for its summary
 
 
 class EmbeddedCluster:
@@ -48,6 +52,7 @@ class EmbeddedCluster:
         back.connect(front.address)
         self._ports = [front, back]
         self._next_line = 0.0
+        self._warned = 0
         self.hub.add_pump(lambda: pump(self.coordinator, front))
         self.hub.add_pump(lambda: pump(self.server, back))
         self.hub.add_pump(self._tick)
@@ -56,6 +61,7 @@ class EmbeddedCluster:
         now = time.monotonic()
         self.server.on_tick(now)
         self.coordinator.on_tick(now)
+        self._warn()
         if now >= self._next_line and self.coordinator.core.schedule.segments:
             status = self.coordinator.status(now)
             first = self._next_line == 0.0
@@ -63,27 +69,53 @@ class EmbeddedCluster:
             sys.stderr.write(f"{status.headline if first else describe(status)}\n")
         return False
 
+    def _warn(self) -> None:
+        texts = self.coordinator.core.machines.warnings.texts
+        if len(texts) > self._warned:
+            for text in list(texts.values())[self._warned :]:
+                sys.stderr.write(f"warning: {text}\n")
+            self._warned = len(texts)
+
     def close(self, *, failed: bool) -> None:
-        """End both roles. If there is a run directory and the job has not failed, write the summary to it."""
-        if not failed and self.coordinator.core.schedule.segments:
+        """End both roles. If the job has not failed, print the summary, and write it to the run directory if any.
+
+        Results go to standard output, progress goes to standard error. Nothing is printed if nothing was trained.
+        """
+        self._warn()
+        if not failed:
+            self._summarize()
+        for opened in self._ports:
+            opened.close()
+        self._log.close()
+        self._held.close()
+
+    def _summarize(self) -> None:
+        trained = bool(self.coordinator.core.schedule.segments)
+        if trained:
             sys.stderr.write(f"{describe(self.coordinator.status(time.monotonic()))}\n")
-        if self.run is not None and not failed:
-            port = self.hub.port(f"observer/{secrets.token_hex(4)}")
-            port.connect(self.address)
-            summary = None
-            deadline = time.monotonic() + 30.0
-            asked = False
-            while summary is None and time.monotonic() < deadline:
+            sys.stderr.flush()
+        if (not trained and self.run is None) or (summary := self._ask_summary()) is None:
+            return
+        if self.run is not None:
+            finish_run(self.run, json.dumps(msgspec.to_builtins(summary), indent=2) + "\n")
+        if trained:
+            sys.stdout.write("\n".join(summary_lines(summary)) + "\n")
+            sys.stdout.flush()
+
+    def _ask_summary(self) -> RunSummary | None:
+        """Ask the coordinator for the summary, which has the digest; None if it does not come in time."""
+        port = self.hub.port(f"observer/{secrets.token_hex(4)}")
+        port.connect(self.address)
+        deadline = time.monotonic() + _SUMMARY_S
+        asked = False
+        try:
+            while time.monotonic() < deadline:
                 event = port.recv(0.05)
                 if not asked and event is not None:
                     port.send(self._ports[0].node, Finish(1))
                     asked = True
                 if isinstance(event, Received) and isinstance(event.message, Summary):
-                    summary = msgspec.json.decode(event.message.json)
+                    return msgspec.json.decode(event.message.json, type=RunSummary)
+        finally:
             port.close()
-            if summary is not None:
-                self.run.summary_file.write_text(json.dumps(summary, indent=2) + "\n")
-        for opened in self._ports:
-            opened.close()
-        self._log.close()
-        self._held.close()
+        return None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 EXIT_DONE = 0
 EXIT_SCRIPT = 1
-"""The script failed; a worker that had joined the job has told the coordinator. It is not started again."""
+"""The script failed, or another role by an exception. It is not started again.
+
+A worker that had joined the job has told the coordinator.
+"""
 
 EXIT_USAGE = 2
 EXIT_LOST = 3
@@ -19,9 +22,15 @@ EXIT_AGAIN = 5
 EXIT_LEFT = 6
 """This worker was asked to leave (SIGTERM) and has handed its slot back."""
 
+EXIT_LOG = 7
+"""This coordinator cannot read or write the log of the run. The last line that it printed names the file and the cause.
+It is not started again."""
+
 EXIT_INTERRUPTED = 130
+EXIT_CLOSED = 141
 EXIT_TERMINATED = 143
-"""A launcher got Ctrl-C (130) or SIGTERM (143). Its run can be resumed."""
+"""A launcher got Ctrl-C (130) or SIGTERM (143), or the reader of its output has closed it (141, as for a process that
+SIGPIPE ends). Its run can be resumed."""
 
 
 def how(code: int) -> str:

@@ -7,6 +7,7 @@ line. The fork server itself only imports: it has no port, no thread of Paceline
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -16,7 +17,10 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
+from collections.abc import Sequence
+from typing import NoReturn
 
 import msgspec
 
@@ -30,24 +34,32 @@ _ANSWER = struct.Struct("<II?")  # the pid as the parent of the role sends it, t
 
 
 class ForkRequest(msgspec.Struct, frozen=True):
-    """How to start a role. Texts are bytes, as in the system. The file for its output is sent with the request."""
+    """How to start a role. Texts are bytes, as in the system. Two files for its output are sent with the request.
+
+    With `spare`, the new process is a copy of the fork server; its socket is sent instead of files.
+    """
 
     parent: int
-    arguments: tuple[bytes, ...]
-    env: dict[bytes, bytes]
-    cwd: bytes
-    title: bytes
-    scripted: bool
+    arguments: tuple[bytes, ...] = ()
+    env: dict[bytes, bytes] = {}
+    cwd: bytes = b""
+    title: bytes = b""
+    scripted: bool = False
+    spare: bool = False
 
 
 # ---------------------------------------------------------------- the engine's side
 
 
 class Forking:
-    """A role that is being forked. It answers through a pipe whose writing end no other process keeps open."""
+    """A role, or a spare, that is being forked. It sends its pid through a pipe.
 
-    def __init__(self, sock: socket.socket, request: ForkRequest, output: int) -> None:
-        """Send `request` to the fork server, with the file descriptor `output` for the role's output.
+    Engine and fork server close their copies of the writing end. So if the fork fails, the engine reads the end of the
+    pipe and does not wait.
+    """
+
+    def __init__(self, sock: socket.socket, request: ForkRequest, handles: Sequence[int]) -> None:
+        """Send `request` to the fork server, with file descriptors: for the role's stdout and stderr, or a socket.
 
         Raises:
             OSError: the fork server has ended.
@@ -57,7 +69,7 @@ class Forking:
         self._pipe = os.fdopen(reading, "rb", buffering=0)
         self._answer = b""
         try:
-            socket.send_fds(sock, [_LENGTH.pack(len(body))], [output, writing])
+            socket.send_fds(sock, [_LENGTH.pack(len(body))], [*handles, writing])
             sock.sendall(body)
         except BaseException:
             self._pipe.close()
@@ -111,20 +123,23 @@ def _exactly(sock: socket.socket, nbytes: int) -> bytes:
 # ---------------------------------------------------------------- the fork server's side
 
 
-def _receive(sock: socket.socket) -> tuple[ForkRequest, int, int] | None:
-    header, files, _, _ = socket.recv_fds(sock, _LENGTH.size, 2)
+def _receive(sock: socket.socket) -> tuple[ForkRequest, list[int], int] | None:
+    header, files, _, _ = socket.recv_fds(sock, _LENGTH.size, 3)
     if not header:
         return None
     header += _exactly(sock, _LENGTH.size - len(header))
     body = _exactly(sock, _LENGTH.unpack(header)[0])
-    output, answer = files
-    return msgspec.msgpack.decode(body, type=ForkRequest), output, answer
+    *handles, answer = files
+    return msgspec.msgpack.decode(body, type=ForkRequest), handles, answer
 
 
 def _serve(sock: socket.socket) -> ForkRequest | None:
-    """Fork a role for each request. Returns the request in each forked role; None in the fork server, at its end."""
+    """Fork a role for each request. Returns the request in each forked role; None in the fork server, at its end.
+
+    A spare goes on to serve, at its own socket.
+    """
     while (received := _receive(sock)) is not None:
-        request, output, answer = received
+        request, handles, answer = received
         if request.scripted:
             _load_for_training()
         with contextlib.suppress(OSError):  # the system refuses a new process: the engine sees that the pipe is closed
@@ -132,10 +147,13 @@ def _serve(sock: socket.socket) -> ForkRequest | None:
             if between == 0:
                 sock.close()
                 _fork_orphan(answer)
-                return _become(request, output, answer)
+                if not request.spare:
+                    return _become(request, handles, answer)
+                sock = _become_spare(request, handles[0], answer)
+                continue
             os.waitpid(between, 0)
-        os.close(output)
-        os.close(answer)
+        for descriptor in (*handles, answer):
+            os.close(descriptor)
     return None
 
 
@@ -172,16 +190,30 @@ def _fork_orphan(answer: int) -> None:
         time.sleep(0.0005)
 
 
-def _become(request: ForkRequest, output: int, answer: int) -> ForkRequest:
+def _become_spare(request: ForkRequest, handle: int, answer: int) -> socket.socket:
+    """Make this process a fork server of its own. Returns its socket."""
+    try:
+        os.write(answer, _LENGTH.pack(os.getpid()))
+        die_with_parent(request.parent)
+        os.setsid()
+        sock = socket.socket(fileno=handle)
+        os.write(answer, b"\1")
+        os.close(answer)
+    except BaseException:
+        os._exit(1)
+    return sock
+
+
+def _become(request: ForkRequest, output: Sequence[int], answer: int) -> ForkRequest:
     """Make this process the role of `request`: its session, output, directory, environment and command line."""
     try:
         os.write(answer, _LENGTH.pack(os.getpid()))
         if os.getppid() != request.parent:
             os._exit(1)  # another process than the engine has inherited this one
         os.setsid()
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(output)
+        for descriptor, standard in zip(output, (1, 2), strict=True):
+            os.dup2(descriptor, standard)
+            os.close(descriptor)
         os.chdir(request.cwd)
         os.environb.clear()
         os.environb.update(request.env)
@@ -212,20 +244,44 @@ def _reseed() -> None:
         sys.modules["numpy"].random.seed()
 
 
+def end_fork(code: int) -> NoReturn:
+    """End this forked process as `multiprocessing` ends one: threads end, exit functions run, output is flushed.
+
+    The interpreter does not then free each object: that would copy all memory which is shared with the fork server.
+    """
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
 def main(argv: list[str]) -> int:
-    """Run the fork server. `argv` is: the parent's pid, the descriptor of the inherited socket, padding."""
+    """Run the fork server. `argv` is: the parent's pid, the descriptor of the inherited socket, "1" or "0", padding.
+
+    It sends one byte to the engine when it has loaded torch; with "1" it first loads what training needs, too.
+    """
     die_with_parent(int(argv[0]))
     _set_title(os.fsencode(f"{sys.executable} -m paceline.runtime.fork_server {argv[0]}"))  # without the padding
     import torch  # noqa: F401
 
+    import paceline.coordinator.service
+    import paceline.coordinator.store
     import paceline.server.service
     import paceline.worker.job  # noqa: F401
     from paceline.runtime import current_job, role_process, script  # noqa: F401
 
+    if argv[2] == "1":
+        _load_for_training()
     _freeze()
     with socket.socket(fileno=int(argv[1])) as sock:
+        sock.sendall(b"\1")
         request = _serve(sock)
-    return 0 if request is None else role_process.main([os.fsdecode(word) for word in request.arguments])
+    if request is not None:
+        end_fork(role_process.main([os.fsdecode(word) for word in request.arguments]))
+    return 0
 
 
 if __name__ == "__main__":

@@ -9,10 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from paceline.config.role_spec import decode_role_spec
 from paceline.orphans import die_with_parent
+from paceline.runtime.exit_codes import EXIT_SCRIPT
+from paceline.runtime.last_words import say_last_words
 from paceline.runtime.roles import role_named
 from paceline.telemetry import logs, tracing
 
@@ -29,7 +32,11 @@ def main(argv: list[str]) -> int:
     if spec.shared.trace is not None:
         tracing.start(spec.name, Path(spec.shared.trace))
     logger.info("%s begins: start %d, process %d", spec.name, spec.start, os.getpid())
-    code = role_named(spec.role).run(spec)
+    try:
+        code = role_named(spec.role).run(spec)
+    except Exception:
+        say_last_words(traceback.format_exc())
+        code = EXIT_SCRIPT
     logger.info("%s ends with exit code %d", spec.name, code)
     return code
 

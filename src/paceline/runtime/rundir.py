@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import ClusterLostError, UsageError
-from paceline.wire.token import new_token
+from paceline.errors import ClusterLostError, StateError, UsageError
+from paceline.wire.token import check_token, new_token
+
+ENDED, UNFINISHED = "ended", "unfinished"
+"""The `state` in the end file of a run: its launcher wrote how the run ended; the launcher lives or was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +31,15 @@ class RunDir:
     def named(cls, path: Path | None) -> RunDir:
         """Return the run in `path`; without it the newest run below this directory (``runs/latest``).
 
+        The `path` of the result is the directory itself, never a link to it: ``latest`` may point elsewhere later.
+
         Raises:
             UsageError: `path` is not a directory.
         """
         path = path or Path("runs/latest")
         if not path.is_dir():
             raise UsageError(f"{path} is not a run directory; give one, or start a run with `paceline run`")
-        return cls(path)
+        return cls(_without_link(path))
 
     @property
     def token_file(self) -> Path:
@@ -68,12 +73,12 @@ class RunDir:
 
     @property
     def summary_file(self) -> Path:
-        """The summary of a run that has ended."""
+        """The summary of the last time that the run was done. It counts only if `done`."""
         return self.path / "summary.json"
 
     @property
     def end_file(self) -> Path:
-        """How the run ended, if it ended before it was complete."""
+        """How the run ended, if it ended before it was complete. While it exists, the summary does not count."""
         return self.path / "ended.json"
 
     @property
@@ -106,16 +111,21 @@ class RunDir:
         """Write the plan file: how the run was started."""
         replace_file(self.plan_file, json.dumps(plan, indent=2) + "\n")
 
-    def write_summary(self, text: str) -> None:
-        """Write the summary file, which says that the run is complete."""
-        replace_file(self.summary_file, text)
+    @property
+    def done(self) -> bool:
+        """Whether the run is complete. A resumed run is not until it is complete again; the old summary stays."""
+        return self.summary_file.exists() and not self.end_file.exists()
 
     def write_end(self, end: Mapping[str, Any]) -> None:
         """Write how the run ended before it was complete."""
         replace_file(self.end_file, json.dumps({**end, "at": time.time()}, indent=2) + "\n")
 
     def end(self) -> dict[str, Any] | None:
-        """Read how the run ended; None if it is complete or running, or its launcher was killed."""
+        """Read how the run ended; None if it is complete or was never resumed and its launcher was killed.
+
+        The `state` is `ENDED`, or `UNFINISHED` for a run whose launcher did not write how it ended: it lives or was
+        killed.
+        """
         try:
             end = json.loads(self.end_file.read_text())
         except (OSError, ValueError):
@@ -181,12 +191,16 @@ class RunDir:
         """The job's secret.
 
         Raises:
-            UsageError: the directory has no token, so it is not a run directory.
+            UsageError: the directory has no token, so it is not a run directory; or the token cannot be read.
         """
         try:
-            return bytes.fromhex(self.token_file.read_text().strip())
+            return check_token(bytes.fromhex(self.token_file.read_text().strip()))
         except (FileNotFoundError, NotADirectoryError):
             raise UsageError(f"{self.path} is not a run directory (it has no file `token`)") from None
+        except OSError as error:
+            raise UsageError(f"{self.token_file} cannot be read: {error.strerror}") from None
+        except ValueError:
+            raise UsageError(f"{self.token_file} is not a token: copy it again from the run's own directory") from None
 
     def announce(self, address: str, generation: int) -> None:
         """Write the address at which the coordinator listens."""
@@ -228,10 +242,36 @@ def _lock(descriptor: int, how: int, patience_s: float = 0.0) -> bool:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically: a reader sees the old content or the new one."""
+    """Replace a file atomically: a reader sees the old content or the new one.
+
+    Raises:
+        StateError: the file cannot be written, for example because the disk is full. The old content is still there.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise StateError(f"cannot write {path}: {error.strerror}") from error
+
+
+def begin_run(run: RunDir) -> None:
+    """Take note that a launcher has started the run: what the files say about an earlier end holds no more.
+
+    A summary of an earlier end stays until `finish_run` replaces it. Call it while holding the launcher lock.
+    """
+    if run.summary_file.exists():
+        run.write_end({"state": UNFINISHED, "reason": "the launcher of a resumed run was killed"})
+    else:
+        run.end_file.unlink(missing_ok=True)
+
+
+def finish_run(run: RunDir, summary: str) -> None:
+    """Write the summary file, and let it count: the run is complete."""
+    replace_file(run.summary_file, summary)
+    run.end_file.unlink(missing_ok=True)
 
 
 def next_run(root: Path, stem: str) -> Path:
@@ -249,12 +289,21 @@ def next_run(root: Path, stem: str) -> Path:
 
 
 def point_latest(path: Path) -> None:
-    """Make the link ``latest`` in the parent directory point to the run in `path`."""
+    """Make the link ``latest`` beside the run in `path` point to the run. A directory called ``latest`` stays."""
+    path = _without_link(path)
     link = path.parent / "latest"
+    if link.is_dir() and not link.is_symlink():
+        return
     temporary = path.parent / f".latest.{os.getpid()}"
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)
-    if link.is_dir() and not link.is_symlink():
-        temporary.unlink()
-        return
     temporary.replace(link)
+
+
+def _without_link(path: Path) -> Path:
+    """The directory that `path` names: `path` itself or, if it is a link, what it points to."""
+    if not path.is_symlink():
+        return path
+    real = Path(os.path.realpath(path))
+    beside = real.parent == Path(os.path.realpath(path.parent))
+    return path.parent / real.name if beside else real

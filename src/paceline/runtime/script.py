@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import runpy
 import sys
 import traceback
@@ -11,16 +12,21 @@ from pathlib import Path
 from paceline.errors import ClusterLostError, JobError, JobRewoundError, TransportError, UsageError
 from paceline.runtime import current_job
 from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_COLLATERAL, EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
+from paceline.runtime.last_words import say_last_words
 from paceline.worker.preemption import Preempted, heed_sigterm
+from paceline.worker.script_errors import add_remedy
 
 
-def run_script(script: str, arguments: list[str]) -> int:
-    """Run `script` as ``__main__``; returns the exit code for this process."""
+def run_script(script: str, arguments: list[str], *, module: str = "") -> int:
+    """Run `script` as ``__main__``; returns the exit code for this process.
+
+    With a `module`, whose file is `script`, it is run as `python -m module` does it: imports begin in this directory.
+    """
     sys.argv = [script, *arguments]
-    sys.path.insert(0, str(Path(script).resolve().parent))
+    sys.path.insert(0, os.getcwd() if module else str(Path(script).resolve().parent))
     try:
         heed_sigterm(current_job.preemption, EXIT_LEFT)
-        error = _run(script)
+        error = _run(script, module)
         if not current_job.preemption.requested:
             current_job.preemption.accept()  # the script has ended by itself: a later request changes nothing
     except Preempted as late:
@@ -31,10 +37,13 @@ def run_script(script: str, arguments: list[str]) -> int:
     return _done(script) if error is None else _ended(script, error)
 
 
-def _run(script: str) -> BaseException | None:
+def _run(script: str, module: str) -> BaseException | None:
     """Run the script, and return the exception that ended it; None if it ended without one."""
     try:
-        runpy.run_path(script, run_name="__main__")
+        if module:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
         return end if end.code not in (None, 0) else None
     except BaseException as error:
@@ -71,6 +80,7 @@ def _ended(script: str, error: BaseException) -> int:
     if isinstance(error, SystemExit):
         text = f"SystemExit: {error.code}" if isinstance(error.code, str) else f"the script called exit({error.code})"
         return _failed(text)
+    add_remedy(error)
     frames = error.__traceback__
     # Leave out the frames of this module: they do not help the author of the script.
     while frames is not None and frames.tb_frame.f_code.co_filename != str(script):
@@ -87,15 +97,16 @@ def _rewound(error: BaseException | None) -> JobRewoundError | None:
 
 def _lost(error: BaseException) -> int:
     """Print why this worker lost the job, and return the exit code."""
-    sys.stderr.write(f"{type(error).__name__}: {error}\n")
-    if isinstance(error, JobRewoundError):
-        return EXIT_AGAIN
-    return EXIT_LOST if isinstance(error, ClusterLostError | TransportError) else EXIT_COLLATERAL
+    text = f"{type(error).__name__}: {error}"
+    if not isinstance(error, JobRewoundError | ClusterLostError | TransportError):
+        say_last_words(text)  # the failed process says why
+        return EXIT_COLLATERAL
+    sys.stderr.write(f"{text}\n")
+    return EXIT_AGAIN if isinstance(error, JobRewoundError) else EXIT_LOST
 
 
 def _failed(trace: str) -> int:
-    sys.stderr.write(trace.rstrip() + "\n")
-    sys.stderr.flush()
+    say_last_words(trace)
     try:
         with contextlib.suppress(UsageError):  # the coordinator has refused this worker, and cannot be told
             current_job.fail(trace)

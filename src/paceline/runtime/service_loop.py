@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gc
-import os
-import secrets
 import signal
 import time
 from typing import Protocol
 
 from paceline.clients.redial import Redial
 from paceline.transport.base import Event, Port
-from paceline.types import NodeId
 
 _TICK_S = 0.1  # seconds between two ticks
 _BURST = 256  # the most events that are handled between two looks at the clock
@@ -29,11 +26,6 @@ class Service(Protocol):
     def on_tick(self, now: float) -> None:
         """Do what is due by time; called about every 0.1 s."""
         ...
-
-
-def node_id(name: str, start: int) -> NodeId:
-    """Make the identity of this process, which no other process of the run ever has. Contains its name and pid."""
-    return f"{name}/{start}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def serve(service: Service, port: Port, redial: Redial | None = None) -> str:

@@ -1,14 +1,16 @@
-"""Numbers the starts of each process name in a run, and writes the configuration of a start for its process."""
+"""Numbers the starts of each process name in a run, makes the identity of a start, and writes its configuration."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import secrets
 from pathlib import Path
 
 from paceline.config.role_spec import RoleSpec, encode_role_spec
 from paceline.runtime.rundir import RunDir, replace_file
+from paceline.types import NodeId
 
 
 def next_start(run: RunDir, name: str) -> int:
@@ -26,6 +28,11 @@ def next_start(run: RunDir, name: str) -> int:
         return counters[name]
     finally:
         os.close(lock)
+
+
+def node_id(name: str, start: int) -> NodeId:
+    """Make the identity of this process, which no other process of the run ever has. Contains its name and pid."""
+    return f"{name}/{start}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def hand_over(run: RunDir, spec: RoleSpec) -> Path:

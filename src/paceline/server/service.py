@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import cast
 
@@ -15,13 +16,15 @@ from paceline.clients.redial import is_coordinator
 from paceline.core.effects import Send
 from paceline.core.message_parts import PART_NBYTES
 from paceline.core.server.dispatch import ServerCore
-from paceline.errors import PeerLostError, PeerUnknownError
-from paceline.messages import BeatAck, Message, Probe, Register, Shutdown, Welcome
+from paceline.errors import PeerLostError, PeerUnknownError, UpdateError
+from paceline.messages import Abort, BeatAck, Failed, Message, Probe, Register, Shutdown, Welcome
 from paceline.server.checkpoint_writer import CheckpointWriter
 from paceline.server.dense_store import DenseStore
 from paceline.telemetry import tracing
 from paceline.transport.base import Event, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId
+
+logger = logging.getLogger(__name__)
 
 
 class ServerService:
@@ -55,6 +58,8 @@ class ServerService:
         self._writer = CheckpointWriter(storage, port.node)
         self._frozen: FrozenVersion | None = None
         self._links = Links(port)
+        self._failure: Failed | None = None
+        self._next_report = 0.0
         self._epoch = (0, 0)
         self._now = 0.0
 
@@ -83,20 +88,39 @@ class ServerService:
             case Received(message=Shutdown(reason=reason)):
                 self.ended = reason
             case Received(peer=peer, message=message, frames=frames):
-                sends = self.core.handle(peer, message, frames, now)
-                at = self.core.assignment.at
-                if self._epoch != at or isinstance(message, Probe):
-                    self._epoch = at
-                    self._links.need(self.core.peers, now)
-                self._send(sends)
-                self.store.sums.update_early()
-                self._follow_saving()
+                if self._failure is None or isinstance(message, Abort):
+                    try:
+                        self._handle(peer, message, frames, now)
+                    except UpdateError as error:
+                        self._fail(error)
                 if self.core.failed is not None:
                     self.ended = self.core.failed.reason
+
+    def _handle(self, peer: NodeId, message: Message, frames: Sequence[memoryview], now: float) -> None:
+        sends = self.core.handle(peer, message, frames, now)
+        at = self.core.assignment.at
+        if self._epoch != at or isinstance(message, Probe):
+            self._epoch = at
+            self._links.need(self.core.peers, now)
+        self._send(sends)
+        self.store.sums.update_early()
+        self._follow_saving()
+
+    def _fail(self, error: UpdateError) -> None:
+        """Fail the job: the blocks are half updated, and a server that is started again would raise again.
+
+        From now on this server only repeats its report, until the coordinator ends it.
+        """
+        logger.error("an update failed", exc_info=error)
+        self._failure = Failed(1, "script", f"{type(error).__name__}: {error}")
+        self._send([Send(COORDINATOR, self._failure)])
 
     def on_tick(self, now: float) -> None:
         """Report a checkpoint that is written, and send the messages of the core that are due."""
         self._now = now
+        if self._failure is not None:
+            self._repeat_failure(now)
+            return
         outcome = self._writer.poll()
         if outcome is not None:
             self.store.checkpoints.thaw()
@@ -105,6 +129,12 @@ class ServerService:
         self._follow_saving()
         self._links.tick(now)
         self._send(self.core.tick(now))
+
+    def _repeat_failure(self, now: float) -> None:
+        if now >= self._next_report:
+            self._next_report = now + self.core.heartbeat_s
+            assert self._failure is not None
+            self._send([Send(COORDINATOR, self._failure)])
 
     def close(self) -> None:
         """End the background threads."""

@@ -84,7 +84,7 @@ class Cluster:
     # ------------------------------------------------------------ workers
 
     def running(self) -> list[SimWorker]:
-        """The workers whose script has not ended."""
+        """The living workers whose script has not ended."""
         return [w for w in self.workers if w.alive and not w.done]
 
     def spawn(self, index: int, delay: float) -> SimWorker:

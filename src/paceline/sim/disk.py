@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from paceline.core.effects import EvaluationRow, FactRow, History, IncarnationFact, LogRow, Write
-from paceline.core.lineage import committed_steps, start_of
+from paceline.core.lineage import committed_steps, is_shared, shared_versions, start_of
 from paceline.errors import CheckpointError
 from paceline.messages import Checkpoint
 from paceline.types import INIT_STEP, Commit
@@ -52,7 +52,7 @@ class Disk:
     def history(self) -> History:
         """The history that a starting coordinator reads."""
         begun = [row.fact for row in self.facts if isinstance(row.fact, IncarnationFact)]
-        newest = begun[-1] if begun else None
+        newest, shared = begun[-1] if begun else None, shared_versions(begun)
         number = 0 if newest is None else newest.number
         own = self.commits.get(number, [])
         position = None if newest is None else newest.position
@@ -70,7 +70,7 @@ class Disk:
             empty=sum(c.empty for c in own),
             max_staleness=max((c.staleness for c in own), default=0),
             max_lag=max((c.lag for c in own), default=0),
-            evaluations=tuple(e for e in self.evaluations if e.incarnation == number),
+            evaluations=tuple(e for e in self.evaluations if is_shared(shared, e.incarnation, e.version)),
         )
 
     # ------------------------------------------------------------ checkpoints

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paceline.messages import Abort, Committed, Exited, Pull, Revoke
+from paceline.messages import Abort, Committed, Exited, Pull, Revoke, SaveNow
 from paceline.sim.network import CUTS
 from paceline.sim.scenario import Fault
 from paceline.sim.world import Process
@@ -89,6 +89,8 @@ class Faults:
                     self._cut_power()
             case "ghost":
                 self._send_old_messages(worker)
+            case "save":  # as an interrupted launcher does; here the job goes on
+                cluster.network.send("engine", COORDINATOR, SaveNow(cluster.rng.randrange(1 << 30)))
         self.count(fault.kind)
 
     # ------------------------------------------------------------ workers

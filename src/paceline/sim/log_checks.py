@@ -26,7 +26,7 @@ from paceline.messages import Choose, Committed, EvalGrant, Grant, PhaseOver
 from paceline.sim.record import Record
 from paceline.sim.scenario import Scenario
 from paceline.sim.world import Violation
-from paceline.types import INIT_STEP, UNLIMITED, Commit, Fence, NodeId, Placement, SlotId
+from paceline.types import INIT_STEP, UNLIMITED, Commit, Fence, Measured, NodeId, Placement, SlotId
 
 _WATCHED = (Committed, Grant, Choose, EvalGrant, PhaseOver)
 
@@ -52,6 +52,7 @@ class LogChecks:
         self._by_worker: dict[NodeId, list[Fence]] = {}
         self._void: set[Fence] = set()
         self._chosen: dict[SlotId, Fence] = {}
+        self._shown: dict[int, dict[str, Measured]] = {}
 
     def wrote(self, write: Write) -> None:
         """Check a row that became durable, and add it to the record."""
@@ -184,12 +185,23 @@ class LogChecks:
                     raise Violation(f"{grant.fence} names two leases")
                 self._by_worker.setdefault(effect.to, []).append(grant.fence)
                 self._epochs.setdefault(grant.fence, grant.epoch)
+                self._shows(grant)
             case Choose() as choose:
                 if self._chosen.get(SlotId(choose.step, choose.slot)) != choose.fence:
                     raise Violation(f"{choose.fence} is announced as chosen before that is written")
             case EvalGrant(version=version) | PhaseOver(version=version):
                 if version >= len(self._record.log):
                     raise Violation(f"version {version} is announced before it is written")
+
+    def _shows(self, grant: Grant) -> None:
+        """Check that turns of one step in lock-step see the same metrics, whenever they are leased (rule 8)."""
+        if grant.step == INIT_STEP or self._record.schedule.window(grant.step) != 0:
+            return
+        before = self._shown.setdefault(grant.step, grant.metrics)
+        for name in before.keys() | grant.metrics.keys():
+            found = {measured for seen in (before, grant.metrics) if (measured := seen.get(name)) is not None}
+            if before.get(name) != grant.metrics.get(name) and max(m.step for m in found) > self.excused:
+                raise Violation(f"turns of step {grant.step} see {before} and {grant.metrics}")
 
     def _chose(self, slot: SlotId, fence: Fence) -> None:
         if slot not in self._chosen and fence in self._void:

@@ -103,6 +103,7 @@ FAULTS = (
     "power-cut",
     "damage",
     "ghost",
+    "save",
 )
 SERVER_FAULTS = ("kill-server", "kill-server", "pause-server", "cut-server", "cut-servers", "cut-servers", "scale")
 """Additional faults for jobs whose blocks have copies."""
@@ -225,7 +226,7 @@ def _stop(rng: Random, shape: _Shape) -> StopPlan | None:
 
 
 def _validators(rng: Random) -> tuple[tuple[ValidatorSpec, ...], int]:
-    """All validators, and the number of the one that scripts call by `evaluate`."""
+    """All validators, and the number of the one that scripts call by `evaluate` (-1: none)."""
     validators = tuple(
         ValidatorSpec(i, f"v{i}", rng.choice((1, 2, 3, 5)), rng.randint(0, 20), rng.randint(3, 8))
         for i in range(rng.choice((0, 0, 1, 2)))

@@ -39,10 +39,16 @@ class PeerUp:
 
 @dataclass(frozen=True, slots=True)
 class PeerDown:
-    """The session with `peer` has ended. This side cannot know whether its last messages arrived."""
+    """The session with `peer` has ended. This side cannot know whether its last messages arrived.
+
+    If there was no session because one side refuses the other, `peer` is the address, and `refused` is the rule:
+    ``token`` (the two have different tokens), ``connection-handshake`` (most likely so, too), ``version``, or ``owner``
+    (a process of another user listens there).
+    """
 
     peer: NodeId
     reason: str
+    refused: str = ""
 
 
 Event = Received | PeerUp | PeerDown

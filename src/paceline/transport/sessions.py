@@ -67,7 +67,7 @@ class Sessions:
         self.events.clear()
 
     def up(self, peer: NodeId, link: Link, address: str | None) -> None:
-        """Begin a session with `peer`, which was proven on `link`, and report `PeerUp`. Ends an older session first."""
+        """Begin a session with `peer`, which proved its node id on `link`; end an older one first. Reports `PeerUp`."""
         older = self._links.get(peer)
         if older is not None:
             self.down(peer, older, "replaced by a newer connection")

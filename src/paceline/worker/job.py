@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -12,6 +12,8 @@ import torch
 
 from paceline.data.batch_source import LocalBatches
 from paceline.data.data_spec import Collate, open_data, whole_number
+from paceline.data.fingerprint import Fingerprints
+from paceline.data.loader import BatchMaker
 from paceline.errors import JobError, JobRewoundError, LoopError, UsageError
 from paceline.messages import (
     Bye,
@@ -32,13 +34,18 @@ from paceline.reducers.base import Reducer
 from paceline.reducers.servers import ServersReducer
 from paceline.types import PhaseSpec
 from paceline.worker.binding import Binding
+from paceline.worker.data_comparison import DataComparison
 from paceline.worker.loop import Loop
+from paceline.worker.loop_hint import line_to_write
+from paceline.worker.metric_series import Metric
+from paceline.worker.metrics import Metrics
 from paceline.worker.optimizer_hook import attach, refuse_others
-from paceline.worker.save_model import save_model
+from paceline.worker.save_model import refuse_suffix, save_model, with_suffix
 from paceline.worker.scheduler_replay import SchedulerReplay
+from paceline.worker.script_errors import add_remedy
 from paceline.worker.session import Session
 from paceline.worker.turn import ScriptTurn, SendAhead
-from paceline.worker.validation import Metric, Validator, Validators
+from paceline.worker.validation import Validator, Validators
 
 M = TypeVar("M", bound=Metric)
 MakeReducer = Callable[[Session, Binding], Reducer]
@@ -62,6 +69,7 @@ class Job:
         self._send_ahead = send_ahead
         self._make_reducer = make_reducer
         self._validators = Validators(args.seed)
+        self._data = DataComparison(session, Fingerprints(args.seed))
         self._loop: Loop | None = None
         self._guard: Any = None
         self._closed = False
@@ -85,9 +93,19 @@ class Job:
         return self._session.core.turn.lead
 
     @property
-    def metrics(self) -> Mapping[str, float]:
-        """The newest validation results that were known at the end of the last loop or `evaluate`."""
-        return {} if self._loop is None else dict(self._loop.metrics)
+    def metrics(self) -> Metrics:
+        """The newest validation results, by name; `metrics.step` is the step of the newest one, -1 if there is none.
+
+        In a loop in lock-step, turns of step t see the results of versions that are at least `every` steps old: every
+        worker sees the same at the same step, in every run. After a loop they are those of its end.
+        """
+        if not len(self._validators):
+            return Metrics({}, "no validation was declared (@job.validate(data, every=...) before the loop)")
+        return Metrics(
+            {} if self._loop is None else self._loop.metrics,
+            f"no validation is seen yet at step {self.step}. In a loop a result is there `every` steps after the step "
+            "that was validated: use job.metrics.get(name), or ask whether job.metrics.step >= 0",
+        )
 
     def prepare(
         self,
@@ -96,10 +114,12 @@ class Job:
         scheduler: Any = None,
         *,
         clip_norm: float | None = None,
+        scheduler_every: str = "step",
     ) -> tuple[Any, ...]:
         """Make `model` and `optimizer` those of the job, in place; returns its arguments.
 
         `clip_norm` clips the gradient of the whole step, on the servers. Clipping in the loop clips that of one slot.
+        The job calls `scheduler.step()` after each step, or after each epoch with ``scheduler_every="epoch"``.
 
         Raises:
             UsageError: a job cannot train them; the message says why and names the remedy.
@@ -108,7 +128,7 @@ class Job:
         if self._loop is not None:
             raise UsageError("prepare() was called before: a job trains one model with one optimizer")
         binding = Binding(model, optimizer, clip_norm)
-        replay = SchedulerReplay(scheduler, binding) if scheduler is not None else None
+        replay = SchedulerReplay(scheduler, binding, scheduler_every) if scheduler is not None else None
         reducer = self._make_reducer(self._session, binding)
         turn = ScriptTurn(self._session, binding, replay, reducer)
         attach(optimizer, turn.seal)
@@ -143,12 +163,16 @@ class Job:
         return register
 
     def evaluate(self, metric: Metric, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
-        """Compute `metric` on `data` now, outside of a loop. The workers share the work, so each must call it."""
+        """Compute `metric` on `data` now, outside of a loop. The workers share the work, so each must call it.
+
+        Calls with the same function and data share their names in `metrics` and in the summary: the newest counts.
+        """
         self._check_open()
         if self._loop is None:
             raise UsageError("nothing to evaluate: call job.prepare(model, optimizer) first")
         validator = self._declare(metric, data, batch_size, 0)
         try:
+            self._data.compare(f"the evaluation {validator.name} (number {validator.number + 1})", validator.batches)
             over = self._loop.next_task(evaluation=validator.number)
         finally:
             validator.batches.close()
@@ -159,8 +183,10 @@ class Job:
         self._check_open()
         size = batch_size or (None if hasattr(data, "batch_size") else 256)
         spec = open_data(data, size, shuffle=False)
-        validator = self._validators.declare(metric, spec)
-        declared = ValidatorSpec(validator.number, validator.name, every, spec.length, spec.batch_size)
+        period = -1 if self._loop is None else self._loop.phase
+        validator = self._validators.declare(metric, spec, every=every, period=period)
+        number, series = validator.number, validator.series
+        declared = ValidatorSpec(number, validator.name, every, spec.length, spec.batch_size, series)
         self._session.ask(lambda req: Declare(req, declared), Ok)
         self._session.core.declare(len(self._validators))
         return validator
@@ -204,17 +230,26 @@ class Job:
         if number > 0:
             self._loop.binding.check_untouched()
         phase = PhaseSpec(number, spec.length, spec.batch_size, slots, epochs, spec.shuffle, spec.drop_last)
-        return self._loop.run(phase, LocalBatches(spec, self._args.seed))
+        batches = LocalBatches(spec, self._args.seed)
+        return self._loop.run(phase, batches, lambda number: self._compare_data(number, batches.maker))
+
+    def _compare_data(self, phase: int, train: BatchMaker) -> None:
+        """Compare the data of a loop, and of the validators declared so far, with those of the other workers."""
+        self._data.compare(f"loop number {phase + 1} (job.batches)", train)
+        for validator in self._validators:
+            # Now, not when it was declared: loader processes that read the same files must be forked before.
+            self._data.compare(f"the validation {validator.name}", validator.batches)
+            validator.batches.close()
 
     def log(self, **values: Any) -> None:
         """Record numbers of this turn, before `optimizer.step()`. The job shows their mean over the step's slots."""
-        if self._loop is None or not self._loop.turn.is_open:
-            raise LoopError(
-                "job.log() must be called in a turn, before optimizer.step(): step() sends the logged values"
-            )
+        if self._loop is None or self._loop.turn.grant is None:
+            raise LoopError(f"job.log() outside of a turn: the job hands out the batches. Write `{line_to_write()}`")
+        if not self._loop.turn.is_open:
+            raise LoopError("job.log() after optimizer.step(): call it before, since step() sends the logged values")
         for name, value in values.items():
             if isinstance(value, torch.Tensor) and value.numel() == 1:
-                self._loop.turn.log(name, value.detach())
+                self._loop.turn.log(name, value)
             elif isinstance(value, numbers.Real):
                 self._loop.turn.log(name, float(value))
             else:
@@ -228,15 +263,22 @@ class Job:
         self._session.ask(lambda req: Stop(req, str(reason), step), Ok)
 
     def save(self, path: str | Path) -> None:
-        """Write the model's `state_dict` as safetensors. One worker writes; the others wait for the complete file."""
+        """Write the model's `state_dict` as safetensors. One worker writes; the others wait for the complete file.
+
+        Raises:
+            SaveError: the file cannot be written; the message names it and the cause.
+            UsageError: `path` does not end in .safetensors. The weights are not lost: they are written to a file whose
+                name is `path` with .safetensors appended, and the message shows how to save and load.
+        """
         self._check_open()
         if self._loop is None:
             raise UsageError("nothing to save: call job.prepare(model, optimizer) first")
         self._saves += 1  # workers run the same script: the n-th call of each is the same save
         key = f"save {self._saves} {Path(path)}"
         if self._session.ask(lambda req: Claim(req, key), Claimed).mine:
-            save_model(self._loop.binding.model, Path(path))
+            save_model(self._loop.binding.model, with_suffix(Path(path)))
             self._session.ask(lambda req: ClaimDone(req, key), Ok)
+        refuse_suffix(Path(path))
 
     def _check_open(self, *, in_loop: bool = False) -> None:
         """Check that the job can be used now. If the script has dropped its loop, end the job, as `break` does."""
@@ -296,4 +338,6 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            add_remedy(error)
         self.close(failed=error is not None)

@@ -17,11 +17,12 @@ class SealedTurn(NamedTuple):
     hyper: Hyper
     logs: dict[str, float]
     seconds: float
+    warnings: dict[str, str]
 
     @property
-    def report(self) -> tuple[float, Hyper, dict[str, float], float]:
-        """Weight, hyper-parameters, logged values and duration."""
-        return self.weight, self.hyper, self.logs, self.seconds
+    def report(self) -> tuple[float, Hyper, dict[str, float], float, dict[str, str]]:
+        """Weight, hyper-parameters, logged values, duration and warnings."""
+        return self.weight, self.hyper, self.logs, self.seconds, self.warnings
 
     def is_of(self, grant: Grant) -> bool:
         """Whether `grant` is a lease of the same slot. Computed on the same version, it would give the same bits."""

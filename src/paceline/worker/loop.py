@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from paceline.data.batch_source import BatchSource
 from paceline.messages import BeginPhase, EvalGrant, EvalOver, Evaluated, Grant, Ok, PhaseBegun, PhaseOver, Stop
 from paceline.reducers.base import Reducer
 from paceline.telemetry import tracing
-from paceline.types import INIT_STEP, PhaseSpec, Segment
+from paceline.types import INIT_STEP, Measured, PhaseSpec, Segment
 from paceline.worker.binding import Binding
 from paceline.worker.break_detection import left_by_break
 from paceline.worker.prefetch import Prefetch
@@ -33,7 +33,7 @@ class Loop:
 
     `phase` is the number of the current loop, -1 before the first. `is_looping` is true from the start of a loop until
     it is known how the loop ended. `is_dropped`: the script has dropped the iterator, by `break` or by an exception;
-    it is not known which. `metrics` are the newest validation results.
+    it is not known which. `metrics` are the validation results that the script sees.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Loop:
         self.phase = -1
         self.step = 0
         self.epoch = 0
-        self.metrics: dict[str, float] = {}
+        self.metrics: dict[str, Measured] = {}
         self.is_looping = False
         self.is_dropped = False
         self.turn = turn
@@ -65,13 +65,19 @@ class Loop:
 
     # ------------------------------------------------------------ the loop
 
-    def run(self, phase: PhaseSpec, batches: BatchSource) -> Iterator[Any]:
-        """Run one phase: yield one batch per turn."""
+    def run(self, phase: PhaseSpec, batches: BatchSource, check: Callable[[int], None]) -> Iterator[Any]:
+        """Run one phase: yield one batch per turn. ``check(number)`` compares the data with those of other workers."""
         self.phase += 1  # here, not in batches(): an iterator that is never used is no phase
         phase = msgspec.structs.replace(phase, number=self.phase)
-        begun = self._session.ask(lambda req: BeginPhase(req, phase), PhaseBegun)
+        try:
+            check(self.phase)
+            begun = self._session.ask(lambda req: BeginPhase(req, phase), PhaseBegun)
+        except BaseException:
+            batches.close()
+            raise
         self._segment = begun.segment
         if begun.segment is None:
+            batches.close()
             self.next_task()  # the job has ended: only read its final version
             self._leave()
             return
@@ -102,6 +108,7 @@ class Loop:
             with tracing.span("turn", step=grant.step, slot=grant.slot):
                 assert grant.segment is not None
                 self.step, self.epoch = grant.step, sample_range(grant.segment, grant.step).epoch
+                self.metrics = grant.metrics
                 self.turn.begin(grant, num_samples)
                 prefetch.seed_turn(grant)
                 self.turn.compute()
@@ -111,18 +118,27 @@ class Loop:
 
     def _leave(self) -> None:
         self.is_looping = False
-        self.turn.leave(self.step)
+        self.turn.leave(self._segment, self.step)
 
     def end_job(self) -> None:
-        """End the job at the last committed version, and read that version: the script has left its loop."""
+        """End the job, and read its last version: the script has left its loop.
+
+        A step counts if all its slots are sealed. So this worker waits until such a step is committed, and seals its
+        last slot once more if a change of placement has voided it.
+        """
         core, turn = self._session.core, self.turn
         fence = turn.grant.fence if turn.grant is not None and turn.is_open else None
-        self._session.ask(lambda req: Stop(req, "the script left its loop", self.step, True), Ok)
+        self._stop_at_once()
         if core.state == WorkerState.COMPUTING:
             self._session.say(core.ask(time.monotonic(), self.phase, abandoned=fence))
         while isinstance(task := self.next_task(), Grant):
-            self._session.say(core.ask(time.monotonic(), self.phase, abandoned=task.fence))
+            if not turn.seal_again(task):
+                self._stop_at_once()  # perhaps all workers have left the loop: nobody computes this slot
+                self._session.say(core.ask(time.monotonic(), self.phase, abandoned=task.fence))
         self._leave()
+
+    def _stop_at_once(self) -> None:
+        self._session.ask(lambda req: Stop(req, "the script left its loop", self.step, True), Ok)
 
     # ------------------------------------------------------------ tasks
 
@@ -162,7 +178,7 @@ class Loop:
         return self._prefetch is not None and grant.segment is not None and not self.turn.was_computed(grant)
 
     def _end_wait(self, task: PhaseOver | EvalOver) -> None:
-        self.metrics.update(task.metrics)
+        self.metrics = task.metrics if isinstance(task, PhaseOver) else {**self.metrics, **task.shown}
         self.binding.begin_turn()
         if isinstance(task, PhaseOver):
             # Other workers may be in a later loop already. This loop has ended at the end of its own segment.

@@ -66,7 +66,8 @@ def collect(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[En
                     "the same Parameter object, or clone one"
                 )
             storages[where] = name
-            group = groups.get(id(parameter), -1)
+            # An integer or bool tensor never has a gradient, so torch's optimizers step over it.
+            group = groups.get(id(parameter), -1) if parameter.is_floating_point() else -1
             kind = Kind.PARAMETER if group >= 0 else Kind.FROZEN
             entries.append(_entry(len(entries), name, module, leaf, parameter, kind, group))
     foreign = [k for k in groups if k not in seen]

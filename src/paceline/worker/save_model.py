@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from paceline.blocks.tensors import clean_name
+from paceline.errors import SaveError, UsageError
+
+SUFFIX = ".safetensors"
 
 
 def _default_mode() -> int:
@@ -17,18 +22,53 @@ def _default_mode() -> int:
     return 0o666 & ~umask
 
 
+def with_suffix(path: Path) -> Path:
+    """The file that is written for `path`: `path` itself, or a name with the suffix appended if it has another one."""
+    return path if path.suffix == SUFFIX else path.with_name(path.name + SUFFIX)
+
+
+def refuse_suffix(path: Path) -> None:
+    """Refuse a name that would be taken for another format. The weights are already in `with_suffix(path)`.
+
+    Raises:
+        UsageError: `path` has another suffix. The message shows how to save and how to load.
+    """
+    if path.suffix != SUFFIX:
+        right = path.with_suffix(SUFFIX)
+        raise UsageError(
+            f'job.save("{path}") is refused: job.save writes safetensors, which torch.load cannot read. The weights '
+            f'are in {with_suffix(path)}. Save with job.save("{right}"), and load with model.load_state_dict('
+            f'safetensors.torch.load_file("{right}"))'
+        )
+
+
 def save_model(model: torch.nn.Module, path: Path) -> None:
     """Write the model's `state_dict` to `path`. A reader of `path` sees the old file or the complete new one.
 
     Tied weights are written under each of their names, so that a strict `load_state_dict` accepts the file.
+
+    Raises:
+        SaveError: the file cannot be written. The old file, if there is one, is unchanged.
     """
-    from safetensors.torch import save_file
+    from safetensors import SafetensorError
 
     state = {
         clean_name(name): value.detach().cpu().contiguous().clone()
         for name, value in model.state_dict().items()
         if isinstance(value, torch.Tensor)
     }
+    try:
+        _write(state, path)
+    except OSError as error:
+        folder = f" ({error.filename})" if error.filename in map(str, path.parents) else ""
+        raise SaveError(str(path), f"{error.strerror or error}{folder}") from None
+    except SafetensorError as error:
+        raise SaveError(str(path), _cause(str(error))) from None
+
+
+def _write(state: dict[str, torch.Tensor], path: Path) -> None:
+    from safetensors.torch import save_file
+
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -38,4 +78,11 @@ def save_model(model: torch.nn.Module, path: Path) -> None:
         temporary.chmod(_default_mode())
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # on a read-only disk there is nothing to remove
+            temporary.unlink(missing_ok=True)
+
+
+def _cause(text: str) -> str:
+    """The reason in an error of safetensors, which names the number of the system's error."""
+    found = re.search(r"os error (\d+)", text)
+    return os.strerror(int(found[1])) if found else text

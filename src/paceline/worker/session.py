@@ -29,7 +29,24 @@ from paceline.errors import (
     TransportError,
     UsageError,
 )
-from paceline.messages import Abort, Bye, Message, Ok, Prepared, Push, Refused, Register, Welcome
+from paceline.messages import (
+    Abort,
+    BeginPhase,
+    Bye,
+    Claim,
+    ClaimDone,
+    Declare,
+    Failed,
+    Message,
+    Ok,
+    Prepare,
+    Prepared,
+    Push,
+    Refused,
+    Register,
+    Stop,
+    Welcome,
+)
 from paceline.transport.base import Delivery, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId
 from paceline.wire.headers import decode_header, encode_header
@@ -39,6 +56,18 @@ Reply = TypeVar("Reply", bound=Message)
 _POLL_S = 0.2  # the longest wait for one event
 _FLUSH_S = 1.0  # a worker that leaves waits this long for the answers to its pushes
 _BYE_S = 3.0  # and this long for the answer to `Bye`
+_ANSWERS: Mapping[type[Message], str] = {
+    BeginPhase: "begin the loop",
+    Bye: "let this worker leave",
+    Claim: "say which worker saves",
+    ClaimDone: "note that the model is saved",
+    Declare: "take the validation",
+    Failed: "take the error of the script",
+    Prepare: "take the model",
+    Register: "let this worker join",
+    Stop: "stop the job",
+}
+"""What the coordinator does on each request, in the words of an error."""
 
 
 class Session:
@@ -127,12 +156,13 @@ class Session:
     def _ask(self, make: Callable[[int], Message], expect: type[Reply], patience_s: float | None = None) -> Reply:
         until = None if patience_s is None else time.monotonic() + patience_s
         while True:
-            reply = self._exchange(make(self.core.next_req()), until)
+            message = make(self.core.next_req())
+            reply = self._exchange(message, until)
             if isinstance(reply, Refused) and reply.rule == "unknown" and expect is not Welcome:
                 self._register_again(until)
                 continue
             if isinstance(reply, Refused):
-                raise UsageError(f"refused ({reply.rule}): {reply.detail}")
+                raise UsageError(f"the coordinator did not {_ANSWERS.get(type(message), 'answer')}: {reply.detail}")
             assert isinstance(reply, expect), f"asked for {expect.__name__}, got {reply}"
             return reply
 
@@ -142,12 +172,12 @@ class Session:
             self._carry_out(self.core.handle(COORDINATOR, welcome, (), time.monotonic()))
 
     def _exchange(self, message: Message, until: float | None = None) -> Message:
-        awaited = f"answer {type(message).__name__}"
+        awaited = _ANSWERS.get(type(message), "answer")
         try:
             decode_header(encode_header(message))
         except RefusedFrameError as error:
             # The coordinator could not read the message, and would never answer.
-            raise UsageError(f"{type(message).__name__} cannot be sent: {error.detail}") from None
+            raise UsageError(f"the coordinator cannot {awaited}: the request is not valid ({error.detail})") from None
         self._awaiting, self._reply = getattr(message, "req"), None  # noqa: B009 - every request has one
         self._resend_at = 0.0
         try:
@@ -235,7 +265,7 @@ class Session:
                 silent = self.silent_s()
                 if silent > self.timeout_s:
                     what = f"{awaited} ({self._last_down})" if self._last_down else awaited
-                    raise DeadlineError(COORDINATOR, what, silent, self._step_number())
+                    raise DeadlineError(COORDINATOR, what, silent, self._step_number(), "PACELINE_TIMEOUT_S")
         if event is None or now >= self._next_tick:
             self._next_tick = now + _POLL_S
             self._redial.tick(now)
@@ -256,7 +286,7 @@ class Session:
         if not is_coordinator(peer):
             self._send_all(self.core.greet(peer, now))
             return
-        self._resend_at = 0.0  # the request that is not answered is repeated at once, after the registration
+        self._resend_at = 0.0  # repeat the open request without waiting; a new coordinator gets the registration first
         if self._registered_at not in (None, peer):
             self._registered_at = peer
             self._send_all(self.core.reconnected(now))

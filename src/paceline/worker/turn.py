@@ -6,13 +6,18 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+
 from paceline.errors import LoopError
-from paceline.messages import Grant
-from paceline.reducers.base import Reducer
+from paceline.messages import NOT_FINITE, Grant
+from paceline.reducers.base import Made, Reducer
 from paceline.telemetry import tracing
-from paceline.types import Hyper, Kind
+from paceline.types import Hyper, Kind, Segment
 from paceline.worker.binding import Binding
+from paceline.worker.earlier_graph import TEXT, next_number, reaches_before
+from paceline.worker.gradient_check import GradientCheck
 from paceline.worker.last_sealed_turn import SealedTurn
+from paceline.worker.loop_hint import line_to_write
 from paceline.worker.overlap import Overlap
 from paceline.worker.scheduler_replay import SchedulerReplay
 from paceline.worker.session import Session
@@ -34,9 +39,13 @@ class ScriptTurn:
         self._binding = binding
         self._replay = replay
         self._reducer = reducer
+        self._check = GradientCheck(binding.spec.tensors)
         self._overlap: Overlap | None = None
         self._last: SealedTurn | None = None
         self._logged: dict[str, Any] = {}
+        self._warnings: dict[str, str] = {}
+        self._turns = 0  # of the current loop
+        self._first_node: int | None = None
         self._version = -1
         self._weight = 1.0
         self._began = 0.0
@@ -54,8 +63,11 @@ class ScriptTurn:
         """Begin the turn of `grant` with a batch of `num_samples`. The model must have the state that `grant` needs."""
         assert grant.segment is not None
         self.grant, self.is_sealed, self._last = grant, False, None
+        self._warnings = {}
         if self._replay is not None:
-            self._replay.seek(grant.step)
+            self._replay.begin_step(grant.segment, grant.step)
+            if text := self._replay.warning(grant.segment):
+                self.warn("schedule", text)
         self._binding.begin_turn()
         self._version = self._session.core.model.version
         self._logged = {}
@@ -64,6 +76,9 @@ class ScriptTurn:
         if self._overlap is not None:
             self._overlap.begin()
         self._hyper_before = self._binding.hyper()
+        self._turns += 1
+        # Two turns show whether the loop carries state. To look at each turn would cost too much.
+        self._first_node = next_number() if self._turns in (2, 3) and self._binding.on_cpu else None
         self._began = time.monotonic()
         self._computing = tracing.span("forward+backward", step=grant.step, slot=grant.slot)
 
@@ -72,8 +87,16 @@ class ScriptTurn:
         self._computing.__enter__()
 
     def log(self, name: str, value: Any) -> None:
-        """Note a value that is reported with the sealed slot."""
+        """Note a value that is reported with the sealed slot: a number, or a tensor with one element."""
+        if isinstance(value, torch.Tensor):
+            if self._first_node is not None and reaches_before(value, self._first_node):
+                self.warn("state", f"{name} {TEXT}")
+            value = value.detach()
         self._logged[name] = value
+
+    def warn(self, topic: str, text: str) -> None:
+        """Send `text` to the user with the seal of this turn. The job shows the first warning of each topic."""
+        self._warnings[topic] = text
 
     def seal(self, skipped: bool) -> None:
         """`optimizer.step()`: hand the gradients over, report the slot, ask for the next one. Never waits.
@@ -83,7 +106,9 @@ class ScriptTurn:
         """
         grant = self.grant
         if grant is None:
-            raise LoopError("optimizer.step() outside of a turn: loop over job.batches(...)")
+            raise LoopError(
+                f"optimizer.step() outside of a turn: the job hands out the batches. Write `{line_to_write()}`"
+            )
         if self.is_sealed:
             raise LoopError("two optimizer.step() calls in one turn: a turn is one slot, and step() seals it")
         self._computing.__exit__(None, None, None)
@@ -91,15 +116,23 @@ class ScriptTurn:
         # A worker that is asked to leave sends both the gradients and the report, or neither.
         with tracing.span("push", step=grant.step), self._session.preemption:
             made = None if skipped else self._binding.made()
+            if made is not None:
+                self._check_gradients(grant, made)
             self._reducer.seal(made)
             self.is_sealed = True
             logs = {name: float(value) for name, value in self._logged.items()}
             now = time.monotonic()
             weight = 0.0 if made is None else self._weight
-            self._last = SealedTurn(grant, self._version, weight, self._binding.hyper(), logs, now - self._began)
+            hyper, seconds = self._binding.hyper(), now - self._began
+            self._last = SealedTurn(grant, self._version, weight, hyper, logs, seconds, self._warnings)
             self._session.say(self._session.core.sealed(now, *self._last.report))
         if self._overlap is not None:
             self._overlap.end()
+
+    def _check_gradients(self, grant: Grant, made: Made) -> None:
+        name = self._check.find(made.values, grant.step * grant.slots + grant.slot)
+        if name is not None:
+            self.warn(NOT_FINITE, f"the gradient of {name} is not finite")
 
     def end(self) -> None:
         """Check the turn at the end of the loop body, and seal it empty if it made no gradient.
@@ -162,11 +195,12 @@ class ScriptTurn:
         if send_ahead(nbytes, () if placement is None else placement.addresses.values()):
             self._overlap = Overlap(self._binding, self._reducer, lambda: self.is_open)
 
-    def leave(self, step: int) -> None:
-        """Note that the loop has ended at `step`."""
+    def leave(self, segment: Segment | None, step: int) -> None:
+        """Note that the loop over `segment` has ended at `step`. None: the job had ended before the loop."""
         self.grant = None
+        self._turns = 0
         if self._replay is not None:
-            self._replay.seek(step)
+            self._replay.begin_step(segment, step)
 
     def close(self) -> None:
         """Remove the hooks on the script's gradients."""

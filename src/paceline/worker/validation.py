@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,7 @@ from paceline.data.loader import BatchMaker
 from paceline.data.seeding import preserved, seed_all
 from paceline.errors import UsageError
 from paceline.types import Sums
-
-Metric = Callable[..., Mapping[str, Any]]
+from paceline.worker.metric_series import Metric, MetricSeries, name_of
 
 
 @dataclass(slots=True)
@@ -27,19 +26,21 @@ class Validator:
     name: str
     metric: Metric
     batches: BatchMaker
+    series: int
 
-    def run(self, model: torch.nn.Module, slot: int) -> dict[str, Sums]:
+    def run(self, model: torch.nn.Module, slot: int, number: int) -> dict[str, Sums]:
         """Compute the metric on one slot, in eval mode and without gradients, and return its sums.
 
-        The train/eval flags of all modules, and the random generators, are as before at the end.
+        Random numbers are those of validator `number`. The train/eval flags of all modules, and the random generators,
+        are as before at the end.
         """
         spec = self.batches.spec
         start = slot * spec.batch_size
         positions = np.arange(start, min(start + spec.batch_size, spec.length), dtype=np.int64)
         flags = [(module, module.training) for module in model.modules()]
         with preserved(), torch.no_grad():
-            batch = self.batches.make(positions, self.number, slot)
-            seed_all(slot_seed(self.batches.seed, self.number, slot, "validation"))
+            batch = self.batches.make(positions, number, slot)
+            seed_all(slot_seed(self.batches.seed, number, slot, "validation"))
             model.eval()
             try:
                 values = self.metric(model, *batch) if isinstance(batch, list | tuple) else self.metric(model, batch)
@@ -52,29 +53,50 @@ class Validator:
 
 
 class Validators:
-    """The validators that the script declared, by number."""
+    """The validators that the script declared. Every call of `validate` and `evaluate` has a number of its own.
+
+    Calls with the same function and data are one series, numbered by its first call. Of the calls of `evaluate` in a
+    series only the last is kept: it can compute the slots of the others.
+    """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._declared: list[Validator] = []
+        self._kept: dict[int, Validator] = {}
+        self._newest: dict[int, int] = {}
+        self._series_of: list[int] = []
+        self._series = MetricSeries()
 
     def __len__(self) -> int:
-        return len(self._declared)
+        return len(self._series_of)
 
-    def declare(self, metric: Metric, spec: DataSpec) -> Validator:
-        """Add a validator for `metric` on the data of `spec`. Its name is that of the function."""
-        name = getattr(metric, "__name__", type(metric).__name__)
-        validator = Validator(len(self._declared), name, metric, BatchMaker(spec, self._seed))
-        self._declared.append(validator)
+    def __iter__(self) -> Iterator[Validator]:
+        return iter(self._kept.values())
+
+    def declare(self, metric: Metric, spec: DataSpec, *, every: int, period: int) -> Validator:
+        """Add a validator for `metric` on the data of `spec`. Its name is that of the function.
+
+        `period` is the number of loops so far, as `MetricSeries` needs it.
+        """
+        number = len(self._series_of)
+        series = self._series.find(metric, spec.source, number, periodic=every > 0, period=period)
+        validator = Validator(number, name_of(metric), metric, BatchMaker(spec, self._seed), series)
+        self._series_of.append(series)
+        self._kept[number] = validator
+        if not every:
+            replaced = self._newest.get(series)
+            self._newest[series] = number
+            if replaced is not None:
+                self._kept.pop(replaced).batches.close()
         return validator
 
     def run(self, number: int, model: torch.nn.Module, slot: int) -> dict[str, Sums]:
         """Compute one slot of validator `number`, and return its sums."""
-        return self._declared[number].run(model, slot)
+        kept = number if number in self._kept else self._newest[self._series_of[number]]
+        return self._kept[kept].run(model, slot, number)
 
     def close(self) -> None:
         """End all loader processes."""
-        for validator in self._declared:
+        for validator in self._kept.values():
             validator.batches.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 
@@ -17,7 +18,11 @@ parser.add_argument("--loader-workers", type=int, default=0)
 parser.add_argument("--raise-at", type=int, default=-1, metavar="STEP")
 parser.add_argument("--exit-at", type=int, default=-1, metavar="STEP")
 parser.add_argument("--workers", type=int, default=0, help="the command line has an option of this name too")
+parser.add_argument("--dies", metavar="NAME", help="this worker kills itself before it joins")
+parser.add_argument("--hangs", metavar="NAME", help="this worker never comes back from a turn after the first step")
 args = parser.parse_args()
+if args.dies == os.environ.get("PACELINE_NAME"):
+    os.kill(os.getpid(), signal.SIGKILL)
 if args.no_join:
     sys.exit(0)
 
@@ -39,6 +44,8 @@ def error(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str,
 
 
 for x, y in job.batches(data, 8, slots=2, epochs=args.epochs, loader_workers=args.loader_workers):
+    while args.hangs == os.environ.get("PACELINE_NAME") and job.step > 0:
+        time.sleep(1.0)
     optimizer.zero_grad()
     loss = (model(x) - y).square().mean()
     loss.backward()

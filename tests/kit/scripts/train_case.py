@@ -28,7 +28,7 @@ def train(case: Case, args: argparse.Namespace, name: str) -> dict[str, Any]:
     model = case.model()
     optimizer = case.optimizer(model)
     scheduler = case.scheduler(optimizer)
-    job.prepare(model, optimizer, scheduler, clip_norm=case.clip_norm)
+    job.prepare(model, optimizer, scheduler, clip_norm=case.clip_norm, scheduler_every=case.scheduler_every)
     worker = os.environ.get("PACELINE_NAME", "")
     port: Any = job._session.port
     if args.abandon or args.die_at:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from tests.kit.training_cases import CLASSES, FEATURES, points
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 import paceline
 
@@ -24,6 +24,7 @@ scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=40)
 job.prepare(model, optimizer, scheduler, clip_norm=1.0)
 WORKER = os.environ.get("PACELINE_NAME")
 test_set = points(50)
+seen: dict[int, list[object]] = {}
 checked: list[int] = []
 
 
@@ -38,6 +39,7 @@ def train(data: object, epochs: int, end: int = 1000) -> int:
     for x, y in job.batches(data, None if isinstance(data, DataLoader) else 16, slots=3, epochs=epochs):
         if job.step == end:
             break
+        seen[job.step] = [dict(job.metrics), job.metrics.step]
         turns += 1
         optimizer.zero_grad(set_to_none=turns % 2 == 0)
         loss: Any = F.cross_entropy(model(x), y)
@@ -68,6 +70,9 @@ for epoch in range(3):  # 5 steps each
     turns += train(points(230), 1)
     told[f"loop {epoch}"] = [job.step, job.epoch, optimizer.param_groups[0]["lr"]]
     metrics.append(dict(job.metrics))
+    features, classes = points(50).tensors  # another data set of the same class and length, made anew in each epoch
+    turned = TensorDataset(-features, classes)
+    told[f"evaluated {epoch}"] = [job.evaluate(top1, data, batch_size=25) for data in (test_set, turned)]
     job.save("last.safetensors")
     # One worker begins the second and the third loop after the other has finished them.
     if WORKER == "worker-1" and epoch == 0:
@@ -85,5 +90,6 @@ told["evaluated again"] = job.evaluate(top1, test_set, batch_size=7)
 told["digest"] = paceline.digest(model)
 job.save("final.safetensors")
 sys.stdout.write(f"RESULT {json.dumps(told)}\n")
+sys.stdout.write(f"SEEN {json.dumps(seen)}\n")
 sys.stdout.write(f"METRICS {json.dumps(metrics)}\n")
 sys.stdout.write(f"SHARE {json.dumps([WORKER, turns, sum(checked)])}\n")

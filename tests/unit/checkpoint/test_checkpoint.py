@@ -177,11 +177,12 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     folder = _save(storage, 1, _trained(1))
     for name, problem in (
         ("server-0-0000.safetensors", "server-0-0000.safetensors is missing"),
-        (MANIFEST, "incomplete: manifest.json is missing"),
+        (MANIFEST, "manifest.json is missing"),
         (MARKER, "incomplete: COMPLETE is missing"),
     ):
         (tmp_path / folder / name).unlink()
-        assert list_checkpoints(storage, verify=True)[0].problem == problem
+        (listed,) = list_checkpoints(storage, verify=True)
+        assert (listed.problem, listed.damaged) == (problem, name != MARKER), "without a marker it was never complete"
         (tmp_path / folder / name).mkdir()
         assert list_checkpoints(storage, verify=True)[0].problem == f"{name} cannot be read: Is a directory"
 

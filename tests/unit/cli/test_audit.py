@@ -2,74 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 from tests.kit.real_runs import PACELINE, python, run
 from tests.kit.story import Story, eventful
+from tests.kit.told_runs import Done, alter, overwrite, paceline, told
 
-from paceline.checkpoint.manifest import FORMAT, MARKER, Manifest, write_manifest
+from paceline.checkpoint.manifest import MARKER
 from paceline.checkpoint.storage import LocalStorage
-from paceline.cli.main import cli
 from paceline.coordinator.store import LogStore
-from paceline.core.effects import Write
 from paceline.errors import StateError, UsageError
 from paceline.runtime.rundir import RunDir
-from paceline.types import ModelSpec, OptimizerSpec, SavedFile
-
-MODEL = ModelSpec((), OptimizerSpec("SGD", ()))
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    code: int
-    lines: list[str]
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-
-def paceline(*words: str | Path) -> Done:
-    """Run a command in this process."""
-    result = CliRunner().invoke(cli, [str(word) for word in words])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return Done(result.exit_code, result.output.splitlines())
-
-
-def told(story: Story, path: Path) -> RunDir:
-    """Make a run directory with the log and the checkpoints of a story."""
-    run = RunDir.create(path)
-    log = LogStore(run.log_file)
-    log.write([Write(row) for row in story.facts])
-    log.write([Write(row) for row in story.commits])
-    log.close()
-    storage = LocalStorage(Path(run.checkpoints))
-    for claim in story.checkpoints:
-        content = claim.folder.encode() * 100
-        with storage.create(f"{claim.folder}/server-0-0000.safetensors") as file:
-            file.write(content)
-        digest = hashlib.sha256(content).hexdigest()
-        files = (SavedFile("server-0-0000.safetensors", len(content), digest, tuple(range(5))),)
-        write_manifest(storage, claim.folder, Manifest(FORMAT, MODEL, claim.position, files, claim.chains))
-    return run
-
-
-def alter(run: RunDir, *statements: str) -> None:
-    db = sqlite3.connect(run.log_file, isolation_level=None)
-    for statement in statements:
-        db.execute(statement)
-    db.close()
-
 
 # ---------------------------------------------------------------- audit
 
@@ -80,8 +28,8 @@ def test_the_audit_of_a_clean_run_prints_its_counts_and_exits_with_0(tmp_path: P
     assert (done.code, done.lines) == (
         0,
         [
-            "audit: clean: 27 commits of 75 slots and 200 samples; 4 incarnations, 5 commits computed again",
-            "applied exactly once: each sample of 6 epochs",
+            "audit: clean: 26 steps of 74 slots and 200 samples; 4 incarnations, 5 commits computed again",
+            "applied exactly once: each sample of 6 epochs but the 3 samples that drop_last left out",
             "4 checkpoints agree with the log",
         ],
     )
@@ -106,7 +54,7 @@ def test_the_audit_of_a_damaged_run_lists_the_problems_and_exits_with_1(tmp_path
     alter(run, "DELETE FROM commits WHERE incarnation = 1 AND version = 9", "UPDATE commits SET staleness = 3")
     done = paceline("audit", run.path, "--json", tmp_path / "report.json")
     assert done.code == 1
-    assert done.lines[0].startswith("audit: NOT CLEAN: 26 commits of ")
+    assert done.lines[0].startswith("audit: NOT CLEAN: 25 steps of ")
     assert "- version-missing: version 9 of incarnation 1 is not in the log" in done.lines
     assert "- stale: and 5 more" in done.lines
     assert done.lines[-1] == "1 commit and 3 slots lost, 0 slots applied more than once"
@@ -124,7 +72,8 @@ def test_the_json_report_can_be_printed_to_standard_output(tmp_path: Path) -> No
     assert done.code == 0
     report = json.loads(done.text)
     assert report["ok"]
-    assert (report["commits"], report["epochs"], report["checkpoints"], report["problems"]) == (27, 6, 4, [])
+    assert (report["commits"], report["steps"], report["epochs"], report["left_out"]) == (27, 26, 6, 3)
+    assert (report["checkpoints"], report["problems"]) == (4, [])
 
 
 def test_a_checkpoint_whose_chain_differs_from_the_log_fails_the_audit(tmp_path: Path) -> None:
@@ -158,6 +107,21 @@ def test_a_run_of_another_version_is_refused(tmp_path: Path) -> None:
     run = told(eventful(), tmp_path / "run")
     alter(run, "UPDATE meta SET value = '1' WHERE key = 'schema'")
     with pytest.raises(StateError, match=r"log.sqlite was written by Paceline .* \(schema 1\)"):
+        paceline("audit", run.path)
+
+
+def test_a_log_that_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    content = run.log_file.read_bytes()
+    overwrite(run.log_file, 4096, len(content))
+    with pytest.raises(StateError, match=r"the log .*log.sqlite is damaged: "):
+        paceline("audit", run.path)
+    run.log_file.write_bytes(content)
+    alter(run, "UPDATE facts SET row = x'c1'")
+    with pytest.raises(StateError, match=r"the log .*log.sqlite is damaged: "):
+        paceline("audit", run.path)
+    run.log_file.unlink()
+    with pytest.raises(StateError, match=r"there is no log at .*log.sqlite"):
         paceline("audit", run.path)
 
 
@@ -234,7 +198,7 @@ def test_a_damaged_checkpoint_is_listed_with_the_one_to_use_instead(tmp_path: Pa
     (Path(run.checkpoints) / "i0001-v0000000015" / MARKER).unlink()
     done = paceline("checkpoints", run.path)
     problem = "server-0-0000.safetensors is damaged: its SHA-256 is not the one in the manifest"
-    assert done.code == 0
+    assert done.code == 1
     assert done.lines[1] == f"i0000-v0000000004  {problem}"
     assert done.lines[3:] == [
         "i0001-v0000000015  incomplete: COMPLETE is missing; i0000-v0000000006 would be used instead",
@@ -243,6 +207,17 @@ def test_a_damaged_checkpoint_is_listed_with_the_one_to_use_instead(tmp_path: Pa
     quick = paceline("checkpoints", run.path, "--no-verify")
     assert quick.lines[1].startswith("i0000-v0000000004  step 4, epoch 0, 1.7 kB, ")
     assert "incomplete" in quick.lines[3]
+
+
+def test_checkpoints_exits_with_1_if_one_is_damaged_but_not_if_one_was_never_completed(tmp_path: Path) -> None:
+    run = told(eventful(), tmp_path / "run")
+    last = Path(run.checkpoints) / "i0003-v0000000026"
+    marker = (last / MARKER).read_text()
+    (last / MARKER).unlink()
+    assert paceline("checkpoints", run.path).code == 0
+    (last / MARKER).write_text(marker)
+    (last / "manifest.json").unlink()
+    assert paceline("checkpoints", run.path, "--no-verify").code == 1, "it was complete once"
 
 
 def test_checkpoints_exits_with_1_if_no_checkpoint_is_complete(tmp_path: Path) -> None:
@@ -265,4 +240,4 @@ def test_checkpoints_are_listed_as_json(tmp_path: Path) -> None:
     *_, third, fourth = listed["checkpoints"]
     assert (third["version"], third["step"], third["epoch"], third["nbytes"]) == (15, 15, 3, 1700)
     assert third["problem"] is None
-    assert fourth["instead"] == "i0001-v0000000015"
+    assert (fourth["instead"], fourth["damaged"]) == ("i0001-v0000000015", True)

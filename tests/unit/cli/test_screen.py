@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.text import Text
 from tests.kit.statuses import status, summary
 
 from paceline.cli.screen import TextScreen, make_console
+from paceline.engines.screen import ScreenClosed
 
 STATUS: dict[str, Any] = {
     "state": "running",
@@ -55,10 +57,10 @@ def show(request: pytest.FixtureRequest) -> Show:
         out = io.StringIO()
         console = make_console(out, terminal=request.param == "terminal")
         if request.param == "file":
-            use(TextScreen(console, None))
+            use(TextScreen(console, console, None))
         else:
             with Live(Text("starting"), console=console, auto_refresh=False, transient=True) as live:
-                use(TextScreen(console, live))
+                use(TextScreen(console, console, live))
         text = Text.from_ansi(out.getvalue()).plain
         return [line.rstrip() for line in text.splitlines()]
 
@@ -70,7 +72,7 @@ def test_the_output_of_a_role_is_shown_unchanged(show: Show) -> None:
 
     def use(screen: TextScreen) -> None:
         for line in lines:
-            screen.line("worker-0", line)
+            screen.line("worker-0", line, error=False)
 
     text = show(use)
     for line in lines:
@@ -97,6 +99,14 @@ def test_the_summary_shows_the_whole_digest(show: Show) -> None:
     assert rows["run"] == SUMMARY["run"]
     assert rows["[bold]"] == "nan"
     assert rows["steps"] == "100"
+
+
+def test_the_summary_shows_small_numbers(show: Show) -> None:
+    metrics = {"lr": 4e-07, "loss": 0.25, "zero": 0.0, "huge": 123456.0, "small": -0.0005}
+    text = show(lambda screen: screen.summary(summary(SUMMARY | {"metrics": metrics})))
+    rows = dict(line.split(None, 1) for line in text if line.strip())
+    shown = {name: rows[name] for name in metrics}
+    assert shown == {"lr": "4e-07", "loss": "0.2500", "zero": "0.0000", "huge": "123456.0000", "small": "-0.0005"}
 
 
 def test_the_summary_shows_restarts_and_rewinds(show: Show) -> None:
@@ -140,3 +150,38 @@ def test_notes_are_printed_plainly_and_warnings_are_marked(show: Show) -> None:
     text = show(use)
     assert "[hello]" in text
     assert "warning: mind the gap" in text
+
+
+def test_results_go_to_one_stream_and_everything_else_to_the_other() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    screen = TextScreen(make_console(out), make_console(err), None)
+    screen.note("bsp · 2 slots")
+    screen.note("a server is lost", warning=True)
+    screen.line("worker-0", "accuracy 0.9", error=False)
+    screen.line("worker-0", "deprecated", error=True)
+    screen.status(status(STATUS))
+    screen.summary(summary(SUMMARY))
+    results = out.getvalue().splitlines()
+    assert results[0] == "[worker-0] accuracy 0.9"
+    assert results[1].split() == ["steps", "100"]
+    assert any(line.split() == ["digest", "d" * 64] for line in results)
+    rest = err.getvalue().splitlines()
+    assert rest[:3] == ["bsp · 2 slots", "warning: a server is lost", "[worker-0] deprecated"]
+    assert rest[3].startswith("step 40/100")
+    assert len(rest) == 4
+
+
+@pytest.mark.parametrize("error", [False, True])
+def test_a_closed_output_is_told_once(error: bool) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as closed:
+        consoles = (io.StringIO(), closed) if error else (closed, io.StringIO())
+        screen = TextScreen(make_console(consoles[0]), make_console(consoles[1]), None)
+        with pytest.raises(ScreenClosed, match="the reader of the output has closed it"):  # noqa: PT012
+            screen.line("worker-0", "x", error=error)
+            screen.status(status(STATUS))
+            screen.note("more")
+        screen.line("worker-0", "y", error=error)
+        screen.summary(summary(SUMMARY))
+        screen.failure("why", "", "what to do")

@@ -1,13 +1,19 @@
-"""What `paceline status` prints about copies and failovers."""
+"""What `paceline status` prints about copies and failovers and about runs that have ended, and its exit codes."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.kit.statuses import status
+from tests.kit.story import eventful
+from tests.kit.told_runs import Done, paceline, told
 
-from paceline.cli.status import _copies, _recovered, copies_in_words
+from paceline.cli.status import _copies, _processes, _recovered, copies_in_words
 from paceline.messages.status import PlacementStatus
+from paceline.runtime.rundir import RunDir, begin_run, finish_run
 
 STATUS: dict[str, Any] = {
     "servers": ["server-0", "server-1", "server-2"],
@@ -35,6 +41,14 @@ def test_status_shows_the_blocks_of_each_server() -> None:
         "server-2 (not connected): primary of 0 blocks, backup of 0",
         "1 copy of each of 4 blocks, all in sync",
     ]
+
+
+def test_status_shows_the_processes_of_the_coordinator_and_of_the_workers() -> None:
+    names = ("worker-1", "worker-0")
+    workers = [{"name": name, "role": "worker", "pid": 80 + i, "node": name} for i, name in enumerate(names)]
+    processes = [*STATUS["processes"], *workers]
+    lines = list(_processes(status(STATUS, processes=processes, pid=70)))
+    assert lines == ["coordinator (pid 70)", "worker-0 (pid 81)", "worker-1 (pid 80)"]
 
 
 def test_status_shows_draining_servers_and_missing_copies() -> None:
@@ -67,3 +81,68 @@ def test_status_shows_the_number_of_failovers_and_the_longest_pause() -> None:
     assert line == "a backup took over 2 times; the longest pause of commits was 0.8 s"
     (line,) = _recovered(status(failovers=1, failover_s=0.84), 1)
     assert line.startswith("a backup took over 1 time;")
+
+
+# ---------------------------------------------------------------- runs without processes
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A run whose log ends at step 26, with a checkpoint of that step."""
+    return told(eventful(), tmp_path / "run")
+
+
+INTERRUPTED = {"state": "ended", "code": 130, "reason": "interrupted", "step": 24, "end_step": 30, "checkpoint": None}
+
+
+def test_status_of_a_run_that_is_done(run: RunDir) -> None:
+    finish_run(run, '{"state": "done", "steps": 26}')
+    assert paceline("status", run.path) == Done(0, [f"{run.path}: done after 26 steps"])
+    assert json.loads(paceline("status", run.path, "--json").text)["steps"] == 26
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(130, 3), (143, 3), (3, 1), (1, 1)])
+def test_status_of_a_run_that_ended_too_early(code: int, exit_code: int, run: RunDir) -> None:
+    run.write_end({**INTERRUPTED, "code": code, "reason": "it ended", "advice": "do this"})
+    said = f"{run.path}: it ended at step 24 of 30, 0 s ago; no checkpoint. do this"
+    assert paceline("status", run.path) == Done(exit_code, [said])
+    assert paceline("status", run.path, "--json").code == exit_code
+
+
+def test_status_of_a_resumed_run_does_not_count_the_summary_of_before(run: RunDir) -> None:
+    finish_run(run, '{"state": "done", "steps": 20}')
+    begin_run(run)
+    killed = paceline("status", run.path)
+    assert killed.code == 3
+    assert killed.text.startswith(
+        f"{run.path}: the launcher of a resumed run was killed at step 26; checkpoint i0003-v0000000026, step 26. "
+        "summary.json is from when the run was done before. "
+    )
+    assert json.loads(paceline("status", run.path, "--json").text)["step"] == 26
+    run.write_end(INTERRUPTED)
+    assert "interrupted at step 24 of 30" in paceline("status", run.path).text
+    with run.launching():
+        assert paceline("status", run.path).text == f"{run.path}: running: no coordinator has announced itself"
+    begin_run(run)
+    finish_run(run, '{"state": "done", "steps": 30}')
+    assert paceline("status", run.path).text == f"{run.path}: done after 30 steps"
+
+
+def test_status_of_a_run_whose_launcher_was_killed_is_read_from_the_log(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunDir, "answer_s", 0.05)
+    run.announce("tcp://127.0.0.1:9", 1)
+    killed = paceline("status", run.path)
+    assert killed.code == 3
+    assert "the launcher was killed at step 26; checkpoint i0003-v0000000026, step 26. `paceline run" in killed.text
+    run.log_file.write_text("damaged")
+    assert "the launcher was killed; checkpoint i0003-v0000000026" in paceline("status", run.path).text
+
+
+def test_status_of_a_directory_in_which_nothing_ran(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "run")
+    assert paceline("status", run.path) == Done(3, [f"{run.path}: not started: no coordinator has run there"])
+    with run.launching():
+        assert paceline("status", run.path).code == 0
+        assert json.loads(paceline("status", run.path, "--json").text)["state"] == "running"

@@ -28,6 +28,10 @@ from paceline.errors import UsageError
         (["run", "--wrokers", "2", "here.py"], "--wrokers"),
         (["run", "there.py"], "there.py is not a file"),
         (["run"], "SCRIPT"),
+        (["run", "-m"], "-m: give the name of the module to run"),
+        (["run", "-m", "here.py"], "-m here.py: this is not the name of a module"),
+        (["run", "-m", "nowhere"], "-m nowhere: there is no module nowhere in "),
+        (["join", "-m", "used"], "-m: give the name of the module to run"),
         (["run", "--dir", "used", "here.py"], "used holds a run already"),
         (
             ["run", "--checkpoint-every", "often", "here.py"],
@@ -41,6 +45,7 @@ from paceline.errors import UsageError
         (["run", "--max-restarts", "-1", "here.py"], "--max-restarts must be 0 or more, not -1"),
         (["run", "--max-steps", "-1", "here.py"], "--max-steps must be 0 or more, not -1"),
         (["run", "--checkpoints", "nowhere://at/all", "here.py"], "cannot keep checkpoints at nowhere://at/all"),
+        (["run", "--checkpoints", "s3://bucket/run", "here.py"], "Install s3fs to access S3 (pip install s3fs)"),
         (["run", "--resume", "empty"], "empty is not a run directory"),
         (["run", "--resume", "missing", "here.py"], "missing is not a run directory"),
         (["join"], "RUN"),
@@ -60,7 +65,7 @@ def test_wrong_words_exit_with_2_name_the_problem_and_start_nothing(
 ) -> None:
     (tmp_path / "here.py").touch()
     (tmp_path / "used").mkdir()
-    (tmp_path / "used" / "token").write_text("00")
+    (tmp_path / "used" / "token").write_text("00" * 32)
     (tmp_path / "empty").mkdir()
     done = run([*PACELINE, *words], tmp_path, timeout_s=20).check(2)
     assert named in done.lines[-1]

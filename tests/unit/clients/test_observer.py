@@ -9,9 +9,11 @@ import pytest
 from tests.kit.fake_coordinator import TOKEN, FakeCoordinator, answer_all, answer_nothing, fake_coordinator
 
 from paceline.clients.observer import Observer
-from paceline.errors import DeadlineError, UsageError
+from paceline.errors import AuthenticationError, DeadlineError, UsageError
 from paceline.messages import Exited, Message, Refused, Scale, Stop
 from paceline.messages.status import RunSummary, Status
+from paceline.wire.handshake import ClientHandshake
+from paceline.wire.token import new_token
 
 
 def port_of(address: str) -> int:
@@ -34,7 +36,7 @@ def test_every_request_gets_its_reply() -> None:
 def test_a_request_without_a_coordinator_ends_at_its_deadline() -> None:
     observer = Observer(lambda: None, TOKEN)
     began = time.monotonic()
-    with pytest.raises(DeadlineError, match="the coordinator did not send StatusReply"):
+    with pytest.raises(DeadlineError, match="the coordinator did not report its status"):
         observer.status(timeout_s=0.3)
     assert time.monotonic() - began < 2.0
     observer.close()
@@ -49,6 +51,24 @@ def test_a_refused_request_raises() -> None:
         with pytest.raises(UsageError, match="no more workers here"):
             observer.scale(3)
         observer.close()
+
+
+def test_a_refusal_that_comes_before_the_first_frame_is_sent_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZeroMQ connects in its own thread. On a busy machine it can be refused before `hello` is handed to it."""
+    hello = ClientHandshake.hello
+
+    def late(handshake: ClientHandshake) -> bytes:
+        time.sleep(0.2)
+        return hello(handshake)
+
+    monkeypatch.setattr(ClientHandshake, "hello", late)
+    with fake_coordinator(answer_all({})) as coordinator:
+        observer = Observer(coordinator.address, new_token())
+        try:
+            with pytest.raises(AuthenticationError, match="different job tokens"):
+                observer.status(timeout_s=2.0)
+        finally:
+            observer.close()
 
 
 def test_a_request_is_sent_again_to_a_coordinator_that_restarts_at_its_address() -> None:

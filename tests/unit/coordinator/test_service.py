@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,39 @@ def test_a_restarted_coordinator_has_the_same_digest_and_continues_the_run_time(
     plain = start("plain")
     train(plain).close()
     assert plain.finish()["digest"] == summary["digest"]
+
+
+def test_the_time_that_the_loss_of_a_coordinator_cost_counts(start: Callable[..., Cluster]) -> None:
+    cluster = start()
+    train(cluster).close()
+    notes = f'{{"seconds": 1000.0, "at": {time.time() - 50.0}}}'
+
+    def seconds(**changes: Any) -> float:
+        """The seconds of a run whose last commit is made right after the start of the next coordinator."""
+        cluster.coordinator.log.put("notes", notes)
+        cluster.stop("coordinator")
+        cluster.spec = replace(cluster.spec, **changes)
+        cluster.start_coordinator()
+        timeline = cluster.coordinator.timeline
+        timeline.committed(11, 1.0, time.monotonic())
+        return timeline.seconds
+
+    assert seconds() == pytest.approx(1050.0, abs=5.0)
+    assert seconds(resume="") == pytest.approx(1000.0, abs=5.0), "nothing ran before the run was resumed"
+    cluster.stop("coordinator")
+    cluster.spec = replace(cluster.spec, resume=None)
+    cluster.start_coordinator()
+    cluster.coordinator.timeline.committed(11, 1.0, time.monotonic())
+    assert cluster.coordinator.timeline.seconds == pytest.approx(1000.0, abs=5.0), "the notes know of the resume"
+
+
+def test_the_last_line_of_a_stopped_run_shows_the_planned_epochs_and_no_workers(start: Callable[..., Cluster]) -> None:
+    cluster = start(max_steps=3)
+    train(cluster).close()
+    cluster.wait(lambda: not cluster.coordinator.status(time.monotonic()).workers_alive)
+    status = cluster.coordinator.status(time.monotonic())
+    assert describe(status).startswith("step 3/3 · epoch 0/1 · ")
+    assert "worker" not in describe(status)
 
 
 def test_the_digest_is_read_again_if_a_server_dies_during_the_summary(start: Callable[..., Cluster]) -> None:

@@ -22,6 +22,8 @@ from paceline.core.effects import (
     AnyFact,
     ChoiceFact,
     ClaimFact,
+    DataChangeFact,
+    DataFact,
     EvaluationRow,
     FactRow,
     IncarnationFact,
@@ -33,6 +35,7 @@ from paceline.core.effects import (
     ScaleFact,
     StopFact,
     ValidatorFact,
+    WarningFact,
     Write,
 )
 from paceline.core.window import Watermark
@@ -41,6 +44,7 @@ from paceline.messages import JobArgs, Position, Sealed, ValidatorSpec
 from paceline.types import (
     INIT_STEP,
     Commit,
+    DataFingerprint,
     Fence,
     Hyper,
     Kind,
@@ -103,7 +107,10 @@ FACTS: tuple[AnyFact, ...] = (
     IncarnationFact(1, "i0000-v0000000004", POSITION, "server-0 died"),
     IncarnationFact(2, "", None, "resumed"),
     ScaleFact(3),
-    ChoiceFact(Sealed(3, 1, Fence(2, 9), 0.5, HYPER, {"loss": inf}, 0.25)),
+    ChoiceFact(Sealed(3, 1, Fence(2, 9), 0.5, HYPER, {"loss": inf}, 0.25, {"topic": "text"})),
+    WarningFact("topic", "text"),
+    DataChangeFact(),
+    DataFact("loop number 1", "worker-0", DataFingerprint(9, "", "cpu", ((0, "ab"), (8, "cd")))),
 )
 
 

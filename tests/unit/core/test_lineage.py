@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.effects import IncarnationFact
-from paceline.core.lineage import Span, committed_steps, lineage
+from paceline.core.lineage import Span, committed_steps, is_shared, lineage, shared_versions
 from paceline.core.window import Watermark
 from paceline.errors import StateError
 from paceline.messages import JobArgs, Position
@@ -85,3 +85,18 @@ def test_only_the_steps_above_the_lowest_gap_are_read() -> None:
     assert len(taken) < 20
     taken.clear()
     assert committed_steps(0, (), 1_000_000, iter([999_999])) == (1_000_000, ())
+
+
+def test_the_newest_incarnation_shares_versions_with_those_from_which_it_descends() -> None:
+    assert shared_versions([]) == {0: None}
+    facts = [begun(1, 0, 20), begun(2, 1, 30), begun(3, 2, 25)]
+    shared = shared_versions(facts)
+    assert shared == {3: None, 2: 25, 1: 25, 0: 20}
+    assert is_shared(shared, 3, 99)
+    assert is_shared(shared, 2, 25)
+    assert not is_shared(shared, 2, 26)
+    assert not is_shared(shared, 1, 28), "version 28 of incarnation 1 was undone with incarnation 2"
+
+
+def test_an_incarnation_that_began_anew_shares_nothing() -> None:
+    assert shared_versions([begun(1, 0, 20), begun(2)]) == {2: None}

@@ -5,39 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.kit.sheet import Sheet
 from tests.kit.statuses import status
 
 from paceline.engines.actions import Tell
-from paceline.engines.announcements import Announcements, not_restarted, restarted, retired, wanted
-from paceline.engines.processes import Line
+from paceline.engines.announcements import Announcements, exception_in, not_restarted, restarted, retired, wanted
+from paceline.engines.output import Line, Stream
 from paceline.engines.restart_policy import Again, GiveUp, Stay
-from paceline.messages.status import RunSummary, Status
 from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_COLLATERAL, EXIT_DONE, EXIT_LEFT, EXIT_LOST
 from paceline.runtime.roles import SERVER, WORKER
-
-
-class Sheet:
-    """A screen that keeps what is printed."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.lines: list[str] = []
-        self.states = 0
-
-    def line(self, name: str, text: str) -> None:
-        self.lines.append(f"{name}: {text}")
-
-    def status(self, status: Status) -> None:
-        self.states += 1
-
-    def note(self, text: str, *, warning: bool = False) -> None:
-        self.notes.append(f"warning: {text}" if warning else text)
-
-    def failure(self, reason: str, trace: str, advice: str) -> None:
-        raise AssertionError
-
-    def summary(self, summary: RunSummary) -> None:
-        raise AssertionError
 
 
 @pytest.fixture
@@ -48,6 +24,12 @@ def sheet() -> Sheet:
 @pytest.fixture
 def announcements(sheet: Sheet) -> Announcements:
     return Announcements(sheet)
+
+
+def test_a_warning_about_the_training_is_printed_once(sheet: Sheet, announcements: Announcements) -> None:
+    for warnings in ([], ["loss is nan"], ["loss is nan"], [], ["loss is nan", "the schedule has ended"]):
+        announcements.status(status({"warnings": warnings}))
+    assert sheet.notes == ["warning: loss is nan", "warning: the schedule has ended"]
 
 
 def test_the_headline_and_its_advice_are_printed_once(sheet: Sheet, announcements: Announcements) -> None:
@@ -80,12 +62,39 @@ def test_a_warning_is_printed_when_it_changes(sheet: Sheet, announcements: Annou
     assert sheet.notes == ["warning: disk full", "warning: disk full"]
 
 
-def test_the_last_40_lines_of_a_role_are_kept(sheet: Sheet, announcements: Announcements) -> None:
-    for number in range(100):
-        announcements.line(Line("worker-0", str(number)))
-    assert len(sheet.lines) == 100
-    assert announcements.tail("worker-0").splitlines() == [str(n) for n in range(60, 100)]
-    assert announcements.tail("worker-1") == ""
+def test_what_a_script_prints_is_a_result_and_everything_else_is_not(
+    sheet: Sheet, announcements: Announcements
+) -> None:
+    for name, stream in (("worker-0", Stream.OUT), ("worker-0", Stream.ERR), ("server-0", Stream.OUT)):
+        announcements.line(Line(name, "x", stream))
+    assert sheet.lines == ["worker-0: x", "worker-0: x (error)", "server-0: x (error)"]
+
+
+def test_last_words_are_kept_for_the_end(sheet: Sheet, announcements: Announcements) -> None:
+    for text in ("Traceback (most recent call last):", "ValueError: bad"):
+        announcements.line(Line("worker-0", text, Stream.LAST))
+    assert sheet.lines == []
+    assert announcements.last_words("worker-0") == "Traceback (most recent call last):\nValueError: bad"
+    assert announcements.last_words("worker-1") == ""
+    announcements.started("worker-0")
+    assert announcements.last_words("worker-0") == "", "they are those of an earlier start"
+
+
+@pytest.mark.parametrize(
+    ("trace", "named"),
+    [
+        ("Traceback (most recent call last):\n  File 'x'\nValueError: bad", "ValueError: bad"),
+        ("Traceback (most recent call last):\n  File 'x'\nKeyboardInterrupt\n", "KeyboardInterrupt"),
+        (
+            "  File 'x'\ntorch.OutOfMemoryError: no memory\n\na note with more words",
+            "torch.OutOfMemoryError: no memory",
+        ),
+        ("the script called exit(3)", "the script called exit(3)"),
+        ("", ""),
+    ],
+)
+def test_the_exception_is_found_in_a_traceback(trace: str, named: str) -> None:
+    assert exception_in(trace) == named
 
 
 def test_each_end_of_a_process_is_printed_with_its_reason_and_consequence() -> None:
@@ -104,7 +113,8 @@ def test_each_end_of_a_process_is_printed_with_its_reason_and_consequence() -> N
         Tell("worker-1 starts its script again: the job was rewound to before its loop"),
         Tell("worker-1 was told to leave, and has given back its leases"),
         Tell(
-            "worker-1 ended (signal 9) 6 times in a row within 10 s of its start, and --max-restarts is 5: "
+            "worker-1 ended (signal 9) 6 times in a row within 10 s of its start, each time without a commit, "
+            "and --max-restarts is 5: "
             "it is not restarted",
             warning=True,
         ),

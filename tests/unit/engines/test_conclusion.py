@@ -8,7 +8,8 @@ import pytest
 from tests.kit.statuses import status
 
 from paceline.engines.actions import Action, End, Finish, Outcome, Start, Tell
-from paceline.engines.conclusion import Conclusion
+from paceline.engines.conclusion import Conclusion, explained
+from paceline.engines.resume_hint import ResumeHint
 from paceline.engines.workers import Workers
 from paceline.messages.status import FailureStatus, RunSummary, Status
 from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LOST
@@ -21,7 +22,7 @@ def made(*codes: int) -> Conclusion:
     workers = Workers(len(codes))
     for code in codes:
         workers.ended(workers.add(), code)
-    conclusion = Conclusion(workers, Path("runs/a"))
+    conclusion = Conclusion(workers, ResumeHint(Path("runs/a"), "30s"))
     conclusion.begin(10.0)
     return conclusion
 
@@ -81,3 +82,14 @@ def test_a_failed_job_ends_the_run_here_only_if_its_failure_is_unknown(known: bo
     assert actions == (
         [] if known else [End(Outcome(EXIT_LOST, "the job failed", advice="see the logs in runs/a/logs"))]
     )
+
+
+def test_the_reason_names_the_exception_once_and_the_traceback_is_kept() -> None:
+    trace = "Traceback (most recent call last):\n  File 'x'\nValueError: bad\n"
+    for outcome, words in ((Outcome(1, "worker-0 failed", trace), ""), (Outcome(1, "worker-0 failed"), trace)):
+        found = explained(outcome, words)
+        assert (found.reason, found.trace) == ("worker-0 failed: ValueError: bad", trace)
+        assert explained(found, "") == found
+    one = explained(Outcome(1, "worker-0 failed"), "the script called exit(3)")
+    assert (one.reason, one.trace) == ("worker-0 failed: the script called exit(3)", "")
+    assert explained(Outcome(), "") == Outcome()

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from tests.kit.statuses import status
 
-from paceline.engines.actions import Action, End, KeepSize, Lost, Outcome, Rescale, Start, Tell, Terminate
+from paceline.engines.actions import Action, Dismiss, End, KeepSize, Lost, Outcome, Rescale, Start, Tell, Terminate
 from paceline.engines.decisions import Decisions
+from paceline.engines.resume_hint import ResumeHint
 from paceline.messages.status import FailureStatus, Status
-from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
+from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOG, EXIT_LOST, EXIT_SCRIPT
 from paceline.runtime.roles import COORDINATOR, SERVER, WORKER
 
 RUNNING = Status()
@@ -18,7 +19,9 @@ FAILED = Status(failure=FailureStatus("script", "worker-0 raised"))
 
 
 def made(workers: int = 2, servers: int = 2, *, replicas: int = 0, limit: int = 5, resumed: bool = False) -> Decisions:
-    decisions = Decisions(workers, servers, replicas, limit, Path("runs/a"), resumed=resumed)
+    decisions = Decisions(
+        workers, servers, replicas, limit, ResumeHint(Path("runs/a"), "30s"), resumed=resumed, grace_s=30.0
+    )
     for name in decisions.first():
         decisions.started(name, 1, 0.0)
     return decisions
@@ -29,7 +32,7 @@ def ended(decisions: Decisions, name: str, code: int, now: Status = RUNNING) -> 
 
 
 def test_the_coordinator_starts_first_and_workers_last() -> None:
-    assert list(Decisions(1, 2, 0, 5, Path("run"), resumed=False).first()) == [
+    assert list(Decisions(1, 2, 0, 5, ResumeHint(Path("run"), "30s"), resumed=False, grace_s=30.0).first()) == [
         "coordinator",
         "server-0",
         "server-1",
@@ -61,31 +64,45 @@ def test_no_process_is_restarted_once_the_job_has_failed() -> None:
 def test_a_required_role_that_ends_by_itself_loses_the_run() -> None:
     (lost,) = ended(made(), "coordinator", 2)
     assert lost == Lost("coordinator", 2, "coordinator ended (exit code 2)")
-    assert list(made().lost(Lost("coordinator", 2, "why"))) == [
+    assert list(made().lost(Lost("coordinator", 2, "why"), RUNNING)) == [
         End(
             Outcome(
                 EXIT_LOST,
                 "why",
-                advice="see logs/coordinator.log; `paceline run --resume runs/a` continues the run",
-                tail_of="coordinator",
+                advice="see runs/a/logs/coordinator.log; `paceline run --resume runs/a` starts at step 0: "
+                "no checkpoint was made, because none was due (--checkpoint-every 30s)",
+                ended="coordinator",
             )
         )
     ]
 
 
+def test_a_log_that_fails_ends_the_run_without_the_advice_to_do_the_same_again() -> None:
+    (lost,) = ended(made(), "coordinator", EXIT_LOG)
+    assert isinstance(lost, Lost), "the coordinator is not started again"
+    why = "cannot write to the log runs/a/log.sqlite: it is full"
+    (end,) = made().lost(
+        Lost("coordinator", EXIT_LOG, "cannot write to the log runs/a/log.sqlite: it is full"), RUNNING
+    )
+    assert isinstance(end, End)
+    assert (end.outcome.code, end.outcome.ended) == (EXIT_LOST, "")
+    assert end.outcome.reason == why
+    assert "remove the cause" in end.outcome.advice
+
+
 def test_a_run_continues_without_a_server_if_others_have_its_blocks() -> None:
     decisions = made(servers=3, replicas=1)
-    told = list(decisions.lost(Lost("server-2", -9, "server-2 ended")))
+    told = list(decisions.lost(Lost("server-2", -9, "server-2 ended"), RUNNING))
     assert told == [Rescale(2, 2), Tell("server-2 ended: the run continues with 2 servers", warning=True)]
-    (end,) = decisions.lost(Lost("server-1", -9, "server-1 ended"))
+    (end,) = decisions.lost(Lost("server-1", -9, "server-1 ended"), RUNNING)
     assert isinstance(end, End)
-    assert end.outcome.tail_of == "", "a killed process leaves no error to print"
+    assert end.outcome.ended == "server-1"
 
 
 def test_a_script_that_fails_ends_the_run_unless_the_coordinator_knows() -> None:
     (end,) = ended(made(), "worker-1", EXIT_SCRIPT)
     assert isinstance(end, End)
-    assert (end.outcome.code, end.outcome.tail_of) == (EXIT_SCRIPT, "worker-1")
+    assert (end.outcome.code, end.outcome.ended) == (EXIT_SCRIPT, "worker-1")
     assert ended(made(), "worker-1", EXIT_SCRIPT, FAILED) == []
 
 
@@ -114,7 +131,7 @@ def test_a_server_or_coordinator_that_exits_by_itself_needs_a_new_status() -> No
 
 def test_a_larger_number_starts_processes_and_a_smaller_one_ends_the_newest() -> None:
     decisions = made()
-    actions = list(decisions.saw(status(wanted_workers=3, wanted_servers=3), resizable=True))
+    actions = list(decisions.saw(status(wanted_workers=3, wanted_servers=3), 1.0, resizable=True))
     assert actions == [
         KeepSize(3, 3),
         Tell("3 servers wanted instead of 2"),
@@ -123,7 +140,7 @@ def test_a_larger_number_starts_processes_and_a_smaller_one_ends_the_newest() ->
         Start("worker-2"),
     ]
     fewer = {"wanted_workers": 1, "wanted_servers": 2, "draining": ["server-2"]}
-    actions = list(decisions.saw(status(fewer), resizable=True))
+    actions = list(decisions.saw(status(fewer), 1.0, resizable=True))
     assert actions == [
         KeepSize(1, 2),
         Tell("2 servers wanted instead of 3"),
@@ -131,7 +148,7 @@ def test_a_larger_number_starts_processes_and_a_smaller_one_ends_the_newest() ->
         Terminate("worker-2"),
         Terminate("worker-1"),
     ]
-    assert list(decisions.saw(status(fewer, drained=["server-2"]), resizable=True)) == [Terminate("server-2")]
+    assert list(decisions.saw(status(fewer, drained=["server-2"]), 1.0, resizable=True)) == [Terminate("server-2")]
     assert decisions.expected("server-2", EXIT_DONE) == Tell("server-2 holds no blocks any more, and has ended")
     assert decisions.expected("server-1", -9) is None
     assert decisions.expected("worker-0", -9) is None
@@ -140,13 +157,40 @@ def test_a_larger_number_starts_processes_and_a_smaller_one_ends_the_newest() ->
 def test_a_worker_that_waits_for_its_restart_is_removed_without_a_signal() -> None:
     decisions = made()
     ended(decisions, "worker-1", -9)
-    actions = list(decisions.saw(status(wanted_workers=1, wanted_servers=2), resizable=True))
+    actions = list(decisions.saw(status(wanted_workers=1, wanted_servers=2), 1.0, resizable=True))
     assert Terminate("worker-1") not in actions
     assert not decisions.waiting
 
 
 def test_a_resumed_run_reports_its_numbers_before_it_follows_the_status() -> None:
     decisions = made(resumed=True)
-    assert list(decisions.saw(status(wanted_workers=5, wanted_servers=1), resizable=False)) == []
-    assert list(decisions.saw(status(wanted_workers=5, wanted_servers=1), resizable=True)) == [Rescale(2, 2)]
-    assert list(decisions.saw(status(wanted_workers=2, wanted_servers=2), resizable=True)) == []
+    assert list(decisions.saw(status(wanted_workers=5, wanted_servers=1), 1.0, resizable=False)) == []
+    assert list(decisions.saw(status(wanted_workers=5, wanted_servers=1), 1.0, resizable=True)) == [Rescale(2, 2)]
+    assert list(decisions.saw(status(wanted_workers=2, wanted_servers=2), 1.0, resizable=True)) == []
+
+
+def test_a_worker_that_hangs_in_its_loop_is_ended_after_the_job_is_complete() -> None:
+    decisions = made()
+    ended(decisions, "worker-0", EXIT_DONE, FINISHED)
+    worker = {"name": "worker-1", "role": "worker", "pid": 1, "node": "w", "script": "in"}
+    hangs = status(unfinished=False, processes=[worker])
+    assert list(decisions.saw(hangs, 100.0, resizable=False)) == []
+    (told,) = decisions.saw(hangs, 105.0, resizable=False)
+    assert isinstance(told, Tell)
+    assert list(decisions.saw(hangs, 129.0, resizable=False)) == []
+    warned, dismissed = decisions.saw(hangs, 130.0, resizable=False)
+    assert dismissed == Dismiss("worker-1")
+    assert isinstance(warned, Tell)
+    assert list(decisions.saw(hangs, 131.0, resizable=False)) == [], "it is killed once"
+    assert ended(decisions, "worker-1", -9, FINISHED) == [], "its end needs no other word"
+    assert decisions.workers.gone
+
+
+def test_no_worker_is_ended_while_the_job_has_work_or_no_script_has_ended() -> None:
+    decisions = made()
+    assert list(decisions.saw(FINISHED, 100.0, resizable=False)) == []
+    assert list(decisions.saw(FINISHED, 1000.0, resizable=False)) == [], "a phase has ended, and another one may begin"
+    ended(decisions, "worker-0", EXIT_DONE, FINISHED)
+    list(decisions.saw(FINISHED, 1000.0, resizable=False))
+    list(decisions.saw(RUNNING, 1029.0, resizable=False))  # a rewind: the wait begins again
+    assert list(decisions.saw(FINISHED, 1031.0, resizable=False)) == []

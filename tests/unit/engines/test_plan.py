@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,6 +76,7 @@ def test_a_plan_saved_in_the_run_directory_is_read_back(
     plan = RunPlan(
         script=Path("train.py"), arguments=("--epochs", "3"), workers=3, servers=2, mode="ssp:2", slots=5, seed=11,
         threads=2, checkpoint_every="7", keep=4, checkpoints="kept", max_restarts=1, run=run, summary=Path("s.json"),
+        fingerprint={"train.py": "00ff"},
     )  # fmt: skip
     plan.save()
     monkeypatch.undo()
@@ -142,3 +144,25 @@ def test_a_missing_or_damaged_plan_is_refused_by_name(script: Path, tmp_path: Pa
     run.plan_file.write_text(json.dumps({"script": str(tmp_path / "gone.py")}))
     with pytest.raises(UsageError, match=r"gone\.py is not a file"):
         RunPlan.of(run.path)
+
+
+@pytest.mark.parametrize(
+    ("host", "named"),
+    [
+        ("203.0.113.7", "PACELINE_HOST=203.0.113.7: this host cannot listen there"),
+        ("203.0.113.0/24", "PACELINE_HOST=203.0.113.0/24: this host has no address in that network"),
+    ],
+)
+def test_an_address_of_another_host_is_refused_before_anything_starts(
+    host: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    plan = RunPlan(script=script, run=tmp_path / "run")
+    plan.check_environment()
+    monkeypatch.setenv("PACELINE_HOST", host)
+    with pytest.raises(UsageError, match=re.escape(named)):
+        plan.check_environment()
+    monkeypatch.setenv("PACELINE_VIA", "ssh there")
+    if "/" not in host:
+        plan.check_environment()

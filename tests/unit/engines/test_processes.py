@@ -5,21 +5,31 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.kit.kept_fork_server import KeptForkServer
 from tests.kit.roles import run_in, worker
 
-from paceline.engines.processes import Child, Children, Exit, Line
+from paceline.engines.output import Line, Stream
+from paceline.engines.processes import Child, Children, Exit
 from paceline.runtime.roles import WORKER
 
 
+@pytest.fixture(scope="module")
+def kept() -> Iterator[KeptForkServer]:
+    server = KeptForkServer()
+    yield server
+    server.end()
+
+
 @pytest.fixture(params=["started", "forked"])
-def children(request: pytest.FixtureRequest, tmp_path: Path) -> Children:
+def children(request: pytest.FixtureRequest, kept: KeptForkServer, tmp_path: Path) -> Children:
     found = Children(run_in(tmp_path))
     if request.param == "forked":
-        found.warm()
+        found._fork_client = kept.lend()
     return found
 
 
@@ -38,12 +48,47 @@ def events(children: Children, until: type[Line | Exit] = Exit) -> list[Line | E
 
 
 def test_the_lines_of_a_child_come_before_its_exit(children: Children, tmp_path: Path) -> None:
-    child = start(children, tmp_path, "import os; print('one\\ntwo'); print(os.getcwd()); raise SystemExit(3)")
+    source = "import os, sys; print('one\\ntwo'); print(os.getcwd(), 'torch' in sys.modules); raise SystemExit(3)"
+    child = start(children, tmp_path, source)
     *lines, end = events(children)
-    assert lines[:3] == [Line("worker-0", "one"), Line("worker-0", "two"), Line("worker-0", str(tmp_path))]
+    forked = children.fork_server_ready
+    assert lines[:3] == [Line("worker-0", text) for text in ("one", "two", f"{tmp_path} {forked}")]
     assert end == Exit("worker-0", 1, 1), "an exit code of the script is a failure of the worker"
     assert (tmp_path / "logs" / "worker-0.log").read_text().startswith("one\ntwo\n")
     assert not child.alive
+    children.end()
+
+
+def test_the_threads_and_exit_functions_of_a_script_come_before_its_exit(children: Children, tmp_path: Path) -> None:
+    source = (
+        "import atexit, sys, threading, time\n"
+        "atexit.register(print, 'exit function')\n"
+        "atexit.register(sys.stdout.write, 'without a newline')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.3), print('thread'))).start()\n"
+        "raise SystemExit(3)\n"
+    )
+    start(children, tmp_path, source)
+    *_, end = events(children)
+    assert end == Exit("worker-0", 1, 1)
+    said = (tmp_path / "logs" / "worker-0.log").read_text()
+    assert said.index("thread\n") < said.index("without a newline") < said.index("exit function\n")
+    children.end()
+
+
+def test_standard_output_standard_error_and_last_words_are_told_apart(children: Children, tmp_path: Path) -> None:
+    code = "import sys; print('result'); print('warning', file=sys.stderr); sys.stderr.write('no end'); 1 / 0"
+    start(children, tmp_path, code)
+    *lines, _ = events(children)
+    found = {
+        stream: [line.text for line in lines if isinstance(line, Line) and line.stream is stream] for stream in Stream
+    }
+    assert found[Stream.OUT] == ["result"]
+    assert found[Stream.ERR] == ["warning", "no end"]
+    assert found[Stream.LAST][0] == "Traceback (most recent call last):"
+    assert found[Stream.LAST][-1] == "ZeroDivisionError: division by zero"
+    log = (tmp_path / "logs" / "worker-0.log").read_text()
+    assert "result\n" in log
+    assert "\nZeroDivisionError: division by zero\n" in log
     children.end()
 
 

@@ -63,6 +63,14 @@ def test_runs_are_listed_the_newest_last(root: Path) -> None:
     assert all(row.nbytes > 60 for row in rows)
 
 
+def test_how_a_resumed_run_ended_counts_more_than_its_old_summary(tmp_path: Path) -> None:
+    done = {"state": "done", "steps": 40}
+    made(tmp_path, "again-1", summary=done, end={"state": "ended", "code": 130, "step": 9})
+    made(tmp_path, "killed-1", summary=done, end={"state": "unfinished", "reason": "the launcher was killed"})
+    states = {row.name: (row.state, row.step) for row in list_runs(tmp_path, time.time())}
+    assert states == {"again-1": ("interrupted", 9), "killed-1": ("unfinished", None)}
+
+
 def test_the_list_is_a_table_or_json(root: Path) -> None:
     head, first, *_ = paceline(root, str(root)).splitlines()
     assert head.split() == ["name", "state", "step", "size", "age"]

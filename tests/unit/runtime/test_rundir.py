@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import ClusterLostError, UsageError
-from paceline.runtime.rundir import RunDir, next_run, point_latest
+from paceline.runtime.rundir import ENDED, UNFINISHED, RunDir, begin_run, finish_run, next_run, point_latest
 
 
 def test_a_new_run_has_a_secret_of_its_own(tmp_path: Path) -> None:
@@ -58,6 +58,45 @@ def test_runs_are_numbered_and_the_latest_is_named(tmp_path: Path) -> None:
     point_latest(second)
     assert not (root / "latest").is_symlink(), "a directory of the user is left alone"
     assert {p.name for p in root.iterdir()} == {"train-0001", "train-0002", "eval-0001", "latest"}
+
+
+def test_a_run_may_be_named_by_the_link_to_the_latest(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    first, second = (next_run(root, "train") for _ in range(2))
+    point_latest(second)
+    assert RunDir.named(root / "latest").path == second
+    point_latest(root / "latest")
+    assert (root / "latest").resolve() == second, "a link is never made to point to itself"
+    (root / "latest").unlink()
+    (root / "latest").symlink_to("latest")
+    with pytest.raises(UsageError, match="latest is not a run directory"):
+        RunDir.named(root / "latest")
+    point_latest(first)
+    assert (root / "latest").resolve() == first, "a link to itself, which earlier versions made, is replaced"
+    (tmp_path / "elsewhere").symlink_to(first)
+    assert RunDir.named(tmp_path / "elsewhere").path == first
+
+
+def test_the_summary_of_a_finished_run_that_is_resumed_stays_and_does_not_count(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "run")
+    begin_run(run)
+    assert not run.done
+    assert run.end() is None
+    finish_run(run, "first")
+    assert run.done
+    begin_run(run)
+    assert run.summary_file.read_text() == "first"
+    assert not run.done
+    end = run.end()
+    assert end is not None
+    assert (end["state"], end["reason"]) == (UNFINISHED, "the launcher of a resumed run was killed")
+    run.write_end({"state": ENDED, "code": 130})
+    assert not run.done
+    begin_run(run)
+    finish_run(run, "second")
+    assert run.done
+    assert run.end() is None
+    assert run.summary_file.read_text() == "second"
 
 
 def test_a_run_has_one_launcher(tmp_path: Path) -> None:

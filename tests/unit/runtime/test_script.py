@@ -134,3 +134,20 @@ except BaseException as error:
     out, _ = process.communicate(timeout=20)
     assert process.returncode == EXIT_LEFT
     assert out == "Preempted\n"
+
+
+def test_a_module_runs_as_python_m_runs_it(tmp_path: Path) -> None:
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (tmp_path / "beside.py").write_text("value = 2\n")
+    (package / "inner.py").write_text("value = 1\n")
+    source = (
+        "import sys, beside\nfrom . import inner\nprint(__name__, __package__, inner.value, beside.value, sys.argv)\n"
+    )
+    (package / "train.py").write_text(source)
+    run = run_in(tmp_path / "run")
+    words = command(run, worker(run, package / "train.py", "--epochs", "3", module="pkg.train"))
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.stdout == f"__main__ pkg 1 2 ['{package / 'train.py'}', '--epochs', '3']\n"
+    assert ended.returncode == EXIT_SCRIPT  # since it never joins
+    assert "ended without calling paceline.join()" in ended.stderr

@@ -9,19 +9,23 @@ from typing import TypeVar
 
 import msgspec
 import pytest
+from tests.kit.core import segment
 from tests.kit.server import BLOCKS, HangingStorage, bits_of, commit, model, opened, position, push
 
 from paceline.blocks.tensors import bytes_of
 from paceline.checkpoint.manifest import FORMAT, Manifest, folder_name, write_manifest
 from paceline.checkpoint.storage import LocalStorage, Storage
 from paceline.messages import (
+    Abort,
     Assign,
     Beat,
     BeatAck,
     BlockFrame,
     Committed,
+    Failed,
     Message,
     NotLoaded,
+    Plan,
     Push,
     Register,
     Saved,
@@ -34,7 +38,7 @@ from paceline.runtime.service_loop import pump
 from paceline.server.service import ServerService
 from paceline.transport.base import PeerUp, Received
 from paceline.transport.inproc import InprocHub, InprocPort
-from paceline.types import INIT_STEP, Fence, Placement
+from paceline.types import INIT_STEP, Fence, Kind, Placement
 
 M = TypeVar("M", bound=Message)
 SPEC = model()
@@ -87,17 +91,21 @@ class Stage:
         placement = Placement(incarnation + 1, (NODE,) * len(BLOCKS), {NODE: "inproc://server-0"})
         self.say(Assign(1, incarnation, placement, SPEC, BLOCKS, True, 0, folder, version))
 
-    def initialise(self, *, save: bool, incarnation: int = 0) -> None:
-        """Version 0, from the same values as `kit.push` makes."""
+    def push(self, step: int, incarnation: int = 0) -> None:
+        """Push all blocks, with the same values as `kit.push` makes for version 0."""
         ((store, mine),) = opened(SPEC, 1)
         push(SPEC, [(store, mine)], 0)
         values = store.snapshot()
-        frames = tuple(BlockFrame(b.index, b.dtype, b.numel) for b in BLOCKS)
-        seal = Seal(1.0, (), tuple((b.index, 0) for b in BLOCKS))
-        fence = Fence(1, 1)
-        message = Push(7, incarnation, incarnation + 1, INIT_STEP, 0, fence, -1, frames, seal)
-        self.front.send(NODE, message, [bytes_of(values[b.index].value) for b in BLOCKS])
+        blocks = [b for b in BLOCKS if step == INIT_STEP or b.kind != Kind.FROZEN]
+        frames = tuple(BlockFrame(b.index, b.dtype, b.numel) for b in blocks)
+        seal = Seal(1.0, (), tuple((b.index, 0) for b in blocks))
+        message = Push(7, incarnation, incarnation + 1, step, 0, Fence(1, 2 + step), step, frames, seal)
+        self.front.send(NODE, message, [bytes_of(values[b.index].value) for b in blocks])
         self.turn()
+
+    def initialise(self, *, save: bool, incarnation: int = 0) -> None:
+        """Version 0, from the same values as `kit.push` makes."""
+        self.push(INIT_STEP, incarnation)
         row = msgspec.structs.replace(commit(SPEC, 0, INIT_STEP), incarnation=incarnation)
         self.say(Committed(1, self.service.core.assignment.epoch, row, save=save))
 
@@ -216,3 +224,24 @@ def test_a_server_registers_with_each_coordinator_and_reports_its_versions(stage
     assert stage.until(Register).applied == 0
     stage.say(Shutdown(1, "enough"))
     assert stage.service.ended == "enough"
+
+
+def test_an_update_that_raises_fails_the_job_and_names_the_parameters(stage: Stage) -> None:
+    """A server that is started again would raise again, so it does not die: it reports until the job has failed."""
+    stage.until(Register)
+    stage.assign()
+    stage.initialise(save=False)
+    stage.say(Plan(1, (segment(slots=1),), revision=1))
+    stage.push(0)
+    broken = ({**SPEC.optimizer.hyper[0], "lr": None},)
+    stage.say(Committed(1, 1, msgspec.structs.replace(commit(SPEC, 1, 0), hyper=broken)))
+    failed = stage.until(Failed)
+    assert failed.kind == "script"
+    assert failed.trace.startswith("UpdateError: SGD cannot update weight")
+    assert "TypeError" in failed.trace
+    stage.heard.clear()
+    stage.say(Committed(1, 1, commit(SPEC, 2, 1)))
+    assert stage.until(Failed) == failed, "it is repeated, since the first report may be lost"
+    assert stage.service.ended is None
+    stage.say(Abort(1, "script", "server-0 failed"))
+    assert stage.service.ended == "server-0 failed"

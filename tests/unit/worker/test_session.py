@@ -183,7 +183,7 @@ def test_a_silent_coordinator_ends_a_wait_with_the_open_request(opened: Open, co
 
     session = opened(lambda message: welcome(message) or die(message), silent_s=lambda: silence[0])
     with pytest.raises(
-        DeadlineError, match=r"the coordinator did not answer Declare \(coordinator/1: .*\) within 6\.0 s"
+        DeadlineError, match=r"the coordinator did not take the validation \(coordinator/1: .*\) within 6\.0 s"
     ):
         declare(session)
 

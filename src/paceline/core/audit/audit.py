@@ -38,10 +38,12 @@ def _run(case: Case) -> None:
     if not case.follow_lineage():
         return
     _versions(case)
+    steps = case.rows[case.ledger.step[case.rows] != INIT_STEP]
     case.report.count(
         commits=len(case.rows),
+        steps=len(steps),
         recomputed=len(case.ledger) - len(case.rows),
-        slots=int((case.ledger.first[case.rows + 1] - case.ledger.first[case.rows]).sum()),
+        slots=int((case.ledger.first[steps + 1] - case.ledger.first[steps]).sum()),
         empty_slots=int(case.ledger.empty[case.rows].sum()),
     )
     _beginning(case)

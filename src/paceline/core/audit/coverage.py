@@ -70,9 +70,13 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """The result of `cover`: the number of complete epochs, (epoch, samples so far) of incomplete ones, the holes."""
+    """The result of `cover`: the number of complete epochs, (epoch, samples so far) of incomplete ones, the holes.
+
+    `left_out` is the number of samples of the complete epochs that `drop_last` left out.
+    """
 
     epochs: int
+    left_out: int
     begun: tuple[tuple[int, int], ...]
     holes: tuple[Hole, ...]
 
@@ -85,7 +89,7 @@ def cover(phases: Sequence[PhaseEntry], steps: Steps, bound: int, seed: int, bud
     """
     order = np.lexsort((steps.offset, steps.epoch, steps.phase))
     steps = steps.pick(order)
-    whole, begun, holes = 0, [], list[Hole]()
+    whole, left_out, begun, holes = 0, 0, [], list[Hole]()
     for entry in phases:
         for epoch, mine, closed in _epochs(entry, steps, bound):
             usable = _usable(entry)
@@ -104,9 +108,10 @@ def cover(phases: Sequence[PhaseEntry], steps: Steps, bound: int, seed: int, bud
                     holes.append(Hole(entry.spec.number, epoch, len(doubled), doubled[:_SHOWN], True))
             if closed:
                 whole += usable > 0
+                left_out += (n - usable) * (usable > 0)
             elif target:
                 begun.append((epoch, target))
-    return Covered(whole, tuple(begun), tuple(holes))
+    return Covered(whole, left_out, tuple(begun), tuple(holes))
 
 
 def _usable(entry: PhaseEntry) -> int:

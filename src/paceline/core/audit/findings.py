@@ -30,13 +30,19 @@ class Problem:
 
 @dataclass(slots=True)
 class Counts:
-    """Totals along the newest lineage. `recomputed` counts the commits beside it, which a rewind undid."""
+    """Totals along the newest lineage. `recomputed` counts the commits beside it, which a rewind undid.
+
+    `commits` includes that of the initial weights, which is no step. `left_out` counts the samples of complete epochs
+    that `drop_last` left out.
+    """
 
     commits: int = 0
+    steps: int = 0
     slots: int = 0
     empty_slots: int = 0
     samples: int = 0
     epochs: int = 0
+    left_out: int = 0
     incarnations: int = 1
     recomputed: int = 0
     checkpoints: int = 0

@@ -12,7 +12,7 @@ from paceline.core.effects import JobFact
 from paceline.core.schedule import Schedule
 from paceline.types import INIT_STEP, UNLIMITED, PhaseEntry
 
-_COUNTED = 10_000  # the slots of this many missing steps are counted; each further missing step counts as one slot
+_COUNTED = 10_000  # in each gap, the slots of this many missing steps are counted; each further step counts as one slot
 
 
 def check_steps(case: Case, phases: list[PhaseEntry], schedule: Schedule) -> None:
@@ -33,7 +33,7 @@ def check_steps(case: Case, phases: list[PhaseEntry], schedule: Schedule) -> Non
     bound = _bound(case, phases, steps)
     _missing(case, schedule, steps, bound)
     covered = cover(phases, steps, bound, _seed(case))
-    case.report.count(samples=int(steps.samples.sum()), epochs=covered.epochs)
+    case.report.count(samples=int(steps.samples.sum()), epochs=covered.epochs, left_out=covered.left_out)
     case.report.leave_begun(covered.begun)
     for hole in covered.holes:
         _hole(case, hole)

@@ -52,7 +52,7 @@ class Adoption:
         if held.sealed is None:
             return []
         self._leases.seal(held.fence, event.worker)
-        return [SlotSealed(held.sealed)]
+        return [SlotSealed(held.sealed, event.worker)]
 
     def _is_slot(self, slot: SlotId) -> bool:
         if slot.step == INIT_STEP:

@@ -9,7 +9,7 @@ from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.claims import Claims
 from paceline.core.coordinator.events import CopiesDiffer, Output, PlacementDecided, StepCommitted
 from paceline.core.effects import Complete, History, Send
-from paceline.messages import Chained, Checkpoint, Committed, Position, Saved, SaveOver
+from paceline.messages import Chained, Checkpoint, Committed, Ok, Position, Saved, SaveNow, SaveOver
 from paceline.types import NodeId, SavedFile
 
 _BETWEEN_S = 1.0  # seconds: the end of a phase makes no checkpoint if the last one began less than this ago
@@ -141,16 +141,20 @@ class Checkpoints:
             phases=tuple(phase.entry for phase in self._phases.phases),
             validators=tuple(rounds.validators),
             job=job,
-            metrics=rounds.metrics(),
-            results=tuple((n, version, values) for n, (version, values) in rounds.latest.items()),
+            metrics={name: measured.value for name, measured in rounds.metrics().items()},
+            results=tuple((n, version, dict(values)) for n, version, values in rounds.results()),
             logs=dict(log.values),
             samples=log.samples,
             empty=log.skipped_slots,
             claims=self._claims.finished,
         )
 
+    def save_now(self, sender: NodeId, message: SaveNow) -> list[Output]:
+        """Begin a checkpoint of the last version as `finish` does: the launcher is about to end the run."""
+        return [Send(sender, Ok(message.req)), *([] if self._identity.failure else self.finish())]
+
     def finish(self) -> list[Output]:
-        """Begin a checkpoint of the last version, unless there is one: the job is over."""
+        """Begin a checkpoint of the last version, unless there is one or one is under way."""
         log, last, newest = self._log, self._log.last, self.newest
         is_idle = self._is_on and self._saving is None and self._placed.placement is not None
         if not is_idle or last is None or log.version < 1:

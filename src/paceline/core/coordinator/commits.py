@@ -18,6 +18,7 @@ from paceline.core.coordinator.events import (
     StepsDropped,
 )
 from paceline.core.coordinator.gate import Passed, clip_scale, disagreement, mean_logs
+from paceline.core.coordinator.model_differences import hyper_difference
 from paceline.core.coordinator.segments import Segments
 from paceline.core.effects import ChoiceFact, History, LogRow, PlacementFact, Send, Write
 from paceline.messages import Choose, Committed, Position, Ready, Receipt
@@ -139,9 +140,10 @@ class Commits:
         conflict = disagreement(seals)
         if conflict is not None:
             a, b, first, second = conflict
+            mine, other = hyper_difference(first, second)
             reason = (
-                f"slots {a} and {b} of step {step} disagree on hyper-parameters ({first} against {second}): "
-                "change them by a prepared scheduler, or as a function of job.step only"
+                f"slots {a} and {b} of step {step} disagree on the hyper-parameters of the optimizer ({mine} against "
+                f"{other}): change them by a prepared scheduler, or as a function of job.step only"
             )
             return [JobFailed("script", reason)]
         assert self._identity.model is not None

@@ -98,6 +98,8 @@ class CoordinatorCore:
         effects: list[Effect] = []
         if self.spec.resume is not None and self.tables.identity.job is not None:
             self._expand(self.machines.rewind.resume(self.spec.resume), effects)
+            if self.spec.allow_changes:
+                self._expand(self.machines.data_checks.forget(), effects)
         return effects
 
     def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[Effect]:
@@ -191,7 +193,7 @@ class CoordinatorCore:
         return effects
 
     def finish(self, now: float) -> list[Effect]:
-        """Begin a checkpoint of the last version, unless there is one: the job is over."""
+        """Begin a checkpoint of the last version, unless there is one or one is under way: the job is over."""
         self.tables.clock.set(now)
         effects: list[Effect] = []
         self._expand(self.machines.checkpoints.finish(), effects)

@@ -86,6 +86,13 @@ class ModelAgreed(Event, frozen=True, gc=False):
     req: int
 
 
+class WarningFound(Event, frozen=True, gc=False):
+    """The user is warned of `text`, unless there was a warning about `topic` before."""
+
+    topic: str
+    text: str
+
+
 class ServersWanted(Event, frozen=True, gc=False):
     """The number of servers that the job wants may have changed."""
 
@@ -106,9 +113,10 @@ class LeaseHeld(Event, frozen=True, gc=False):
 
 
 class SlotSealed(Event, frozen=True, gc=False):
-    """The holder of a lease sealed its slot."""
+    """The holder of a lease, `worker`, sealed its slot."""
 
     report: Sealed
+    worker: NodeId
 
 
 class SlotsSummed(Event, frozen=True, gc=False):

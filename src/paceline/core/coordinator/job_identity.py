@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from paceline.config.dials import ClusterSpec
 from paceline.core.coordinator.events import JobFailed, ModelAgreed, Output
+from paceline.core.coordinator.model_differences import compare_models
 from paceline.core.coordinator.tables.members import Members
 from paceline.core.effects import History, JobFact, ModelFact, Send
 from paceline.core.layout import cut
@@ -57,7 +58,7 @@ class Identity:
         if (args.seed, args.mode) != (self.job.seed, self.job.mode):
             raise MismatchError(
                 f"{worker} joined with seed={args.seed}, mode={args.mode!r}; "
-                f"the job has seed={self.job.seed}, mode={self.job.mode!r}"
+                f"the job has seed={self.job.seed}, mode={self.job.mode!r}: give the same to every join()"
             )
         return []
 
@@ -69,7 +70,7 @@ class Identity:
         """
         agreed = ModelAgreed(sender, message.req)
         if self.model is not None:
-            _compare_models(self.model, message.spec, self._members.name(sender))
+            compare_models(self.model, message.spec, self._members.name(sender))
             return [agreed]
         self._take_model(message.spec)
         return [ModelFact(message.spec), agreed]
@@ -83,24 +84,3 @@ class Identity:
             return []
         self.failure = Abort(self.generation, event.kind, event.reason, event.trace)
         return [Send(node, self.failure) for node in self._members.members]
-
-
-def _compare_models(known: ModelSpec, new: ModelSpec, worker: str) -> None:
-    """Name the first difference between two workers' models.
-
-    Raises:
-        MismatchError: the models differ.
-    """
-    if new == known:
-        return
-    for mine, theirs in zip(new.tensors, known.tensors, strict=False):
-        if mine != theirs:
-            raise MismatchError(f"{worker} has {mine} where others have {theirs}: build the same model everywhere")
-    if len(new.tensors) != len(known.tensors):
-        raise MismatchError(
-            f"{worker} has {len(new.tensors)} tensors, others {len(known.tensors)}: build the same model everywhere"
-        )
-    for name in ("optimizer", "clip_norm", "deterministic"):
-        mine, theirs = getattr(new, name), getattr(known, name)
-        if mine != theirs:
-            raise MismatchError(f"{worker} prepared {name}={mine}, others {name}={theirs}: every worker must agree")

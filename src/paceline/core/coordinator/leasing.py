@@ -88,7 +88,10 @@ class Leasing:
             MismatchError: the worker asks for the result of a validation that no worker declared.
         """
         if turn.evaluation >= len(self._rounds.validators):
-            raise MismatchError(f"validation {turn.evaluation} was never declared")
+            raise MismatchError(
+                f"{self._members.name(sender)} waits for a validation that the job does not know: every worker must "
+                "call job.validate and job.evaluate in the same order"
+            )
         self._waiting.pop(sender, None)
         self._evaluating.pop(sender, None)
         self._validation.declared(sender, turn.declared)
@@ -105,7 +108,7 @@ class Leasing:
                 if self._leases.seal(report.fence, sender) is None:
                     self.wasted_slots += 1  # the step was committed with another attempt, or the lease is void
                 else:
-                    out.append(SlotSealed(report))
+                    out.append(SlotSealed(report, sender))
             if turn.evaluated is not None:
                 out.append(SlotEvaluated(turn.evaluated))
         if not out:
@@ -267,7 +270,11 @@ class Leasing:
         revoked = self._leases.revoke(worker, lost=event.lost)
         for slot in revoked.sealed:
             self._doubt(slot)
-        return [] if revoked.poisoned is None else [JobFailed("lost", str(revoked.poisoned))]
+        if revoked.poisoned is None:
+            return []
+        assert self._identity.job is not None
+        error = revoked.poisoned.error(self._leases.schedule, self._identity.job.seed)
+        return [JobFailed("lost", str(error))]
 
     def _doubt(self, slot: SlotId) -> None:
         """Decide when a sealed slot whose holder is gone is leased again: its pushes may still arrive.

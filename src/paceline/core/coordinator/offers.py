@@ -54,9 +54,9 @@ class Offers:
             return self._training(node, turn, lead, waiting)
         if turn.evaluation >= 0:
             self._validation.request(turn.evaluation)
-            known = self._rounds.latest.get(turn.evaluation)
+            number, known = turn.evaluation, self._rounds.latest.get(turn.evaluation)
             if known is not None:
-                return EvalOver(turn.req, self._identity.generation, turn.evaluation, *known)
+                return EvalOver(turn.req, self._identity.generation, number, *known, self._rounds.shown(number))
         if self._rounds.running and self._rounds.waiting(self._rounds.declared.get(node, 0)):
             return self._validation_grant(node, turn, lead)
         if turn.evaluation >= 0:
@@ -98,7 +98,7 @@ class Offers:
                 return self._phase_over(node, turn, phase, lead)
         open_ = self._phases.open
         mine = open_ is not None and open_.spec.number == turn.phase and turn.evaluation < 0
-        end = open_.end if open_ is not None and mine else 0  # 0 allows no step, only the initial weights
+        end = open_.end if open_ is not None and mine else 0  # 0: no step may be leased, only the initial weights
         lease: Lease | None = None
         if mine and self._late.has_late and not self._leases.reserved.has(node):
             # A reserved slot is computed already, so it comes before the late slots of others.
@@ -108,16 +108,24 @@ class Offers:
             self.held_back = True
             return None
         if lease is None:
-            lease = self._leases.grant(node, self._log.watermark.low, version >= 0, end, self._clock.now)
+            lease = self._leases.grant(node, self._log.watermark.low, version >= 0, self._limit(end), self._clock.now)
         if lease is None:
             return None
         if not self._segments.begun:
             self._segments.start_running()
         return self._grant(turn, lease, lead)
 
+    def _limit(self, end: int) -> int:
+        """The first step that must not be leased: in lock-step a step waits for the results that it sees (rule 8)."""
+        if end <= 0 or self._phases.schedule.window(self._log.watermark.low):
+            return end
+        barrier = self._rounds.barrier()
+        return end if barrier is None else min(end, barrier)
+
     def _grant(self, turn: Turn, lease: Lease, lead: bool) -> Grant:
         step, slot = lease.slot
         schedule = self._phases.schedule
+        open_ = self._phases.open
         return Grant(
             turn.req,
             self._identity.generation,
@@ -129,10 +137,11 @@ class Offers:
             lease.fence,
             None if step == INIT_STEP else schedule.segment(step),
             lead,
+            {} if open_ is None or step == INIT_STEP else self._rounds.seen_at(step, open_.start),
         )
 
     def _is_over(self, phase: Phase) -> bool:
-        """Whether workers may leave a phase: all its steps are committed, and its last version is validated."""
+        """Whether workers may leave a phase: its steps are committed, and no validation of its versions is running."""
         end = phase.end_version
         return end is not None and not any(
             r.validator.every and r.version <= end for r in self._rounds.running.values()

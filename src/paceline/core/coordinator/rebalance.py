@@ -17,7 +17,7 @@ from paceline.core.effects import History
 from paceline.messages import Position
 from paceline.types import Placement
 
-_AGAIN_S = 0.25  # seconds until the next attempt to plan, if a change is not possible now
+_AGAIN_S = 0.25  # seconds until planning is tried again, if a change is not possible now
 _STALLED_S = 3.0  # seconds without a commit after which the placement changes even if work is lost
 _OVERDUE_S = 10.0  # seconds that a change waits at most for a moment at which no work is lost
 _LONGEST_S = 60.0  # seconds: a longer pause between two commits counts as this long

@@ -17,6 +17,7 @@ from paceline.core.coordinator.attendance import Attendance
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.claims import Claims
 from paceline.core.coordinator.commits import Commits
+from paceline.core.coordinator.data_checks import DataChecks
 from paceline.core.coordinator.heartbeats import Heartbeats
 from paceline.core.coordinator.job_identity import Identity
 from paceline.core.coordinator.leasing import Leasing
@@ -30,6 +31,7 @@ from paceline.core.coordinator.restart import Restart
 from paceline.core.coordinator.rewind import Rewind
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.validation import Validation
+from paceline.core.coordinator.warnings import Warnings
 from paceline.core.effects import History
 from paceline.core.policies.base import Policy
 from paceline.messages import (
@@ -40,6 +42,7 @@ from paceline.messages import (
     Checkpoint,
     Claim,
     ClaimDone,
+    CompareData,
     Copied,
     Declare,
     Exited,
@@ -55,6 +58,7 @@ from paceline.messages import (
     Receipt,
     Register,
     Saved,
+    SaveNow,
     Scale,
     Stop,
     Summed,
@@ -97,6 +101,8 @@ class Machines:
     restart: Restart
     rewind: Rewind
     heartbeats: Heartbeats
+    warnings: Warnings
+    data_checks: DataChecks
 
     @property
     def in_order(self) -> tuple[Machine, ...]:
@@ -120,6 +126,8 @@ class Machines:
             self.adoption,
             self.restart,
             self.heartbeats,
+            self.warnings,
+            self.data_checks,
         )
 
 
@@ -157,6 +165,8 @@ def make_machines(
         restart=Restart(tables, segments, commits, placement, membership),
         rewind=Rewind(tables, segments, keeper),
         heartbeats=Heartbeats(tables, segments, commits, placement),
+        warnings=Warnings(tables),
+        data_checks=DataChecks(tables),
     )
 
 
@@ -169,6 +179,7 @@ def open_routes(m: Machines) -> dict[type[Message], Handler]:
         Failed: m.membership.failed,
         Stop: m.segments.stop,
         Scale: m.membership.scale,
+        SaveNow: m.checkpoints.save_now,
     }
 
 
@@ -182,6 +193,7 @@ def member_routes(m: Machines) -> dict[type[Message], Handler]:
         Summed: m.leasing.summed,
         Prepare: m.identity.prepare,
         Declare: m.validation.declare,
+        CompareData: m.data_checks.compare,
         BeginPhase: m.segments.begin,
         Claim: m.claims.claim,
         ClaimDone: m.claims.done,
@@ -227,6 +239,7 @@ def _of_members(m: Machines) -> Subscribers:
             m.pins.worker_gone,
             m.leasing.offer_freed,
         ),
+        on.WarningFound: (m.warnings.found,),
         on.WorkerRewound: (m.membership.send_back,),
         on.ModelAgreed: (m.placement.model_agreed,),
         on.ServersWanted: (m.rebalance.servers_wanted, m.placement.servers_wanted),
@@ -237,7 +250,7 @@ def _of_slots(m: Machines) -> Subscribers:
     return {
         on.WorkFreed: (m.leasing.offer_freed,),
         on.LeaseHeld: (m.adoption.adopt,),
-        on.SlotSealed: (m.commits.sealed,),
+        on.SlotSealed: (m.warnings.sealed, m.commits.sealed),
         on.SlotsSummed: (m.leasing.slots_summed,),
         on.SlotEvaluated: (m.validation.evaluated,),
         on.TurnReported: (m.leasing.turn_reported,),

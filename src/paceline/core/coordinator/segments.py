@@ -17,12 +17,15 @@ from paceline.core.coordinator.events import (
     StepsDropped,
     WorkFreed,
 )
-from paceline.core.coordinator.tables.phases import Phase
+from paceline.core.coordinator.metric_names import Result
+from paceline.core.coordinator.tables.commit_log import CommitLog
+from paceline.core.coordinator.tables.leases import LeaseBook
+from paceline.core.coordinator.tables.phases import Phase, PhaseBook
 from paceline.core.effects import History, PhaseFact, Send, StopFact
 from paceline.core.policies.base import PhaseBegan, Policy, PolicyEvent, StepDone, ValidationDone
 from paceline.core.policies.lowest_stop import lowest_stop
 from paceline.messages import BeginPhase, Ok, PhaseBegun, Plan, Position, Stop
-from paceline.types import INIT_STEP, NodeId, Segment
+from paceline.types import INIT_STEP, Measured, NodeId, Segment
 
 
 class Segments:
@@ -69,7 +72,7 @@ class Segments:
     def _restore_metrics(self, history: History) -> None:
         """Set the metrics that workers got at the end of each phase; the last phase needs a complete validation."""
         position = self._incarnation.position
-        results = [] if position is None else list(position.results)
+        results: list[Result] = [] if position is None else list(position.results)
         results += [(row.validator, row.version, row.values) for row in history.evaluations]
         phases = self._phases.phases
         for phase in phases:
@@ -163,7 +166,7 @@ class Segments:
         """Note that a slot was leased: the job is running."""
         self.begun = True
 
-    def fix_metrics(self, phase: Phase | None) -> dict[str, float]:
+    def fix_metrics(self, phase: Phase | None) -> dict[str, Measured]:
         """The metrics for a worker that leaves `phase`: the newest ones at the time when the first worker left it."""
         metrics = None if phase is None else phase.metrics
         if metrics is None:
@@ -231,10 +234,14 @@ class Segments:
     # ------------------------------------------------------------ the stop
 
     def stop(self, sender: NodeId, message: Stop) -> list[Output]:
-        """Stop the job after a step, or at the last committed version; a worker or a user asks for it."""
+        """Stop the job after a step, or at once; a worker or a user asks for it.
+
+        A slot whose `optimizer.step()` was called counts. So "at once" is before the first step that has a slot that
+        nobody has sealed: perhaps nobody computes it any more.
+        """
         if self._identity.failure is not None:
             return []
-        end = self._log.watermark.low if message.at_once else message.step + 1
+        end = _first_unsealed(self._log, self._phases, self._leases) if message.at_once else message.step + 1
         return self._stop(message.reason, end, sooner=message.at_once, reply=[Send(sender, Ok(message.req))])
 
     def _stop(self, reason: str, end: int, *, sooner: bool, reply: list[Output]) -> list[Output]:
@@ -295,3 +302,14 @@ class Segments:
     def _is_at_limit(self) -> bool:
         """Whether the job has reached the step at which it stops."""
         return self.limit is None or self._log.watermark.low >= self.limit
+
+
+def _first_unsealed(log: CommitLog, phases: PhaseBook, leases: LeaseBook) -> int:
+    """The first uncommitted step that has a slot that nobody has sealed; the end of the phase if there is none."""
+    step = log.watermark.low
+    end = step if phases.open is None else phases.open.end
+    while step < end:
+        if not log.watermark.has(step) and not leases.live.are_sealed(step, phases.schedule.num_slots(step)):
+            break
+        step += 1
+    return step

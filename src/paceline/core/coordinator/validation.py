@@ -5,6 +5,8 @@ Rule 8: timing does not decide which versions are validated. A round stays on it
 
 from __future__ import annotations
 
+import msgspec
+
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     Output,
@@ -48,8 +50,8 @@ class Validation:
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
-        """Close all rounds, and return to the results of `position`. Validators stay declared."""
-        self._rounds.reset(() if position is None else position.results)
+        """Close all rounds, and return to the results on versions up to `position`. Validators stay declared."""
+        self._rounds.reset(() if position is None else position.results, -1 if position is None else position.version)
         return []
 
     def declare(self, sender: NodeId, message: Declare) -> list[Output]:
@@ -60,15 +62,21 @@ class Validation:
         """
         known, new, name = self._rounds.validators, message.validator, self._members.name(sender)
         if new.number > len(known):
-            raise MismatchError(f"{name} declared validation {new.number}, but only {len(known)} are known before it")
+            raise MismatchError(
+                f"{name} declared the validation {new.name} as its number {new.number + 1}, but the job knows only "
+                f"{len(known)}: every worker must call job.validate and job.evaluate in the same order"
+            )
         out: list[Output] = []
         if new.number == len(known):
             self._rounds.add(new)
             out.append(ValidatorFact(new))
+        elif known[new.number].series < 0 and new == msgspec.structs.replace(known[new.number], series=new.series):
+            self._rounds.place(new)  # a log of Paceline 0.1 has no series
         elif new != known[new.number]:
             raise MismatchError(
-                f"{name} declared validation {new.number} as {new}, "
-                f"others as {known[new.number]}: every worker must run the same script"
+                f"{name} declared {_described(new)} as its validation number {new.number + 1}, the job has "
+                f"{_described(known[new.number])}: every worker, and every resume of the run, must call job.validate "
+                "and job.evaluate with the same arguments in the same order"
             )
         self._rounds.declare(sender, new.number + 1)
         return [*out, Send(sender, Ok(message.req))]
@@ -158,3 +166,9 @@ class Validation:
             return None
         round_, slot = granted
         return round_.number, round_.validator.number, slot, round_.version
+
+
+def _described(validator: ValidatorSpec) -> str:
+    """A validator, in words."""
+    when = f"every {validator.every} steps" if validator.every else "by job.evaluate"
+    return f"{validator.name} ({when}, {validator.data_len} samples in batches of {validator.batch_size})"

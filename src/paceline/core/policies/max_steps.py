@@ -14,5 +14,5 @@ class MaxSteps:
     def decide(self, event: PolicyEvent) -> StopBefore | None:
         """Stop the job before step `max_steps` if a phase that begins would end later."""
         if isinstance(event, PhaseBegan) and event.end > self._max_steps:
-            return StopBefore(f"max_steps is {self._max_steps}", self._max_steps)
+            return StopBefore(f"--max-steps {self._max_steps}", self._max_steps)
         return None

@@ -36,7 +36,7 @@ class BlockGroup:
         self.chains.update(chains)
 
     def extend(self, commit: Commit, fences: tuple[Fence, ...]) -> None:
-        """Add `commit`, which was applied with the attempts `fences`, to all hash chains."""
+        """Add `commit`, made of the attempts that `fences` name, to all hash chains."""
         # Blocks with the same history have the same chain: one hash for all of them.
         after = {c: extend(c, commit.version, commit.step, fences) for c in set(self.chains.values())}
         self.chains = {block: after[chain] for block, chain in self.chains.items()}

@@ -44,9 +44,9 @@ class Sums(Protocol):
         ...
 
     def add(self, key: SumKey, attempt: SealedAttempt) -> None:
-        """Add one attempt to the sum `key`. The core calls this in slot order, and drops its payloads afterwards.
+        """Add one sealed attempt to the sum `key`. The core calls this in slot order and keeps no payload.
 
-        The store may borrow the payloads until the sum is applied or dropped.
+        The store may use the payloads without copying them until the sum is applied or dropped.
         """
         ...
 

@@ -10,7 +10,10 @@ from paceline.types import COORDINATOR, SavedFile
 
 
 class Saving:
-    """`version` is frozen, and is being written or reported; None if no version is."""
+    """The checkpoint that this server is saving.
+
+    `version` stays frozen until it has been written and reported; None if nothing is being saved.
+    """
 
     def __init__(self, assignment: Assignment, own: BlockGroup) -> None:
         self.version: int | None = None

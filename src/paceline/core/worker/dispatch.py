@@ -41,12 +41,13 @@ from paceline.messages import (
 )
 from paceline.types import COORDINATOR, Fence, Hyper, NodeId
 
+_NO_WARNINGS: dict[str, str] = {}
 _PLAN_RETRY_S = 0.02  # seconds until a push is repeated that came to a server before the plan of its step
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Blocks that `server` has sent. The host copies them into its model, in order, before the next turn begins."""
+    """Blocks that `server` has sent. The shell copies them into its model, in order, before the next turn begins."""
 
     server: NodeId
     frames: tuple[BlockFrame, ...]
@@ -66,9 +67,9 @@ Pushed = Mapping[NodeId, tuple[tuple[BlockFrame, ...], Sequence[object], Seal | 
 
 
 class WorkerCore:
-    """The protocol of one worker. The host calls its methods and carries out the effects that they return, in order.
+    """The protocol of one worker. The shell calls its methods and carries out the effects that they return, in order.
 
-    The host reads the machines (`registration`, `turn`, `model`, `requests`, `transfers`, `reports`) and changes none
+    The shell reads the machines (`registration`, `turn`, `model`, `requests`, `transfers`, `reports`) and changes none
     of them. Blocks for one server are cut into pushes of about `part_nbytes` each. A request that is not answered is
     repeated after `resend_s` seconds.
     """
@@ -93,10 +94,10 @@ class WorkerCore:
         """The coordinator's answer to the current `Turn` message; None before it arrives."""
         return self.turn.task
 
-    # ------------------------------------------------------------ the host's calls
+    # ------------------------------------------------------------ the shell's calls
 
     def next_req(self) -> int:
-        """Return a new request number, for a request that the host makes itself."""
+        """Return a new request number, for a request that the shell makes itself."""
         return self.requests.next_req()
 
     def declare(self, count: int) -> None:
@@ -157,11 +158,19 @@ class WorkerCore:
                 out.append(self.transfers.push(server, message, payload[start:end], now))
         return out
 
-    def sealed(self, now: float, weight: float, hyper: Hyper, logs: dict[str, float], seconds: float) -> list[Send]:
+    def sealed(
+        self,
+        now: float,
+        weight: float,
+        hyper: Hyper,
+        logs: dict[str, float],
+        seconds: float,
+        warnings: dict[str, str] = _NO_WARNINGS,
+    ) -> list[Send]:
         """Report the current slot, whose pushes with the seal have been sent, and ask for the next task."""
         task = self.turn.task
         assert isinstance(task, Grant)
-        report = Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds)
+        report = Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds, warnings)
         epoch = None if self.model.placement is None else self.model.placement.epoch
         self.reports.add(task, report, self.model.incarnation, epoch)
         if task.fence.generation < self.registration.generation:
@@ -192,7 +201,7 @@ class WorkerCore:
     # ------------------------------------------------------------ messages
 
     def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[WorkerEffect]:
-        """Handle one message of `sender`, and return the effects, which the host carries out in order."""
+        """Handle one message from `sender`, and return the effects. The shell carries them out in order."""
         route = _ROUTES.get(type(message))
         if route is not None:
             return route(self, message, now)

@@ -1,4 +1,4 @@
-"""Which server has each block of the model, and which version of the blocks is in the host's model."""
+"""Which server has each block of the model, and which version of the blocks is in the worker's model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class ModelState:
     """Placement and versions of the blocks, in one incarnation. Only its methods change it.
 
     `by_server` lists the blocks of each primary. It is a new object after every placement, so a reader sees by identity
-    (`is`) whether blocks may have moved. `held[server]` is the version of that server's blocks in the host's model, or
-    -1 if they are of several versions.
+    (`is`) whether blocks may have moved. `held[server]` is the version of that server's blocks in the worker's model,
+    or -1 if they are of several versions.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads from the servers the blocks that bring the host's model to the state that its task needs."""
+"""Reads from the servers the blocks that bring the worker's model to the state that its task needs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Reading:
         return out
 
     def receive(self, sender: NodeId, reply: PullReply, now: float) -> bool:
-        """Note a server's reply. True if the host must copy its blocks into the model."""
+        """Note a server's reply. True if the shell must copy its blocks into the model."""
         if reply.incarnation != self._model.incarnation:
             return False
         complete = self._transfers.receive(sender, reply, now)

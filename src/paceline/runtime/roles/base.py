@@ -41,10 +41,13 @@ class Role(ABC):
     name: str
     single = False
     light = False
-    """The process does not need torch, so it is not forked from a process that has loaded torch."""
+    """The process does not need torch: it does not wait for a fork server that still loads torch."""
 
     scripted = False
     """The process runs the user's script, in the user's directory."""
+
+    repeats = False
+    """The process is of use even while it only computes steps again that a rewind has undone."""
 
     hang_rule = HangRule.COORDINATOR
     reported = True

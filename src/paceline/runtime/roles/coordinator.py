@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,12 +12,17 @@ from urllib.parse import urlsplit
 from paceline.checkpoint.storage import open_storage
 from paceline.config.dials import ClusterSpec
 from paceline.config.role_spec import RoleSpec
-from paceline.errors import TransportError
+from paceline.errors import StateError, TransportError
 from paceline.runtime.addresses import own_address
+from paceline.runtime.exit_codes import EXIT_LOG
+from paceline.runtime.last_words import say_last_words
 from paceline.runtime.roles.base import HangRule, Launch, Role
 from paceline.runtime.rundir import RunDir
-from paceline.runtime.service_loop import node_id, serve
+from paceline.runtime.service_loop import serve
+from paceline.runtime.starts import node_id
 from paceline.transport.zmq.port import ZmqPort
+
+logger = logging.getLogger(__name__)
 
 
 class CoordinatorRole(Role):
@@ -38,6 +44,14 @@ class CoordinatorRole(Role):
 
     def run(self, spec: RoleSpec) -> int:
         """Run the coordinator until it is asked to end, at the address of the previous coordinator if that is free."""
+        try:
+            return self._run(spec)
+        except StateError as error:
+            logger.debug("the log failed", exc_info=True)
+            say_last_words(str(error))
+            return EXIT_LOG
+
+    def _run(self, spec: RoleSpec) -> int:
         from paceline.coordinator.service import CoordinatorService
         from paceline.coordinator.store import LogStore
 

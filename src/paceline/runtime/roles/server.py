@@ -12,7 +12,8 @@ from paceline.messages import Register
 from paceline.runtime.addresses import own_address
 from paceline.runtime.roles.base import Launch, Role
 from paceline.runtime.rundir import RunDir
-from paceline.runtime.service_loop import node_id, serve
+from paceline.runtime.service_loop import serve
+from paceline.runtime.starts import node_id
 from paceline.transport.zmq.port import ZmqPort
 
 _WAIT_S = 60.0  # for the address of the coordinator

@@ -18,6 +18,7 @@ class WorkerRole(Role):
 
     name = "worker"
     scripted = True
+    repeats = True
     hang_rule = HangRule.NEVER
     deaths = frozenset({EXIT_LOST})
     restarts_itself = frozenset({EXIT_AGAIN})
@@ -40,4 +41,4 @@ class WorkerRole(Role):
 
         worker = spec.read(WorkerSpec)
         current_job.assign(spec, worker)
-        return run_script(worker.script, list(worker.arguments))
+        return run_script(worker.script, list(worker.arguments), module=worker.module)

@@ -36,6 +36,9 @@ CAMPAIGNS: Mapping[str, str] = {
     "--stop coordinator=10 --term worker=10 --join worker=10 --add server=10 --drain server=10 --per-round 25 "
     f"{_COPIED}",
     "cuts": f"--cut symmetric=30 --cut one-way=30 --cut flapping=30 --per-round 30 {_COPIED}",
+    "storm": "--storm worker=40 --storm server=40 --storm coordinator=35 --storm fork-server=5 --checkpoint-every 30s "
+    f"{_COPIED}",
+    "strangers": "--strangers 20 --per-round 5 -w 2 -s 2 --mode bsp --slots 4 --plain-shape 1x1",
     "servers": f"--add server=20 --drain server=20 --per-round 20 {_COPIED} {SCRIPT} --hidden 2048",
 }
 """The campaigns of ``paceline dev chaos --campaign all``. A campaign that names no script runs `SCRIPT`."""

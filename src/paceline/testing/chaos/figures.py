@@ -13,6 +13,8 @@ from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind
 
 _HEAL_S = 10.0  # seconds: a run must have recovered this long after the end of a cut
 _PAUSE_S = 1.0  # seconds: the longest time without a commit that is allowed while blocks move
+_STORM_P95_S, _STORM_MAX_S = 3.0, 8.0  # seconds without a commit that are allowed in a storm, by kill
+_GROWN_MB = 50.0  # how much strangers may add to the resident memory of all processes of a run together
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -60,6 +62,7 @@ class Figures:
     restored_s: dict[str, list[float]] = field(default_factory=dict)
     pause_s: dict[str, list[float]] = field(default_factory=dict)
     gone_s: list[float] = field(default_factory=list)
+    grown_mb: list[float] = field(default_factory=list)
     rounds: list[RoundFigures] = field(default_factory=list)
     lost_slots: int = 0
     duplicate_slots: int = 0
@@ -98,6 +101,10 @@ class Figures:
     def gone(self, seconds: float) -> None:
         """Note how many seconds it took until nothing was left of a killed run."""
         self.gone_s.append(seconds)
+
+    def grown(self, nbytes: int) -> None:
+        """Note how much resident memory all processes of a run took more while strangers were connected."""
+        self.grown_mb.append(nbytes / 1e6)
 
     def left(self, names: Sequence[str], when: str) -> None:
         """Add a failure: processes, ports or shared memory are left at a time when none may be left."""
@@ -147,22 +154,31 @@ class Figures:
                 fail(f"{number} {what}")
         if self.spec.lock_step and self.digest_equal is not True:
             fail("no round was compared with a run without faults" if self.digest_equal is None else "digests differ")
-        took = [Fault(kind, "server") for kind in (Kind.KILL, Kind.STOP, Kind.SAVING)]
+        took = [Fault(kind, "server") for kind in (Kind.KILL, Kind.STOP, Kind.SAVING, Kind.STORM)]
         servers = sum(self.fired[str(fault)] for fault in (*took, *(Fault(Kind.CUT, how) for how in KINDS)))
         if self.rewinds > servers:
             fail(f"{self.rewinds} rewinds, but only {servers} faults hit a server")
-        elif self.rewinds and self.spec.replicas:
+        elif self.rewinds and self.spec.replicas and not self.spec.storms:  # a storm may kill all holders of a block
             fail(f"{self.rewinds} rewinds, but every block had {self.spec.replicas} copies")
         self._judge_times()
 
     def _judge_times(self) -> None:
         fail = self.fail
+        if (grown_mb := max(self.grown_mb, default=0.0)) > _GROWN_MB:
+            fail(f"strangers made the run take {grown_mb:.0f} MB more, above {_GROWN_MB:.0f} MB")
         for name in (str(Fault(Kind.CUT, kind)) for kind in KINDS):
             if (healed_s := max(self.restored_s.get(name, [0.0]))) > _HEAL_S:
                 fail(f"{name}: the run recovered {healed_s:.1f} s after the end of the cut, above {_HEAL_S} s")
         for name in (str(Fault(kind, "server")) for kind in (Kind.ADD, Kind.DRAIN)):
             if (pause_s := max(self.pause_s.get(name, [0.0]))) > _PAUSE_S:
                 fail(f"{name}: no commit for {pause_s:.2f} s, above {_PAUSE_S} s")
+        if self.spec.storms:
+            samples = self.pause_s.get(str(Kind.STORM), [])
+            if not samples:
+                fail("storm: no time without a commit was measured")
+            elif (p95 := quantile(samples, 0.95)) > _STORM_P95_S or max(samples) > _STORM_MAX_S:
+                limits = f"p95 {_STORM_P95_S} s or largest {_STORM_MAX_S} s"
+                fail(f"storm: no commit for p95 {p95:.2f} s, largest {max(samples):.2f} s, above {limits}")
         for name, limit_s in self.spec.limits.items():
             samples = self.recovery_s.get(name, [])
             if not samples:
@@ -195,6 +211,7 @@ class Figures:
             "restored_s": _spreads(self.restored_s),
             "pause_s": _spreads(self.pause_s),
             "gone_s": spread(self.gone_s) if self.gone_s else None,
+            "grown_mb": spread(self.grown_mb) if self.grown_mb else None,
             "evictions": self.evictions,
             "needless_evictions": self.needless_evictions,
             "leftovers": self.leftovers,

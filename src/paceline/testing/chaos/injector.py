@@ -13,6 +13,8 @@ from paceline.testing.chaos.plan import Kind, Planned
 from paceline.testing.chaos.process_faults import ProcessFaults
 from paceline.testing.chaos.run import ChaosRun, Stuck
 from paceline.testing.chaos.shape_faults import ShapeFaults
+from paceline.testing.chaos.storm_faults import StormFaults
+from paceline.testing.chaos.stranger_faults import StrangerFaults
 from paceline.testing.chaos.target import Target
 
 _AGAIN = 0.25  # this share of the kills of servers does not wait for a new checkpoint since the last rewind
@@ -28,24 +30,29 @@ class Injector:
         self._processes = ProcessFaults(target)
         self._shape = ShapeFaults(target)
         self._network = NetworkFaults(target)
+        self._strangers = StrangerFaults(target)
         self._launcher = LauncherFaults(target)
+        self._storm = StormFaults(target)
         self._from: str | None = None  # the checkpoint from which the last rewind or resume began
 
     @property
     def settled(self) -> bool:
         """Whether the run has recovered from every fault so far."""
-        return self._launcher.settled
+        return self._launcher.settled and self._storm.settled
 
     def settle(self) -> None:
-        """Wait until a resumed run has all its processes and copies and commits again.
+        """Wait until a run that was resumed or in a storm has all its processes and copies and commits again.
 
         Raises:
             Stuck: the run does not get there in time.
         """
         self._launcher.settle()
+        self._storm.settle()
 
     def do(self, planned: Planned) -> bool:
-        """Inject one fault and wait until the run has recovered. Returns False if the fault must be tried again.
+        """Inject one fault and, except in a storm, wait until the run has recovered.
+
+        Returns False if the fault must be tried again.
 
         Raises:
             Ended: the script came to its end before the fault.
@@ -53,6 +60,9 @@ class Injector:
         """
         try:
             if self._launcher.kill_starting(planned):
+                return True
+            if planned.fault.kind == Kind.STORM:
+                self._storm.kill(planned)
                 return True
             self.settle()
             self._wait_for_progress(planned)
@@ -86,6 +96,8 @@ class Injector:
                 self._shape.scale(planned)
             case Kind.CUT:
                 self._network.cut(planned)
+            case Kind.STRANGERS:
+                self._strangers.besiege(planned)
             case Kind.ALL | Kind.LAUNCHER:
                 self._launcher.kill(planned)
         return True

@@ -114,7 +114,7 @@ class Footprint:
 
     def __init__(self, processes: Sequence[psutil.Process], segments_before: frozenset[str]) -> None:
         self._processes = list(processes)
-        self._ports = _ports(self._processes)
+        self._ports = listening(self._processes)
         self._segments = segments() - segments_before
 
     def add(self, processes: Iterable[psutil.Process]) -> None:
@@ -125,8 +125,8 @@ class Footprint:
         """The names of the processes, ports and shared memory that still exist."""
         found = [f"process {p.pid}" for p in self._processes if lives(p)]
         if self._ports:
-            listening = {_port(c) for c in psutil.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN}
-            found += [f"port {host}:{port}" for host, port in sorted(self._ports & listening)]
+            in_use = {_port(c) for c in psutil.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN}
+            found += [f"port {host}:{port}" for host, port in sorted(self._ports & in_use)]
         return found + [f"shared memory {name}" for name in sorted(self._segments & segments())]
 
     def wait_gone(self, timeout_s: float) -> tuple[float, list[str]]:
@@ -166,7 +166,8 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def _ports(processes: Iterable[psutil.Process]) -> set[tuple[str, int]]:
+def listening(processes: Iterable[psutil.Process]) -> set[tuple[str, int]]:
+    """The addresses and TCP ports at which the processes listen."""
     found = set()
     for process in processes:
         try:

@@ -29,6 +29,8 @@ class Kind(StrEnum):
     CUT = "cut"
     ADD = "add"
     DRAIN = "drain"
+    STORM = "storm"
+    STRANGERS = "strangers"
 
 
 ROLES: Mapping[Kind, tuple[str, ...]] = {
@@ -42,6 +44,8 @@ ROLES: Mapping[Kind, tuple[str, ...]] = {
     Kind.CUT: KINDS,
     Kind.ADD: ("server",),
     Kind.DRAIN: ("server",),
+    Kind.STORM: ("worker", "server", "coordinator", "fork-server"),
+    Kind.STRANGERS: ("run",),
 }
 """The roles that each kind of fault can hit; for cuts, the forms of a cut."""
 
@@ -54,7 +58,7 @@ class Fault:
     role: str
 
     def __str__(self) -> str:
-        return self.kind if self.kind in (Kind.ALL, Kind.LAUNCHER) else f"{self.kind} {self.role}"
+        return self.kind if self.kind in (Kind.ALL, Kind.LAUNCHER, Kind.STRANGERS) else f"{self.kind} {self.role}"
 
     @property
     def measured_as(self) -> str:
@@ -103,7 +107,7 @@ class CampaignSpec:
     The run without faults also gets `plain_arguments`, and runs in `plain_shape` if one is given; neither may change
     the result.
 
-    With `replicas`, the loss of a server is a failover: a campaign with a rewind fails.
+    With `replicas`, the loss of a server is a failover: a campaign with a rewind fails, unless it is a storm.
 
     A round ends after `per_round` faults (0: after all faults). `limits` has the largest allowed p95 of a recovery in
     seconds, by the name under which the recovery is measured.
@@ -148,6 +152,8 @@ class CampaignSpec:
             raise UsageError("--plain-shape needs --slots: without it, a step has as many slots as there are workers")
         if self.per_round < 0:
             raise UsageError(f"--per-round must be 0 or more, not {self.per_round}")
+        if self.storms and any(fault.kind != Kind.STORM for fault in self.faults):
+            raise UsageError("--storm does not wait for recoveries, and other faults do: use one of them")
         if not sum(self.faults.values()) and not self.messages.kinds:
             raise UsageError("nothing to inject: give at least one fault, such as --kill worker=3")
 
@@ -161,6 +167,11 @@ class CampaignSpec:
     def cuts(self) -> bool:
         """Whether the campaign cuts the network, so that every role needs its own namespace."""
         return any(fault.kind == Kind.CUT for fault in self.faults)
+
+    @property
+    def storms(self) -> bool:
+        """Whether the campaign kills without waiting for a recovery. Its run has the default limits of a user's run."""
+        return any(fault.kind == Kind.STORM for fault in self.faults)
 
     @property
     def nodes(self) -> list[str]:
@@ -233,7 +244,7 @@ def make_plan(faults: Mapping[Fault, int], seed: int) -> list[Planned]:
 
 
 def _alternate(order: list[Fault]) -> None:
-    """Reorder adds and drains so that they alternate: the number of servers then stays near its start."""
+    """Reorder adds and drains so that they alternate: the number of servers then stays near its first value."""
     places = [i for i, fault in enumerate(order) if fault.kind in (Kind.ADD, Kind.DRAIN)]
     come = [order[i] for i in places if order[i].kind == Kind.ADD]
     go = [order[i] for i in places if order[i].kind == Kind.DRAIN]

@@ -86,7 +86,9 @@ class ChaosRun:
 
     def _launch(self, *words: object, script: tuple[object, ...] = ()) -> None:
         shape = ["-w", self.workers, "-s", self.servers]
-        keep = ["--checkpoint-every", self.spec.checkpoint_every, "--max-restarts", _RESTARTS]
+        keep = ["--checkpoint-every", self.spec.checkpoint_every]
+        if not self.spec.storms:
+            keep += ["--max-restarts", str(_RESTARTS)]
         self._launched = Launched(["run", *words, *shape, *keep, *script], self._out, self.env)
 
     @property
@@ -94,6 +96,8 @@ class ChaosRun:
         """The environment of every process of the run."""
         # Faults stop a process for up to two leases, and the launcher must not take it for one that hangs.
         env = {HEARTBEAT_TIMEOUT_S: str(self.spec.lease_s), TIMEOUT_S: str(max(30.0, 8 * self.spec.lease_s))}
+        if self.spec.storms:  # nothing is stopped
+            env = {}
         if self.network is not None:  # processes on different nodes must not share memory
             env |= {HOST: self.network.range, VIA: self.network.via, LANE: "tcp"}
         faults = self.spec.messages

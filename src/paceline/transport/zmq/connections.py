@@ -198,9 +198,9 @@ class Connections:
     def hang_up(self, connection: Connection) -> None:
         """Shut down the TCP connection, for which ZeroMQ has no call.
 
-        The number of its descriptor may already belong to something else. ZeroMQ reports a disconnection before it
-        closes the descriptor. So this method duplicates the descriptor first: if no disconnection is reported after
-        that, the duplicate belongs to this connection.
+        The number of its descriptor may already belong to something else. So this method duplicates the descriptor, and
+        then reads the reports of ZeroMQ. ZeroMQ reports a disconnection before it closes the descriptor: if none has
+        been reported by then, the duplicate belongs to this connection.
         """
         now = self._loop.now()
         connection.hang_up_after(now)

@@ -9,7 +9,9 @@ proof of the peer: when the connection or the link ends, the session ends.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import socket as sockets
 from collections.abc import Sequence
 
@@ -25,6 +27,7 @@ from paceline.transport.loop import Source
 from paceline.transport.memory.heap import keep_freed_memory
 from paceline.transport.memory.loans import PeerProcess
 from paceline.transport.zmq.outbox import Outbox
+from paceline.transport.zmq.owners import stranger_at
 from paceline.transport.zmq.sockets import (
     PortContext,
     ZmqSocket,
@@ -53,8 +56,8 @@ _WATCHED = zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED | _FAILED
 class Dial:
     """Connects to one address and proves the peer there, and again whenever the session ends, until it is stopped."""
 
-    def __init__(self, shared: PortContext, address: str, port: int, *, encrypt: bool) -> None:
-        """Start the first attempt."""
+    def __init__(self, shared: PortContext, address: str, host: str, port: int, *, encrypt: bool) -> None:
+        """Start the first attempt. `host` and `port` are the parts of `address`."""
         self.address = address
         self.peer: NodeId | None = None
         self.stopped = False
@@ -62,6 +65,7 @@ class Dial:
         self._loop = shared.loop
         self._sessions = shared.sessions
         self._links = shared.links
+        self._host = host
         self._port = port
         self._encrypt = encrypt
         self._pause_s = shared.sessions.limits.retry_min_s
@@ -80,6 +84,11 @@ class Dial:
     # ------------------------------------------------------------ one attempt
 
     def _start(self, now: float) -> None:
+        if not self._encrypt and (user := stranger_at(self._host, self._port)) is not None:
+            self._refused(
+                "owner", f"a process of user {user} listens at {self.address}, and this process runs as {os.geteuid()}"
+            )
+            return
         limits, token = self._sessions.limits, self._sessions.token
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
@@ -105,7 +114,9 @@ class Dial:
         self._lost = None
         self._due = now + limits.handshake_s
         socket.connect(self.address)
-        socket.send(self._handshake.hello(), zmq.NOBLOCK)
+        # Again: the peer has refused the connection already, and the monitor says why.
+        with contextlib.suppress(zmq.Again):
+            socket.send(self._handshake.hello(), zmq.NOBLOCK)
         self._sources = [ZmqSource(socket, self._read), ZmqSource(self._monitor, self._watch)]
         self._loop.watch(self._sources)
         self._loop.wake_at(self._due)
@@ -135,7 +146,7 @@ class Dial:
         self._sessions.counters.refuse(rule)
         if self._reported != rule and self.peer is None:
             self._reported = rule
-            self._sessions.report(PeerDown(self.address, reason))
+            self._sessions.report(PeerDown(self.address, reason, rule))
         self._fail(reason)
 
     # ------------------------------------------------------------ reading
@@ -144,20 +155,19 @@ class Dial:
         socket = self._socket
         if socket is None:
             return False
-        got = read_message(socket, self._sessions.limits.wire.max_frames + 1)
-        if got is None:
+        incoming = read_message(socket, self._sessions.limits.wire, routed=False)
+        if incoming is None:
             if self._lost is not None:
                 self._lose(self._lost)
             return False
-        frames, overflow = got
-        if is_control(frames[0].buffer):
-            self._control(frames[0].bytes)
+        if is_control(incoming.header):
+            self._control(bytes(incoming.header))
         elif self.peer is None:
             self._sessions.counters.refuse("unauthenticated")
         elif self._local is not None:
             self._sessions.counters.refuse("lane")
         else:
-            deliver(self._sessions, self.peer, frames, overflow)
+            deliver(self._sessions, self.peer, incoming)
         if self._lost is not None and self._socket is not None:
             self._loop.read_again(self._sources[0])  # `_lose` ends the session when nothing is left
         return self._socket is not None

@@ -25,6 +25,7 @@ from paceline.transport.memory.heap import keep_freed_memory
 from paceline.transport.sessions import NotSentError
 from paceline.transport.zmq.connections import FAREWELL_S, WATCHED, Connection, Connections
 from paceline.transport.zmq.sockets import (
+    Incoming,
     PortContext,
     ZmqSocket,
     ZmqSource,
@@ -108,26 +109,25 @@ class Listener:
     # ------------------------------------------------------------ reading
 
     def _read(self) -> bool:
-        got = read_message(self._router, self._sessions.limits.wire.max_frames + 2)
-        if got is None:
+        incoming = read_message(self._router, self._sessions.limits.wire, routed=True)
+        if incoming is None:
             self._report_closed()
             return False
-        frames, overflow = got
-        route = frames[0].bytes
-        fd = _descriptor(frames[0])
+        route = incoming.first.bytes
+        fd = _descriptor(incoming.first)
         connection = self._routes.get(route)
         if connection is None or connection.fd != fd:
             connection = self._begin(route, fd)
-        if connection is None or connection.hang_up_at is not None or len(frames) < 2:
+        if connection is None or connection.hang_up_at is not None:
             self._sessions.counters.refuse("connection-over")
         elif connection.peer is None:
-            self._prove(connection, frames)
-        elif is_control(frames[1].buffer):
+            self._prove(connection, incoming)
+        elif is_control(incoming.header):
             self._refuse(connection, "control", "a control frame within a session")
         elif connection.local is not None:
             self._sessions.counters.refuse("lane")
         else:
-            deliver(self._sessions, connection.peer, frames[1:], overflow)
+            deliver(self._sessions, connection.peer, incoming)
         if self._connections.any_closed:
             if self._loop.now() - self._connections.closed_since > _LAST_MESSAGES_S:
                 self._report_closed()
@@ -151,15 +151,15 @@ class Listener:
         self._routes[route] = connection
         return connection
 
-    def _prove(self, connection: Connection, frames: Sequence[zmq.Frame]) -> None:
+    def _prove(self, connection: Connection, incoming: Incoming) -> None:
         """Handle one message of the handshake on `connection`."""
         handshake = connection.handshake
         assert handshake is not None
-        if len(frames) != 2 or not is_control(frames[1].buffer):
+        if incoming.frames or incoming.refused or not is_control(incoming.header):
             self._refuse(connection, "unauthenticated", "a message before the handshake")
             return
         try:
-            answer = handshake.receive(frames[1].bytes)
+            answer = handshake.receive(bytes(incoming.header))
         except AuthenticationError as error:
             self._refuse(connection, "token", str(error))
             return

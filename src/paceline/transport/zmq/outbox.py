@@ -11,6 +11,7 @@ from paceline.transport.base import COPIED, Delivery, Frame
 from paceline.transport.limits import LinkLimits
 from paceline.transport.sessions import NotSentError
 from paceline.transport.zmq.sockets import ZERO_COPY_NBYTES, ZmqSocket
+from paceline.wire.slices import SLICE_NBYTES, goes_on, slices
 
 # Plain numbers: operations on the enumerations take microseconds.
 _LAST = int(zmq.NOBLOCK)
@@ -18,22 +19,21 @@ _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 
 
 class _Handover:
-    """The `Delivery` of frames that ZeroMQ reads in place: done when ZeroMQ reads none of them any more."""
+    """The `Delivery` of frames that ZeroMQ reads in place: done when ZeroMQ reads none of them any more.
 
-    __slots__ = ("_trackers", "nbytes")
+    ZeroMQ sends and releases the slices of one connection in their order. So only the last one of a message is tracked:
+    to track a slice costs more than to send it.
+    """
 
-    def __init__(self, trackers: list[zmq.MessageTracker], nbytes: int) -> None:
-        self._trackers = trackers
+    __slots__ = ("_last", "nbytes")
+
+    def __init__(self, last: zmq.MessageTracker, nbytes: int) -> None:
+        self._last = last
         self.nbytes = nbytes
 
     @property
     def done(self) -> bool:
-        trackers = self._trackers
-        while trackers:
-            if not trackers[-1].done:
-                return False
-            trackers.pop()
-        return True
+        return self._last.done
 
 
 class Outbox:
@@ -59,35 +59,41 @@ class Outbox:
                 of a message or none, so only the first frame can fail.
         """
         try:
-            if not frames:
-                if route is not None:
-                    socket.send(route, _MORE)
-                socket.send(header, _LAST)
-                return COPIED
-            if not self.fits(frames):
+            if frames and not self.fits(frames):
                 raise NotSentError.queue_full()
             if route is not None:
                 socket.send(route, _MORE)
-            socket.send(header, _MORE)
+            if len(header) < SLICE_NBYTES:
+                socket.send(header, _MORE if frames else _LAST)
+            else:
+                for part in slices(memoryview(header)):
+                    socket.send(part, _MORE if frames or goes_on(part.nbytes) else _LAST)
         except zmq.Again:
             raise NotSentError.queue_full() from None
         except zmq.ZMQError as error:
             raise NotSentError("unreachable", f"the peer is not reachable ({error})") from None
-        trackers: list[zmq.MessageTracker] = []
+        return self._send_frames(socket, frames) if frames else COPIED
+
+    def _send_frames(self, socket: ZmqSocket, frames: Sequence[Frame]) -> Delivery:
+        """Queue the frames of a message whose header is queued: the large ones without a copy."""
+        parts = [part for frame in frames for part in slices(frame)]
+        in_place = [position for position, part in enumerate(parts) if part.nbytes >= ZERO_COPY_NBYTES]
+        tracked, last = in_place[-1] if in_place else -1, len(parts) - 1
+        tracker: zmq.MessageTracker | None = None
         nbytes = 0
-        last = len(frames) - 1
-        for position, frame in enumerate(frames):
+        for position, part in enumerate(parts):
             flags = _LAST if position == last else _MORE
-            if frame.nbytes < ZERO_COPY_NBYTES:
-                socket.send(frame, flags)
+            if part.nbytes < ZERO_COPY_NBYTES:
+                socket.send(part, flags)
+            elif position != tracked:
+                socket.send(part, flags, copy=False)
+                nbytes += part.nbytes
             else:
-                tracker = socket.send(frame, flags, copy=False, track=True)
-                assert tracker is not None
-                trackers.append(tracker)
-                nbytes += frame.nbytes
-        if not trackers:
+                tracker = socket.send(part, flags, copy=False, track=True)
+                nbytes += part.nbytes
+        if tracker is None:
             return COPIED
-        handover = _Handover(trackers, nbytes)
+        handover = _Handover(tracker, nbytes)
         self._waiting.append(handover)
         self._nbytes += nbytes
         return handover

@@ -111,7 +111,7 @@ class ZmqPort:
         if dial is not None and not dial.stopped:
             return
         encrypt = _encrypts(parts.hostname, self._encrypt)
-        self._dials[address] = Dial(self._shared, address, parts.port, encrypt=encrypt)
+        self._dials[address] = Dial(self._shared, address, parts.hostname, parts.port, encrypt=encrypt)
 
     def disconnect(self, peer: NodeId) -> None:
         """See `Port.disconnect`. A peer that connected to this port may connect again.
@@ -198,12 +198,17 @@ def _listen_address(listen: str) -> str:
     return str(address)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether `host` is an address of this machine that other machines cannot reach."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _encrypts(host: str, encrypt: bool | None) -> bool:
     """Whether connections to `host` are encrypted; only loopback connections may be plain."""
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
+    loopback = is_loopback(host)
     if not loopback and encrypt is False:
         raise ValueError(
             f"{host} is not a loopback address, so its connections must be encrypted: remove encrypt=False"

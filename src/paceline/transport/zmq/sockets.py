@@ -6,7 +6,7 @@ import itertools
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 
@@ -17,6 +17,8 @@ from paceline.transport.local.link import LocalLinks
 from paceline.transport.loop import Loop, Source
 from paceline.transport.sessions import Sessions
 from paceline.types import NodeId
+from paceline.wire.frames import WireLimits
+from paceline.wire.slices import OVERHEAD_NBYTES, SLICE_NBYTES, goes_on, joined
 
 ZmqSocket = zmq.Socket[bytes]
 ZmqContext = zmq.Context[ZmqSocket]
@@ -57,49 +59,97 @@ class ZmqSource(Source):
         return bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
 
 
-def read_message(socket: ZmqSocket, max_frames: int) -> tuple[list[zmq.Frame], bool] | None:
-    """Read one message without copying it; None if none has come.
+class Incoming(NamedTuple):
+    """One message as it came, perhaps of an unproven peer: its header, its frames, and the rule that it breaks."""
 
-    Returns its first `max_frames` frames, and whether it had more, which are dropped.
+    first: zmq.Frame
+    """What ZeroMQ delivered first: on a ROUTER the name of the connection, on a DEALER a slice of the header."""
+    header: Frame
+    frames: Sequence[Frame] = ()
+    refused: str = ""
+    """``frame-count``, ``frame-cap`` or ``frame-size`` if the message breaks that rule; the rest was dropped."""
+
+
+def read_message(socket: ZmqSocket, limits: WireLimits, *, routed: bool) -> Incoming | None:
+    """Read one message and join its slices; None if none has come. With `routed` the socket is a ROUTER.
+
+    Frames are writable byte views. A frame of one slice is not copied, unless it is so small that a view would keep a
+    larger buffer alive.
     """
     try:
-        frame = socket.recv(_NOW, copy=False)
+        first = part = socket.recv(_NOW, copy=False)
     except zmq.Again:
         return None
-    frames = [frame]
-    overflow = False
-    while frame.more:
-        frame = socket.recv(copy=False)  # does not wait: ZeroMQ delivers all frames of a message together
-        if len(frames) < max_frames:
-            frames.append(frame)
+    if routed:
+        part = socket.recv(copy=False)  # does not wait, here and below: ZeroMQ delivers a message as a whole
+    if not part.more and not goes_on(len(part)):
+        return Incoming(first, part.buffer)
+    assembly = _Assembly(limits)
+    assembly.add(part)
+    while part.more:
+        part = socket.recv(copy=False)
+        assembly.add(part)
+    return assembly.message(first)
+
+
+class _Assembly:
+    """Joins the slices of one message. Drops them once the message breaks a rule."""
+
+    __slots__ = ("_begun", "_frames", "_limits", "_refused")
+
+    def __init__(self, limits: WireLimits) -> None:
+        self._limits = limits
+        self._frames: list[Frame] = []
+        self._begun: list[Frame] = []
+        self._refused = ""
+
+    def add(self, part: zmq.Frame) -> None:
+        """Take the next slice."""
+        nbytes = len(part)
+        if self._refused:
+            return
+        if goes_on(nbytes):
+            self._begun.append(part.buffer)
+            if len(self._begun) * nbytes > self._limits.max_frame_nbytes:
+                self._refuse("frame-cap")
+        elif len(self._frames) > self._limits.max_frames:
+            self._refuse("frame-count")
+        elif self._begun:
+            self._begun.append(part.buffer)
+            self._frames.append(joined(self._begun))
+            self._begun = []
         else:
-            overflow = True
-    return frames, overflow
+            self._frames.append(memoryview(bytearray(part.buffer)) if nbytes < ZERO_COPY_NBYTES else part.buffer)
+
+    def message(self, first: zmq.Frame) -> Incoming:
+        """The message, after its last slice."""
+        if self._begun:
+            self._refuse("frame-size")  # the end of a frame is missing
+        frames = self._frames
+        return Incoming(first, frames[0] if frames else memoryview(b""), tuple(frames[1:]), self._refused)
+
+    def _refuse(self, rule: str) -> None:
+        self._refused = rule
+        self._begun = []
+        del self._frames[1:]
 
 
-def deliver(sessions: Sessions, peer: NodeId, frames: Sequence[zmq.Frame], overflow: bool) -> None:
-    """Pass a message of a proven peer to the sessions. The first of `frames` is its header."""
-    limits, counters = sessions.limits.wire, sessions.counters
-    if overflow:
-        counters.refuse("frame-count")
+def deliver(sessions: Sessions, peer: NodeId, incoming: Incoming) -> None:
+    """Pass a message of a proven peer to the sessions."""
+    if incoming.refused:
+        sessions.counters.refuse(incoming.refused)
         return
-    message = open_header(frames[0].buffer, limits, counters)
+    message = open_header(incoming.header, sessions.limits.wire, sessions.counters)
     if message is not None:
-        sessions.received(peer, message, _views(frames[1:]))
-
-
-def _views(frames: Sequence[zmq.Frame]) -> tuple[Frame, ...]:
-    """The frames as writable byte views. Small frames are copied, because a view would keep a shared buffer alive."""
-    return tuple(
-        memoryview(bytearray(frame.buffer)) if len(frame) < ZERO_COPY_NBYTES else frame.buffer for frame in frames
-    )
+        sessions.received(peer, message, incoming.frames)
 
 
 def set_limits(socket: ZmqSocket, limits: LinkLimits) -> None:
     """Set the options of `socket` that follow from `limits`."""
     socket.setsockopt(zmq.SNDHWM, limits.queue_messages)
     socket.setsockopt(zmq.RCVHWM, limits.queue_messages)
-    socket.setsockopt(zmq.MAXMSGSIZE, max(limits.wire.max_frame_nbytes, limits.wire.max_header_nbytes))
+    # ZeroMQ has one limit for unproven and for proven peers: see `paceline.wire.slices`.
+    socket.setsockopt(zmq.MAXMSGSIZE, SLICE_NBYTES + OVERHEAD_NBYTES)
     # ZeroMQ's own handshake gets twice the time, so that the handshake of this package fails first and can say why.
     socket.setsockopt(zmq.HANDSHAKE_IVL, round(limits.handshake_s * 2000))
 

@@ -43,8 +43,18 @@ def test_the_report_counts_commits_slots_samples_and_epochs() -> None:
     report = story.audit()
     assert report.ok
     counts = report.counts
-    assert (counts.commits, counts.slots, counts.samples, counts.epochs) == (5, 1 + 2 + 2 + 1 + 2, 28, 1)
+    assert (counts.commits, counts.steps, counts.slots) == (5, 4, 2 + 2 + 1 + 2), "the initial weights are no step"
+    assert (counts.samples, counts.epochs, counts.left_out) == (28, 1, 0)
     assert report.begun == ((1, 8),)
+
+
+def test_the_report_counts_the_samples_that_drop_last_leaves_out() -> None:
+    story = Story("bsp", slots=2)
+    story.phase(data_len=21, batch=4, epochs=3, drop_last=True)
+    story.go(7)
+    report = story.audit()
+    assert report.ok
+    assert (report.counts.epochs, report.counts.left_out, report.begun) == (2, 2, ((2, 8),))
 
 
 def test_every_prefix_of_a_clean_log_is_clean() -> None:

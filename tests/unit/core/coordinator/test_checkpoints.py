@@ -5,11 +5,7 @@ from __future__ import annotations
 from tests.kit.core import BLOCKS, HYPER, ServerKit, fence, segment, sent
 from tests.kit.restarted_job import save, trained
 
-from paceline.messages import (
-    Committed,
-    Saved,
-    SaveOver,
-)
+from paceline.messages import Committed, Ok, Saved, SaveNow, SaveOver
 from paceline.types import Commit
 
 
@@ -69,6 +65,29 @@ def test_the_last_version_is_saved_when_the_job_ends() -> None:
     job.core.completed(complete.checkpoint.folder, "", job.now)
     assert job.core.settled
     assert job.core.finish(job.now) == [], "the last version has a checkpoint now"
+
+
+def test_the_launcher_can_ask_for_a_checkpoint_while_the_job_goes_on() -> None:
+    job = trained(3, checkpoint_steps=100)
+    effects = job.say("launcher", SaveNow(1))
+    assert [ok.req for ok in sent(effects, Ok, "launcher")] == [1]
+    assert [(c.commit.version, c.save) for c in sent(effects, Committed)] == [(3, True), (3, True)]
+    assert [c.save for c in sent(job.finish_step(3), Committed)] == [False, False], "the next step does not wait for it"
+    assert sent(job.say("launcher", SaveNow(2)), Committed) == [], "one is under way"
+    complete = save(job, 3)
+    job.core.completed(complete.checkpoint.folder, "", job.now)
+    newest = job.core.machines.checkpoints.newest
+    assert newest is not None
+    assert (newest.position.version, newest.position.watermark) == (3, 3)
+    effects = job.say("launcher", SaveNow(3))
+    assert [(c.commit.version, c.save) for c in sent(effects, Committed)] == [(4, True), (4, True)]
+
+
+def test_no_checkpoint_is_made_on_demand_if_the_run_makes_none_or_has_it() -> None:
+    job = trained(3)
+    assert sent(job.say("launcher", SaveNow(1)), Committed) == [], "--checkpoint-every is 0"
+    job = trained(0, checkpoint_steps=100)
+    assert sent(job.say("launcher", SaveNow(1)), Committed) == [], "no step was committed"
 
 
 def test_a_server_freezes_the_version_of_a_saving_commit_and_repeats_its_report_until_it_is_answered() -> None:

@@ -13,7 +13,7 @@ from paceline.messages import (
     Register,
     Welcome,
 )
-from paceline.types import Kind, TensorSpec
+from paceline.types import Kind, ModelSpec, OptimizerSpec, TensorSpec
 
 
 def test_the_job_takes_its_dials_from_the_first_worker() -> None:
@@ -32,13 +32,23 @@ def test_workers_that_disagree_on_seed_or_mode_fail_by_name() -> None:
     assert "worker-9 joined with seed=8" in abort.reason
 
 
+def _optimizer(name: str, **hyper: float) -> ModelSpec:
+    known = model().optimizer.hyper[0]
+    return msgspec.structs.replace(model(), optimizer=OptimizerSpec(name, ({**known, **hyper},)))
+
+
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (model(tensors=(TENSORS[0], TensorSpec("bias", (101,), "float32", Kind.PARAMETER, 0))), "'bias', shape=(101,)"),
-        (model(tensors=TENSORS[:1]), "has 1 tensors, others 2: build the same model everywhere"),
-        (msgspec.structs.replace(model(), clip_norm=1.0), "clip_norm=1.0"),
-        (model(deterministic=False), "deterministic=False"),
+        (
+            model(tensors=(TENSORS[0], TensorSpec("bias", (101,), "float32", Kind.PARAMETER, 0))),
+            "prepared a model with bias (101 float32, parameter of group 0) where the job has bias (",
+        ),
+        (model(tensors=TENSORS[:1]), "prepared a model of 1 tensors, the job has 2"),
+        (msgspec.structs.replace(model(), clip_norm=1.0), "clip_norm=1.0, the job has clip_norm=None"),
+        (model(deterministic=False), "kernels are not deterministic in worker-9 and deterministic in the job"),
+        (_optimizer("AdamW", lr=0.1), "prepared the optimizer AdamW, the job has SGD"),
+        (_optimizer("SGD", lr=0.3), "prepared SGD with lr=0.3, the job has lr="),
     ],
 )
 def test_a_worker_with_another_model_fails_by_name(other: object, says: str) -> None:
@@ -47,3 +57,5 @@ def test_a_worker_with_another_model_fails_by_name(other: object, says: str) -> 
     (abort, *_) = sent(job.say("w", Prepare(job.req(), other)), Abort)  # type: ignore[arg-type]
     assert says in abort.reason
     assert "worker-9" in abort.reason
+    assert "Spec(" not in abort.reason, "a message shows no object of the code"
+    assert "others" not in abort.reason, "there may be none"

@@ -107,11 +107,20 @@ def test_evaluation_without_data_ends_at_once() -> None:
 def test_workers_must_declare_the_same_validations() -> None:
     job = with_validator()
     (abort, *_) = sent(job.say("worker-0", Declare(job.req(), ValidatorSpec(0, "other", 1, 8, 4))), Abort)
-    assert "worker-0 declared validation 0" in abort.reason
+    assert "worker-0 declared other (every 1 steps, 8 samples in batches of 4)" in abort.reason
+    assert "Spec(" not in abort.reason
     job = CoordinatorKit().start()
     assert sent(job.say("worker-0", Declare(job.req(), ValidatorSpec(3, "v", 1, 8, 4))), Abort)
     job = CoordinatorKit().start().initialise()
     assert sent(job.turn("worker-0", evaluation=3), Abort)
+
+
+def test_a_validator_of_an_older_log_gets_its_series_from_the_script() -> None:
+    job = CoordinatorKit().start()
+    job.say("worker-0", Declare(job.req(), ValidatorSpec(0, "v", 1, 8, 4)))
+    assert not sent(job.say("worker-0", Declare(job.req(), ValidatorSpec(0, "v", 1, 8, 4, 0))), Abort)
+    assert job.core.tables.rounds.validators == [ValidatorSpec(0, "v", 1, 8, 4, 0)]
+    assert sent(job.say("worker-1", Declare(job.req(), ValidatorSpec(0, "v", 1, 9, 4, 0))), Abort)
 
 
 def test_a_worker_gets_no_slot_of_a_validator_that_it_has_not_declared() -> None:

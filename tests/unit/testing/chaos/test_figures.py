@@ -68,6 +68,7 @@ def _break(name: str, value: object) -> Any:
         (lambda it: it.fired.update({"kill worker": -1}), "kill worker: 1 of 2 planned faults were injected"),
         (_break("lost_slots", 1), "1 slots were lost"),
         (_break("duplicate_slots", 2), "2 slots were applied twice"),
+        (_break("grown_mb", [16.0, 51.0]), "strangers made the run take 51 MB more, above 50 MB"),
         (_break("lost_commits", 3), "3 commits are missing in the log"),
         (_break("needless_evictions", 1), "1 workers were evicted because the coordinator paused"),
         (_break("checkpoints_unloadable", 1), "no complete checkpoint"),
@@ -157,3 +158,23 @@ def test_slow_healing_after_a_cut_and_long_pauses_while_blocks_move_are_failures
         "cut one-way: the run recovered 10.1 s after the end of the cut, above 10.0 s",
         "add server: no commit for 1.20 s, above 1.0 s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("pauses", "named"),
+    [
+        ([0.5] * 19 + [7.9], ""),
+        ([0.5] * 18 + [3.1] * 2, "storm: no commit for p95 3.10 s"),
+        ([0.5] * 99 + [8.1], "largest 8.10 s"),
+        ([], "no time without a commit was measured"),
+    ],
+)
+def test_a_storm_has_limits_and_may_rewind(pauses: list[float], named: str) -> None:
+    storm = Fault(Kind.STORM, "server")
+    result = figures(faults={storm: 2}, limits={}, replicas=1)
+    result.fired[str(storm)] = 2
+    result.count(rewinds=1)
+    for pause_s in pauses:
+        result.paused("storm", pause_s)
+    result.judge()
+    assert [named in text for text in result.failures] == ([True] if named else [])

@@ -136,6 +136,7 @@ def test_the_long_campaigns_have_the_sizes_of_the_documentation() -> None:
     assert planned["roles"] == 200
     assert {"symmetric=30", "one-way=30", "flapping=30"} <= words["cuts"]
     assert words_of("servers").count("server=20") == 2
-    for name in ("failover", "failover-ssp", "failover-asp", "roles", "cuts", "servers"):
+    assert planned["storm"] == 120
+    for name in ("failover", "failover-ssp", "failover-asp", "roles", "cuts", "servers", "storm"):
         assert "--replicas 1" in CAMPAIGNS[name]
         assert "-s 3" in CAMPAIGNS[name]

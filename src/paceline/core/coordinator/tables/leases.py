@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from paceline.core.coordinator.tables.live_leases import Lease, LiveLeases
-from paceline.core.coordinator.tables.lost_holders import LostHolders
+from paceline.core.coordinator.tables.lost_holders import LostHolders, Poisoned
 from paceline.core.coordinator.tables.requeued_slots import RequeuedSlots
 from paceline.core.coordinator.tables.reservations import Reserved
 from paceline.core.coordinator.tables.summed_slots import SummedSlots
 from paceline.core.schedule import Schedule
 from paceline.core.window import may_lease
-from paceline.errors import SlotPoisonedError
 from paceline.types import INIT_STEP, UNLIMITED, Fence, NodeId, SlotId
 
 
@@ -20,13 +19,13 @@ class Revoked(NamedTuple):
     """The slots of a worker that is gone.
 
     `again` are leased again at once. `sealed` were sealed: their pushes may have arrived, so the caller gives the
-    servers a moment before it calls `requeue`. `poisoned` is the error that fails the job if one of the slots has lost
-    too many holders in a row (rule 4).
+    servers a moment before it calls `requeue`. `poisoned` is one of the slots if it has lost too many holders in a row,
+    which fails the job (rule 4).
     """
 
     again: list[SlotId]
     sealed: list[SlotId]
-    poisoned: SlotPoisonedError | None
+    poisoned: Poisoned | None
 
 
 class LeaseBook:
@@ -247,7 +246,7 @@ class LeaseBook:
                 sealed.append(lease.slot)
                 continue
             if lost:
-                poisoned = self._lost.add(lease.slot, worker, self.schedule) or poisoned
+                poisoned = self._lost.add(lease.slot, worker) or poisoned
             if self._requeue(lease.slot) is not None:
                 again.append(lease.slot)
         return Revoked(again, sealed, poisoned)

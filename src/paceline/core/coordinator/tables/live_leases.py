@@ -78,6 +78,11 @@ class LiveLeases:
         """Whether the holder of a live lease has sealed its slot."""
         return fence in self._sealed
 
+    def are_sealed(self, step: int, num_slots: int) -> bool:
+        """Whether each of the `num_slots` slots of `step` has a live lease that is sealed."""
+        leases = (self.of_slot(SlotId(step, index)) for index in range(num_slots))
+        return all(any(lease.fence in self._sealed for lease in of_slot) for of_slot in leases)
+
     def is_open(self, fence: Fence) -> bool:
         """Whether a live lease has that fence and is not sealed."""
         return fence in self._leases and fence not in self._sealed

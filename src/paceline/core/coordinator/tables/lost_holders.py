@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from paceline.core.sampling import Order
 from paceline.core.schedule import Schedule
 from paceline.errors import SlotPoisonedError
-from paceline.types import INIT_STEP, NodeId, SlotId
+from paceline.types import INIT_STEP, NodeId, SlotId, name_of
+
+
+class Poisoned(NamedTuple):
+    """A slot that has lost too many `holders` in a row."""
+
+    slot: SlotId
+    holders: tuple[NodeId, ...]
+
+    def error(self, schedule: Schedule, seed: int) -> SlotPoisonedError:
+        """The error that fails the job: it names the samples of the slot, in a job with this schedule and seed."""
+        step, slot = self.slot
+        return SlotPoisonedError(step, slot, tuple(map(name_of, self.holders)), _samples(self.slot, schedule, seed))
 
 
 class LostHolders:
@@ -14,16 +29,11 @@ class LostHolders:
         self._max_losses = max_losses
         self._holders: dict[SlotId, list[NodeId]] = {}
 
-    def add(self, slot: SlotId, worker: NodeId, schedule: Schedule) -> SlotPoisonedError | None:
-        """Count the loss of `worker`, which held `slot`.
-
-        Returns the error that fails the job if `slot` has lost `max_losses` holders in a row.
-        """
+    def add(self, slot: SlotId, worker: NodeId) -> Poisoned | None:
+        """Count the loss of `worker`, which held `slot`; returns the slot if it has lost `max_losses` in a row."""
         holders = self._holders.setdefault(slot, [])
         holders.append(worker)
-        if len(holders) < self._max_losses:
-            return None
-        return SlotPoisonedError(slot.step, slot.slot, tuple(holders), _samples(slot, schedule))
+        return None if len(holders) < self._max_losses else Poisoned(slot, tuple(holders))
 
     def forget(self, slot: SlotId) -> None:
         """Count the losses of `slot` from zero again: a holder has sealed it, or its step is committed."""
@@ -34,11 +44,8 @@ class LostHolders:
         self._holders.clear()
 
 
-def _samples(slot: SlotId, schedule: Schedule) -> str:
-    """The samples of `slot`, in words."""
+def _samples(slot: SlotId, schedule: Schedule, seed: int) -> tuple[int, ...]:
+    """The samples of `slot` as indices into the data set of its loop, in the order in which they are read."""
     if slot.step == INIT_STEP:
-        return "the initial weights"
-    segment, at = schedule.segment(slot.step), schedule.place(slot.step)
-    start = at.offset + slot.slot * segment.batch_size
-    stop = min(start + segment.batch_size, at.offset + at.samples)
-    return f"positions {start}..{stop - 1} of epoch {at.epoch}"
+        return ()
+    return tuple(Order(seed).samples(schedule.segment(slot.step), slot.step, slot.slot).tolist())

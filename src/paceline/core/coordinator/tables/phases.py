@@ -11,7 +11,10 @@ from paceline.core.sampling import num_steps
 from paceline.core.schedule import Schedule
 from paceline.errors import MismatchError
 from paceline.messages import JobArgs, Position
-from paceline.types import PhaseEntry, PhaseSpec, Segment
+from paceline.types import Measured, PhaseEntry, PhaseSpec, Segment
+
+_ARGUMENTS = {"data_len": "a data set of length "}
+"""How a message names a field of `PhaseSpec` that is not an argument of `job.batches`."""
 
 
 @dataclass(slots=True)
@@ -25,7 +28,7 @@ class Phase:
     segment: Segment
     end: int
     end_version: int | None = None
-    metrics: dict[str, float] | None = None
+    metrics: dict[str, Measured] | None = None
 
     @property
     def start(self) -> int:
@@ -35,12 +38,20 @@ class Phase:
     @property
     def entry(self) -> PhaseEntry:
         """The phase as a checkpoint holds it."""
-        return PhaseEntry(self.spec, self.segment, self.end, self.end_version, self.metrics)
+        entry = PhaseEntry(self.spec, self.segment, self.end, self.end_version)
+        if self.metrics is None:
+            return entry
+        values = {name: measured.value for name, measured in self.metrics.items()}
+        steps = {name: measured.step for name, measured in self.metrics.items()}
+        return msgspec.structs.replace(entry, metrics=values, metric_steps=steps)
 
     @classmethod
     def of(cls, entry: PhaseEntry) -> Phase:
         """The phase that `entry` of a checkpoint describes."""
-        return cls(entry.spec, entry.segment, entry.end, entry.end_version, entry.metrics)
+        steps, end = entry.metric_steps, -1 if entry.end_version is None else entry.end_version
+        metrics = {name: Measured(value, steps.get(name, end)) for name, value in (entry.metrics or {}).items()}
+        known = metrics if entry.metrics is not None else None
+        return cls(entry.spec, entry.segment, entry.end, entry.end_version, known)
 
 
 class PhaseBook:
@@ -76,7 +87,7 @@ class PhaseBook:
             if phase.end_version is None:
                 phase.end_version = phase.end
 
-    def set_metrics(self, phase: Phase, metrics: dict[str, float]) -> None:
+    def set_metrics(self, phase: Phase, metrics: dict[str, Measured]) -> None:
         """Set the metrics that every worker gets that leaves `phase`, even if there are newer ones then."""
         phase.metrics = metrics
 
@@ -95,15 +106,17 @@ class PhaseBook:
             known = self.phases[spec.number].spec
             for name in spec.__struct_fields__:
                 if getattr(spec, name) != getattr(known, name):
+                    argument = _ARGUMENTS.get(name, f"{name}=")
                     raise MismatchError(
-                        f"{worker} called batches() number {spec.number} with {name}={getattr(spec, name)!r}, "
-                        f"others with {name}={getattr(known, name)!r}: every worker must run the same loop"
+                        f"{worker} began its loop number {spec.number + 1} over job.batches(...) with "
+                        f"{argument}{getattr(spec, name)!r}, the job has {argument}{getattr(known, name)!r} there: "
+                        "every worker, and every resume of the run, must run the same loops"
                     )
             return None
         if spec.number > len(self.phases) or self.open is not None:
             raise MismatchError(
-                f"{worker} called batches() number {spec.number}, but the job is in number {len(self.phases) - 1}: "
-                "every worker must run the same loops in the same order"
+                f"{worker} began its loop number {spec.number + 1} over job.batches(...), but the job is in loop "
+                f"number {len(self.phases)}: every worker must run the same loops in the same order"
             )
         segment = self._segment(spec, job)
         self.add(spec, segment)

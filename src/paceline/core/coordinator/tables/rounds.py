@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from paceline.core.coordinator.metric_names import Result, named, names, seen_at, series_of
 from paceline.messages import Evaluated, ValidatorSpec
-from paceline.types import Fence, NodeId, Sums
+from paceline.types import Fence, Measured, NodeId, Sums
+
+_NEVER = 1 << 62  # a step that no job reaches
 
 
 @dataclass(slots=True)
@@ -48,19 +51,32 @@ class _Held:
     worker: NodeId
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What turns of the steps from `first` to before `end` see, in a phase that begins at `start`."""
+
+    start: int
+    first: int
+    end: int
+    metrics: dict[str, Measured]
+
+
 class Rounds:
     """Validators, the rounds that are open, and the newest results. Only `Validation` changes it."""
 
     def __init__(self, first: int = 0) -> None:
         """Number the rounds after `first`, so that a report on a round of an earlier coordinator matches no round.
 
-        `declared` is the number of validators that each worker knows.
+        `latest` is the newest result of each validator; `_earlier` are older ones that a turn may still see. `declared`
+        is the number of validators that each worker knows.
         """
         self.validators: list[ValidatorSpec] = []
         self.running: dict[int, Round] = {}
         self.latest: dict[int, tuple[int, dict[str, float]]] = {}
+        self._earlier: dict[int, dict[int, dict[str, float]]] = {}
         self.declared: dict[NodeId, int] = {}
         self._number = first
+        self._seen: _Seen | None = None
         self._validated: set[tuple[int, int]] = set()
         self._held: dict[Fence, _Held] = {}
         self._by_worker: dict[NodeId, set[Fence]] = {}
@@ -153,18 +169,29 @@ class Rounds:
         """Add a validator."""
         self.validators.append(validator)
 
+    def place(self, validator: ValidatorSpec) -> None:
+        """Note the series of a validator that is known from a log without it."""
+        self.validators[validator.number] = validator
+
     def declare(self, worker: NodeId, number: int) -> None:
         """Note that `worker` knows the first `number` validators."""
         if number > self.declared.get(worker, 0):
             self.declared[worker] = number
 
-    def reset(self, results: Iterable[tuple[int, int, dict[str, float]]]) -> None:
-        """Close all rounds, and set the newest results: (validator, version, values)."""
+    # ------------------------------------------------------------ results
+
+    def reset(self, results: Iterable[Result], version: int) -> None:
+        """Close all rounds. The results are `results`, and those that are known on versions up to `version`."""
+        known = [r for r in self.results() if r[1] <= version]
         self.running.clear()
         self._held.clear()
         self._by_worker.clear()
         self._validated.clear()
-        self.latest = {number: (version, dict(values)) for number, version, values in results}
+        self.latest = {}
+        self._earlier = {}
+        self._seen = None
+        for number, on, values in [*results, *known]:
+            self._note(number, on, dict(values))
 
     def recall(self, number: int, version: int, values: Mapping[str, float]) -> None:
         """Take over a result from the log."""
@@ -172,34 +199,63 @@ class Rounds:
         self._note(number, version, dict(values))
 
     def _note(self, number: int, version: int, values: dict[str, float]) -> None:
+        self._seen = None
         known = self.latest.get(number)
         if known is None or known[0] < version:  # rounds may end in another order than they began
             self.latest[number] = version, values
+        every = self.validators[number].every if number < len(self.validators) else 0
+        if known is None or not every:
+            return
+        earlier = self._earlier.setdefault(number, {})
+        for on, found in (known, (version, values)):
+            earlier[on] = found
+        newest = self.latest[number][0]
+        # Every turn from now on is of step `newest` or a later one: it sees this version, so no older one.
+        seen = max((on for on in earlier if on + every <= newest), default=-1)
+        for on in [on for on in earlier if on < seen or on == newest]:
+            del earlier[on]
 
     def is_validated(self, number: int, version: int) -> bool:
         """Whether the log had this result when the coordinator started."""
         return (number, version) in self._validated
 
-    def metrics(self) -> dict[str, float]:
-        """The newest values of all validators."""
-        return self._named({number: values for number, (_, values) in self.latest.items()})
+    def results(self) -> list[Result]:
+        """The results that turns may still see, and the newest result of each validator, in the order of versions."""
+        found: list[Result] = [(n, version, values) for n, (version, values) in self.latest.items()]
+        found += [(n, version, values) for n, older in self._earlier.items() for version, values in older.items()]
+        return sorted(found, key=lambda result: result[1])
 
-    def metrics_at(self, end: int, results: Iterable[tuple[int, int, dict[str, float]]]) -> dict[str, float]:
+    def barrier(self) -> int | None:
+        """The first step whose turns see the result of a round that is still open; None if there is none."""
+        ends = [r.version + r.validator.every for r in self.running.values() if r.validator.every]
+        return min(ends, default=None)
+
+    def metrics(self) -> dict[str, Measured]:
+        """The newest values of all validators."""
+        return named(self.validators, self.results())
+
+    def seen_at(self, step: int, start: int) -> dict[str, Measured]:
+        """The metrics that a turn of `step` sees, in a phase whose first step is `start`."""
+        if not self.latest:
+            return {}
+        cached = self._seen
+        if cached is None or cached.start != start or not cached.first <= step < cached.end:
+            results = self.results()
+            later = [end for n, version, _ in results if (end := version + self.validators[n].every) > step]
+            seen = seen_at(self.validators, results, step, start)
+            cached = self._seen = _Seen(start, step, min(later, default=_NEVER), seen)
+        return cached.metrics
+
+    def shown(self, number: int) -> dict[str, Measured]:
+        """The newest result of validator `number`, under the names that its metrics have in `metrics`."""
+        version, values = self.latest[number]
+        shown, series = names(self.validators, self.results()), series_of(self.validators[number])
+        return {shown[series, name]: Measured(value, version) for name, value in values.items()}
+
+    def metrics_at(self, end: int, results: Iterable[Result]) -> dict[str, Measured]:
         """The newest of `results` at the time when workers left a phase whose last version is `end`.
 
         A result of `evaluate` on version `end` does not count: the script asks for it after its loop.
         """
-        found: dict[int, tuple[int, dict[str, float]]] = {}
-        for number, version, values in results:
-            in_time = version < end or (version == end and self.validators[number].every > 0)
-            if in_time and (number not in found or found[number][0] < version):
-                found[number] = version, values
-        return self._named({number: values for number, (_, values) in found.items()})
-
-    def _named(self, values_of: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for number, values in sorted(values_of.items()):
-            for name, value in values.items():
-                known = name in found
-                found[f"{self.validators[number].name}-{number}.{name}" if known else name] = value
-        return found
+        in_time = (r for r in results if r[1] < end or (r[1] == end and self.validators[r[0]].every > 0))
+        return named(self.validators, in_time)

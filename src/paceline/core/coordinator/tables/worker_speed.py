@@ -38,6 +38,10 @@ class WorkerSpeeds:
         known = self._mean.get(worker)
         return known is None or now - self._noted[worker] > max(_OLD_S, _OLD * known)
 
+    def knows(self, worker: NodeId) -> bool:
+        """Whether `worker` has finished a slot."""
+        return worker in self._mean
+
     def forget(self, worker: NodeId) -> None:
         """Forget the measurements of `worker`, which is gone."""
         self._mean.pop(worker, None)

@@ -8,7 +8,7 @@ from tests.kit.core import fence
 
 from paceline.core.coordinator.tables.rounds import Rounds
 from paceline.messages import Evaluated, ValidatorSpec
-from paceline.types import Sums
+from paceline.types import Measured, Sums
 
 SPEC = ValidatorSpec(0, "accuracy", 5, 10, 4)
 
@@ -19,6 +19,7 @@ def report(slot: int, counter: int, total: float, count: float, number: int = 1)
 
 def test_a_round_is_every_slot_once_and_its_mean_is_over_samples() -> None:
     book = Rounds()
+    book.add(SPEC)
     round_ = book.open(SPEC, 5, 5)
     assert round_ is not None
     assert [book.grant("w", fence(i), 1) for i in range(4)] == [(round_, 0), (round_, 1), (round_, 2), None]
@@ -28,7 +29,7 @@ def test_a_round_is_every_slot_once_and_its_mean_is_over_samples() -> None:
     assert book.report(report(7, 1, 9.0, 4.0)) is None, "there is no such slot"
     assert book.report(report(1, 1, 3.0, 4.0)) is round_
     assert book.latest[0] == (5, {"acc": 0.6})
-    assert book.metrics() == {"acc": 0.6}
+    assert book.metrics() == {"acc": Measured(0.6, 5)}
     assert book.report(report(1, 1, 3.0, 4.0)) is None
     assert book.open(SPEC, 5, 5) is None, "the result is known"
 
@@ -125,7 +126,53 @@ def test_the_metrics_of_a_phase_are_the_results_known_at_its_end() -> None:
         (0, 7, {"acc": 0.7}),
         (1, 9, {"top": 0.2}),
     ]
-    assert book.metrics_at(9, results) == {"acc": 0.9, "top": 0.1}, "a later result for the last version does not count"
-    assert book.metrics_at(8, results) == {"acc": 0.7, "top": 0.1}
-    assert book.metrics_at(5, results) == {"acc": 0.5}
+    found = book.metrics_at(9, results)
+    assert found == {"acc": Measured(0.9, 9), "top": Measured(0.1, 5)}, "a later result for version 9 does not count"
+    assert book.metrics_at(8, results) == {"acc": Measured(0.7, 7), "top": Measured(0.1, 5)}
+    assert book.metrics_at(5, results) == {"acc": Measured(0.5, 5)}
     assert book.metrics_at(4, results) == {}
+
+
+def test_an_older_result_is_kept_as_long_as_a_turn_may_see_it() -> None:
+    book = Rounds()
+    book.add(ValidatorSpec(0, "v", 10, 4, 4, 0))
+    for version in (10, 20, 30):
+        book.recall(0, version, {"acc": float(version)})
+    assert [version for _, version, _ in book.results()] == [20, 30], "turns of step 30 and later see version 20"
+    assert book.seen_at(30, 0) == {"acc": Measured(20.0, 20)}
+    assert book.seen_at(39, 0) == {"acc": Measured(20.0, 20)}
+    assert book.seen_at(40, 0) == {"acc": Measured(30.0, 30)}
+    book.recall(0, 40, {"acc": 40.0})
+    assert book.seen_at(49, 0) == {"acc": Measured(30.0, 30)}
+    assert book.metrics() == {"acc": Measured(40.0, 40)}
+
+
+def test_results_of_many_evaluations_take_no_time_in_a_turn() -> None:
+    book = Rounds()
+    for number in range(1000):
+        book.add(ValidatorSpec(number, "v", 0, 4, 4, 0))
+        book.recall(number, number, {"acc": float(number)})
+    first = book.seen_at(2000, 2000)
+    assert first == {"acc": Measured(999.0, 999)}
+    assert book.seen_at(2001, 2000) is first, "it is computed again only when it changes"
+
+
+def test_a_rewind_keeps_the_results_on_versions_that_stay() -> None:
+    book = Rounds()
+    book.add(ValidatorSpec(0, "v", 10, 4, 4, 0))
+    for version in (10, 20, 30):
+        book.recall(0, version, {"acc": float(version)})
+    book.reset([(0, 10, {"acc": 10.0})], 25)
+    assert [version for _, version, _ in book.results()] == [10, 20]
+    book.reset((), -1)
+    assert book.results() == []
+
+
+def test_the_barrier_is_the_first_step_that_sees_an_open_round() -> None:
+    book = Rounds()
+    periodic, by_hand = ValidatorSpec(0, "v", 10, 4, 4, 0), ValidatorSpec(1, "h", 0, 4, 4, 1)
+    book.open(by_hand, 5, 5)
+    assert book.barrier() is None
+    book.open(periodic, 20, 20)
+    book.open(periodic, 10, 10)
+    assert book.barrier() == 20

@@ -1,0 +1,38 @@
+"""The summary of a run as lines of text. `paceline run` and a script in one process print the same lines."""
+
+from __future__ import annotations
+
+from paceline.coordinator.json_numbers import shown_in_column
+from paceline.messages.status import RunSummary
+
+_ALWAYS = ("steps", "samples", "seconds", "samples_per_s", "mode", "slots", "workers", "servers")
+
+
+def summary_lines(summary: RunSummary) -> list[str]:
+    """One line for each field that has something to say: its name, and its value in one column."""
+    rows: dict[str, str] = {}
+    for key in _ALWAYS:
+        value = getattr(summary, key)
+        rows[key] = f"{value:,.1f}" if isinstance(value, float) else str(value)
+    for key, value in summary.metrics.items():
+        step = summary.metric_steps.get(key)
+        rows[key] = shown_in_column(value) + ("" if step is None else f" (step {step})")
+    if summary.replicas:
+        rows["replicas"] = str(summary.replicas)
+    if summary.stopped:
+        rows["stopped"] = summary.stopped
+    for key in ("max_staleness", "skipped_slots", "wasted_slots", "lost_workers"):
+        rows[key] = str(getattr(summary, key))
+    restarts = summary.restarts or {}
+    if any(restarts.values()):
+        rows["restarts"] = ", ".join(f"{count} {role}" for role, count in restarts.items() if count)
+    if summary.failovers:
+        rows["failovers"] = f"{summary.failovers} (at most {summary.failover_s:.1f} s without a commit)"
+    if summary.rewinds:
+        rows["rewinds"] = f"{summary.rewinds} ({summary.recomputed_steps} steps computed again)"
+    for key in ("checkpoint", "warning", "digest", "run"):
+        if getattr(summary, key):
+            rows[key] = getattr(summary, key)
+    width = max(map(len, rows))
+    lines = [*rows.items(), *(("warning", text) for text in summary.warnings)]
+    return [f"{key:<{width}}  {text}" for key, text in lines]

@@ -1,0 +1,79 @@
+"""Compares the data of the workers: each must see the same sample at the same position.
+
+The first worker that uses data in a call of the script defines them, durably. So a worker that starts again, also in a
+resumed run, is compared with the data that the job has trained on.
+"""
+
+from __future__ import annotations
+
+from paceline.core.coordinator.all_tables import Tables
+from paceline.core.coordinator.events import Output, WarningFound
+from paceline.core.effects import DataChangeFact, DataFact, History, Send
+from paceline.errors import MismatchError
+from paceline.messages import CompareData, Ok, Position
+from paceline.types import DataFingerprint, NodeId
+
+
+class DataChecks:
+    """Owns the fingerprints of the data that the job uses, by the call of the script that uses them."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._members = tables.members
+        self._first: dict[str, DataFact] = {}
+
+    def restore(self, history: History) -> list[Output]:
+        """Take over the fingerprints of the log."""
+        for row in history.facts:
+            if isinstance(row.fact, DataFact):
+                self._first[row.fact.use] = row.fact
+            elif isinstance(row.fact, DataChangeFact):
+                self._first.clear()
+        return []
+
+    def reset(self, position: Position | None) -> list[Output]:
+        """Keep the fingerprints: the job uses the same data again."""
+        return []
+
+    def forget(self) -> list[Output]:
+        """Forget the data of the job so far: the user resumes it with changes."""
+        self._first.clear()
+        return [DataChangeFact()]
+
+    def compare(self, sender: NodeId, message: CompareData) -> list[Output]:
+        """Compare the data of a worker with those of the first worker; the first one defines them.
+
+        Raises:
+            MismatchError: the data differ.
+        """
+        worker, ok = self._members.name(sender), Send(sender, Ok(message.req))
+        known = self._first.get(message.use)
+        if known is None:
+            known = self._first[message.use] = DataFact(message.use, worker, message.fingerprint)
+            return [known, ok]
+        what = difference(known.fingerprint, message.fingerprint)
+        if not what:
+            return [ok]
+        problem = f"{worker} has other data than {known.worker} had in {message.use}: {what}"
+        if known.fingerprint.platform == message.fingerprint.platform:
+            raise MismatchError(
+                f"{problem}. Every worker must see the same sample at the same position: make a random split after "
+                "paceline.join(), which seeds torch, numpy.random and random, or seed it "
+                "(numpy.random.default_rng(0)), and sort lists of files. To resume a run with other data, add "
+                "--allow-changes"
+            )
+        hint = "the kind of CPU or the versions of packages differ, too. The result depends on who computes a slot"
+        return [WarningFound("data", f"{problem}; {hint}"), ok]
+
+
+def difference(known: DataFingerprint, mine: DataFingerprint) -> str:
+    """In what the data of `mine` differ from `known`; empty if they may be the same.
+
+    Different lengths are found and named where the length is used.
+    """
+    if known.length != mine.length:
+        return ""
+    if known.source != mine.source:
+        return f"the source is {mine.source!r} instead of {known.source!r}"
+    digests = dict(known.samples)
+    differing = [position for position, digest in mine.samples if digests.get(position, digest) != digest]
+    return f"sample {min(differing)} of {mine.length} differs" if differing else ""

@@ -1,0 +1,95 @@
+"""The fingerprint of a data set: digests of a few samples, by which the coordinator compares the data of workers."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.core.sampling import slot_seed
+from paceline.data.loader import BatchMaker
+from paceline.data.sample_digest import sample_digest
+from paceline.data.seeding import preserved
+from paceline.data.source import DatasetSource
+from paceline.types import DataFingerprint
+
+_MOST, _FEWEST = 8, 2  # samples of one data set that are read
+_BUDGET_S = 0.5  # once all data sets together have taken this long, only the fewest samples are read
+_PACKAGES = ("PIL", "torchvision", "torchaudio", "cv2")  # packages that decode samples
+
+
+class Fingerprints:
+    """Makes the fingerprints of the data sets of one job. A data set that a script uses again is not read again."""
+
+    def __init__(self, seed: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._seed = seed
+        self._clock = clock
+        self._seconds = 0.0
+        self._known: list[weakref.ref[Any]] = []
+
+    def of(self, maker: BatchMaker) -> DataFingerprint | None:
+        """The fingerprint of the data of `maker`; None if this object was asked for the same data set before.
+
+        Reads a few samples twice, in the loader processes if there are any. The random generators do not change.
+        """
+        source = maker.spec.source
+        data = source.data if isinstance(source, DatasetSource) else source
+        if self._is_known(data):
+            return None
+        began = self._clock()
+        with preserved():
+            samples = self._samples(maker, began)
+        self._seconds += self._clock() - began
+        name = "" if isinstance(source, DatasetSource) else source.fingerprint
+        return DataFingerprint(source.length, name, _platform(), samples)
+
+    def _is_known(self, data: Any) -> bool:
+        self._known = [known for known in self._known if known() is not None]
+        if any(known() is data for known in self._known):
+            return True
+        with suppress(TypeError):  # a list, for example, has no weak references: it is read each time
+            self._known.append(weakref.ref(data))
+        return False
+
+    def _samples(self, maker: BatchMaker, began: float) -> tuple[tuple[int, str], ...]:
+        samples = []
+        for k, position in enumerate(_positions(maker.spec.length)):
+            if k >= _FEWEST and self._seconds + self._clock() - began > _BUDGET_S:
+                break
+            seed = slot_seed(self._seed, k, position, "fingerprint")
+            digests = {_read(maker, seed, position), _read(maker, seed, position)}
+            # A sample that differs at the second reading does not follow from the seed: it cannot be compared.
+            if len(digests) == 1 and (digest := digests.pop()):
+                samples.append((position, digest))
+        return tuple(samples)
+
+
+def _read(maker: BatchMaker, seed: int, position: int) -> str:
+    """The digest of one sample; empty if it cannot be read. The loop raises the error if it needs the sample."""
+    try:
+        return sample_digest(maker.read([(seed, position)])[0])
+    except Exception:
+        maker.close()  # what is left of the request must not be taken for the next one
+        return ""
+
+
+def _positions(length: int) -> list[int]:
+    """Positions all over the data; the middle first, where a split of sorted data differs most."""
+    count = min(_MOST, length)
+    spread = [k * (length - 1) // max(1, count - 1) for k in range(count)]
+    return sorted(spread, key=lambda position: abs(2 * position - length))
+
+
+def _platform() -> str:
+    """What the bits of a sample may depend on besides the data: the kind of CPU, and the packages that make samples."""
+    words = [platform.machine(), torch.backends.cpu.get_cpu_capability(), torch.__version__, np.__version__]
+    words += [f"{name} {getattr(sys.modules[name], '__version__', '')}" for name in _PACKAGES if name in sys.modules]
+    return blake2b(" ".join(words).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,27 @@
+"""Asks the coordinator whether this worker has the same data as the others."""
+
+from __future__ import annotations
+
+from paceline.data.fingerprint import Fingerprints
+from paceline.data.loader import BatchMaker
+from paceline.messages import CompareData, Ok
+from paceline.worker.session import Session
+
+
+class DataComparison:
+    """Compares the data of this worker, each data set once."""
+
+    def __init__(self, session: Session, fingerprints: Fingerprints) -> None:
+        self._session = session
+        self._fingerprints = fingerprints
+
+    def compare(self, use: str, maker: BatchMaker) -> None:
+        """Compare the data of `maker`, which the script uses in the call `use`, unless they were compared before.
+
+        Raises:
+            JobError: the job has failed because the data differ.
+            UsageError: the data differ, and the job goes on without this worker.
+        """
+        fingerprint = self._fingerprints.of(maker)
+        if fingerprint is not None:
+            self._session.ask(lambda req: CompareData(req, use, fingerprint), Ok)
