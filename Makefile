@@ -61,7 +61,7 @@ test: static ## everything that a change must pass: the static checks and every 
 	@echo "[tests] pytest -n $(PROCESSES)" && $(PYTEST)
 
 SEEDS  ?= 100000
-START  ?= $(shell date +%s)
+START  ?= $(shell echo $$(( $$(date +%s) * 100 )))
 ROUNDS ?= 5
 
 long: seeds chaos bench ## many simulator seeds, all campaigns and all benchmarks; takes hours

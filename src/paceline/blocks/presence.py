@@ -41,7 +41,7 @@ class Presence:
             return None
         return [self.has(p.block, p.tensor) for p in chunk.pieces]
 
-    # ------------------------------------------------------------ on other servers
+    # ------------------------------------------------------------ sent to backups
 
     def meta(self, blocks: Sequence[BlockSpec], weight: float, slots: int) -> SumMeta:
         """What a backup must know about the sum of `blocks` besides its values."""

@@ -134,9 +134,9 @@ def _receive(sock: socket.socket) -> tuple[ForkRequest, list[int], int] | None:
 
 
 def _serve(sock: socket.socket) -> ForkRequest | None:
-    """Fork a role for each request. Returns the request in each forked role; None in the fork server, at its end.
+    """Fork a process for each request. Returns the request in a new role; None in the fork server when its socket closes.
 
-    A spare goes on to serve, at its own socket.
+    A new spare (a copy of the fork server) does not return: it serves requests from its own socket.
     """
     while (received := _receive(sock)) is not None:
         request, handles, answer = received

@@ -36,7 +36,7 @@ class ServerChecks:
         reads: Reads | None = None
         for block, gradient in term.gradients.items():
             if gradient[:4] != (term.step, term.slot, term.fence, block):
-                raise Violation(f"{name}: its buffer of block {block} holds {gradient[:5]}")
+                raise Violation(f"{name}: its buffer of block {block} holds another gradient: {gradient[:5]}")
             if term.step != INIT_STEP and gradient.reads is not reads:
                 reads = gradient.reads
                 self._workers.may_compute(term.step, reads, name)

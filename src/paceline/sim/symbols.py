@@ -139,7 +139,7 @@ class SymbolStore:
         self.frozen = version, dict(self.current)
 
     def thaw(self) -> tuple[int, dict[int, Value]]:
-        """Remove the frozen version from the store and return it, so that it can be written."""
+        """Remove the frozen version from the store and return it. The caller writes it to the simulated disk."""
         assert self.frozen is not None
         frozen, self.frozen = self.frozen, None
         return frozen

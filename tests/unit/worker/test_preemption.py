@@ -29,7 +29,7 @@ def test_a_request_within_a_protected_block_interrupts_after_the_block() -> None
     assert done == ["inner", "outer"]
 
 
-def test_a_request_ends_a_wait_between_two_events() -> None:
+def test_a_wait_ends_at_its_next_check_after_a_request() -> None:
     preemption = Preemption()
     events: list[str] = []
 

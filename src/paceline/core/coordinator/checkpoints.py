@@ -63,7 +63,7 @@ class Checkpoints:
         self._last_at = 0.0
 
     def restore(self, history: History) -> list[Output]:
-        """Start without a checkpoint under way; by time, the next one is due at once."""
+        """Start without a checkpoint under way. With `checkpoint_s`, the next one is due at once."""
         newest, spec = self.newest, self._identity.spec
         self._last_version = 0 if newest is None else newest.position.version
         self._last_at = self._clock.now - spec.checkpoint_s
@@ -99,7 +99,7 @@ class Checkpoints:
         self.complete = [c for c in self.complete if c.folder != folder]
         self.warning = problem
 
-    # ------------------------------------------------------------ one begins
+    # ------------------------------------------------------------ the beginning of a checkpoint
 
     def is_due(self, version: int, *, last: bool) -> bool:
         """Whether `version` goes to a checkpoint; `last` is true for the last version of a phase."""
@@ -168,7 +168,7 @@ class Checkpoints:
         announcement = Committed(self._identity.generation, self._placed.epoch, last, save=True)
         return [Send(server, announcement) for server in self._placed.holders]
 
-    # ------------------------------------------------------------ its parts
+    # ------------------------------------------------------------ the parts of a checkpoint
 
     def saved(self, sender: NodeId, message: Saved) -> list[Output]:
         """Take the part that a server has written, or give up if it could not; after the last part, complete it."""
@@ -205,7 +205,7 @@ class Checkpoints:
     def _is_of_saving(self, message: Saved | Chained) -> bool:
         return self._placed.is_current(message.incarnation, message.epoch) and message.version == self.saving
 
-    # ------------------------------------------------------------ its end
+    # ------------------------------------------------------------ the end of a checkpoint
 
     def void(self, event: PlacementDecided) -> list[Output]:
         """Give up a checkpoint whose parts are not all written: blocks change servers. The next one is due at once."""

@@ -15,9 +15,10 @@ from paceline.types import INIT_STEP, NodeId
 
 
 class Offers:
-    """Decides on one answer at a time. A part of `Leasing`.
+    """Decides the answer to one worker that asks for work. A part of `Leasing`.
 
-    `held_back`: the worker of the last `offer` got nothing, although another worker may get a slot.
+    `held_back`: the last call of `offer` gave its worker nothing, for a reason of that worker alone: the next worker may
+    still get a slot.
     """
 
     def __init__(self, tables: Tables, segments: Segments, validation: Validation, late: Speculation) -> None:

@@ -1,4 +1,4 @@
-"""Check a round that has ended: its log, its audit, and its digest against the digest of a run without faults."""
+"""Read what a round is checked by: its log, its audit, and the digest of a run without faults."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_a_commit_carries_the_fences_and_the_numbers_of_its_step() -> None:
     assert job.core.watermark.low == 1
 
 
-def test_a_repeated_late_or_outdated_ready_changes_nothing() -> None:
+def test_a_ready_that_is_repeated_or_of_another_epoch_or_of_a_closed_step_changes_nothing() -> None:
     job = CoordinatorKit(slots=1).start().initialise()
     grant = job.lease("worker-0")
     job.seal("worker-0", grant)

@@ -167,7 +167,10 @@ class LeaseBook:
         return self.take_back(self.requeued.lowest.step, watermark, initialised) if self.requeued else None
 
     def take_back(self, above: int, watermark: int, initialised: bool) -> Lease | None:
-        """Take back one lease of a step above `above` that cannot be computed yet; its slot is leased later."""
+        """Take back one lease of the newest leased step, which must be above `above` and not yet computable.
+
+        The slot is leased again later. Returns None if there is no such lease.
+        """
         step = self._next.step if self._next.slot else self._next.step - 1
         if step <= above or step < 0:
             return None

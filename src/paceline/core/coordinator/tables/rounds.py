@@ -210,7 +210,8 @@ class Rounds:
         for on, found in (known, (version, values)):
             earlier[on] = found
         newest = self.latest[number][0]
-        # Every turn from now on is of step `newest` or a later one: it sees this version, so no older one.
+        # A turn of step t sees the newest result with `on + every <= t`. All further turns are of step `newest` or
+        # later, so no turn sees a result older than `seen` again.
         seen = max((on for on in earlier if on + every <= newest), default=-1)
         for on in [on for on in earlier if on < seen or on == newest]:
             del earlier[on]

@@ -25,11 +25,11 @@ class SummedSlots:
         self._steps: dict[int, _Step] = {}
 
     def __contains__(self, step: object) -> bool:
-        """Whether slots of `step` have been leased."""
+        """Whether slots of `step` may have been leased: `low` was asked for it."""
         return step in self._steps
 
     def low(self, number: int, num_slots: Callable[[int], int]) -> int:
-        """How many slots of step `number` every server has summed; the step counts as leased from now on."""
+        """How many slots of step `number` every server has summed, from the first one on. Adds an unknown step."""
         step = self._steps.get(number)
         if step is None:
             step = self._steps[number] = _Step(num_slots(number))
