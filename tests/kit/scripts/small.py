@@ -8,6 +8,9 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
+
+HANGING = Path("hanging")
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--no-join", action="store_true")
@@ -44,8 +47,12 @@ def error(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str,
 
 
 for x, y in job.batches(data, 8, slots=2, epochs=args.epochs, loader_workers=args.loader_workers):
-    while args.hangs == os.environ.get("PACELINE_NAME") and job.step > 0:
-        time.sleep(1.0)
+    if args.hangs and job.step > 0:
+        while args.hangs == os.environ.get("PACELINE_NAME"):
+            HANGING.touch()
+            time.sleep(1.0)
+        while not HANGING.exists():  # the others must not complete the job before that worker has a turn
+            time.sleep(0.01)
     optimizer.zero_grad()
     loss = (model(x) - y).square().mean()
     loss.backward()
