@@ -14,8 +14,8 @@ from paceline.config.dials import ClusterSpec
 from paceline.config.role_spec import RoleSpec, ServerSpec, SharedSpec, WorkerSpec
 from paceline.engines.decisions import Decisions
 from paceline.engines.hang_detection import HangDetection
-from paceline.engines.output import Line
-from paceline.engines.processes import Child, Children, Exit
+from paceline.engines.output import Exit, Line
+from paceline.engines.processes import Child, Children
 from paceline.engines.restart_policy import Again, RestartPolicy, Stay
 from paceline.engines.resume_hint import ResumeHint
 from paceline.errors import UsageError

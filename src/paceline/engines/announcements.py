@@ -11,7 +11,7 @@ from paceline.engines.output import Line, Stream
 from paceline.engines.restart_policy import QUICK_S, Again, Decision, GiveUp, Stay
 from paceline.engines.screen import Screen
 from paceline.messages.status import Status
-from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_SCRIPT, how
+from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_SCRIPT, HOST_LOST, how
 from paceline.runtime.roles import Role, role_of
 
 _MAX_WORDS = 1000
@@ -110,7 +110,9 @@ def restarted(name: str, code: int, decision: Again) -> Tell:
     """The note that a process has ended and is started again."""
     if code in role_of(name).restarts_itself:
         return Tell(f"{name} starts its script again: the job was rewound to before its loop")
-    ended = f"was killed by {how(code)}" if code < 0 else f"ended ({how(code)})"
+    if code == EXIT_LEFT:
+        return Tell(f"{name} has left its host, and starts on another one")
+    ended = f"was killed by {how(code)}" if HOST_LOST < code < 0 else f"ended ({how(code)})"
     when = "restarted" if decision.after_s == 0 else f"restarts in {decision.after_s:g} s"
     return Tell(f"{name} {ended}: {when} ({decision.counted})", warning=True)
 

@@ -6,7 +6,7 @@ comes, and carries out the actions that it returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from paceline.engines.actions import Action, Dismiss, End, KeepSize, Lost, Outcome, Rescale, Start, Tell, Terminate
@@ -21,6 +21,9 @@ from paceline.messages.status import Status
 from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOG, EXIT_LOST, EXIT_SCRIPT
 from paceline.runtime.roles import COORDINATOR, SERVER, WORKER, Role, role_of
 from paceline.runtime.rundir import RunDir
+
+
+_ROOM_S = 0.2  # seconds between two questions whether a host has room
 
 
 class Decisions:
@@ -42,22 +45,41 @@ class Decisions:
         self._size_told = not resumed
         self._stragglers = Stragglers(grace_s)
         self._dismissed: set[str] = set()
+        self._moving: set[str] = set()
         self._due: dict[str, float] = {}
 
     # ------------------------------------------------------------ starts
 
-    def first(self) -> Iterator[str]:
-        """The names of the processes with which the run begins, in the order in which to start them."""
+    def first(self, adopted: Collection[str] = ()) -> Iterator[str]:
+        """The names of the processes with which the run begins, in the order in which to start them.
+
+        `adopted` processes run already: they count, and are not returned.
+        """
         yield COORDINATOR.process_name(0)
-        for _ in range(self.servers.target):
+        names = sorted(name for name in adopted if name.rpartition("-")[2].isdecimal())
+        self.servers.adopt([name for name in names if role_of(name) is SERVER])
+        self.workers.adopt([name for name in names if role_of(name) is WORKER])
+        for _ in range(self.servers.target - len(self.servers.active)):
             yield self.servers.add()
-        for _ in range(self.workers.target):
+        for _ in range(self.workers.target - len(self.workers.active)):
             yield self.workers.add()
+
+    def resize(self, workers: int, servers: int) -> None:
+        """Begin with these numbers of workers and servers. Call it only before `first`."""
+        self.workers.target, self.servers.target = workers, servers
 
     def started(self, name: str, start: int, now: float) -> None:
         """Take note that start number `start` of the process called `name` was made."""
         self._policy.started(name, start, now)
         self._stragglers.started(name)
+
+    def wait(self, name: str, now: float) -> None:
+        """Start the process called `name` a little later: no host has room for it now."""
+        self._due[name] = now + _ROOM_S
+
+    def move(self, name: str) -> None:
+        """Start the worker called `name` elsewhere after it has ended: its host is being emptied."""
+        self._moving.add(name)
 
     @property
     def waiting(self) -> bool:
@@ -146,6 +168,9 @@ class Decisions:
     def exited(self, name: str, code: int, now: float, status: Status) -> Iterator[Action]:
         """The actions after the end of a process that was not `expected`."""
         role, decision = role_of(name), self._policy.ended(name, code, now)
+        if name in self._moving:
+            self._moving.discard(name)
+            decision = Again(0.0, self._policy.count(name)) if code == EXIT_LEFT else decision
         if role is WORKER and not isinstance(decision, Stay) and not self._comes_back(name, status):
             decision = Stay()
         if isinstance(decision, Again) and status.failure is None:

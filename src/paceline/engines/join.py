@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from paceline.engines.output import Line, Stream
+from paceline.engines.output import Exit, Line, Stream
 from paceline.engines.plan import RunPlan
-from paceline.engines.processes import Children, Exit
+from paceline.engines.processes import Children
 from paceline.engines.restart_policy import Again, RestartPolicy
 from paceline.errors import DeadlineError, TransportError, UsageError
 from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT, how

@@ -37,6 +37,15 @@ class Line:
     stream: Stream = Stream.OUT
 
 
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Start number `start` of the process called `name` has ended; a negative `code` is the signal that killed it."""
+
+    name: str
+    start: int
+    code: int
+
+
 class Output:
     """The standard output and standard error of the process called `name`. Its log is `log`, which is appended to.
 

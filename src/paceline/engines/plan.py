@@ -14,7 +14,9 @@ import msgspec
 from paceline.checkpoint.storage import open_storage
 from paceline.config import load
 from paceline.config.dials import ClusterSpec, check_replicas, parse_mode
-from paceline.config.role_spec import LogSpec, RoleSpec, ServerSpec
+from paceline.config.role_spec import LogSpec, RoleSpec, ServerSpec, SharedSpec
+from paceline.engines.host_options import LOCAL_HOST, HostOptions
+from paceline.engines.role_runner import Place
 from paceline.errors import UsageError
 from paceline.runtime.addresses import check_address
 from paceline.runtime.roles import Launch, role_of
@@ -22,7 +24,7 @@ from paceline.runtime.rundir import RunDir
 
 _EVERY = re.compile(r"(\d+)|(\d+(?:\.\d+)?)s")
 _PATHS = ("script", "cwd", "trace")
-_NOT_KEPT = ("run", "summary", "resume", "allow_changes")
+_NOT_KEPT = ("run", "summary", "resume", "allow_changes", "token_file", "adopt")
 
 
 def parse_every(text: str) -> tuple[int, float]:
@@ -49,7 +51,8 @@ class RunPlan:
     directory. With `trace`, the roles record what they do. `env` has variables for workers, used where the
     environment does not set them. With a `module`, `script` is its file, and workers run it as `python -m` does.
     `fingerprint` has a hash of each file of the code with which the run began; None if that is not known. With
-    `allow_changes`, a resumed run may have other data than before.
+    `allow_changes`, a resumed run may have other data than before. With `hosts`, the roles run on several hosts, whose
+    agents prove the token in `token_file`. With `adopt`, the roles of `run` still run, and only its launcher is new.
     """
 
     script: Path
@@ -77,6 +80,9 @@ class RunPlan:
     allow_changes: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     fingerprint: Mapping[str, str] | None = None
+    hosts: HostOptions | None = None
+    token_file: Path | None = None
+    adopt: bool = False
 
     def __post_init__(self) -> None:
         if not self.script.is_file():
@@ -96,9 +102,20 @@ class RunPlan:
         LogSpec(self.log_level, self.log_format)
         if self.checkpoints is not None:
             open_storage(self.checkpoints)
+        if self.hosts is not None:
+            self._check_hosts(self.hosts)
         for option in ("summary", "trace"):
             if (file := getattr(self, option)) is not None:
                 _check_writable(f"--{option}", file)
+
+    def _check_hosts(self, hosts: HostOptions) -> None:
+        if hosts.min_hosts <= self.replicas and not hosts.local_roles:
+            raise UsageError(
+                f"--replicas {self.replicas} keeps each copy of a block on another host: it needs --min-hosts "
+                f"{self.replicas + 1} or more, not {hosts.min_hosts}"
+            )
+        if self.trace is not None:
+            raise UsageError("--trace works only for runs on this machine: leave it out with --engine hosts")
 
     @property
     def name(self) -> str:
@@ -136,26 +153,26 @@ class RunPlan:
             UsageError: a variable has a value that is not allowed, or this host cannot listen at PACELINE_HOST; the
                 message names it.
         """
-        host = self._launch(None).shared.host
+        host = self._launch(None, None).shared.host
         if not load.via(""):  # else the roles run elsewhere
             check_address(host)
 
-    def role_spec(self, name: str, start: int, *, resume: str | None = None) -> RoleSpec:
-        """The whole configuration of one process: start number `start` of `name`.
+    def role_spec(self, name: str, start: int, *, resume: str | None = None, place: Place | None = None) -> RoleSpec:
+        """The whole configuration of one process: start number `start` of `name`, which runs at `place`.
 
         `resume` is the checkpoint from which a coordinator begins, as in the plan; None continues where the log ends.
 
         Raises:
             UsageError: an environment variable has a value that is not allowed; the message names it.
         """
-        role, launch = role_of(name), self._launch(resume)
+        role, launch = role_of(name), self._launch(resume, place)
         settings = msgspec.Raw(msgspec.json.encode(role.settings(launch)))
         return RoleSpec(role=role.name, name=name, start=start, shared=launch.shared, settings=settings)
 
-    def _launch(self, resume: str | None) -> Launch:
+    def _launch(self, resume: str | None, place: Place | None) -> Launch:
         run = RunDir(self.run.resolve())
         shared = msgspec.structs.replace(
-            load.shared_spec(run.path),
+            self._placed(load.shared_spec(run.path), place),
             label=str(self.run),
             log=LogSpec(self.log_level, self.log_format),
             checkpoints=absolute_url(self.checkpoints or str(run.path / "checkpoints")),
@@ -165,12 +182,32 @@ class RunPlan:
         env = {**self.env, **os.environ, **{key: str(value) for key, value in options.items() if value is not None}}
         worker = msgspec.structs.replace(
             load.worker_spec(env),
-            script=str(self.script.absolute()),
+            script=self.path_at(place, self.script),
             module=self.module,
             arguments=tuple(self.arguments),
-            local_workers=self.workers,
+            local_workers=self.workers if place is None else place.workers,
         )
-        return Launch(shared, replace(self.cluster, resume=resume), ServerSpec(self.server_threads), worker)
+        threads = self.server_threads if place is None else max(1, place.cores // 2)
+        return Launch(shared, replace(self.cluster, resume=resume), ServerSpec(threads), worker)
+
+    def _placed(self, shared: SharedSpec, place: Place | None) -> SharedSpec:
+        """The settings for all roles, for roles at `place`."""
+        if self.hosts is None:
+            return shared
+        own = Place(host_name=LOCAL_HOST, address=self.hosts.address[0], run=shared.run)
+        place = own if place is None else place
+        return msgspec.structs.replace(
+            shared, run=place.run, host=place.address, host_name=place.host_name, returns_files=place.saves
+        )
+
+    def path_at(self, place: Place | None, path: Path) -> str:
+        """The path at `place` of a file or directory of this machine; the copy of `code_root` if it is not in there."""
+        path = path.absolute()
+        if place is None or place.code_root is None:
+            return str(path)
+        root = Path(place.code_root)
+        inside = path.resolve().is_relative_to(self.code_root)
+        return str(root / path.resolve().relative_to(self.code_root) if inside else root)
 
     @property
     def server_threads(self) -> int:
@@ -209,8 +246,10 @@ class RunPlan:
         kept = {key: value for key, value in kept.items() if key in known} | changes
         try:
             paths = {key: Path(kept[key]) for key in _PATHS if kept.get(key) is not None}
+            if isinstance(kept.get("hosts"), dict):
+                kept["hosts"] = msgspec.convert(kept["hosts"], HostOptions)
             return cls(run=run, **(kept | paths))
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, msgspec.ValidationError) as error:
             raise UsageError(f"{RunDir(run).plan_file} cannot be used: {error}") from None
 
     def at(self, run: Path) -> RunPlan:

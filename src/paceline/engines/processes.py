@@ -19,7 +19,7 @@ from typing import IO
 from paceline.config.load import child_env, forking, via
 from paceline.config.role_spec import RoleSpec
 from paceline.engines.fork_client import ForkClient, ServerEnd, reap_group
-from paceline.engines.output import Line, Output
+from paceline.engines.output import Exit, Line, Output
 from paceline.runtime.roles import Role, role_named
 from paceline.runtime.rundir import RunDir
 from paceline.runtime.starts import hand_over
@@ -27,15 +27,6 @@ from paceline.runtime.starts import hand_over
 logger = logging.getLogger(__name__)
 
 _MAX_WAITING = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """Start number `start` of the process called `name` has ended; a negative `code` is the signal that killed it."""
-
-    name: str
-    start: int
-    code: int
 
 
 @dataclass(slots=True)

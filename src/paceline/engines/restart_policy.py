@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from paceline.runtime.exit_codes import HOST_LOST
 from paceline.runtime.roles import registered, role_of
 
 QUICK_S = 10.0
@@ -90,6 +91,11 @@ class RestartPolicy:
             totals[role_of(name).name] += record.restarts
         return totals
 
+    def count(self, name: str) -> int:
+        """How many times the process called `name` died and was started again."""
+        record = self._records.get(name)
+        return 0 if record is None else record.restarts
+
     def started(self, name: str, start: int, now: float) -> None:
         """Take note that start number `start` of the process called `name` was made."""
         self._lives[name] = _Life(start, now)
@@ -115,6 +121,9 @@ class RestartPolicy:
         role, record = role_of(name), self._records.setdefault(name, _Record())
         life = self._lives.pop(name, None)
         if code in role.restarts_itself:
+            return Again(0.0, record.restarts)
+        if code == HOST_LOST:
+            record.restarts += 1
             return Again(0.0, record.restarts)
         if code >= 0 and code not in role.deaths:
             return Stay()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from paceline.runtime.roles import SERVER
 
@@ -27,6 +27,11 @@ class Servers:
         self._added += 1
         self.active.append(name)
         return name
+
+    def adopt(self, names: Sequence[str]) -> None:
+        """Count servers that run already, started by an earlier launcher of the run."""
+        self.active += names
+        self._added = max([self._added, *(int(name.rpartition("-")[2]) + 1 for name in names)])
 
     def adjust(self, wanted: int, draining: Collection[str], drained: Collection[str]) -> tuple[int, list[str]]:
         """Take over the coordinator's wishes; returns how many servers to start, and the names of those to end."""

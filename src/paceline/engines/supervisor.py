@@ -1,4 +1,4 @@
-"""Runs all processes of a run on this machine: starts them, follows them, and collects the summary.
+"""Runs all processes of a run: starts them, follows them, and collects the summary.
 
 `Decisions` and `Conclusion` decide what to do; this module does it.
 """
@@ -9,7 +9,6 @@ import errno
 import json
 import logging
 import os
-import queue
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -38,12 +37,13 @@ from paceline.engines.coordinator_client import CoordinatorClient
 from paceline.engines.decisions import Decisions
 from paceline.engines.fingerprint import fingerprint
 from paceline.engines.hang_detection import HangDetection, taking_part
-from paceline.engines.last_checkpoint import PATIENCE_S, LastCheckpoint, Next
-from paceline.engines.output import Line
+from paceline.engines.host_news import HostNews
+from paceline.engines.interruption import Interruption
+from paceline.engines.output import Exit, Line
 from paceline.engines.plan import RunPlan as RunPlan
-from paceline.engines.plan import parse_every
-from paceline.engines.processes import Children, Exit
 from paceline.engines.resume_hint import ResumeHint
+from paceline.engines.role_runner import RunnerEvent
+from paceline.engines.runners import make_runner
 from paceline.engines.screen import Screen, ScreenClosed
 from paceline.engines.sigterm import Terminated, terminable
 from paceline.engines.standing import standing
@@ -74,7 +74,7 @@ _INTERRUPTED = (EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_CLOSED)
 
 
 class Supervisor:
-    """Runs one run on this machine, from its start to its summary. Call `run` only once."""
+    """Runs one run, from its start to its summary. Call `run` only once."""
 
     def __init__(self, plan: RunPlan, screen: Screen) -> None:
         plan.check_environment()
@@ -86,8 +86,9 @@ class Supervisor:
         # Half of PACELINE_TIMEOUT_S, so that a hanging process is killed before the other roles give up on it.
         self._hangs = HangDetection(max(_LEAST_HANG_S, grace_s / 2))
         self._announcements = Announcements(screen)
-        self.dir = RunDir.create(plan.run) if plan.resume is None else RunDir(plan.run)
-        self.children = Children(self.dir)
+        is_new = plan.resume is None and not plan.adopt
+        self.dir = RunDir.create(plan.run, plan.token_file) if is_new else RunDir(plan.run)
+        self.runner = make_runner(plan, self.dir)
         self._client = CoordinatorClient(self.dir.coordinator, self.dir.token())
         size, resumed = (plan.workers, plan.servers), plan.resume is not None
         self._hint = ResumeHint(self.dir.path, plan.checkpoint_every, plan.resume or "")
@@ -95,6 +96,8 @@ class Supervisor:
             *size, plan.replicas, plan.max_restarts, self._hint, resumed=resumed, grace_s=grace_s
         )
         self._conclusion = Conclusion(self._decisions.workers, self._hint)
+        self._interruption = Interruption(plan, self.runner, self._client, self._hint, screen)
+        self._hosts = HostNews(plan.hosts, plan.replicas, self.runner, self._client, self._decisions)
         self._resume = plan.resume
         self._next_look = 0.0
         self._news = False
@@ -114,11 +117,11 @@ class Supervisor:
                     outcome = self._follow()
                     outcome = explained(outcome, self._announcements.last_words(outcome.ended))
                 except ScreenClosed as error:
-                    outcome = self._interrupted(EXIT_CLOSED, str(error))
+                    outcome = self._interruption.end(EXIT_CLOSED, str(error), self._drain)
                 except Terminated:
-                    outcome = self._interrupted(EXIT_TERMINATED, "terminated by SIGTERM")
+                    outcome = self._interruption.end(EXIT_TERMINATED, "terminated by SIGTERM", self._drain)
                 except KeyboardInterrupt:
-                    outcome = self._interrupted(EXIT_INTERRUPTED, "interrupted")
+                    outcome = self._interruption.end(EXIT_INTERRUPTED, "interrupted", self._drain)
                 except StateError as error:
                     outcome = self._unwritable(str(error))
                 except OSError as error:
@@ -145,55 +148,36 @@ class Supervisor:
             self.dir.coordinator_file.unlink(missing_ok=True)  # it has the address of a coordinator that has ended
         self.dir.logs.mkdir(exist_ok=True)
         self.plan.save()
-        self.children.warm()
-        for name in self._decisions.first():
+        self.runner.warm()
+        adopted = self.runner.gather(self.screen.note)
+        self._decisions.resize(*self._hosts.size())
+        self.plan = replace(self.plan, workers=self._decisions.workers.target, servers=self._decisions.servers.target)
+        for name, start in adopted.items():
+            self._decisions.started(name, start, time.monotonic())
+        for name in self._decisions.first(adopted):
             self._start(name)
 
     def _start(self, name: str) -> None:
         """Start the process called `name`, for the first time or again."""
         # `self._resume` names the checkpoint to begin from until a coordinator has answered: one that ended before
         # that has perhaps not read the checkpoint. Then it is None: a restarted coordinator continues the log.
-        plan, start = self.plan, next_start(self.dir, name)
-        spec = plan.role_spec(name, start, resume=self._resume)
-        if role_of(name).scripted:
-            self.children.start(spec, cwd=plan.cwd, defaults=plan.env)
-        else:
-            self.children.start(spec)
-        logger.info("started %s: start %d, process %d", name, start, self.children.children[name].pid)
+        if not self.runner.has_room(name):
+            self._decisions.wait(name, time.monotonic())
+            return
+        plan, start, resume = self.plan, next_start(self.dir, name), self._resume
+        self.runner.start(name, start, lambda place: plan.role_spec(name, start, resume=resume, place=place))
+        logger.info("started %s: start %d", name, start)
         self._decisions.started(name, start, time.monotonic())
         self._announcements.started(name)
 
     def _keep_fork_server(self) -> None:
         """Start the fork server again if it has ended. Never waits for it."""
         now, policy = time.monotonic(), self._decisions.fork_server
-        if (end := self.children.fork_server_ended()) is not None:
+        if (end := self.runner.fork_server_ended()) is not None:
             decision = policy.ended(now, was_ready=end.was_ready, replaced=end.replaced)
             self._carry_out([fork_server_ended(end, decision)])
         if policy.due(now):
-            self.children.warm()
-
-    def _interrupted(self, code: int, reason: str) -> Outcome:
-        """Wait a few seconds for a last checkpoint, unless another signal comes; returns how the run ended."""
-        last = LastCheckpoint(enabled=any(parse_every(self.plan.checkpoint_every)))
-        with suppress(KeyboardInterrupt, ScreenClosed):  # the second signal ends the run at once
-            self._save_last(last, reason)
-        known = self._client.status if self._client.heard else None
-        return Outcome(code, reason, advice=self._hint.after_end(known, last.problem))
-
-    def _save_last(self, last: LastCheckpoint, reason: str) -> None:
-        self._client.look(0.5)
-        following = last.begin(self._client.status if self._client.heard else None, time.monotonic())
-        if following is not Next.OVER:
-            wait = f"waits up to {PATIENCE_S:.0f} s for a checkpoint of the last step"
-            self.screen.note(f"{reason}: {wait}; another Ctrl-C ends the run at once")
-        while following is not Next.OVER:
-            if following is Next.ASK:
-                self._client.save_now()
-            self._drain()
-            new = self._client.pump(_WAIT_S) and self._client.settled
-            following = last.see(self._client.status if new else None, time.monotonic())
-            if not self.children.alive(COORDINATOR):
-                following = last.lost()
+            self.runner.warm()
 
     def _unwritable(self, reason: str) -> Outcome:
         """How the run ends because its directory cannot be written."""
@@ -206,7 +190,7 @@ class Supervisor:
         while True:
             try:
                 # After a failure, kill workers at once: SIGTERM would make them give back leases, which nobody needs.
-                self.children.end(at_once=lambda role: failed and role is WORKER)
+                self.runner.end(at_once=lambda role: failed and role is WORKER)
                 self._drain()
                 if failed:
                     end = {"state": ENDED, "code": outcome.code, "reason": outcome.reason, "advice": outcome.advice}
@@ -226,8 +210,11 @@ class Supervisor:
             for event in self._events():
                 if isinstance(event, Line):
                     self._line(event)
-                elif (outcome := self._exited(event)) is not None:
-                    return outcome
+                elif isinstance(event, Exit):
+                    if (outcome := self._exited(event)) is not None:
+                        return outcome
+                else:
+                    self._carry_out(self._hosts.handle(event))
             self._keep_fork_server()
             for name in self._decisions.due(time.monotonic()):
                 self._start(name)
@@ -244,30 +231,26 @@ class Supervisor:
             if outcome is not None:
                 return outcome
 
-    def _events(self) -> Iterator[Line | Exit]:
-        """The events of the children so far. Waits a moment for the first event, and not for the others."""
+    def _events(self) -> Iterator[RunnerEvent]:
+        """The events of the processes so far. Waits a moment for the first event, and not for the others."""
         wait_s = _BUSY_WAIT_S if self._client.busy or self._decisions.waiting else _WAIT_S
         for number in range(_BURST):
-            try:
-                yield self.children.events.get(block=not number, timeout=wait_s)
-            except queue.Empty:
+            event = self.runner.next_event(0.0 if number else wait_s)
+            if event is None:
                 return
+            yield event
 
     def _line(self, line: Line) -> None:
         scripted = role_of(line.name).scripted
         if scripted and not self._announcements.begun and time.monotonic() >= self._next_look:
             # Ask for the status first, so that the headline is shown before the lines of the script. Do not wait for a
             # coordinator that has died.
-            heard = bool(self.children.alive(COORDINATOR)) and self._look(0.1 if self._client.heard else 0.5)
+            heard = bool(self.runner.alive(COORDINATOR)) and self._look(0.1 if self._client.heard else 0.5)
             self._next_look = time.monotonic() + (_BUSY_WAIT_S if heard else 1.0)
         self._announcements.line(line)
 
     def _drain(self) -> None:
-        while True:
-            try:
-                event = self.children.events.get_nowait()
-            except queue.Empty:
-                return
+        while (event := self.runner.next_event(0.0)) is not None:
             if isinstance(event, Line):
                 self._line(event)
 
@@ -284,18 +267,20 @@ class Supervisor:
         status = self._client.status
         self._resume = None
         self._announcements.status(status)
+        self.runner.saw(taking_part(status))
         resizable = self._client.settled and not self._client.finishing
+        self._carry_out(self._hosts.saw(status, resizable=resizable))
         self._carry_out(self._decisions.saw(status, time.monotonic(), resizable=resizable))
 
     def _end_hanging(self) -> None:
         """Kill the processes that run but do not answer: they are then started again like any that died."""
         news, self._news = self._news, False
         leaving = self._decisions.servers.leaving
-        alive = {child.name: child.start for child in self.children.alive() if child.name not in leaving}
+        alive = {child.name: child.start for child in self.runner.alive() if child.name not in leaving}
         seen = taking_part(self._client.status) if news else None
         for name, silent_s in self._hangs.see(time.monotonic(), alive, seen).items():
             self.screen.note(f"{name} has not answered for {silent_s:.0f} s: it is killed", warning=True)
-            self.children.children[name].signal(signal.SIGKILL, group=True)
+            self.runner.signal(name, signal.SIGKILL, group=True)
 
     # ------------------------------------------------------------ carrying out
 
@@ -309,9 +294,9 @@ class Supervisor:
                 case Start(name=name):
                     self._start(name)
                 case Terminate(name=name):
-                    self.children.children[name].signal(signal.SIGTERM)
+                    self.runner.signal(name, signal.SIGTERM)
                 case Dismiss(name=name):
-                    self.children.children[name].signal(signal.SIGKILL, group=True)
+                    self.runner.signal(name, signal.SIGKILL, group=True)
                 case Rescale(workers=workers, servers=servers):
                     self._client.scale(workers, servers)
                 case KeepSize(workers=workers, servers=servers):
@@ -347,11 +332,10 @@ class Supervisor:
     def _failed(self, failure: FailureStatus) -> Outcome:
         """The outcome of a failed job. First shows what the workers still print, so that the traceback comes last."""
         deadline = time.monotonic() + 1.0
-        while self.children.alive(WORKER) and time.monotonic() < deadline:
-            with suppress(queue.Empty):
-                event = self.children.events.get(timeout=0.05)
-                if isinstance(event, Line):
-                    self._line(event)
+        while self.runner.alive(WORKER) and time.monotonic() < deadline:
+            event = self.runner.next_event(0.05)
+            if isinstance(event, Line):
+                self._line(event)
         if failure.kind == "script":
             advice = f"{self._hint.after_error(self._client.status)}; its output is in {self.dir.logs}"
             return Outcome(EXIT_SCRIPT, failure.reason, failure.trace, advice)

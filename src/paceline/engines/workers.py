@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paceline.runtime.exit_codes import EXIT_DONE
 from paceline.runtime.roles import WORKER
 
@@ -25,6 +27,11 @@ class Workers:
         self._added += 1
         self.active.append(name)
         return name
+
+    def adopt(self, names: Sequence[str]) -> None:
+        """Count workers that run already, started by an earlier launcher of the run."""
+        self.active += names
+        self._added = max([self._added, *(int(name.rpartition("-")[2]) + 1 for name in names)])
 
     def adjust(self, wanted: int) -> tuple[int, list[str]]:
         """Set how many workers are wanted; returns how many to add, and the names of those to end, the newest first."""

@@ -47,6 +47,22 @@ from __future__ import annotations
 from paceline.messages.base import Message, Ok, Refused
 from paceline.messages.blocks import BlockFrame, Pull, PullReply, Push, PushAck, Seal, SumMeta
 from paceline.messages.control import Exited, Finish, SaveNow, Scale, Shutdown, StatusReply, StatusRequest, Summary
+from paceline.messages.hosts import (
+    AgentBeat,
+    EndHost,
+    Enlist,
+    Enlisted,
+    HostFacts,
+    Reports,
+    RoleEnded,
+    RoleLine,
+    RunningRole,
+    SavedPiece,
+    SignalRole,
+    StartRole,
+    SupervisorBeat,
+    TurnedAway,
+)
 from paceline.messages.membership import (
     Abort,
     Beat,
@@ -163,11 +179,21 @@ AnyMessage = (
     | Echo
     | Echoed
     | CompareData
+    | Enlist
+    | Enlisted
+    | TurnedAway
+    | AgentBeat
+    | SupervisorBeat
+    | StartRole
+    | SignalRole
+    | Reports
+    | EndHost
 )
 
 __all__ = [
     "NOT_FINITE",
     "Abort",
+    "AgentBeat",
     "AnyMessage",
     "Assign",
     "Beat",
@@ -191,6 +217,9 @@ __all__ = [
     "Declare",
     "Echo",
     "Echoed",
+    "EndHost",
+    "Enlist",
+    "Enlisted",
     "EvalGrant",
     "EvalOver",
     "Evaluated",
@@ -200,6 +229,7 @@ __all__ = [
     "GiveBack",
     "Grant",
     "HeldLease",
+    "HostFacts",
     "JobArgs",
     "Message",
     "NotLoaded",
@@ -223,21 +253,30 @@ __all__ = [
     "Register",
     "Replicate",
     "Replicated",
+    "Reports",
     "Revoke",
+    "RoleEnded",
+    "RoleLine",
+    "RunningRole",
     "SaveNow",
     "SaveOver",
     "Saved",
+    "SavedPiece",
     "Scale",
     "Seal",
     "Sealed",
     "Shutdown",
+    "SignalRole",
+    "StartRole",
     "StatusReply",
     "StatusRequest",
     "Stop",
     "SumMeta",
     "Summary",
     "Summed",
+    "SupervisorBeat",
     "Turn",
+    "TurnedAway",
     "Unpin",
     "Unreachable",
     "ValidatorSpec",

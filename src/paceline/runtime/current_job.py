@@ -17,6 +17,7 @@ from paceline.config.role_spec import RoleSpec, WorkerSpec
 from paceline.errors import JobError, TransportError, UsageError
 from paceline.messages import JobArgs, Register
 from paceline.runtime.rundir import RunDir
+from paceline.runtime.saved_files import note_saved
 from paceline.runtime.starts import next_start
 from paceline.worker.preemption import Preemption
 from paceline.worker.script_errors import remedy
@@ -157,7 +158,12 @@ def _clustered(spec: RoleSpec, worker: WorkerSpec, args: JobArgs) -> Job:
     except BaseException:
         end(True)
         raise
-    return Job(session, welcome.job or args, end, send_ahead=send_ahead)
+
+    def on_saved(path: Path) -> None:
+        if spec.shared.returns_files:
+            note_saved(run, spec.name, path)
+
+    return Job(session, welcome.job or args, end, send_ahead=send_ahead, on_saved=on_saved)
 
 
 def _cores() -> int:

@@ -33,6 +33,12 @@ EXIT_TERMINATED = 143
 SIGPIPE ends). Its run can be resumed."""
 
 
+HOST_LOST = -256
+"""Stands for the exit code of a process whose host was lost. No process ends with it: it is the number of no signal."""
+
+
 def how(code: int) -> str:
     """Describe an exit code. A negative one is the number of the signal that ended the process."""
+    if code == HOST_LOST:
+        return "its host was lost"
     return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import itertools
 import json
 import os
@@ -169,13 +170,14 @@ class RunDir:
         return self.path / "launcher.lock"
 
     @classmethod
-    def create(cls, path: Path) -> RunDir:
-        """Make a new run directory with a new token.
+    def create(cls, path: Path, token_file: Path | None = None) -> RunDir:
+        """Make a new run directory with a new token, or with the token in `token_file`.
 
         Raises:
-            UsageError: the directory has a run already, or cannot be made.
+            UsageError: the directory has a run already, or cannot be made; or the token cannot be read.
         """
         run = cls(path)
+        token = new_token() if token_file is None else read_token(token_file)
         if run.token_file.exists() or run.log_file.exists():
             raise UsageError(f"{path} holds a run already: name another one (--dir, or join(dir=…)), or remove it")
         try:
@@ -184,7 +186,7 @@ class RunDir:
         except OSError as error:
             raise UsageError(f"cannot make the run directory {path}: {error.strerror} (choose it with --dir)") from None
         with os.fdopen(descriptor, "w") as file:
-            file.write(new_token().hex())
+            file.write(token.hex())
         return run
 
     def token(self) -> bytes:
@@ -193,14 +195,13 @@ class RunDir:
         Raises:
             UsageError: the directory has no token, so it is not a run directory; or the token cannot be read.
         """
-        try:
-            return check_token(bytes.fromhex(self.token_file.read_text().strip()))
-        except (FileNotFoundError, NotADirectoryError):
-            raise UsageError(f"{self.path} is not a run directory (it has no file `token`)") from None
-        except OSError as error:
-            raise UsageError(f"{self.token_file} cannot be read: {error.strerror}") from None
-        except ValueError:
-            raise UsageError(f"{self.token_file} is not a token: copy it again from the run's own directory") from None
+        if not self.token_file.exists():
+            raise UsageError(f"{self.path} is not a run directory (it has no file `token`)")
+        return read_token(self.token_file)
+
+    def identity(self) -> str:
+        """A name of the run that no other run has; it tells nothing about the token."""
+        return hashlib.sha256(b"paceline run" + self.token() + str(self.path.resolve()).encode()).hexdigest()[:16]
 
     def announce(self, address: str, generation: int) -> None:
         """Write the address at which the coordinator listens."""
@@ -227,6 +228,20 @@ class RunDir:
                 raise ClusterLostError(f"no coordinator has announced itself in {self.path} for {timeout_s:.0f} s")
             time.sleep(0.005)
         return address
+
+
+def read_token(file: Path) -> bytes:
+    """Read a token from a file.
+
+    Raises:
+        UsageError: the file cannot be read, or has no token.
+    """
+    try:
+        return check_token(bytes.fromhex(file.read_text().strip()))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise UsageError(f"{file} is not a token: copy it again from the run's own directory") from None
 
 
 def _lock(descriptor: int, how: int, patience_s: float = 0.0) -> bool:

@@ -62,12 +62,14 @@ class Job:
         *,
         send_ahead: SendAhead = lambda nbytes, addresses: False,
         make_reducer: MakeReducer = ServersReducer,
+        on_saved: Callable[[Path], None] = lambda path: None,
     ) -> None:
         self._session = session
         self._args = args
         self._close = close
         self._send_ahead = send_ahead
         self._make_reducer = make_reducer
+        self._on_saved = on_saved
         self._validators = Validators(args.seed)
         self._data = DataComparison(session, Fingerprints(args.seed))
         self._loop: Loop | None = None
@@ -277,6 +279,7 @@ class Job:
         key = f"save {self._saves} {Path(path)}"
         if self._session.ask(lambda req: Claim(req, key), Claimed).mine:
             save_model(self._loop.binding.model, with_suffix(Path(path)))
+            self._on_saved(with_suffix(Path(path)))
             self._session.ask(lambda req: ClaimDone(req, key), Ok)
         refuse_suffix(Path(path))
 

@@ -20,8 +20,8 @@ from tests.kit.roles import run_in, worker
 
 from paceline.config.role_spec import RoleSpec, SharedSpec
 from paceline.engines.fork_client import ServerEnd
-from paceline.engines.output import Line
-from paceline.engines.processes import Children, Exit
+from paceline.engines.output import Exit, Line
+from paceline.engines.processes import Children
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ import pytest
 from tests.kit.kept_fork_server import KeptForkServer
 from tests.kit.roles import run_in, worker
 
-from paceline.engines.output import Line, Stream
-from paceline.engines.processes import Child, Children, Exit
+from paceline.engines.output import Exit, Line, Stream
+from paceline.engines.processes import Child, Children
 from paceline.runtime.roles import WORKER
 
 

@@ -1,0 +1,84 @@
+"""``paceline agent``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from paceline.cli.log_options import log_options
+
+
+@click.command("agent")
+@click.argument("address", metavar="HOST:PORT")
+@click.option("--token-file", required=True, metavar="FILE", help="The run's token; - reads it from standard input.")
+@click.option("--name", help="The name of this host.  [default: its host name]")
+@click.option("--address", "own", metavar="IP", help="Where other hosts reach this one.  [default: found]")
+@click.option("--cores", type=int, metavar="N", help="How many cores it offers.  [default: all that it may use]")
+@click.option("--label", "labels", multiple=True, help="A word about this host, such as gpu; may be repeated.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), help="Where files are kept.  [default: cache]")
+@log_options
+def command(
+    address: str,
+    token_file: str,
+    name: str | None,
+    own: str | None,
+    cores: int | None,
+    labels: tuple[str, ...],
+    folder: Path | None,
+    log_level: str | None,
+    log_format: str | None,
+) -> None:
+    """Offer this machine to the run whose supervisor listens at HOST:PORT; before or after that run is started.
+
+    The agent starts and ends the roles that the supervisor places here. It ends with the run, after the first SIGTERM or
+    Ctrl-C when its roles have moved to other hosts, or at once after the second. Exit codes: 0 the run has ended or the
+    host has left, 2 usage or turned away, 3 the supervisor is lost.
+    """
+    from paceline.config.load import cache_dir
+    from paceline.engines.agent import Agent
+    from paceline.engines.host_facts import host_facts
+    from paceline.errors import UsageError
+    from paceline.runtime.rundir import read_token
+    from paceline.telemetry import logs
+    from paceline.wire.token import check_token
+
+    logs.set_up(log_level or "warning", log_format or "text", process="agent")
+    host, port = _resolved(address)
+    if cores is not None and cores < 1:
+        raise UsageError(f"--cores must be at least 1, not {cores}")
+    if token_file == "-":
+        try:
+            token = check_token(bytes.fromhex(sys.stdin.readline().strip()))
+        except ValueError:
+            raise UsageError("--token-file -: standard input has no token; `paceline token FILE` makes one") from None
+    else:
+        token = read_token(Path(token_file))
+    facts = host_facts(host, name=name, address=own, cores=cores, labels=labels)
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def say(text: str) -> None:
+        click.echo(f"paceline: {text}", err=True)
+
+    sys.exit(Agent(where, token, facts, say, folder or cache_dir() / "agents").run())
+
+
+def _resolved(text: str) -> tuple[str, int]:
+    """The IP address and the port of HOST:PORT, where HOST may be a name."""
+    import socket
+
+    from paceline.engines.host_options import DEFAULT_PORT, parse_address
+    from paceline.errors import UsageError
+
+    try:
+        return parse_address(text, "HOST:PORT")
+    except UsageError:
+        host, _, port = text.partition(":")
+        if not host or (port and not port.isdecimal()) or host[0].isdigit() or "[" in host:
+            raise
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise UsageError(f"{host}: this name has no address ({error.strerror}); give an IP address") from None
+        return str(found[0][4][0]), int(port or DEFAULT_PORT)

@@ -1,0 +1,48 @@
+"""Chooses the host on which a role is started. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SERVER_WAITS_S = 10.0
+WORKER_WAITS_S = 30.0
+"""Seconds that a role waits for a host with a free core before it is started on a host without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """A host that takes part and is not being emptied, with the number of its cores and of the roles on it."""
+
+    name: str
+    cores: int
+    workers: int = 0
+    servers: int = 0
+
+    @property
+    def free(self) -> int:
+        """Cores without a role; negative if there are more roles than cores."""
+        return self.cores - self.workers - self.servers
+
+
+def choose_host(role: str, hosts: Sequence[HostLoad], waited_s: float, *, may_wait: bool = True) -> str | None:
+    """Return the name of the host for a process of `role`, None if it must wait for a host with a free core.
+
+    Servers go to the host with the fewest servers, so that the copies of a block have hosts of their own. Workers go to
+    the host with the most free cores. A role that replaces one of a lost host waits for a while, since that host may
+    return; with `may_wait` false, as at the start of a run, it does not.
+    """
+    if not hosts:
+        return None
+    limit_s = SERVER_WAITS_S if role == "server" else WORKER_WAITS_S
+    roomy = [host for host in hosts if host.free > 0]
+    if not roomy and may_wait and waited_s < limit_s:
+        return None
+    if role == "server":
+        return min(hosts, key=lambda h: (h.servers, -h.free, h.name)).name
+    return min(roomy or hosts, key=lambda h: (-h.free / h.cores, h.workers, h.name)).name
+
+
+def worker_count(hosts: Sequence[HostLoad], servers: int) -> int:
+    """How many workers ``-w auto`` means: one for each core of `hosts` that has no server."""
+    return max(1, sum(host.cores for host in hosts) - servers)

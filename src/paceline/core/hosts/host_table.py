@@ -1,0 +1,306 @@
+"""The hosts of a run as its supervisor knows them: sessions, roles, reports, and which hosts are lost. Rules 13 and 15.
+
+No I/O: the shell (`engines.host_runner`) passes messages and the time in, and carries out what is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from paceline.core.hosts.agent import BEAT_S
+from paceline.core.hosts.checks import final_problem
+from paceline.core.hosts.choice import HostLoad
+from paceline.core.running_time import RunningTime
+from paceline.messages.base import Message
+from paceline.messages.hosts import (
+    AgentBeat,
+    EndHost,
+    Enlist,
+    Enlisted,
+    HostFacts,
+    Report,
+    Reports,
+    RoleEnded,
+    RunningRole,
+    SupervisorBeat,
+    TurnedAway,
+)
+from paceline.types import NodeId
+
+SILENT_S = 3.0
+"""Seconds without a word of an agent after which its host counts as cut off."""
+
+_MARGIN_S = 5.0  # beyond the agent's own term: by then the agent has killed its roles
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send a message to an agent."""
+
+    to: NodeId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A host takes part. With `again`, its agent has returned. Its `roles` run.
+
+    Whoever reads this calls `HostTable.assign` for the roles that it adopts, and then `HostTable.welcome`.
+    """
+
+    host: str
+    facts: HostFacts
+    again: bool
+    roles: tuple[RunningRole, ...]
+    req: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A host is lost, or has left: its `roles` do not run any more, or do not count any more."""
+
+    host: str
+    reason: str
+    roles: tuple[RunningRole, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """A host was told to leave; the supervisor empties it."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """Nothing is heard of a host's agent any more, or (`back`) it is heard again."""
+
+    host: str
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """An agent has reported something; each report is returned once, in order."""
+
+    host: str
+    report: Report
+
+
+Output = Say | Joined | Gone | Leaves | CutOff | Reported
+
+
+@dataclass(slots=True)
+class Host:
+    """One host. `peer` is the session with its agent, None without one. `roles` are those that count on this host.
+
+    `seen` is the number of the last report that was handled, `reported` the number of the last report when the session
+    began. `unproven` are roles of an earlier session that did not run then: perhaps they were never started.
+    """
+
+    facts: HostFacts
+    agent: str
+    folder: str
+    peer: NodeId | None
+    heard_at: float
+    roles: dict[str, int] = field(default_factory=dict)
+    seen: int = 0
+    reported: int = 0
+    unproven: tuple[RunningRole, ...] = ()
+    leaving: bool = False
+    is_cut_off: bool = False
+
+    @property
+    def running(self) -> tuple[RunningRole, ...]:
+        """The roles that count on this host."""
+        return tuple(RunningRole(name, start) for name, start in self.roles.items())
+
+
+class HostTable:
+    """All hosts of the run called `run`. Time is running time: pauses of the supervisor are no silence of a host."""
+
+    def __init__(self, run: str, label: str, versions: dict[str, str], term_s: float) -> None:
+        self.hosts: dict[str, Host] = {}
+        self.problems: dict[str, str] = {}
+        """Why a host was turned away, by name."""
+        self._run = run
+        self._label = label
+        self._versions = versions
+        self._term_s = term_s
+        self._clock = RunningTime()
+        self._peers: dict[NodeId, str] = {}
+        self._next_beat = 0.0
+
+    # ------------------------------------------------------------ who is there
+
+    def loads(self, servers: Collection[str]) -> list[HostLoad]:
+        """The load of each host that can take roles. `servers` are the names of the roles that are servers."""
+        return [
+            HostLoad(
+                name=name,
+                cores=host.facts.cores,
+                workers=sum(role not in servers for role in host.roles),
+                servers=sum(role in servers for role in host.roles),
+            )
+            for name, host in self.hosts.items()
+            if host.peer is not None and not host.leaving and not host.is_cut_off
+        ]
+
+    def host_of(self, role: str) -> Host | None:
+        """The host on which `role` counts; None if it has none."""
+        return next((host for host in self.hosts.values() if role in host.roles), None)
+
+    def assign(self, host: str, name: str, start: int) -> None:
+        """Count start number `start` of `name` on `host`."""
+        self.hosts[host].roles[name] = start
+
+    def drain(self, host: str, *, undo: bool = False) -> None:
+        """Give `host` no further roles; with `undo`, give it roles again."""
+        if host in self.hosts:
+            self.hosts[host].leaving = not undo
+
+    # ------------------------------------------------------------ sessions
+
+    def handle(self, peer: NodeId, message: Message, now: float) -> list[Output]:
+        """Handle a message of an agent."""
+        ran = self._clock.advance(now)
+        if isinstance(message, Enlist):
+            return self._enlist(peer, message, ran)
+        name = self._peers.get(peer)
+        if name is None:
+            return []
+        host = self.hosts[name]
+        outputs = self._heard(name, host, ran)
+        match message:
+            case AgentBeat(leaving=leaving):
+                if leaving and not host.leaving:
+                    host.leaving = True
+                    outputs.append(Leaves(name))
+            case Reports():
+                outputs += self._reports(name, host, message)
+        return outputs
+
+    def _heard(self, name: str, host: Host, ran: float) -> list[Output]:
+        host.heard_at = ran
+        if not host.is_cut_off:
+            return []
+        host.is_cut_off = False
+        return [CutOff(name, back=True)]
+
+    def _enlist(self, peer: NodeId, message: Enlist, ran: float) -> list[Output]:
+        facts, name = message.facts, message.facts.name
+        known = self.hosts.get(name)
+        problem = final_problem(facts, self._versions)
+        if problem is None and message.run not in ("", self._run):
+            problem = f"the agent serves another run ({message.run}): end it, or give this one another --name"
+        if problem is not None:
+            self.problems[name] = problem
+            return [Say(peer, TurnedAway(message.req, problem))]
+        is_same = known is not None and known.agent == message.agent
+        if known is not None and not is_same:
+            if known.peer is not None and not known.is_cut_off:
+                problem = f"another agent is called {name}, at {known.facts.address}: give each host its own --name"
+                return [Say(peer, TurnedAway(message.req, problem))]
+            # The earlier agent may still run, cut off, with its roles: rule 13.
+            wait = f"an earlier agent called {name} has not been counted as lost yet"
+            return [Say(peer, TurnedAway(message.req, wait, final=False))]
+        if known is None:
+            known = self.hosts[name] = Host(facts, message.agent, message.folder, peer, ran, seen=message.reported)
+        elif known.peer is not None:
+            self._peers.pop(known.peer, None)
+        known.peer, known.heard_at, known.facts, known.is_cut_off = peer, ran, facts, False
+        known.reported = message.reported
+        known.unproven = tuple(role for role in known.running if role not in message.roles)
+        self._peers[peer] = name
+        return [Joined(name, facts, is_same, message.roles, message.req)]
+
+    def welcome(self, joined: Joined) -> list[Output]:
+        """Answer `Enlist`, after the roles that count on the host were assigned."""
+        host = self.hosts[joined.host]
+        assert host.peer is not None
+        answer = Enlisted(joined.req, self._run, self._label, self._term_s, host.seen, host.running)
+        return [Say(host.peer, answer), *self._find_unstarted(joined.host, host)]
+
+    def _find_unstarted(self, name: str, host: Host) -> list[Output]:
+        """The ends of roles that count on a host, although its agent neither runs them nor reports their end.
+
+        The order to start them was lost with the session before. Reports that are sent again must come first.
+        """
+        if host.seen < host.reported:
+            return []
+        lost = [role for role in host.unproven if host.roles.get(role.name) == role.start]
+        host.unproven = ()
+        for role in lost:
+            del host.roles[role.name]
+        return [Reported(name, RoleEnded(role.name, role.start, -9, "its host was cut off")) for role in lost]
+
+    def session_lost(self, peer: NodeId) -> list[Output]:
+        """Take note that the session with an agent has ended. Its host is not lost yet."""
+        name = self._peers.pop(peer, None)
+        if name is None or self.hosts[name].peer != peer:
+            return []
+        self.hosts[name].peer = None
+        return self._cut(name, self.hosts[name])
+
+    def _cut(self, name: str, host: Host) -> list[Output]:
+        if host.is_cut_off:
+            return []
+        host.is_cut_off = True
+        return [CutOff(name)]
+
+    def _reports(self, name: str, host: Host, message: Reports) -> list[Output]:
+        outputs: list[Output] = []
+        for number, report in enumerate(message.items, message.first):
+            if number != host.seen + 1:
+                continue  # it was handled before
+            host.seen = number
+            if isinstance(report, RoleEnded):
+                if host.roles.get(report.name) != report.start:
+                    continue  # it has not counted any more
+                del host.roles[report.name]
+            outputs.append(Reported(name, report))
+        return outputs + self._find_unstarted(name, host)
+
+    # ------------------------------------------------------------ losses
+
+    def declared(self, members: Collection[tuple[str, int]], now: float) -> list[Output]:
+        """Give up the hosts that are cut off and of whose roles the coordinator counts none as a member (rule 13)."""
+        self._clock.advance(now)
+        outputs: list[Output] = []
+        for name, host in list(self.hosts.items()):
+            if host.is_cut_off and not any((role.name, role.start) in members for role in host.running):
+                outputs += self._lose(name, "its agent does not answer, and none of its roles takes part")
+        return outputs
+
+    def _lose(self, name: str, reason: str) -> list[Output]:
+        host = self.hosts.pop(name)
+        if host.peer is not None:
+            self._peers.pop(host.peer, None)
+        return [Gone(name, reason, host.running)]
+
+    def dismiss(self, name: str, reason: str) -> list[Output]:
+        """Let a host go that is empty: its agent ends."""
+        host = self.hosts[name]
+        peer = host.peer
+        ends: list[Output] = [] if peer is None else [Say(peer, EndHost(reason))]
+        return ends + self._lose(name, reason)
+
+    # ------------------------------------------------------------ time passes
+
+    def tick(self, now: float, coordinator: str) -> list[Output]:
+        """Send heartbeats, find hosts that are cut off, and give up those whose term has passed."""
+        ran = self._clock.advance(now)
+        outputs: list[Output] = []
+        for name, host in list(self.hosts.items()):
+            silent_s = ran - host.heard_at
+            if silent_s > self._term_s + _MARGIN_S:
+                outputs += self._lose(name, f"its agent has not been heard for {silent_s:.0f} s")
+            elif silent_s > SILENT_S:
+                outputs += self._cut(name, host)
+        if now >= self._next_beat:
+            self._next_beat = now + BEAT_S
+            for host in self.hosts.values():
+                if host.peer is not None:
+                    outputs.append(Say(host.peer, SupervisorBeat(coordinator, host.seen)))
+        return outputs

@@ -1,0 +1,255 @@
+"""The agent of a host: one process that starts, watches and ends the roles there. `AgentCore` decides what it does."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import secrets
+import shutil
+import signal
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from paceline.config.role_spec import decode_role_spec
+from paceline.core.hosts.agent import AgentCore, Announce, Begin, Effect, Over, SignalProcess, StartProcess, Tell
+from paceline.engines.output import Exit, Line
+from paceline.engines.processes import Children
+from paceline.errors import PacelineError, TransportError
+from paceline.messages.hosts import HostFacts, RoleEnded, SavedPiece, StartRole
+from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LOST, EXIT_SCRIPT, EXIT_USAGE
+from paceline.runtime.roles import role_of
+from paceline.runtime.rundir import RunDir
+from paceline.runtime.saved_files import take_saved
+from paceline.transport.base import PeerDown, PeerUp, Received
+from paceline.transport.zmq.port import ZmqPort
+from paceline.types import NodeId
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.02
+_FLUSH_S = 3.0  # for the last reports, after the roles have ended
+_PIECE = 128 << 10
+_SUPERVISOR = "supervisor"
+
+
+class Agent:
+    """Offers this machine to the supervisor at `address`, until the run ends or a signal ends the agent.
+
+    The first SIGTERM or Ctrl-C is a notice for the whole host, which the supervisor then empties; the second ends it.
+    """
+
+    def __init__(self, address: str, token: bytes, facts: HostFacts, say: Callable[[str], None], folder: Path) -> None:
+        """`say` shows a text to the user. The files of a run are kept in `folder` while it lasts."""
+        self._address = address
+        self._token = token
+        self._facts = facts
+        self._say = say
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = Path(tempfile.mkdtemp(prefix=f"paceline-agent-{facts.name}-", dir=folder))
+        self._run = RunDir(self._folder / "run")
+        self._children: Children | None = None
+        self._cwds: dict[str, Path] = {}
+        self._core = AgentCore(secrets.token_hex(8), facts, str(self._folder))
+        self._unreported: deque[Callable[[], Iterable[Effect]]] = deque()
+        self._supervisor: NodeId | None = None
+        self._notices = 0
+        self._over: Over | None = None
+        self._problem = ""
+
+    def run(self) -> int:
+        """Serve until the end; returns the exit code: 0 if the run has ended or the host has left."""
+        node = f"agent/{self._facts.name}-{os.getpid()}-{secrets.token_hex(4)}"
+        port = ZmqPort(node, self._token, local=False)
+        try:
+            port.connect(f"tcp://{self._address}")
+            self._say(f"host {self._facts.name}: waits for a supervisor at {self._address}")
+            with self._signals():
+                self._serve(port)
+            self._end(port)
+        finally:
+            if self._children is not None:
+                self._children.end(at_once=lambda role: True)
+            port.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+        assert self._over is not None
+        self._say(f"host {self._facts.name}: {self._over.reason}")
+        if not self._over.failed:
+            return EXIT_DONE
+        return EXIT_LOST if self._core.run else EXIT_USAGE
+
+    # ------------------------------------------------------------ serving
+
+    def _serve(self, port: ZmqPort) -> None:
+        passed_on = 0
+        while self._over is None:
+            self._step(port)
+            self._carry_out(port, self._core.tick(time.monotonic()))
+            if self._notices > passed_on:
+                passed_on = self._notices
+                self._notice()
+
+    def _notice(self) -> None:
+        if self._notices > 1 or not self._core.run:
+            self._over = Over("ended by a signal")
+        else:
+            self._say(f"host {self._facts.name}: told to leave; its roles move to other hosts (a second signal ends it)")
+            self._core.leave()
+
+    def _step(self, port: ZmqPort) -> None:
+        """Handle what has come from the supervisor and from the roles."""
+        event = port.recv(_POLL_S)
+        while event is not None:
+            self._hear(port, event)
+            event = port.recv(0.0)
+        self._take_output()
+        while self._unreported and not self._core.is_full:
+            self._carry_out(port, self._unreported.popleft()())
+
+    def _hear(self, port: ZmqPort, event: Received | PeerUp | PeerDown) -> None:
+        match event:
+            case PeerUp(peer=peer) if peer.startswith(f"{_SUPERVISOR}/"):
+                self._supervisor = peer
+                self._say(f"host {self._facts.name}: has reached the supervisor")
+                self._carry_out(port, self._core.connected(time.monotonic()))
+            case PeerDown(peer=peer, reason=reason, refused=refused):
+                if peer == self._supervisor:
+                    self._supervisor = None
+                    self._carry_out(port, self._core.disconnected())
+                if refused and reason != self._problem:
+                    self._problem = reason
+                    self._refused(refused, reason)
+            case Received(peer=peer, message=message) if peer == self._supervisor:
+                self._carry_out(port, self._core.handle(message, time.monotonic()))
+
+    def _refused(self, rule: str, reason: str) -> None:
+        """Say why the two sides refuse each other. Another token does not become the right one by waiting."""
+        self._say(f"host {self._facts.name}: the supervisor at {self._address} and this agent refuse each other: {reason}")
+        if rule == "token" and not self._core.run:
+            self._over = Over("its token is not the supervisor's: give both the same --token-file", failed=True)
+
+    def _take_output(self) -> None:
+        """Queue the lines and ends of roles, unless the supervisor is too far behind."""
+        if self._children is None or self._unreported:
+            return
+        for _ in range(200):
+            try:
+                event = self._children.events.get_nowait()
+            except queue.Empty:
+                return
+            self._queue(event)
+
+    def _queue(self, event: Line | Exit) -> None:
+        if isinstance(event, Line):
+            line = event
+            self._unreported.append(lambda: self._core.line(line.name, line.stream.name, line.text))
+            return
+        for path in take_saved(self._run, event.name) if role_of(event.name).scripted else ():
+            self._return_file(event.name, path)
+        end = RoleEnded(event.name, event.start, event.code)
+        self._unreported.append(lambda: self._core.ended(end))
+
+    def _return_file(self, name: str, path: Path) -> None:
+        cwd = self._cwds[name]
+        if not path.is_relative_to(cwd):
+            where = f"{path} was saved on host {self._facts.name}, and stays there: give job.save a relative path"
+            self._unreported.append(lambda: self._core.line(name, "ERR", where))
+            return
+        for piece in _pieces(path, str(path.relative_to(cwd))):
+            self._unreported.append(lambda piece=piece: self._core.saved(piece))  # type: ignore[misc]
+
+    # ------------------------------------------------------------ carrying out
+
+    def _carry_out(self, port: ZmqPort, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Tell(message=message):
+                    if self._supervisor is not None:
+                        with contextlib.suppress(TransportError):  # a `PeerDown` follows, and the agent enlists again
+                            port.send(self._supervisor, message)
+                case Begin(label=label):
+                    self._begin(label)
+                case Announce(address=address):
+                    self._run.announce(address, 0)
+                case StartProcess(order=order):
+                    self._start(order)
+                case SignalProcess(name=name, number=number, group=group):
+                    child = None if self._children is None else self._children.children.get(name)
+                    if child is not None:
+                        child.signal(signal.Signals(number), group=group)
+                case Over():
+                    self._over = effect
+
+    def _begin(self, label: str) -> None:
+        """Prepare the directory of the run for the roles, and the fork server that starts them quickly."""
+        for folder in (self._run.path, self._run.logs, self._folder / "files"):
+            folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._run.token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(self._token.hex())
+        self._children = Children(self._run)
+        self._children.warm()
+        self._say(f"host {self._facts.name}: takes part in {label}")
+
+    def _start(self, order: StartRole) -> None:
+        assert self._children is not None
+        try:
+            spec = decode_role_spec(order.spec)
+            cwd = Path(order.cwd) if role_of(order.name).scripted else None
+            self._cwds[order.name] = Path(order.cwd)
+            self._children.start(spec, cwd=cwd, defaults=order.env)
+        except (OSError, msgspec.MsgspecError, PacelineError) as error:
+            problem = f"{order.name} cannot be started: {error}"
+            end = RoleEnded(order.name, order.start, EXIT_SCRIPT, problem)
+            self._unreported.append(lambda: self._core.ended(end))
+
+    # ------------------------------------------------------------ the end
+
+    def _end(self, port: ZmqPort) -> None:
+        """End the roles, and send the last reports."""
+        assert self._over is not None
+        if self._children is None:
+            return
+        self._children.end(at_once=lambda role: self._over is not None and self._over.failed)
+        deadline = time.monotonic() + _FLUSH_S
+        while time.monotonic() < deadline and self._supervisor is not None:
+            self._step(port)
+            if not self._unreported and self._children.events.empty() and self._core.has_reported:
+                break
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Count each SIGTERM and Ctrl-C during the block."""
+
+        def on_signal(number: int, _: object) -> None:
+            self._notices += 1
+
+        previous = {s: signal.signal(s, on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def _pieces(path: Path, name: str) -> Iterator[SavedPiece]:
+    """The content of a file in pieces; nothing if it cannot be read."""
+    try:
+        size, offset = path.stat().st_size, 0
+        with path.open("rb") as file:
+            while True:
+                data = file.read(_PIECE)
+                last = offset + len(data) >= size
+                yield SavedPiece(name, offset, data, last)
+                offset += len(data)
+                if last or not data:
+                    return
+    except OSError as error:
+        logger.warning("%s cannot be returned: %s", path, error.strerror)

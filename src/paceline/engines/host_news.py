@@ -1,0 +1,90 @@
+"""Decides what follows when hosts come, leave or are lost. The supervisor carries out the actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from paceline.core.hosts.choice import worker_count
+from paceline.engines.actions import Action, Rescale, Tell, Terminate
+from paceline.engines.coordinator_client import CoordinatorClient
+from paceline.engines.decisions import Decisions
+from paceline.engines.host_options import HostOptions
+from paceline.engines.role_runner import HostGone, HostJoined, HostLeaves, Note, RoleRunner
+from paceline.messages.status import Status
+from paceline.runtime.roles import WORKER, role_of
+
+
+class HostNews:
+    """Tells the coordinator and the user of each change of the hosts, and keeps ``-w auto`` and ``per-host``."""
+
+    def __init__(
+        self,
+        options: HostOptions | None,
+        replicas: int,
+        runner: RoleRunner,
+        client: CoordinatorClient,
+        decisions: Decisions,
+    ) -> None:
+        self._options = options
+        self._replicas = replicas
+        self._runner = runner
+        self._client = client
+        self._decisions = decisions
+        self._leaving: set[str] = set()
+
+    def handle(self, event: HostJoined | HostGone | HostLeaves | Note) -> Iterator[Action]:
+        """The actions that an event calls for."""
+        match event:
+            case Note(text=text, warning=warning):
+                yield Tell(text, warning=warning)
+            case HostJoined(host=host, note=note):
+                self._leaving.discard(host)
+                yield Tell(note)
+            case HostGone(host=host, reason=reason, lost=lost):
+                self._leaving.discard(host)
+                if lost:
+                    self._client.host_lost(host, reason)
+                    yield Tell(f"host {host} is lost: {reason}", warning=True)
+                else:
+                    yield Tell(f"host {host} has left: {reason}")
+            case HostLeaves(host=host):
+                self._client.drain(host)
+                yield from self._empty(host)
+
+    def saw(self, status: Status, *, resizable: bool) -> Iterator[Action]:
+        """The actions that a new status calls for: hosts that shall be emptied, and hosts that are empty now."""
+        for host in status.draining_hosts:
+            if host not in self._leaving:
+                yield from self._empty(host)
+        for host in status.drained_hosts:
+            if host in self._leaving and not self._runner.roles_on(host):
+                self._runner.dismiss(host)
+        if resizable:
+            yield from self._resize()
+
+    def _empty(self, host: str) -> Iterator[Action]:
+        self._leaving.add(host)
+        self._runner.drain(host)
+        names = self._runner.roles_on(host)
+        yield Tell(f"host {host} is being emptied: {', '.join(names) or 'no roles'} move to other hosts")
+        for name in names:
+            if role_of(name) is WORKER:
+                self._decisions.move(name)
+                yield Terminate(name)
+
+    def size(self) -> tuple[int, int]:
+        """How many workers and servers the run shall have on the hosts that are there."""
+        workers, servers = self._decisions.workers.target, self._decisions.servers.target
+        hosts = self._runner.capacity()
+        if self._options is None or not hosts:
+            return workers, servers
+        if self._options.servers_per_host:
+            servers = max(len(hosts), self._replicas + 1)
+        if self._options.auto_workers:
+            workers = worker_count(hosts, servers)
+        return workers, servers
+
+    def _resize(self) -> Iterator[Action]:
+        wanted = self.size()
+        if wanted != (self._decisions.workers.target, self._decisions.servers.target):
+            yield Rescale(*wanted)

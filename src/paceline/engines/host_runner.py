@@ -1,0 +1,307 @@
+"""Runs the processes of a run on several hosts, by the agents there. The coordinator runs on this machine."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from paceline.config.role_spec import encode_role_spec
+from paceline.core.hosts.checks import address_problem
+from paceline.core.hosts.choice import HostLoad, choose_host
+from paceline.core.hosts.host_table import CutOff, Gone, HostTable, Joined, Leaves, Output, Reported, Say
+from paceline.engines.agent_port import AgentPort
+from paceline.engines.fork_client import ServerEnd
+from paceline.engines.host_facts import own_cores, own_versions
+from paceline.engines.host_options import LOCAL_HOST, HostOptions
+from paceline.engines.local_runner import LocalRunner
+from paceline.engines.output import Exit, Line, Stream
+from paceline.engines.plan import RunPlan
+from paceline.engines.remote_files import RemoteLogs, SavedFiles
+from paceline.engines.role_runner import (
+    HostGone,
+    HostJoined,
+    HostLeaves,
+    Note,
+    Order,
+    Place,
+    RunnerEvent,
+    RunningProcess,
+)
+from paceline.errors import StateError
+from paceline.messages.hosts import (
+    EndHost,
+    RoleEnded,
+    RoleLine,
+    SavedPiece,
+    SignalRole,
+    StartRole,
+)
+from paceline.runtime.exit_codes import HOST_LOST
+from paceline.runtime.roles import COORDINATOR, SERVER, Role, role_of
+from paceline.runtime.rundir import RunDir, replace_file
+from paceline.transport.base import PeerDown, Received
+
+_STEP_S = 0.02
+_FAREWELL_S = 5.0  # for agents to end their roles after the run
+_ADOPT_S = 15.0  # for the agents of a run that is adopted to return
+_SHOW_S = 10.0
+
+
+class HostRunner:
+    """A `RoleRunner` for hosts. `local` runs the coordinator, and with `local_roles` other roles, too."""
+
+    def __init__(self, plan: RunPlan, options: HostOptions, run: RunDir, local: LocalRunner) -> None:
+        self._plan = plan
+        self._options = options
+        self._run = run
+        self._local = local
+        self._logs = RemoteLogs(run.logs)
+        self._saved = SavedFiles(plan.cwd or Path.cwd())
+        self._table = HostTable(run.identity(), str(plan.run), own_versions(), options.term_s)
+        self._ready: deque[RunnerEvent] = deque()
+        self._waiting: dict[str, float] = {}
+        self._chosen: dict[str, str] = {}
+        self._adopted: dict[str, int] = {}
+        self._is_adopting = plan.adopt
+        self._has_lost = False
+        self._port = AgentPort(run.token(), *options.address)
+
+    @property
+    def address(self) -> str:
+        """Where agents find this supervisor, as they are told to dial it."""
+        return self._port.address.removeprefix("tcp://")
+
+    # ------------------------------------------------------------ before the first role
+
+    def warm(self) -> None:
+        """See `RoleRunner.warm`."""
+        self._local.warm()
+
+    def fork_server_ended(self) -> ServerEnd | None:
+        """See `RoleRunner.fork_server_ended`."""
+        return self._local.fork_server_ended()
+
+    def gather(self, show: Callable[[str], None]) -> dict[str, int]:
+        """See `RoleRunner.gather`: wait for `min_hosts` hosts, or for the hosts of a run that is adopted."""
+        known = self._known_hosts() if self._is_adopting else frozenset()
+        deadline = time.monotonic() + _ADOPT_S
+        next_show = 0.0
+        while True:
+            self._look(_STEP_S)
+            hosts, now = self._table.hosts, time.monotonic()
+            enough = len(hosts) + self._options.local_roles >= self._options.min_hosts
+            if enough and (known <= hosts.keys() or now > deadline):
+                break
+            if now >= next_show:
+                next_show = now + _SHOW_S
+                show(self._awaited(known - hosts.keys()))
+        self._is_adopting = False
+        return dict(self._adopted)
+
+    def _awaited(self, missing: frozenset[str] | set[str]) -> str:
+        there = len(self._table.hosts) + self._options.local_roles
+        text = f"waits for hosts: {there} of {self._options.min_hosts} are there"
+        if missing:
+            text += f"; {', '.join(sorted(missing))} carried roles of the run and may return"
+        how = f"`paceline agent {self.address} --token-file FILE` on a machine adds it"
+        turned = "".join(f"; turned away: {problem}" for problem in self._table.problems.values())
+        return f"{text} ({how}){turned}"
+
+    # ------------------------------------------------------------ roles
+
+    def has_room(self, name: str) -> bool:
+        """See `RoleRunner.has_room`."""
+        if role_of(name) is COORDINATOR:
+            return True
+        waited_s = time.monotonic() - self._waiting.setdefault(name, time.monotonic())
+        host = choose_host(role_of(name).name, self.capacity(), waited_s, may_wait=self._has_lost)
+        if host is None:
+            return False
+        self._chosen[name] = host
+        del self._waiting[name]
+        return True
+
+    def capacity(self) -> list[HostLoad]:
+        """See `RoleRunner.capacity`."""
+        names = [process.name for process in self.alive(SERVER)]
+        loads = self._table.loads(names)
+        if self._options.local_roles:
+            mine = [child.name for child in self._local.alive() if child.role is not COORDINATOR]
+            servers = sum(name in names for name in mine)
+            loads.append(HostLoad(LOCAL_HOST, own_cores(), len(mine) - servers, servers))
+        return loads
+
+    def start(self, name: str, start: int, order: Order) -> None:
+        """See `RoleRunner.start`."""
+        host = self._chosen.pop(name, LOCAL_HOST)
+        if host == LOCAL_HOST:
+            self._local.start(name, start, order)
+            return
+        known = self._table.hosts[host]
+        root = None if self._options.shared_dir else f"{known.folder}/files"
+        workers = sum(role_of(role).scripted for role in known.roles) + role_of(name).scripted
+        place = Place(
+            host_name=host,
+            address=known.facts.address,
+            run=f"{known.folder}/run",
+            code_root=root,
+            saves=root is not None,
+            cores=known.facts.cores,
+            workers=max(1, workers),
+        )
+        spec = encode_role_spec(order(place))
+        cwd = self._plan.path_at(place, self._plan.cwd or Path.cwd())
+        self._table.assign(host, name, start)
+        self._remember()
+        assert known.peer is not None
+        self._port.send(known.peer, StartRole(name, start, spec, cwd, dict(self._plan.env)))
+
+    def signal(self, name: str, number: int, *, group: bool = False) -> None:
+        """See `RoleRunner.signal`. A signal to a host that is cut off is not sent."""
+        host = self._table.host_of(name)
+        if host is None:
+            self._local.signal(name, number, group=group)
+        elif host.peer is not None:
+            self._port.send(host.peer, SignalRole(name, host.roles[name], int(number), group))
+
+    def alive(self, role: Role | None = None) -> Sequence[RunningProcess]:
+        """See `RoleRunner.alive`."""
+        away = [running for host in self._table.hosts.values() for running in host.running]
+        return [*self._local.alive(role), *(r for r in away if role is None or role_of(r.name) is role)]
+
+    # ------------------------------------------------------------ hosts
+
+    def roles_on(self, host: str) -> list[str]:
+        """See `RoleRunner.roles_on`."""
+        known = self._table.hosts.get(host)
+        return [] if known is None else list(known.roles)
+
+    def drain(self, host: str) -> None:
+        """See `RoleRunner.drain`."""
+        self._table.drain(host)
+
+    def dismiss(self, host: str) -> None:
+        """See `RoleRunner.dismiss`."""
+        if host in self._table.hosts:
+            self._carry_out(self._table.dismiss(host, "the host is empty"), lost=False)
+
+    def saw(self, members: set[tuple[str, int]]) -> None:
+        """See `RoleRunner.saw`: a host that is cut off, and of which no role is a member any more, is lost."""
+        self._carry_out(self._table.declared(members, time.monotonic()))
+
+    # ------------------------------------------------------------ events
+
+    def next_event(self, timeout_s: float) -> RunnerEvent | None:
+        """See `RoleRunner.next_event`."""
+        deadline = time.monotonic() + timeout_s
+        while not self._ready:
+            left = deadline - time.monotonic()
+            self._look(min(max(0.0, left), _STEP_S))
+            if not self._ready and left <= 0:
+                return None
+        return self._ready.popleft()
+
+    def _look(self, timeout_s: float) -> None:
+        """Take what agents and local processes have sent. Waits for up to `timeout_s`."""
+        while (event := self._local.next_event(0.0)) is not None:
+            self._ready.append(event)
+        with suppress(queue.Empty):
+            wait_s = 0.0 if self._ready else timeout_s
+            while True:
+                heard = self._port.events.get(block=wait_s > 0, timeout=wait_s or None)
+                wait_s = 0.0
+                if isinstance(heard, Received):
+                    self._carry_out(self._table.handle(heard.peer, heard.message, time.monotonic()))
+                elif isinstance(heard, PeerDown):
+                    self._carry_out(self._table.session_lost(heard.peer))
+        self._carry_out(self._table.tick(time.monotonic(), self._run.coordinator() or ""))
+
+    def _carry_out(self, outputs: Iterable[Output], *, lost: bool = True) -> None:
+        for output in outputs:
+            match output:
+                case Say(to=peer, message=message):
+                    self._port.send(peer, message)
+                case Joined():
+                    self._joined(output)
+                case Gone(host=host, reason=reason, roles=roles):
+                    self._has_lost |= lost
+                    self._ready.append(HostGone(host, reason, lost=lost))
+                    self._ready += [Exit(role.name, role.start, HOST_LOST) for role in roles]
+                    self._remember()
+                case Leaves(host=host):
+                    self._ready.append(HostLeaves(host))
+                case CutOff(host=host, back=back):
+                    text = "answers again" if back else "does not answer; its roles may go on"
+                    self._ready.append(Note(f"the agent of host {host} {text}", warning=not back))
+                case Reported(host=host, report=report):
+                    self._reported(host, report)
+
+    def _joined(self, joined: Joined) -> None:
+        facts = joined.facts
+        problem = address_problem(facts, self._options.address[0])
+        if self._is_adopting:
+            for role in joined.roles:
+                self._table.assign(joined.host, role.name, role.start)
+                self._adopted[role.name] = role.start
+        self._carry_out(self._table.welcome(joined))
+        self._remember()
+        if problem is not None:
+            self._ready.append(Note(problem, warning=True))
+        offers = f"{facts.cores} core{'s' * (facts.cores != 1)} at {facts.address}"
+        if joined.again:
+            self._ready.append(Note(f"host {joined.host} is back"))
+        else:
+            self._ready.append(HostJoined(joined.host, f"host {joined.host} joins: {offers}", joined.roles))
+
+    def _reported(self, host: str, report: RoleLine | RoleEnded | SavedPiece) -> None:
+        match report:
+            case RoleLine(name=name, stream=stream, text=text):
+                self._logs.add(name, text)
+                self._ready.append(Line(name, text, Stream[stream]))
+            case RoleEnded(name=name, start=start, code=code, problem=problem):
+                if problem:
+                    self._logs.add(name, problem)
+                    self._ready.append(Line(name, f"{problem} (host {host})", Stream.LAST))
+                self._ready.append(Exit(name, start, code))
+            case SavedPiece():
+                if problem := self._saved.add(host, report):
+                    self._ready.append(Note(problem, warning=True))
+
+    # ------------------------------------------------------------ what a later launcher must know
+
+    def _remember(self) -> None:
+        """Write which hosts carry roles: a launcher that adopts the run waits for them."""
+        carrying = sorted(name for name, host in self._table.hosts.items() if host.roles)
+        with suppress(StateError):
+            replace_file(self._run.path / "hosts.json", json.dumps(carrying))
+
+    def _known_hosts(self) -> frozenset[str]:
+        try:
+            return frozenset(json.loads((self._run.path / "hosts.json").read_text()))
+        except (OSError, ValueError):
+            return frozenset()
+
+    # ------------------------------------------------------------ the end
+
+    def end(self, patience_s: float = 1.0, *, at_once: Callable[[Role], bool] = lambda role: False) -> None:
+        """See `RoleRunner.end`. Agents end with the run; one that is cut off ends its roles when its term has passed."""
+        for host in self._table.hosts.values():
+            if host.peer is None:
+                continue
+            for role in host.running:
+                if at_once(role_of(role.name)):
+                    self._port.send(host.peer, SignalRole(role.name, role.start, signal.SIGKILL, group=True))
+            self._port.send(host.peer, EndHost("the run has ended"))
+        deadline = time.monotonic() + patience_s + _FAREWELL_S
+        while any(host.peer is not None for host in self._table.hosts.values()) and time.monotonic() < deadline:
+            self._look(_STEP_S)
+        self._local.end(patience_s, at_once=at_once)
+        self._port.close()
+
+
