@@ -46,7 +46,18 @@ from __future__ import annotations
 
 from paceline.messages.base import Message, Ok, Refused
 from paceline.messages.blocks import BlockFrame, Pull, PullReply, Push, PushAck, Seal, SumMeta
-from paceline.messages.control import Exited, Finish, SaveNow, Scale, Shutdown, StatusReply, StatusRequest, Summary
+from paceline.messages.control import (
+    Drain,
+    Exited,
+    Finish,
+    HostLost,
+    SaveNow,
+    Scale,
+    Shutdown,
+    StatusReply,
+    StatusRequest,
+    Summary,
+)
 from paceline.messages.membership import (
     Abort,
     Beat,
@@ -119,7 +130,9 @@ AnyMessage = (
     | Ok
     | Beat
     | BeatAck
+    | Drain
     | Exited
+    | HostLost
     | StatusRequest
     | StatusReply
     | SaveNow
@@ -189,6 +202,7 @@ __all__ = [
     "CopyPart",
     "CopyPartAck",
     "Declare",
+    "Drain",
     "Echo",
     "Echoed",
     "EvalGrant",
@@ -200,6 +214,7 @@ __all__ = [
     "GiveBack",
     "Grant",
     "HeldLease",
+    "HostLost",
     "JobArgs",
     "Message",
     "NotLoaded",
