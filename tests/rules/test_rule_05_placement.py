@@ -148,8 +148,8 @@ def test_a_complete_copy_from_one_primary_joins_only_the_sets_of_that_primary() 
 def test_only_a_live_member_is_promoted() -> None:
     blocks = cut(SMALL)
     where = Placement(1, ("a",), {}, (("b", "c"),))
-    assert promote(blocks, where, "a", frozenset({"a", "c"})) == (("c",), ())
-    assert promote(blocks, where, "a", frozenset({"a", "d"})) is None
+    assert promote(blocks, where, frozenset({"a"}), frozenset({"a", "c"})) == (("c",), ())
+    assert promote(blocks, where, frozenset({"a"}), frozenset({"a", "d"})) is None
 
 
 def test_a_server_with_an_incomplete_copy_refuses_promotion() -> None:

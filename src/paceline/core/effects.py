@@ -122,6 +122,13 @@ class ScaleFact(Fact, frozen=True):
     servers: int = 0
 
 
+class DrainFact(Fact, frozen=True):
+    """The host `host` shall hold no blocks and get no leases from now on; with `undo` it may again."""
+
+    host: str
+    undo: bool = False
+
+
 class DataFact(Fact, frozen=True):
     """The data that `worker` was the first to use for the call `use` of the script."""
 
@@ -152,6 +159,7 @@ AnyFact = (
     | ClaimFact
     | IncarnationFact
     | ScaleFact
+    | DrainFact
     | DataFact
     | DataChangeFact
     | WarningFact

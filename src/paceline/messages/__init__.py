@@ -46,7 +46,18 @@ from __future__ import annotations
 
 from paceline.messages.base import Message, Ok, Refused
 from paceline.messages.blocks import BlockFrame, Pull, PullReply, Push, PushAck, Seal, SumMeta
-from paceline.messages.control import Exited, Finish, SaveNow, Scale, Shutdown, StatusReply, StatusRequest, Summary
+from paceline.messages.control import (
+    Drain,
+    Exited,
+    Finish,
+    HostLost,
+    SaveNow,
+    Scale,
+    Shutdown,
+    StatusReply,
+    StatusRequest,
+    Summary,
+)
 from paceline.messages.hosts import (
     AgentBeat,
     EndHost,
@@ -135,7 +146,9 @@ AnyMessage = (
     | Ok
     | Beat
     | BeatAck
+    | Drain
     | Exited
+    | HostLost
     | StatusRequest
     | StatusReply
     | SaveNow
@@ -215,6 +228,7 @@ __all__ = [
     "CopyPart",
     "CopyPartAck",
     "Declare",
+    "Drain",
     "Echo",
     "Echoed",
     "EndHost",
@@ -230,6 +244,7 @@ __all__ = [
     "Grant",
     "HeldLease",
     "HostFacts",
+    "HostLost",
     "JobArgs",
     "Message",
     "NotLoaded",

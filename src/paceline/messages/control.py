@@ -38,6 +38,26 @@ class Scale(Message, frozen=True):
     servers: int = 0
 
 
+class HostLost(Message, frozen=True):
+    """Reports that every process of the host `host` is gone, for this `reason`. The answer is `Ok`."""
+
+    req: int
+    host: str
+    reason: str
+
+
+class Drain(Message, frozen=True):
+    """Asks that the host `host` be emptied: its servers give up their blocks, its workers get no more leases.
+
+    With `undo` the host may be used again. The answer is `Ok`, or `Refused` if the other hosts cannot hold the copies.
+    The status names the draining hosts, and those that are empty.
+    """
+
+    req: int
+    host: str
+    undo: bool = False
+
+
 class SaveNow(Message, frozen=True):
     """Asks the coordinator to begin a checkpoint of the last committed version, unless there is one or one is made.
 

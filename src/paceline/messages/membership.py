@@ -25,6 +25,8 @@ class Register(Message, frozen=True):
     A worker sends `job`, `leases`, how many validators it has `declared`, and its `progress` through the script: twice
     the number of its phase, plus one once the worker has left that phase; -1 before the first phase. A server sends the
     `address` at which it listens, and the incarnation, epoch, last applied version and kept versions of its blocks.
+    `host` is the name of the host on which the process runs. `fingerprint` says what it computes with: processes with
+    equal ones compute equal bits.
     """
 
     req: int
@@ -41,6 +43,7 @@ class Register(Message, frozen=True):
     progress: int = -1
     declared: int = 0
     leases: tuple[HeldLease, ...] = ()
+    fingerprint: str = ""
 
 
 class Welcome(Message, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.core.coordinator.events import Output, WorkerGone, WorkerJoined
+from paceline.core.coordinator.events import Output, WorkerJoined, WorkersGone
 from paceline.core.effects import History
 from paceline.messages import Position
 from paceline.types import NodeId
@@ -30,10 +30,11 @@ class Attendance:
             self.enter(event.node, event.message.progress // 2)
         return []
 
-    def worker_gone(self, event: WorkerGone) -> list[Output]:
-        """Forget the phase and the progress of a worker that is gone."""
-        self.leave(event.worker)
-        self._progress.pop(event.worker, None)
+    def workers_gone(self, event: WorkersGone) -> list[Output]:
+        """Forget the phase and the progress of workers that are gone."""
+        for worker in event.workers:
+            self.leave(worker)
+            self._progress.pop(worker, None)
         return []
 
     def ask(self, worker: NodeId, phase: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paceline.core.coordinator.events import Output, WorkerGone
+from paceline.core.coordinator.events import Output, WorkersGone
 from paceline.core.effects import ClaimFact, History, IncarnationFact, Send
 from paceline.messages import Claim, ClaimDone, Claimed, Ok, Position
 from paceline.types import NodeId
@@ -65,13 +65,13 @@ class Claims:
             claim.waiting.clear()
         return out
 
-    def worker_gone(self, event: WorkerGone) -> list[Output]:
+    def workers_gone(self, event: WorkersGone) -> list[Output]:
         """Give each task that a gone worker had claimed to the next worker that asked for it."""
-        node = event.worker
         out: list[Output] = []
         for key, claim in list(self._claims.items()):
-            claim.waiting.pop(node, None)
-            if claim.holder == node and not claim.done:
+            for node in event.workers:
+                claim.waiting.pop(node, None)
+            if claim.holder in event.workers and not claim.done:
                 if claim.waiting:
                     heir = next(iter(claim.waiting))
                     out.append(Send(heir, Claimed(claim.waiting.pop(heir), True)))

@@ -6,7 +6,7 @@ durable before the `Send`s behind it leave. `routes` says which machine handles 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from paceline.config.dials import ClusterSpec
@@ -49,7 +49,7 @@ class Totals:
 
 
 class CoordinatorCore:
-    """The coordinator without its I/O. Changed only by `start`, `handle`, `tick`, `lost`, `finish` and `completed`.
+    """The coordinator without its I/O. Changed only by its methods for events: from `start` to `completed`.
 
     Callers may read `tables` and `machines`, for the status and in tests, but must not change them.
     """
@@ -97,6 +97,7 @@ class CoordinatorCore:
         self.tables.clock.set(now)
         effects: list[Effect] = []
         if self.spec.resume is not None and self.tables.identity.job is not None:
+            self.machines.membership.forget_drains()
             self._expand(self.machines.rewind.resume(self.spec.resume), effects)
             if self.spec.allow_changes:
                 self._expand(self.machines.data_checks.forget(), effects)
@@ -189,6 +190,14 @@ class CoordinatorCore:
         self.tables.clock.set(now)
         effects: list[Effect] = []
         self._expand(self.machines.membership.session_lost(node, reason), effects)
+        self.machines.requests.answered(effects)
+        return effects
+
+    def sessions_lost(self, nodes: Collection[NodeId], now: float) -> list[Effect]:
+        """Evict each host all of whose processes are among `nodes`: their sessions with the coordinator broke."""
+        self.tables.clock.set(now)
+        effects: list[Effect] = []
+        self._expand(self.machines.membership.sessions_lost(nodes), effects)
         self.machines.requests.answered(effects)
         return effects
 

@@ -53,24 +53,30 @@ class WorkerJoined(Event, frozen=True, gc=False):
 
 
 class Evicted(Event, frozen=True, gc=False):
-    """A machine treats `member` as lost, for the reason `why`."""
+    """A machine treats these members as lost, for the reason `why`.
 
-    member: Member
+    Several members are all those of the host `host`, which is lost: one event, and one change of placement (rule 14).
+    """
+
+    members: tuple[Member, ...]
     why: str
+    host: str = ""
 
 
-class MemberRemoved(Event, frozen=True, gc=False):
-    """`member` is no member any more: it was lost or refused, or must start again."""
+class MembersRemoved(Event, frozen=True, gc=False):
+    """These are no members any more: they were lost or refused, or must start again. `host`: their host is lost."""
 
-    member: Member
+    members: tuple[Member, ...]
     why: str
+    host: str = ""
 
 
-class WorkerGone(Event, frozen=True, gc=False):
-    """A worker computes nothing any more: it was `lost`, or it left without an error."""
+class WorkersGone(Event, frozen=True, gc=False):
+    """Workers compute nothing any more: they were `lost`, with their whole `host` if it is named, or they left."""
 
-    worker: NodeId
+    workers: tuple[NodeId, ...]
     lost: bool
+    host: str = ""
 
 
 class WorkerRewound(Event, frozen=True, gc=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.commits import Commits
-from paceline.core.coordinator.events import BlocksPlaced, Evicted, MemberRemoved, Output
+from paceline.core.coordinator.events import BlocksPlaced, Evicted, MembersRemoved, Output
 from paceline.core.coordinator.placement import BlockPlacement
 from paceline.core.coordinator.segments import Segments
 from paceline.core.effects import History, Send
@@ -46,9 +46,10 @@ class Heartbeats:
         self._applied.clear()
         return []
 
-    def member_removed(self, event: MemberRemoved) -> list[Output]:
-        """Forget how far a server was behind that is no member any more."""
-        self._behind.pop(event.member.node, None)
+    def members_removed(self, event: MembersRemoved) -> list[Output]:
+        """Forget how far servers were behind that are no members any more."""
+        for member in event.members:
+            self._behind.pop(member.node, None)
         return []
 
     def beat(self, sender: NodeId, beat: Beat) -> list[Output]:
@@ -108,4 +109,4 @@ class Heartbeats:
         patience = 1 if self._placement.can_spare(server) else _PATIENCE
         if now - since <= self._identity.spec.heartbeat_timeout_s * patience:
             return []
-        return [Evicted(self._members.members[server], "it does not receive what it is sent")]
+        return [Evicted((self._members.members[server],), "it does not receive what it is sent")]

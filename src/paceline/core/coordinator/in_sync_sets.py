@@ -7,7 +7,7 @@ makes the result durable before it tells any server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from paceline.types import BlockSpec, NodeId, Placement
 
@@ -22,26 +22,31 @@ Joining = tuple[tuple[NodeId, tuple[int, ...]], ...]
 
 
 def promote(
-    blocks: Sequence[BlockSpec], placement: Placement, lost: NodeId, alive: frozenset[NodeId]
+    blocks: Sequence[BlockSpec],
+    placement: Placement,
+    lost: frozenset[NodeId],
+    alive: frozenset[NodeId],
+    suspects: Collection[NodeId] = (),
 ) -> tuple[Owners, Backups] | None:
-    """The owners and backups after the loss of server `lost`.
+    """The owners and backups after the loss of the servers `lost`, in one change.
 
-    In each in-sync set that loses its owner, the living member with the least load is promoted. Returns None if a set
-    has no living member left: only a member of the in-sync set may be promoted.
+    In each in-sync set that loses its owner, the living member with the least load is promoted; the servers `suspects`,
+    which may be lost as well, come last. Returns None if a set has no living member left: only a member of the in-sync
+    set may be promoted.
     """
     load = dict.fromkeys(alive, 0)
     for block in blocks:
         owner = placement.owners[block.index]
-        if owner != lost and owner in load:
+        if owner not in lost and owner in load:
             load[owner] += block.nbytes
     owners = list(placement.owners)
     backups: list[tuple[NodeId, ...]] = []
     for block in blocks:
-        members = [m for m in placement.copies(block.index) if m != lost and m in alive]
+        members = [m for m in placement.copies(block.index) if m not in lost and m in alive]
         if not members:
             return None
         if owners[block.index] not in members:
-            heir = min(members, key=lambda m: load[m])
+            heir = min(members, key=lambda m: (m in suspects, load[m]))
             owners[block.index] = heir
             load[heir] += block.nbytes
         backups.append(tuple(m for m in members if m != owners[block.index]))

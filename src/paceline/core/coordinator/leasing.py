@@ -19,9 +19,9 @@ from paceline.core.coordinator.events import (
     StepCommitted,
     StepsDropped,
     TurnReported,
-    WorkerGone,
     WorkerRewound,
     WorkersCutOff,
+    WorkersGone,
 )
 from paceline.core.coordinator.offers import Offers
 from paceline.core.coordinator.segments import Segments
@@ -52,7 +52,6 @@ class Leasing:
         self._members = tables.members
         self._phases = tables.phases
         self._placed = tables.placed
-        self._reach = tables.reach
         self._rounds = tables.rounds
         self._speeds = tables.speeds
         self._segments = segments
@@ -184,7 +183,7 @@ class Leasing:
                 out.append(Send(node, reply))
             elif not self._offers.held_back and not self._offers.differ():
                 return out
-        if self._waiting.keys() - self._reach.cut_off:
+        if any(map(self._offers.may_lease, self._waiting)):
             return out
         if self._identity.failure is None:
             lease = self._leases.recall(self._log.watermark.low, self._log.version >= 0)
@@ -261,20 +260,21 @@ class Leasing:
             self._leases.release(node)
         return []
 
-    def worker_gone(self, event: WorkerGone) -> list[Output]:
-        """Lease the slots of a gone worker again; a slot that has lost too many holders fails the job (rule 4)."""
-        worker = event.worker
-        self._waiting.pop(worker, None)
-        self._evaluating.pop(worker, None)
-        self._speeds.forget(worker)
-        revoked = self._leases.revoke(worker, lost=event.lost)
-        for slot in revoked.sealed:
-            self._doubt(slot)
-        if revoked.poisoned is None:
-            return []
-        assert self._identity.job is not None
-        error = revoked.poisoned.error(self._leases.schedule, self._identity.job.seed)
-        return [JobFailed("lost", str(error))]
+    def workers_gone(self, event: WorkersGone) -> list[Output]:
+        """Lease the slots of gone workers again; a slot that has lost too many holders fails the job (rule 4)."""
+        out: list[Output] = []
+        for worker in event.workers:
+            self._waiting.pop(worker, None)
+            self._evaluating.pop(worker, None)
+            self._speeds.forget(worker)
+            revoked = self._leases.revoke(worker, lost=event.lost, host=event.host)
+            for slot in revoked.sealed:
+                self._doubt(slot)
+            if revoked.poisoned is not None:
+                assert self._identity.job is not None
+                error = revoked.poisoned.error(self._leases.schedule, self._identity.job.seed)
+                out.append(JobFailed("lost", str(error)))
+        return out
 
     def _doubt(self, slot: SlotId) -> None:
         """Decide when a sealed slot whose holder is gone is leased again: its pushes may still arrive.

@@ -1,26 +1,43 @@
-"""Membership: which processes take part. They register, are lost, leave, or are refused. Rules 7 and 10."""
+"""Membership: which processes take part. They register, are lost, leave, or are refused. Rules 7, 10 and 14."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     Admitted,
     Evicted,
     JobFailed,
-    MemberRemoved,
+    MembersRemoved,
     Output,
     ServerJoined,
     ServersWanted,
-    WorkerGone,
     WorkerJoined,
     WorkerRewound,
+    WorkersGone,
+    WorkFreed,
 )
+from paceline.core.coordinator.host_loss import is_cut_off, lost_with, silence_s
 from paceline.core.coordinator.requests import Requests
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.tables.members import Member
-from paceline.core.effects import History, ScaleFact, Send
+from paceline.core.effects import DrainFact, History, ScaleFact, Send
 from paceline.errors import MismatchError
-from paceline.messages import Abort, Bye, Exited, Failed, Ok, Position, Refused, Register, Scale, Welcome
+from paceline.messages import (
+    Abort,
+    Bye,
+    Drain,
+    Exited,
+    Failed,
+    HostLost,
+    Ok,
+    Position,
+    Refused,
+    Register,
+    Scale,
+    Welcome,
+)
 from paceline.types import NodeId, name_of
 
 
@@ -41,7 +58,7 @@ class Membership:
         self._refused: set[NodeId] = set()
 
     def restore(self, history: History) -> list[Output]:
-        """Take over how many processes the job wants. Members register again."""
+        """Take over how many processes the job wants, and which hosts drain. Members register again."""
         self._members.restore(history)
         return []
 
@@ -75,7 +92,7 @@ class Membership:
             # A server that was started again does not have the blocks of the earlier process with its name.
             for member in self._members.by_role("server"):
                 if member.name == message.name and member.node != sender:
-                    out.append(Evicted(member, "it was started again"))
+                    out.append(Evicted((member,), "it was started again"))
         out.append(Admitted(sender, message))
         return out
 
@@ -87,9 +104,19 @@ class Membership:
             late = self._is_late(message.name)
             if message.role == "worker":
                 self._names.add(message.name)
-            address = message.address
             self._members.add(
-                Member(sender, message.role, message.name, message.start, message.host, address, now, now, late=late)
+                Member(
+                    sender,
+                    message.role,
+                    message.name,
+                    message.start,
+                    message.host,
+                    message.address,
+                    now,
+                    now,
+                    late=late,
+                    fingerprint=message.fingerprint,
+                )
             )
         else:
             self._members.seen(sender, now)
@@ -117,12 +144,44 @@ class Membership:
         fact = ScaleFact(self._members.wanted_workers, self._members.wanted_servers)
         return [fact, Send(sender, Ok(message.req)), ServersWanted()]
 
+    def drain(self, sender: NodeId, message: Drain) -> list[Output]:
+        """Let a host become empty, or with `undo` be used again; a user or the launcher asks for it (rule 15)."""
+        problem = self._drain_problem(message)
+        if problem is not None:
+            return [Send(sender, Refused(message.req, *problem))]
+        self._members.drain(message.host, undo=message.undo)
+        fact = DrainFact(message.host, message.undo)
+        return [fact, Send(sender, Ok(message.req)), ServersWanted(), WorkFreed()]
+
+    def _drain_problem(self, message: Drain) -> tuple[str, str] | None:
+        known = sorted({*self._members.hosts, *self._members.draining_hosts})
+        if message.host not in known:
+            return (
+                "host",
+                f"no process of this job runs on host {message.host!r}; it runs on {', '.join(known) or 'none'}",
+            )
+        if message.undo:
+            return None
+        leaving = self._members.draining
+        servers = [m for m in self._members.by_role("server") if m.node not in leaving and m.host != message.host]
+        copies = self._identity.spec.replicas + 1
+        if len(servers) >= copies or not any(m.role == "server" for m in self._members.of_host(message.host)):
+            return None
+        return "replicas", (
+            f"--replicas {copies - 1} needs {copies} servers, and without host {message.host} the job has "
+            f"{len(servers)}: add servers on other hosts first (paceline scale)"
+        )
+
+    def forget_drains(self) -> None:
+        """Let every host be used again: the run is resumed, perhaps on other hosts."""
+        self._members.forget_drains()
+
     # ------------------------------------------------------------ leaving
 
     def bye(self, sender: NodeId, message: Bye) -> list[Output]:
         """A worker leaves: its script has ended without an error. The other workers continue."""
         self._members.leave(sender)
-        return [Send(sender, Ok(message.req)), WorkerGone(sender, lost=False)]
+        return [Send(sender, Ok(message.req)), WorkersGone((sender,), lost=False)]
 
     def exited(self, sender: NodeId, message: Exited) -> list[Output]:
         """Evict a process whose end the launcher reports."""
@@ -130,32 +189,69 @@ class Membership:
         for member in self._members.members.values():
             if member.name == message.name and member.start == message.start:
                 how = f"signal {-message.code}" if message.code < 0 else f"exit code {message.code}"
-                return [ok, Evicted(member, how)]
+                return [ok, Evicted((member,), how)]
         return [ok]
+
+    def host_lost(self, sender: NodeId, message: HostLost) -> list[Output]:
+        """Evict every process of a host in one event: the launcher reports that the host is gone (rule 14)."""
+        return [Send(sender, Ok(message.req)), *self._evict_host(message.host, message.reason)]
+
+    def sessions_lost(self, nodes: Collection[NodeId]) -> list[Output]:
+        """Evict each host that lost its sessions with the coordinator all at once, if the job has other hosts.
+
+        A process that loses its session alone is not evicted: it may connect again.
+        """
+        out: list[Output] = []
+        for host in self._members.hosts if len(self._members.hosts) > 1 else ():
+            mates = self._members.of_host(host)
+            if len(mates) > 1 and all(m.node in nodes for m in mates):
+                out += self._evict_host(host, "the connections to all its processes broke")
+        return out
+
+    def _evict_host(self, host: str, why: str) -> list[Output]:
+        mates = tuple(self._members.of_host(host))
+        return [Evicted(mates, why, host)] if mates else []
 
     def session_lost(self, node: NodeId, reason: str) -> list[Output]:
         """Evict `node`: the transport lost the session with it."""
         member = self._members.members.get(node)
-        return [] if member is None else [Evicted(member, reason)]
+        return [] if member is None else [Evicted((member,), reason)]
 
     def tick(self) -> list[Output]:
-        """Evict the members that have been silent for longer than the heartbeat time-out."""
-        now = self._clock.now
-        return [
-            Evicted(member, f"silent for {now - member.seen:.1f} s; PACELINE_HEARTBEAT_TIMEOUT_S raises the limit")
-            for member in self._members.expire(now)
-        ]
+        """Evict the members that have been silent for longer than the heartbeat time-out, a silent host as one.
+
+        If all processes of several hosts are silent, the coordinator itself is cut off, and the job waits (rule 15).
+        """
+        now, limit_s = self._clock.now, silence_s(self._identity.spec)
+        if is_cut_off(self._members, now, limit_s):
+            return []
+        out: list[Output] = []
+        gone: set[NodeId] = set()
+        for member in self._members.expire(now):
+            if member.node in gone:
+                continue
+            together = lost_with(self._members, member, limit_s)
+            gone.update(m.node for m in together)
+            why = f"silent for {now - member.seen:.1f} s; PACELINE_HEARTBEAT_TIMEOUT_S raises the limit"
+            out.append(Evicted(together, why, member.host if len(together) > 1 else ""))
+        return out
 
     def evict(self, event: Evicted) -> list[Output]:
-        """Remove a lost member; the other machines give its work and its blocks to other members."""
-        member = event.member
-        self._members.remove(member.node)
-        out: list[Output] = [MemberRemoved(member, event.why)]
-        if member.role == "worker":
-            if not member.left:
-                self.lost_workers += 1
-            out.append(WorkerGone(member.node, lost=not member.left))
-        return out
+        """Remove lost members; the other machines give their work and their blocks to other members."""
+        for member in event.members:
+            self._members.remove(member.node)
+        out: list[Output] = []
+        workers = tuple(m for m in event.members if m.role == "worker")
+        if workers:
+            out.append(MembersRemoved(workers, event.why, event.host))
+        for left in (False, True):
+            gone = tuple(m.node for m in workers if m.left == left)
+            if gone:
+                self.lost_workers += 0 if left else len(gone)
+                out.append(WorkersGone(gone, lost=not left, host=event.host))
+        # The change of placement comes last: the work that it frees must not be offered to a lost worker.
+        servers = tuple(m for m in event.members if m.role == "server")
+        return [*out, MembersRemoved(servers, event.why, event.host)] if servers else out
 
     def send_back(self, event: WorkerRewound) -> list[Output]:
         """Tell a worker to start again: its script is further than the job. It does not count as lost."""
@@ -165,7 +261,7 @@ class Membership:
 
     def _release(self, worker: NodeId, why: str) -> list[Output]:
         member = self._members.remove(worker)
-        return [] if member is None else [MemberRemoved(member, why), WorkerGone(worker, lost=False)]
+        return [] if member is None else [MembersRemoved((member,), why), WorkersGone((worker,), lost=False)]
 
     # ------------------------------------------------------------ workers that disagree, roles that fail
 

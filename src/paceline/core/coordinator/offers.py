@@ -43,11 +43,21 @@ class Offers:
         """Whether, of two workers that wait, one may get a slot that the other may not."""
         return bool(self._leases.reserved) or self._rounds.waiting(len(self._rounds.validators))
 
+    def may_lease(self, node: NodeId) -> bool:
+        """Whether `node` may get a lease: it reaches all primaries, and its host need not become empty.
+
+        A worker of a draining host may still seal again what it computed before a change of placement.
+        """
+        if node in self._reach.cut_off:
+            return False
+        return not self._members.is_draining(node) or self._leases.reserved.has(node)
+
     def offer(self, node: NodeId, turn: Turn, waiting: Collection[NodeId]) -> Message | None:
         """The answer to `turn`: a validation slot first, then a training slot or the end of the phase; None: wait."""
         self.held_back = node in self._reach.cut_off
         if self.held_back:
             return None
+        waiting = [n for n in waiting if self.may_lease(n)] if self._members.draining_hosts else waiting
         if self._identity.failure is not None or self._placed.placement is None or self._is_quiet():
             return None
         lead = self._members.lead() == node
@@ -59,7 +69,8 @@ class Offers:
             if known is not None:
                 return EvalOver(turn.req, self._identity.generation, number, *known, self._rounds.shown(number))
         if self._rounds.running and self._rounds.waiting(self._rounds.declared.get(node, 0)):
-            return self._validation_grant(node, turn, lead)
+            self.held_back = not self.may_lease(node)
+            return None if self.held_back else self._validation_grant(node, turn, lead)
         if turn.evaluation >= 0:
             return None
         return self._training(node, turn, lead, waiting)
@@ -97,6 +108,9 @@ class Offers:
             phase = phases[number] if 0 <= number < len(phases) else None
             if (phase is None and finished) or (phase is not None and self._is_over(phase)):
                 return self._phase_over(node, turn, phase, lead)
+        if not self.may_lease(node):
+            self.held_back = True
+            return None
         open_ = self._phases.open
         mine = open_ is not None and open_.spec.number == turn.phase and turn.evaluation < 0
         end = open_.end if open_ is not None and mine else 0  # 0: no step may be leased, only the initial weights

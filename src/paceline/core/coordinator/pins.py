@@ -10,7 +10,7 @@ from paceline.core.coordinator.events import (
     RoundEnded,
     StepCommitted,
     VersionsKept,
-    WorkerGone,
+    WorkersGone,
 )
 from paceline.core.coordinator.tables.pins import VALIDATION, ForPhase, Reason
 from paceline.core.effects import History, Send
@@ -74,8 +74,8 @@ class Pins:
             return []
         return self._tell(version)
 
-    def worker_gone(self, event: WorkerGone) -> list[Output]:
-        """Release phases: the worker may have been the last one in a phase."""
+    def workers_gone(self, event: WorkersGone) -> list[Output]:
+        """Release phases: the workers may have been the last ones in a phase."""
         return [] if self._identity.failure is not None else self.release_phases()
 
     def attendance_changed(self, event: AttendanceChanged) -> list[Output]:

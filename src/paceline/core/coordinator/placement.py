@@ -16,7 +16,7 @@ from paceline.core.coordinator.events import (
     BlocksPlaced,
     CopiesDiffer,
     IncarnationBegan,
-    MemberRemoved,
+    MembersRemoved,
     ModelAgreed,
     Output,
     PlacementDecided,
@@ -24,8 +24,9 @@ from paceline.core.coordinator.events import (
     ServersWanted,
     WorkFreed,
 )
+from paceline.core.coordinator.host_loss import silence_s, suspects
 from paceline.core.coordinator.in_sync_sets import Backups, Joining, Owners, enter, promote, shrink
-from paceline.core.coordinator.placement_plan import balance, spread
+from paceline.core.coordinator.placement_plan import Servers, balance, spread
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.tables.members import Member
 from paceline.core.effects import History, PlacementFact, Send
@@ -43,12 +44,14 @@ class BlockPlacement:
     """Decides the first placement of an incarnation and each later one, and tells the servers."""
 
     def __init__(self, tables: Tables, segments: Segments) -> None:
+        self._clock = tables.clock
         self._identity = tables.identity
         self._incarnation = tables.incarnation
         self._leases = tables.leases
         self._log = tables.log
         self._members = tables.members
         self._placed = tables.placed
+        self._reach = tables.reach
         self._segments = segments
         self._prepare_waiting: dict[NodeId, int] = {}
 
@@ -133,7 +136,10 @@ class BlockPlacement:
                 return []
             nodes, blocks = [s.node for s in servers], self._identity.blocks
             owners = balance(blocks, nodes)
-            backups = spread(blocks, owners, nodes, self._identity.spec.replicas)
+            hosts = {s.node: s.host for s in servers}
+            backups = spread(
+                blocks, owners, Servers(staying=tuple(nodes), replicas=self._identity.spec.replicas, hosts=hosts)
+            )
             addresses = {s.node: s.address or "" for s in servers}
             placement = Placement(self._placed.epoch + 1, owners, addresses, backups)
             self._placed.set(placement)
@@ -170,31 +176,36 @@ class BlockPlacement:
         self._placed.set(event.placement, failover=event.failover)
         return self._tell(self._members.by_role("server"))
 
-    def member_removed(self, event: MemberRemoved) -> list[Output]:
-        """Promote backups of a lost server; if one of its blocks has no other copy, the blocks are lost."""
-        member, placement = event.member, self._placed.placement
-        self._prepare_waiting.pop(member.node, None)
-        if member.role != "server" or member.node not in self._placed.holders or self._identity.failure is not None:
+    def members_removed(self, event: MembersRemoved) -> list[Output]:
+        """Promote backups of lost servers; if one of their blocks has no other copy, the blocks are lost."""
+        placement = self._placed.placement
+        for member in event.members:
+            self._prepare_waiting.pop(member.node, None)
+        lost = [m for m in event.members if m.role == "server" and m.node in self._placed.holders]
+        if not lost or self._identity.failure is not None:
             return []
         assert placement is not None
-        found = self._without(placement, member.node)
+        name = f"host {event.host}" if event.host else lost[0].name
+        found = self._without(placement, frozenset(m.node for m in lost))
         if found is None:
-            return [BlocksLost(member.name, event.why)]
+            return [BlocksLost(name, event.why)]
         servers = len(self._members.by_role("server"))
         patience_s = _PATIENCE_S if servers < self._members.wanted_servers else 0.0
-        failover = member.node in placement.owners
-        why = f"{member.name} is lost ({event.why})"
+        failover = any(m.node in placement.owners for m in lost)
+        why = f"{name} is lost ({event.why})"
         return [BlocksMayMove(patience_s), *self.change(*found, why=why, failover=failover)]
 
-    def _without(self, placement: Placement, server: NodeId) -> tuple[Owners, Backups] | None:
+    def _without(self, placement: Placement, lost: frozenset[NodeId]) -> tuple[Owners, Backups] | None:
         alive = frozenset(m.node for m in self._members.by_role("server"))
-        return promote(self._identity.blocks, placement, server, alive)
+        now, limit_s = self._clock.now, silence_s(self._identity.spec)
+        last = suspects(self._members, self._reach.cuts(now), now, limit_s)
+        return promote(self._identity.blocks, placement, lost, alive, last)
 
     def can_spare(self, server: NodeId) -> bool:
         """Whether every block of `server` has another member in its in-sync set."""
         placement = self._placed.placement
         assert placement is not None
-        return self._without(placement, server) is not None
+        return self._without(placement, frozenset((server,))) is not None
 
     # ------------------------------------------------------------ copies
 

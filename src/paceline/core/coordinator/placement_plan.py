@@ -4,12 +4,15 @@ For a new job, `balance` chooses the owners and `spread` the backups. Later, `se
 backups from the copies that exist, and drops surplus copies. `joins` names the copies to make next: first for blocks
 with too few copies on the servers that stay, then to even out the load. A caller that repeats `settle` and `joins`
 reaches a placement that neither function changes. The module `in_sync_sets` changes the sets when a server is lost.
+
+Copies of a block go to different hosts while there are enough (rule 14). A block whose copies are on too few hosts
+lacks a copy; of surplus copies, one on a host with another copy goes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 
 from paceline.core.coordinator.in_sync_sets import Backups, Joining, Owners, normal
@@ -26,6 +29,7 @@ class Servers:
     """The servers of the job: those that stay, in order, and those that leave.
 
     `barred` lists pairs of servers that cannot reach each other, `unfit` the servers that some worker cannot reach.
+    `hosts` names the host of each server; servers that it does not name are on one host.
     """
 
     staying: tuple[NodeId, ...]
@@ -33,11 +37,34 @@ class Servers:
     replicas: int = 0
     barred: frozenset[tuple[NodeId, NodeId]] = frozenset()
     unfit: frozenset[NodeId] = frozenset()
+    hosts: Mapping[NodeId, str] = field(default_factory=dict)
 
     @property
     def copies(self) -> int:
         """The number of copies that each block should have."""
         return min(self.replicas + 1, len(self.staying))
+
+    @property
+    def span(self) -> int:
+        """The number of hosts on which each block should have a copy."""
+        return min(self.replicas + 1, len(self.by_host))
+
+    @property
+    def by_host(self) -> dict[str, list[NodeId]]:
+        """The servers that stay, by host."""
+        found: dict[str, list[NodeId]] = {}
+        for server in self.staying:
+            found.setdefault(self.host(server), []).append(server)
+        return found
+
+    def host(self, server: NodeId) -> str:
+        """The host of `server`."""
+        return self.hosts.get(server, "")
+
+    def surplus(self, members: Sequence[NodeId]) -> list[NodeId]:
+        """The members of a set of which one goes first: those on a host with another member, or all without such."""
+        hosts = [self.host(m) for m in members]
+        return [m for m, host in zip(members, hosts, strict=True) if hosts.count(host) > 1] or list(members)
 
     @property
     def suspects(self) -> frozenset[NodeId]:
@@ -64,19 +91,22 @@ def balance(blocks: Sequence[BlockSpec], servers: Sequence[NodeId]) -> Owners:
     return tuple(owners)
 
 
-def spread(blocks: Sequence[BlockSpec], owners: Owners, servers: Sequence[NodeId], replicas: int) -> Backups:
-    """Backups for a new placement, balanced by bytes; () without replicas."""
-    if not replicas:
+def spread(blocks: Sequence[BlockSpec], owners: Owners, servers: Servers) -> Backups:
+    """Backups for a new placement, on hosts without a copy first, balanced by bytes; () without replicas."""
+    if not servers.replicas:
         return ()
-    load = dict.fromkeys(servers, 0)
+    load = dict.fromkeys(servers.staying, 0)
     for block in blocks:
         load[owners[block.index]] += block.nbytes
     found: list[tuple[NodeId, ...]] = [()] * len(blocks)
     for block in sorted(blocks, key=lambda b: (-b.nbytes, b.index)):
-        others = sorted((s for s in servers if s != owners[block.index]), key=lambda s: load[s])[:replicas]
-        for server in others:
-            load[server] += block.nbytes
-        found[block.index] = tuple(others)
+        members = [owners[block.index]]
+        while len(members) < servers.copies:
+            used = {servers.host(m) for m in members}
+            others = (s for s in servers.staying if s not in members)
+            members.append(min(others, key=lambda s: (servers.host(s) in used, load[s])))
+            load[members[-1]] += block.nbytes
+        found[block.index] = tuple(members[1:])
     return tuple(found)
 
 
@@ -92,7 +122,7 @@ def settle(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers) 
             if leaving:
                 members.remove(leaving[-1])
                 continue
-            surplus = max(members, key=lambda m: (load[m], m != placement.owners[block.index]))
+            surplus = max(servers.surplus(members), key=lambda m: (load[m], m != placement.owners[block.index]))
             load[surplus] -= block.nbytes
             members.remove(surplus)
         sets.append(members)
@@ -149,10 +179,7 @@ def joins(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers, l
     wanted: dict[NodeId, list[int]] = {}
     budget = limit
     for block in blocks:
-        members = placement.copies(block.index)
-        lacking = servers.copies - sum(m in load for m in members)
-        others = [s for s in servers.staying if s not in members and servers.reach(placement.owners[block.index], s)]
-        for server in sorted(others, key=lambda s: (s in servers.suspects, load[s]))[: max(0, lacking)]:
+        for server in _missing(block, placement, servers, load):
             if budget < block.nbytes and wanted:
                 break
             budget -= block.nbytes
@@ -163,30 +190,59 @@ def joins(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers, l
     return tuple((server, tuple(sorted(mine))) for server, mine in sorted(wanted.items()))
 
 
+def _missing(block: BlockSpec, placement: Placement, servers: Servers, load: Mapping[NodeId, int]) -> Sequence[NodeId]:
+    """The servers that should get a copy of `block`, because it has too few copies or is on too few hosts."""
+    owner, members = placement.owners[block.index], placement.copies(block.index)
+    staying = [m for m in members if m in load]
+    used = {servers.host(m) for m in staying}
+    copies, hosts = servers.copies - len(staying), servers.span - len(used)
+    others = (
+        [s for s in servers.staying if s not in members and servers.reach(owner, s)] if max(copies, hosts) > 0 else []
+    )
+    found: list[NodeId] = []
+    while others and (copies > 0 or hosts > 0):
+        if copies <= 0:  # another copy on a host that has one would not help
+            others = [s for s in others if servers.host(s) not in used]
+            if not others:
+                break
+        best = min(others, key=lambda s: (s in servers.suspects, servers.host(s) in used, load[s]))
+        others.remove(best)
+        found.append(best)
+        copies -= 1
+        hosts -= servers.host(best) not in used
+        used.add(servers.host(best))
+    return found
+
+
 def _even_out(
     blocks: Sequence[BlockSpec], placement: Placement, servers: Servers, load: dict[NodeId, int], limit: int
 ) -> dict[NodeId, list[int]]:
+    """Name copies that move load between any two servers, then between the servers of each host."""
     wanted: dict[NodeId, list[int]] = {}
     budget = limit
     mean = sum(load.values()) / max(1, len(load))
     taken: set[int] = set()
-    for _ in range(len(load) ** 2):
-        most, least = max(load, key=lambda s: load[s]), min(load, key=lambda s: load[s])
-        if load[most] - load[least] <= _UNEVEN * mean:
-            break
-        for block in blocks:
-            members = placement.copies(block.index)
-            if most not in members or least in members or block.index in taken:
-                continue
-            if block.nbytes >= load[most] - load[least] or budget < block.nbytes:
-                continue
-            if not servers.reach(placement.owners[block.index], least):
-                continue
-            budget -= block.nbytes
-            taken.add(block.index)
-            load[most] -= block.nbytes
-            load[least] += block.nbytes
-            wanted.setdefault(least, []).append(block.index)
+    by_host = servers.by_host
+    for group in [list(servers.staying), *(by_host.values() if len(by_host) > 1 else ())]:
+        for _ in range(len(group) ** 2):
+            most, least = max(group, key=lambda s: load[s]), min(group, key=lambda s: load[s])
+            if load[most] - load[least] <= _UNEVEN * mean:
+                break
+            for block in blocks:
+                members = placement.copies(block.index)
+                if most not in members or least in members or block.index in taken:
+                    continue
+                if block.nbytes >= load[most] - load[least] or budget < block.nbytes:
+                    continue
+                if not servers.reach(placement.owners[block.index], least):
+                    continue
+                if most not in servers.surplus((*members, least)):
+                    continue  # `settle` would then drop another copy than that of `most`
+                budget -= block.nbytes
+                taken.add(block.index)
+                load[most] -= block.nbytes
+                load[least] += block.nbytes
+                wanted.setdefault(least, []).append(block.index)
     return wanted
 
 

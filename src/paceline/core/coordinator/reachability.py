@@ -11,24 +11,24 @@ from paceline.core.coordinator.events import (
     BlocksMayMove,
     Evicted,
     JobFailed,
-    MemberRemoved,
+    MembersRemoved,
     Output,
     PlacementDecided,
-    WorkerGone,
     WorkersCutOff,
+    WorkersGone,
     WorkFreed,
 )
+from paceline.core.coordinator.host_loss import lost_with, silence_s, silent_hosts
 from paceline.core.coordinator.placement import BlockPlacement
 from paceline.core.coordinator.tables.members import Member
 from paceline.core.coordinator.tables.reachability import BELIEVED_S, UNTIL_TRIED_S
 from paceline.core.effects import History, Send
 from paceline.messages import Position, Probe, Reachable, Unreachable
-from paceline.types import NodeId, name_of
+from paceline.types import NodeId, Placement, name_of
 
 _OTHERS_S = 0.4  # seconds from the first report to a decision: other peers may report the reporter in this time
 _TRY_S = 1.0  # seconds between two requests to servers to try the connection again
 _BLAMED_S = 60.0  # seconds: workers whose reports evicted a server cannot have another evicted for this long
-_BEATS = 5  # a server may miss this many heartbeats in a row before it counts as silent
 _GIVE_UP_S = 300.0  # seconds: the job fails when no worker has reached all primaries for this long
 
 
@@ -88,15 +88,17 @@ class Reachability:
         self._reach.restore(sender, message.peer, self._clock.now, wary=wary)
         return [*self._note_cut_off(), BlocksMayMove(0.0), WorkFreed()]
 
-    def server_removed(self, event: MemberRemoved) -> list[Output]:
-        """Forget the reports by and about a holder of blocks that is no member any more."""
-        if event.member.node in self._placed.holders and self._identity.failure is None:
-            self._reach.forget(event.member.node)
+    def servers_removed(self, event: MembersRemoved) -> list[Output]:
+        """Forget the reports by and about holders of blocks that are no members any more."""
+        for member in event.members:
+            if member.node in self._placed.holders and self._identity.failure is None:
+                self._reach.forget(member.node)
         return []
 
-    def worker_gone(self, event: WorkerGone) -> list[Output]:
-        """Forget the reports of a worker that is gone."""
-        self._reach.forget(event.worker)
+    def workers_gone(self, event: WorkersGone) -> list[Output]:
+        """Forget the reports of workers that are gone."""
+        for worker in event.workers:
+            self._reach.forget(worker)
         return []
 
     def placement_changed(self, event: PlacementDecided) -> list[Output]:
@@ -130,51 +132,85 @@ class Reachability:
         if without and without <= self._blamers:
             self._blamed_at = now
             return []
-        num_workers = self._members.num_workers
-        if 2 * len(without) <= num_workers or not self._placement.can_spare(server.node):
+        if not self._is_majority(without) or not self._placement.can_spare(server.node):
             return []
         self._blamers, self._blamed_at = without | self._blamers, now
-        return [Evicted(server, f"{len(without)} of {num_workers} workers cannot reach it")]
+        return [Evicted((server,), f"{len(without)} of {self._members.num_workers} workers cannot reach it")]
+
+    def _is_majority(self, workers: frozenset[NodeId]) -> bool:
+        """Whether most hosts with workers have most of them in `workers`; among equally many hosts, workers count."""
+        hosts: dict[str, list[NodeId]] = {}
+        for member in self._members.active_workers():
+            hosts.setdefault(member.host, []).append(member.node)
+        complaining = sum(2 * len(workers.intersection(mates)) > len(mates) for mates in hosts.values())
+        if len(hosts) == 1 or 2 * complaining == len(hosts):
+            return 2 * len(workers) > self._members.num_workers
+        return 2 * complaining > len(hosts)
 
     def _part(self, primary: Member, member: Member) -> list[Output]:
         """Separate a primary from a backup that it cannot reach.
 
-        Evict the primary if more peers report it than its backup, and other servers have its blocks. Otherwise the
-        backup leaves the in-sync sets of this primary, before a commit is made without it. It stays in other sets.
+        Evict the primary if more hosts complain about it than about its backup, and other servers have its blocks.
+        Otherwise the backup leaves the in-sync sets of this primary, before a commit is made without it. It stays in
+        other sets.
         """
         placement = self._placed.placement
         assert placement is not None
         of_primary, of_member = (self._reports(node) for node in (primary.node, member.node))
         if of_primary > of_member and self._placement.can_spare(primary.node):
-            return [Evicted(primary, f"{of_primary} others cannot reach it")]
+            return [Evicted((primary,), f"{of_primary} others cannot reach it")]
         blocks = frozenset(b for b, owner in enumerate(placement.owners) if owner == primary.node)
         return self._placement.shrink({member.node: blocks}, f"{primary.name} cannot reach {member.name}")
 
     def _reports(self, node: NodeId) -> int:
-        return sum(peer == node for _, peer in self._reach.cuts(self._clock.now))
+        """How many others complain: the processes of the host of `node` about `node`, other hosts about its host.
+
+        So the processes of one host, which share a link, have one voice about another host (rule 14).
+        """
+        hosts = {m.node: m.host for m in self._members.members.values()}
+        here = hosts.get(node, "")
+        voices: set[tuple[str, str]] = set()
+        for reporter, peer in self._reach.cuts(self._clock.now):
+            where = hosts.get(reporter, "")
+            if where == here and peer == node:
+                voices.add(("process", reporter))
+            elif where != here and hosts.get(peer, "") == here:
+                voices.add(("host", where))
+        return len(voices)
 
     # ------------------------------------------------------------ time passes
 
     def evict_silent(self) -> list[Output]:
         """Evict a server that is silent for `reach_s` if each of its blocks has a copy on a server heard since.
 
-        A copy on a server that is silent for about as long does not count: that server may be lost as well.
+        A copy on a server that is silent for about as long does not count: that server may be lost as well. If the
+        whole host of the server is silent, all its processes are evicted together. So are those of a silent host that
+        holds no blocks (rule 14).
         """
         placement, now = self._placed.placement, self._clock.now
-        if placement is None or not placement.backups or self._identity.failure is not None:
+        if placement is None or self._identity.failure is not None:
             return []
-        spec = self._identity.spec
-        limit_s = max(spec.reach_s, _BEATS * spec.heartbeat_s)
-        servers = self._members.by_role("server")
+        limit_s = silence_s(self._identity.spec)
+        for host, mates in silent_hosts(self._members, now, limit_s).items():
+            if not any(m.node in self._placed.holders for m in mates):
+                silent_s = now - max(m.seen for m in mates)
+                return [Evicted(tuple(mates), f"silent for {silent_s:.1f} s", host)]
+        return self._evict_silent_server(placement, limit_s) if placement.backups else []
+
+    def _evict_silent_server(self, placement: Placement, limit_s: float) -> list[Output]:
+        now, servers = self._clock.now, self._members.by_role("server")
         for member in servers:
             silent_s = now - member.seen
             is_awaited = member.node in self._incarnation.awaited
             if silent_s <= limit_s or member.node not in self._placed.holders or is_awaited:
                 continue
-            heard = {m.node for m in servers if m.seen > member.seen + limit_s / 2}
+            together = lost_with(self._members, member, limit_s)
+            lost = {m.node for m in together}
+            heard = {m.node for m in servers if m.seen > member.seen + limit_s / 2 and m.node not in lost}
             sets = [placement.copies(block) for block in range(len(placement.owners))]
-            if heard and all(heard & set(copies) for copies in sets if member.node in copies):
-                return [Evicted(member, f"silent for {silent_s:.1f} s")]
+            if heard and all(heard & set(copies) for copies in sets if lost.intersection(copies)):
+                host = member.host if len(together) > 1 else ""
+                return [Evicted(together, f"silent for {silent_s:.1f} s", host)]
         return []
 
     def probe(self) -> list[Output]:

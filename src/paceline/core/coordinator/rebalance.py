@@ -123,13 +123,14 @@ class Rebalance:
 
     def _servers(self) -> Servers:
         leaving = self._members.draining
-        servers = [m.node for m in self._members.by_role("server")]
+        hosts = {m.node: m.host for m in self._members.by_role("server")}
         workers = {m.node for m in self._members.by_role("worker")}
         cuts = self._reach.cuts(self._clock.now)
         return Servers(
-            staying=tuple(s for s in servers if s not in leaving),
+            staying=tuple(s for s in hosts if s not in leaving),
             leaving=leaving,
             replicas=self._identity.spec.replicas,
             barred=frozenset(pair for pair in cuts if pair[0] not in workers),
             unfit=frozenset(peer for node, peer in cuts if node in workers),
+            hosts=hosts,
         )

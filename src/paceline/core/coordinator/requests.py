@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paceline.core.coordinator.events import MemberRemoved, Output
+from paceline.core.coordinator.events import MembersRemoved, Output
 from paceline.core.effects import Effect, History, Send
 from paceline.messages import Message, Position
 from paceline.types import NodeId
@@ -65,9 +65,10 @@ class Requests:
                         if known.req == req:
                             known.reply = effect
 
-    def member_removed(self, event: MemberRemoved) -> list[Output]:
-        """Let requests of this peer without an answer count as new when they are repeated."""
-        self._forget_waiting(event.member.node)
+    def members_removed(self, event: MembersRemoved) -> list[Output]:
+        """Let requests of these peers without an answer count as new when they are repeated."""
+        for member in event.members:
+            self._forget_waiting(member.node)
         return []
 
     def _forget_waiting(self, peer: NodeId) -> None:

@@ -11,7 +11,7 @@ from paceline.core.coordinator.commits import Commits
 from paceline.core.coordinator.events import (
     AllHeard,
     Evicted,
-    MemberRemoved,
+    MembersRemoved,
     Output,
     PlacementDecided,
     ServerJoined,
@@ -80,7 +80,7 @@ class Restart:
             return []
         if message.incarnation == self._incarnation.number and message.applied > self._log.version:
             why = f"it has version {message.applied}, the log ends at {self._log.version}"
-            return [Evicted(self._members.members[server], why)]
+            return [Evicted((self._members.members[server],), why)]
         out, applied = self._orient(server, message)
         if server not in self._incarnation.awaited:
             return out + self._catch_up(server, applied)
@@ -90,9 +90,13 @@ class Restart:
         self._heard[server] = applied, frozenset(kept)
         return out if self._incarnation.awaited else out + self._all_heard()
 
-    def member_removed(self, event: MemberRemoved) -> list[Output]:
-        """Stop waiting for a lost server if it holds no blocks in the placement now."""
-        return [] if event.member.node in self._placed.holders else self._drop(event.member.node)
+    def members_removed(self, event: MembersRemoved) -> list[Output]:
+        """Stop waiting for lost servers that hold no blocks in the placement now."""
+        out: list[Output] = []
+        for member in event.members:
+            if member.node not in self._placed.holders:
+                out += self._drop(member.node)
+        return out
 
     def placement_changed(self, event: PlacementDecided) -> list[Output]:
         """Stop waiting for servers that hold no block in the new placement."""

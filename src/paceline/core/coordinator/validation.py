@@ -16,8 +16,8 @@ from paceline.core.coordinator.events import (
     SlotEvaluated,
     StepCommitted,
     VersionsKept,
-    WorkerGone,
     WorkerJoined,
+    WorkersGone,
     WorkFreed,
 )
 from paceline.core.coordinator.pins import Pins
@@ -86,9 +86,10 @@ class Validation:
         self._rounds.declare(event.node, event.message.declared)
         return []
 
-    def worker_gone(self, event: WorkerGone) -> list[Output]:
-        """Free the validation slots that the worker held."""
-        self._rounds.revoke(event.worker)
+    def workers_gone(self, event: WorkersGone) -> list[Output]:
+        """Free the validation slots that the workers held."""
+        for worker in event.workers:
+            self._rounds.revoke(worker)
         return []
 
     def void(self, event: PlacementDecided) -> list[Output]:

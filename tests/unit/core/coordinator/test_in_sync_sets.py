@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.core.coordinator.in_sync_sets import enter, promote, shrink
-from paceline.core.coordinator.placement_plan import balance, spread
+from paceline.core.coordinator.placement_plan import Servers, balance, spread
 from paceline.core.layout import cut
 from paceline.types import Kind, Placement, TensorSpec
 
@@ -21,13 +21,13 @@ def place(
 
 def test_only_a_living_member_of_the_in_sync_set_is_promoted() -> None:
     owners = balance(BLOCKS, NAMES)
-    backups = spread(BLOCKS, owners, NAMES, 1)
-    promoted = promote(BLOCKS, place(owners, backups), "s0", frozenset({"s1", "s2"}))
+    backups = spread(BLOCKS, owners, Servers(staying=NAMES, replicas=1))
+    promoted = promote(BLOCKS, place(owners, backups), frozenset({"s0"}), frozenset({"s1", "s2"}))
     assert promoted is not None
     for block, owner in enumerate(promoted[0]):
         assert owner in (owners[block], *backups[block])
         assert owner != "s0"
-    assert promote(BLOCKS, place(owners, backups), "s0", frozenset({"s1"})) is None
+    assert promote(BLOCKS, place(owners, backups), frozenset({"s0"}), frozenset({"s1"})) is None
 
 
 def test_a_server_leaves_the_sets_of_the_named_blocks_only() -> None:

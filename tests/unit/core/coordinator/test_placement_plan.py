@@ -38,8 +38,8 @@ def test_some_servers_own_nothing_when_there_are_fewer_blocks_than_servers() -> 
 
 def test_a_backup_is_never_on_the_server_of_its_owner() -> None:
     owners = balance(BLOCKS, NAMES)
-    assert spread(BLOCKS, owners, NAMES, 0) == ()
-    backups = spread(BLOCKS, owners, NAMES, 1)
+    assert spread(BLOCKS, owners, Servers(staying=NAMES)) == ()
+    backups = spread(BLOCKS, owners, Servers(staying=NAMES, replicas=1))
     assert all(len(others) == 1 and owner not in others for owner, others in zip(owners, backups, strict=True))
 
 

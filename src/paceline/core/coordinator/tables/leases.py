@@ -236,8 +236,8 @@ class LeaseBook:
             self.abandon(lease.fence)
         return bool(held)
 
-    def revoke(self, worker: NodeId, *, lost: bool = True) -> Revoked:
-        """End all leases of `worker`, which was `lost` or left without an error."""
+    def revoke(self, worker: NodeId, *, lost: bool = True, host: str = "") -> Revoked:
+        """End all leases of `worker`, which was `lost`, with its whole `host` if that is named, or left by itself."""
         again: list[SlotId] = []
         sealed: list[SlotId] = []
         poisoned = None
@@ -249,7 +249,7 @@ class LeaseBook:
                 sealed.append(lease.slot)
                 continue
             if lost:
-                poisoned = self._lost.add(lease.slot, worker) or poisoned
+                poisoned = self._lost.add(lease.slot, worker, host) or poisoned
             if self._requeue(lease.slot) is not None:
                 again.append(lease.slot)
         return Revoked(again, sealed, poisoned)

@@ -6,7 +6,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from paceline.core.effects import History, ScaleFact
+from paceline.core.coordinator.tables.incarnation import RESUMED
+from paceline.core.effects import DrainFact, History, IncarnationFact, ScaleFact
 from paceline.types import NodeId
 
 
@@ -15,7 +16,8 @@ class Member:
     """One registered process. Only `Members` changes it.
 
     `start` counts the starts of processes with this name; 0 means that the process is known only from the log. `left`:
-    the script of this worker has ended. `late`: this worker joined after the job had begun.
+    the script of this worker has ended. `late`: this worker joined after the job had begun. `fingerprint` says what its
+    machine computes with.
     """
 
     node: NodeId
@@ -28,6 +30,7 @@ class Member:
     joined: float
     left: bool = False
     late: bool = False
+    fingerprint: str = ""
 
 
 class Members:
@@ -42,21 +45,42 @@ class Members:
         self._deadlines: list[tuple[float, int, Member]] = []
         self._count = 0
         self._workers: OrderedDict[NodeId, None] = OrderedDict()
+        self._hosts: dict[str, dict[NodeId, Member]] = {}
+        self.draining_hosts: set[str] = set()
 
     def restore(self, history: History) -> None:
-        """Take over how many processes the job wants."""
+        """Take over how many processes the job wants, and which hosts must be empty."""
         for row in history.facts:
-            if isinstance(row.fact, ScaleFact):
-                self.want(row.fact.workers, row.fact.servers)
+            match row.fact:
+                case ScaleFact(workers=workers, servers=servers):
+                    self.want(workers, servers)
+                case DrainFact(host=host, undo=undo):
+                    self.drain(host, undo=undo)
+                case IncarnationFact(why=why) if why == RESUMED:
+                    self.forget_drains()
 
     def want(self, workers: int, servers: int) -> None:
         """Set how many members of each role the job wants; 0 keeps the number."""
         self.wanted_workers = workers or self.wanted_workers
         self.wanted_servers = servers or self.wanted_servers
 
+    def drain(self, host: str, *, undo: bool = False) -> None:
+        """Note that `host` must be empty, or with `undo` that it may be used again (rule 15)."""
+        if undo:
+            self.draining_hosts.discard(host)
+        else:
+            self.draining_hosts.add(host)
+
+    def forget_drains(self) -> None:
+        """Let every host be used again: a resumed run may have other hosts."""
+        self.draining_hosts.clear()
+
     def add(self, member: Member) -> None:
         """Add a process that registered, or replace its entry."""
+        self._leave_host(self.members.get(member.node))
         self.members[member.node] = member
+        if member.host:
+            self._hosts.setdefault(member.host, {})[member.node] = member
         if member.role == "worker":
             self._workers[member.node] = None
         self._await(member, member.seen + self.timeout_s)
@@ -76,7 +100,16 @@ class Members:
     def remove(self, node: NodeId) -> Member | None:
         """Remove `node`; returns its entry, None if it was not a member."""
         self._workers.pop(node, None)
-        return self.members.pop(node, None)
+        member = self.members.pop(node, None)
+        self._leave_host(member)
+        return member
+
+    def _leave_host(self, member: Member | None) -> None:
+        if member is not None and member.host:
+            mates = self._hosts[member.host]
+            del mates[member.node]
+            if not mates:
+                del self._hosts[member.host]
 
     def remove_unheard(self) -> None:
         """Remove the servers that are known only from the log; they become members when they register."""
@@ -124,10 +157,26 @@ class Members:
         return next(iter(self._workers), None)
 
     @property
+    def hosts(self) -> list[str]:
+        """The hosts on which members run, in order of name; a member that is known only from the log names none."""
+        return sorted(self._hosts)
+
+    def of_host(self, host: str) -> list[Member]:
+        """The members that run on `host`, in order of name."""
+        return sorted(self._hosts.get(host, {}).values(), key=lambda m: m.name)
+
+    def is_draining(self, node: NodeId) -> bool:
+        """Whether `node` runs on a host that must be empty."""
+        member = self.members.get(node)
+        return member is not None and member.host in self.draining_hosts
+
+    @property
     def draining(self) -> frozenset[NodeId]:
-        """Servers that must leave: those beyond the wanted number, highest number in the name first."""
+        """Servers that must leave: all of a draining host, and those beyond the wanted number, highest number first."""
         servers = sorted(self.by_role("server"), key=lambda m: _number(m.name))
-        return frozenset(m.node for m in servers[self.wanted_servers :])
+        leaving = [m for m in servers if m.host in self.draining_hosts]
+        staying = [m for m in servers if m.host not in self.draining_hosts]
+        return frozenset(m.node for m in (*leaving, *staying[self.wanted_servers :]))
 
 
 def _number(name: str) -> tuple[int, str]:
