@@ -32,9 +32,9 @@ def command(
 ) -> None:
     """Offer this machine to the run whose supervisor listens at HOST:PORT; before or after that run is started.
 
-    The agent starts and ends the roles that the supervisor places here. It ends with the run, after the first SIGTERM or
-    Ctrl-C when its roles have moved to other hosts, or at once after the second. Exit codes: 0 the run has ended or the
-    host has left, 2 usage or turned away, 3 the supervisor is lost.
+    The agent starts and ends the roles that the supervisor places here, and ends with the run. After the first SIGTERM
+    or Ctrl-C its roles move to other hosts, and then it ends; after the second it ends at once. Exit codes: 0 the run
+    has ended or the host has left, 2 usage or turned away, 3 the supervisor is lost.
     """
     from paceline.config.load import cache_dir
     from paceline.engines.agent import Agent

@@ -22,5 +22,7 @@ def command(run: Path, host: str, undo: bool) -> None:
         with observing(where) as observer:
             observer.drain(host, undo=undo)
     except DeadlineError:
-        raise UsageError(f"no coordinator of {where.path} answers: only hosts of a running run can be emptied") from None
+        raise UsageError(
+            f"no coordinator of {where.path} answers: only hosts of a running run can be emptied"
+        ) from None
     click.echo(f"{where.path}: host {host} {'takes part again' if undo else 'is being emptied'}")

@@ -15,10 +15,13 @@ class _Group(click.Group):
     """Loads the module of a command only when the command is used, so that ``--help`` is quick."""
 
     _commands = {  # noqa: RUF012
-        "run": ("paceline.cli.run", "Run a script on workers and parameter servers of this machine."),
+        "run": ("paceline.cli.run", "Run a script on workers and parameter servers."),
         "demo": ("paceline.cli.demo", "Train LeNet on Fashion-MNIST: 2 workers, 2 servers."),
         "examples": ("paceline.cli.examples", "List the example scripts, or copy them to this directory."),
         "join": ("paceline.cli.join", "Add a worker to a run, from any terminal."),
+        "token": ("paceline.cli.token", "Make a token for a run on several hosts."),
+        "agent": ("paceline.cli.agent", "Offer this machine to a run as a host."),
+        "drain": ("paceline.cli.drain", "Empty a host of a run, so that it can leave."),
         "scale": ("paceline.cli.scale", "Change the number of workers or servers of a run."),
         "status": ("paceline.cli.status", "Show what a run is doing."),
         "runs": ("paceline.cli.runs", "List runs, or remove some of them."),

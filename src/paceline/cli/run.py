@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli.host_options import host_options, take_host_options
 from paceline.cli.log_options import log_options
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     },
 )
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module name, as for `python -m`.")
-@click.option("-w", "--workers", type=int, help="Worker processes.  [default: 2]")
-@click.option("-s", "--servers", type=int, help="Parameter servers.  [default: 1]")
+@click.option("-w", "--workers", metavar="N|auto", help="Worker processes.  [default: 2]")
+@click.option("-s", "--servers", metavar="N|per-host", help="Parameter servers.  [default: 1]")
 @click.option("--replicas", type=int, metavar="R", help="Copies of each block.  [default: 0]")
 @click.option("--mode", metavar="bsp|ssp:K|asp", help="Lock-step, K steps stale, or asynchronous.")
 @click.option("--slots", type=int, help="Micro-batches in a step.  [default: as the script says, else one per worker]")
@@ -43,19 +44,27 @@ if TYPE_CHECKING:
 )
 @click.option("--max-steps", type=int, metavar="N", help="End the job after N steps.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue RUN from its last checkpoint.")
+@click.option("--adopt", type=click.Path(path_type=Path), metavar="RUN", help="Replace the lost launcher of RUN.")
 @click.option("--allow-changes", is_flag=True, help="Resume although the code has changed.")
 @click.option(
     "--dir", "run_dir", type=click.Path(path_type=Path), help="A new run directory.  [default: runs/NAME-0001 …]"
 )
 @click.option("--summary", type=click.Path(path_type=Path), help="Also write the summary (JSON) here.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write what every process did, for Perfetto.")
+@host_options
 @log_options
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
-    resume: Path | None, run_dir: Path | None, script: Path | None, module: bool, allow_changes: bool, **options: Any
+    resume: Path | None,
+    adopt: Path | None,
+    run_dir: Path | None,
+    script: Path | None,
+    module: bool,
+    allow_changes: bool,
+    **options: Any,
 ) -> None:
-    """Run SCRIPT with ARGUMENTS on workers and servers of this machine.
+    """Run SCRIPT with ARGUMENTS on workers and servers of this machine, or of several hosts.
 
     Everything after SCRIPT is passed to the script. With --resume, script, arguments and options are those of the run
     unless you give others. A process that dies is restarted. Exit codes: 0 done, 1 the script failed, 2 usage,
@@ -76,7 +85,10 @@ def command(
         raise UsageError("-m: give the name of the module to run")
     if allow_changes and resume is None:
         raise UsageError("--allow-changes: only a resumed run can have changed code. Add --resume RUN, or leave it out")
-    plan = _new(run_dir, given) if resume is None else _resumed(resume, run_dir, given)
+    if adopt is not None:
+        plan = _adopted(adopt, resume, run_dir, given)
+    else:
+        plan = _new(run_dir, given) if resume is None else _resumed(resume, run_dir, given)
     logs.set_up(plan.log_level, plan.log_format, process="launcher")
     with make_screen() as screen:
         if resume is not None:
@@ -95,17 +107,37 @@ def _new(run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
 
     if "script" not in given:
         raise UsageError("give the SCRIPT to run, or --resume RUN")
+    given = take_host_options(given, None)
     checked = RunPlan(run=Path("checked-before-a-directory-is-made"), **given)
     checked.check_environment()
     return checked.at(run_dir if run_dir is not None else next_run(Path("runs"), checked.name))
 
 
 def _resumed(run: Path, run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
+    from paceline.engines.plan import RunPlan
     from paceline.engines.resume import resumed
     from paceline.errors import UsageError
+    from paceline.runtime.rundir import RunDir
 
     if run_dir is not None:
         raise UsageError(f"--dir {run_dir}: a resumed run stays in its own directory, {run}. Leave the option out")
     if "script" in given:
         given = {"arguments": (), **given, "cwd": Path.cwd()}
-    return resumed(run, given)
+    return resumed(run, take_host_options(given, RunPlan.of(RunDir.named(run).path).hosts))
+
+
+def _adopted(run: Path, resume: Path | None, run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
+    from paceline.engines.plan import RunPlan
+    from paceline.errors import UsageError
+    from paceline.runtime.rundir import RunDir
+
+    if resume is not None or run_dir is not None or given:
+        raise UsageError(f"--adopt {run}: the run goes on as it was started: give no other option")
+    where = RunDir.named(run)
+    where.token()
+    plan = RunPlan.of(where.path, adopt=True)
+    if plan.hosts is None:
+        raise UsageError(f"--adopt {run}: only a run on several hosts outlives its launcher; use --resume {run}")
+    if where.done:
+        raise UsageError(f"--adopt {run}: the run is done")
+    return plan

@@ -100,7 +100,9 @@ class Agent:
         if self._notices > 1 or not self._core.run:
             self._over = Over("ended by a signal")
         else:
-            self._say(f"host {self._facts.name}: told to leave; its roles move to other hosts (a second signal ends it)")
+            self._say(
+                f"host {self._facts.name}: told to leave; its roles move to other hosts (a second signal ends it)"
+            )
             self._core.leave()
 
     def _step(self, port: ZmqPort) -> None:
@@ -131,7 +133,9 @@ class Agent:
 
     def _refused(self, rule: str, reason: str) -> None:
         """Say why the two sides refuse each other. Another token does not become the right one by waiting."""
-        self._say(f"host {self._facts.name}: the supervisor at {self._address} and this agent refuse each other: {reason}")
+        self._say(
+            f"host {self._facts.name}: the supervisor at {self._address} and this agent refuse each other: {reason}"
+        )
         if rule == "token" and not self._core.run:
             self._over = Over("its token is not the supervisor's: give both the same --token-file", failed=True)
 

@@ -1,4 +1,4 @@
-"""The supervisor's port for agents, in a thread of its own: heartbeats must not wait for the supervisor's other work."""
+"""The supervisor's port for agents, in a thread of its own: heartbeats do not wait for the supervisor's other work."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOG, EXIT_LOS
 from paceline.runtime.roles import COORDINATOR, SERVER, WORKER, Role, role_of
 from paceline.runtime.rundir import RunDir
 
-
 _ROOM_S = 0.2  # seconds between two questions whether a host has room
 
 

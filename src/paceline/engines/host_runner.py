@@ -290,7 +290,7 @@ class HostRunner:
     # ------------------------------------------------------------ the end
 
     def end(self, patience_s: float = 1.0, *, at_once: Callable[[Role], bool] = lambda role: False) -> None:
-        """See `RoleRunner.end`. Agents end with the run; one that is cut off ends its roles when its term has passed."""
+        """See `RoleRunner.end`. Agents end with the run; one that is cut off ends when its term has passed."""
         for host in self._table.hosts.values():
             if host.peer is None:
                 continue
@@ -303,5 +303,3 @@ class HostRunner:
             self._look(_STEP_S)
         self._local.end(patience_s, at_once=at_once)
         self._port.close()
-
-

@@ -17,7 +17,7 @@ from paceline.runtime.rundir import RunDir
 
 
 class LocalRunner:
-    """A `RoleRunner` for this machine. Scripts run in `cwd`, with the variables `env` where the environment has none."""
+    """A `RoleRunner` for this machine. Scripts run in `cwd`, with `env` for variables that the environment lacks."""
 
     def __init__(self, run: RunDir, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
         self.children = Children(run)

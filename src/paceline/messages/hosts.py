@@ -100,7 +100,7 @@ class StartRole(Message, frozen=True):
     start: int
     spec: bytes
     cwd: str
-    env: dict[str, str] = {}
+    env: dict[str, str]
     files: str = ""
 
 

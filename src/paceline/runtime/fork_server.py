@@ -134,7 +134,7 @@ def _receive(sock: socket.socket) -> tuple[ForkRequest, list[int], int] | None:
 
 
 def _serve(sock: socket.socket) -> ForkRequest | None:
-    """Fork a process for each request. Returns the request in a new role; None in the fork server when its socket closes.
+    """Fork a process for each request. Returns the request in a new role; None in the fork server, at its end.
 
     A new spare (a copy of the fork server) does not return: it serves requests from its own socket.
     """

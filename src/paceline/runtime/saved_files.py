@@ -1,4 +1,4 @@
-"""The files that scripts save on a host: a worker notes each one, and the agent of the host returns it to the launcher."""
+"""The files that scripts save on a host: a worker notes each one, and the agent returns it to the launcher."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from paceline.types import INIT_STEP, NodeId
 class Offers:
     """Decides the answer to one worker that asks for work. A part of `Leasing`.
 
-    `held_back`: the last call of `offer` gave its worker nothing, for a reason of that worker alone: the next worker may
+    `held_back`: the last call of `offer` gave its worker nothing, for a reason of that worker alone: the next one may
     still get a slot.
     """
 

@@ -26,7 +26,9 @@ def final_problem(facts: HostFacts, versions: dict[str, str]) -> str | None:
     for what, mine in versions.items():
         theirs = facts.versions.get(what, "none")
         if theirs != mine:
-            return f"{facts.name} has {what} {theirs}, the supervisor has {mine}: {_REMEDY.get(what, 'make them equal')}"
+            return (
+                f"{facts.name} has {what} {theirs}, the supervisor has {mine}: {_REMEDY.get(what, 'make them equal')}"
+            )
     return None
 
 
@@ -42,5 +44,7 @@ def address_problem(facts: HostFacts, listen: str) -> str | None:
     if address.is_unspecified or address.is_multicast:
         return f"--address {facts.address}: give the one IP address at which the other hosts reach {facts.name}"
     if address.is_loopback and not mine.is_loopback:
-        return f"--address {facts.address}: other hosts cannot reach a loopback address; give another one of {facts.name}"
+        return (
+            f"--address {facts.address}: other hosts cannot reach a loopback address; give another one of {facts.name}"
+        )
     return None

@@ -1,4 +1,4 @@
-"""Numbered reports of an agent, kept until the supervisor has acknowledged them. Rule 10: only a reply proves delivery."""
+"""Numbered reports of an agent, kept until the supervisor has acknowledged them: only a reply proves delivery."""
 
 from __future__ import annotations
 
