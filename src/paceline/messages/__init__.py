@@ -47,6 +47,7 @@ from __future__ import annotations
 from paceline.messages.base import Message, Ok, Refused
 from paceline.messages.blocks import BlockFrame, Pull, PullReply, Push, PushAck, Seal, SumMeta
 from paceline.messages.control import Exited, Finish, SaveNow, Scale, Shutdown, StatusReply, StatusRequest, Summary
+from paceline.messages.files import FileOffer, FilePiece, FilePieceAck, FilesNeeded, FilesUnpacked
 from paceline.messages.membership import (
     Abort,
     Beat,
@@ -163,6 +164,11 @@ AnyMessage = (
     | Echo
     | Echoed
     | CompareData
+    | FileOffer
+    | FilesNeeded
+    | FilePiece
+    | FilePieceAck
+    | FilesUnpacked
 )
 
 __all__ = [
@@ -196,6 +202,11 @@ __all__ = [
     "Evaluated",
     "Exited",
     "Failed",
+    "FileOffer",
+    "FilePiece",
+    "FilePieceAck",
+    "FilesNeeded",
+    "FilesUnpacked",
     "Finish",
     "GiveBack",
     "Grant",
