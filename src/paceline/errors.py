@@ -17,6 +17,7 @@
     │   └── ClusterLostError              a role is lost without which the job cannot go on
     ├── SaveError (also OSError)          job.save cannot write its file; names the file and the cause
     ├── CheckpointError                   a checkpoint is incomplete or damaged; names the file
+    ├── FilesError                        the user's files cannot be listed, sent, kept or unpacked; names the file
     ├── StateError                        the durable log cannot be read or written
     │   └── DeposedError                  a newer coordinator has taken over
     └── TransportError
@@ -156,6 +157,10 @@ class CheckpointError(PacelineError):
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the arguments when the error is pickled."""
         return (CheckpointError, (self.folder, self.problem))
+
+
+class FilesError(PacelineError, ValueError):
+    """The files of a run cannot be listed, sent, kept or unpacked; the message names the file and the reason."""
 
 
 class StateError(PacelineError, RuntimeError):

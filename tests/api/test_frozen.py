@@ -69,6 +69,7 @@ ERRORS = {
     "DatasetUnavailableError": "PacelineError",
     "DeadlineError": "TransportError",
     "DeposedError": "StateError",
+    "FilesError": "PacelineError",
     "JobError": "PacelineError",
     "JobFailedError": "JobError",
     "JobRewoundError": "JobError",
@@ -101,7 +102,7 @@ def test_the_errors_are_exactly_these_with_these_bases() -> None:
 
 FLAGS = {
     "run": "-m/--module -w/--workers -s/--servers --replicas --mode --slots --seed --threads --checkpoint-every --keep "
-    "--checkpoints --max-restarts --max-steps --resume --allow-changes --dir --summary --trace "
+    "--checkpoints --files-limit --max-restarts --max-steps --resume --allow-changes --dir --summary --trace "
     "--log-level --log-format script arguments",
     "examples": "names --dir",
     "join": "--log-level --log-format -m/--module run script arguments",

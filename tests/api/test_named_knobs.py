@@ -34,6 +34,13 @@ OPTIONS_OF_OTHERS = {
     "--install": "wsl, on Windows",
     "--index-url": "pip",
     "--nproc-per-node": "torchrun",
+    "--cached": "git",
+    "--others": "git",
+    "--exclude-standard": "git",
+    "--quiet": "git",
+    "--bare": "git",
+    "--git-dir": "git",
+    "--work-tree": "git",
 }
 VARIABLES_OF_OTHERS = {"_PACELINE_COMPLETE": "click reads it for completion in a shell"}
 WORDS_OF_OTHERS = {

@@ -20,12 +20,10 @@ _OPTIONS = (
     click.option("--min-hosts", type=int, metavar="N", help="Begin with N hosts.  [default: 1, or replicas + 1]"),
     click.option("--local-roles", is_flag=True, default=None, help="This machine carries roles, too."),
     click.option("--shared-dir", is_flag=True, default=None, help="Every host sees the paths of this machine."),
-    click.option("--files-limit", type=int, metavar="MIB", help="Files to copy to each host.  [default: 256]"),
     click.option("--same-cpu", is_flag=True, default=None, help="Refuse hosts with another kind of CPU."),
     click.option("--insecure-blocks", is_flag=True, default=None, help="Do not encrypt gradients and weights."),
 )
-_NAMES = {"files_limit": "files_limit_mib"}
-_FIELDS = ("listen", "ssh", "min_hosts", "local_roles", "shared_dir", "files_limit", "same_cpu", "insecure_blocks")
+_FIELDS = ("listen", "ssh", "min_hosts", "local_roles", "shared_dir", "same_cpu", "insecure_blocks")
 
 
 def host_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -45,13 +43,13 @@ def take_host_options(given: dict[str, Any], kept: HostOptions | None) -> dict[s
     from paceline.errors import UsageError
 
     engine = given.pop("engine", None) or ("local" if kept is None else "hosts")
-    chosen = {_NAMES.get(name, name): given.pop(name) for name in _FIELDS if name in given}
+    chosen = {name: given.pop(name) for name in _FIELDS if name in given}
     if isinstance(chosen.get("ssh"), str):
         chosen["ssh"] = tuple(host for host in chosen["ssh"].split(",") if host)
     workers, servers = _numbers(given)
     if engine == "local" and (chosen or workers or servers or "token_file" in given):
         named = next(iter([*chosen, *("workers" if workers else "servers" if servers else "token_file",)]))
-        option = {v: k for k, v in _NAMES.items()}.get(named, named).replace("_", "-").replace("ssh", "hosts")
+        option = named.replace("_", "-").replace("ssh", "hosts")
         raise UsageError(f"--{option}: this is for runs on several hosts; add --engine hosts, or leave it out")
     if engine == "local":
         return given

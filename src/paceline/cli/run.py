@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--keep", type=int, metavar="K", help="Keep the newest K checkpoints.  [default: 3]")
 @click.option("--checkpoints", metavar="URL", help="A directory or fsspec URL for checkpoints.")
+@click.option("--files-limit", type=int, metavar="MIB", help="Most MiB of your files.  [default: 256]")
 @click.option(
     "--max-restarts",
     type=int,

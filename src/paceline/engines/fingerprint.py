@@ -62,6 +62,11 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return words
 
 
+def is_installed(folder: Path) -> bool:
+    """Whether `folder` holds installed packages or is a virtual environment: what it holds is not the user's code."""
+    return folder.name in _INSTALLED or (folder / "pyvenv.cfg").exists()
+
+
 def _package(file: Path, root: Path) -> Sequence[str]:
     """The names of the packages that contain `file`, from the outermost to the innermost."""
     return file.parent.relative_to(root).parts if file.is_relative_to(root) else ()
@@ -99,7 +104,7 @@ def _files(module: Sequence[str], root: Path) -> Iterator[Path]:
     folder = root
     for name in module:
         inner = folder / name
-        if not name.isidentifier() or name in _INSTALLED or (inner / "pyvenv.cfg").exists():
+        if not name.isidentifier() or is_installed(inner):
             return
         candidates = [inner / f"__init__{suffix}" for suffix in _SUFFIXES]
         candidates += [folder / f"{name}{suffix}" for suffix in _SUFFIXES]

@@ -17,8 +17,8 @@ class HostOptions:
     """How a run uses hosts. The supervisor accepts agents at `listen`, which is ADDRESS:PORT.
 
     The roles start when `min_hosts` hosts are there. With `local_roles` the supervisor's machine carries roles, too.
-    With `shared_dir` every host sees the paths of this machine; otherwise at most `files_limit_mib` MiB of the script's
-    directory are copied to each host. `auto_workers` is one worker for each free core, `servers_per_host` one server on
+    With `shared_dir` every host sees the paths of this machine; otherwise the script's directory is copied to each
+    host. `auto_workers` is one worker for each free core, `servers_per_host` one server on
     each host. An agent that has not heard from the supervisor for `term_s` seconds ends its roles. `ssh` are the
     machines on which the launcher starts the agents itself.
     """
@@ -27,7 +27,6 @@ class HostOptions:
     min_hosts: int = 1
     local_roles: bool = False
     shared_dir: bool = False
-    files_limit_mib: int = 256
     auto_workers: bool = False
     servers_per_host: bool = False
     same_cpu: bool = False
@@ -39,8 +38,6 @@ class HostOptions:
         self.address  # noqa: B018
         if self.min_hosts < 1:
             raise UsageError(f"--min-hosts must be at least 1, not {self.min_hosts}")
-        if self.files_limit_mib < 1:
-            raise UsageError(f"--files-limit must be at least 1 (MiB), not {self.files_limit_mib}")
 
     @property
     def address(self) -> tuple[str, int]:

@@ -15,6 +15,7 @@ from paceline.checkpoint.storage import open_storage
 from paceline.config import load
 from paceline.config.dials import ClusterSpec, check_replicas, parse_mode
 from paceline.config.role_spec import LogSpec, RoleSpec, ServerSpec, SharedSpec
+from paceline.core.files.manifest import LIMIT_NBYTES
 from paceline.engines.host_options import LOCAL_HOST, HostOptions
 from paceline.engines.role_runner import Place
 from paceline.errors import UsageError
@@ -48,11 +49,12 @@ class RunPlan:
 
     `resume` is None for a new run. To resume the run in the directory `run`, it is the folder of the checkpoint to
     begin from, or "" to begin without a checkpoint. `checkpoints` is the place of the checkpoints; None means the run
-    directory. With `trace`, the roles record what they do. `env` has variables for workers, used where the
-    environment does not set them. With a `module`, `script` is its file, and workers run it as `python -m` does.
-    `fingerprint` has a hash of each file of the code with which the run began; None if that is not known. With
-    `allow_changes`, a resumed run may have other data than before. With `hosts`, the roles run on several hosts, whose
-    agents prove the token in `token_file`. With `adopt`, the roles of `run` still run, and only its launcher is new.
+    directory. `files_limit` is the largest sum of the user's files, in MiB. With `trace`, the roles record what they
+    do. `env` has variables for workers, used where the environment does not set them. With a `module`, `script` is its
+    file, and workers run it as `python -m` does. `fingerprint` has a hash of each file of the code with which the run
+    began; None if that is not known. With `allow_changes`, a resumed run may have other data than before. With
+    `hosts`, the roles run on several hosts, whose agents prove the token in `token_file`. With `adopt`, the roles of
+    `run` still run, and only its launcher is new.
     """
 
     script: Path
@@ -69,6 +71,7 @@ class RunPlan:
     checkpoint_every: str = "30s"
     keep: int = 3
     checkpoints: str | None = None
+    files_limit: int = LIMIT_NBYTES >> 20
     max_restarts: int = 5
     max_steps: int = 0
     log_level: str = "warning"
@@ -89,9 +92,9 @@ class RunPlan:
             raise UsageError(f"{self.script} is not a file")
         if self.mode is not None:
             parse_mode(self.mode)
-        for name in ("workers", "servers", "threads", "keep"):
+        for name in ("workers", "servers", "threads", "keep", "files_limit"):
             if getattr(self, name) < 1:
-                raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
         for name in ("max_restarts", "max_steps"):
             if getattr(self, name) < 0:
                 raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, not {getattr(self, name)}")

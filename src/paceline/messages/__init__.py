@@ -58,6 +58,7 @@ from paceline.messages.control import (
     StatusRequest,
     Summary,
 )
+from paceline.messages.files import FileOffer, FilePiece, FilePieceAck, FilesNeeded, FilesUnpacked
 from paceline.messages.hosts import (
     AgentBeat,
     EndHost,
@@ -201,6 +202,11 @@ AnyMessage = (
     | SignalRole
     | Reports
     | EndHost
+    | FileOffer
+    | FilesNeeded
+    | FilePiece
+    | FilePieceAck
+    | FilesUnpacked
 )
 
 __all__ = [
@@ -239,6 +245,11 @@ __all__ = [
     "Evaluated",
     "Exited",
     "Failed",
+    "FileOffer",
+    "FilePiece",
+    "FilePieceAck",
+    "FilesNeeded",
+    "FilesUnpacked",
     "Finish",
     "GiveBack",
     "Grant",
