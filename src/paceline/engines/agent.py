@@ -19,10 +19,15 @@ from pathlib import Path
 import msgspec
 
 from paceline.config.role_spec import decode_role_spec
+from paceline.core.files.manifest import FileManifest
+from paceline.core.files.receiver import FileReceiver, Unpack
 from paceline.core.hosts.agent import AgentCore, Announce, Begin, Effect, Over, SignalProcess, StartProcess, Tell
+from paceline.engines.bundle.store import Store
+from paceline.engines.bundle.unpack import unpack
 from paceline.engines.output import Exit, Line
 from paceline.engines.processes import Children
-from paceline.errors import PacelineError, TransportError
+from paceline.errors import FilesError, PacelineError, TransportError
+from paceline.messages.base import Message
 from paceline.messages.hosts import HostFacts, RoleEnded, SavedPiece, StartRole
 from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LOST, EXIT_SCRIPT, EXIT_USAGE
 from paceline.runtime.roles import role_of
@@ -37,6 +42,7 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.02
 _FLUSH_S = 3.0  # for the last reports, after the roles have ended
 _PIECE = 128 << 10
+_MAX_FILES_NBYTES = 64 << 30  # the supervisor's user sets the limit; this one only bounds what a supervisor can do
 _SUPERVISOR = "supervisor"
 
 
@@ -56,6 +62,9 @@ class Agent:
         self._folder = Path(tempfile.mkdtemp(prefix=f"paceline-agent-{facts.name}-", dir=folder))
         self._run = RunDir(self._folder / "run")
         self._children: Children | None = None
+        self._store = Store(self._folder / "contents")
+        self._receiver = FileReceiver(self._store, _MAX_FILES_NBYTES)
+        self._unpacked = ""
         self._cwds: dict[str, Path] = {}
         self._core = AgentCore(secrets.token_hex(8), facts, str(self._folder))
         self._unreported: deque[Callable[[], Iterable[Effect]]] = deque()
@@ -130,6 +139,25 @@ class Agent:
                     self._refused(refused, reason)
             case Received(peer=peer, message=message) if peer == self._supervisor:
                 self._carry_out(port, self._core.handle(message, time.monotonic()))
+                self._receive(port, self._receiver.handle(message))
+
+    def _receive(self, port: ZmqPort, answers: Iterable[Message | Unpack]) -> None:
+        """Send the answers to files that have come, and unpack them when they are complete."""
+        for answer in answers:
+            if isinstance(answer, Unpack):
+                self._receive(port, self._receiver.unpacked(answer.req, self._unpack(answer.manifest)))
+            else:
+                self._carry_out(port, [Tell(answer)])
+
+    def _unpack(self, manifest: FileManifest) -> str:
+        """Unpack the files of the run; returns why that is not possible, "" if it is."""
+        if manifest.digest != self._unpacked:  # scripts may have written to files that were unpacked before
+            try:
+                unpack(manifest, self._store, self._folder / "files")
+            except FilesError as error:
+                return str(error)
+            self._unpacked = manifest.digest
+        return ""
 
     def _refused(self, rule: str, reason: str) -> None:
         """Say why the two sides refuse each other. Another token does not become the right one by waiting."""
@@ -193,7 +221,7 @@ class Agent:
 
     def _begin(self, label: str) -> None:
         """Prepare the directory of the run for the roles, and the fork server that starts them quickly."""
-        for folder in (self._run.path, self._run.logs, self._folder / "files"):
+        for folder in (self._run.path, self._run.logs):
             folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._run.token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -208,6 +236,8 @@ class Agent:
             spec = decode_role_spec(order.spec)
             cwd = Path(order.cwd) if role_of(order.name).scripted else None
             self._cwds[order.name] = Path(order.cwd)
+            if Path(order.cwd).is_relative_to(self._folder):
+                Path(order.cwd).mkdir(parents=True, exist_ok=True)
             self._children.start(spec, cwd=cwd, defaults=order.env)
         except (OSError, msgspec.MsgspecError, PacelineError) as error:
             problem = f"{order.name} cannot be started: {error}"

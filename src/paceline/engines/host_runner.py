@@ -16,6 +16,7 @@ from paceline.core.hosts.checks import address_problem
 from paceline.core.hosts.choice import HostLoad, choose_host
 from paceline.core.hosts.host_table import CutOff, Gone, HostTable, Joined, Leaves, Output, Reported, Say
 from paceline.engines.agent_port import AgentPort
+from paceline.engines.file_delivery import FileDelivery
 from paceline.engines.fork_client import ServerEnd
 from paceline.engines.host_facts import own_cores, own_versions
 from paceline.engines.host_options import LOCAL_HOST, HostOptions
@@ -70,6 +71,7 @@ class HostRunner:
         self._adopted: dict[str, int] = {}
         self._is_adopting = plan.adopt
         self._has_lost = False
+        self._files = None if options.shared_dir else FileDelivery(plan, run)
         self._port = AgentPort(run.token(), *options.address)
 
     @property
@@ -95,7 +97,7 @@ class HostRunner:
         while True:
             self._look(_STEP_S)
             hosts, now = self._table.hosts, time.monotonic()
-            enough = len(hosts) + self._options.local_roles >= self._options.min_hosts
+            enough = self._num_ready() >= self._options.min_hosts
             if enough and (known <= hosts.keys() or now > deadline):
                 break
             if now >= next_show:
@@ -104,8 +106,16 @@ class HostRunner:
         self._is_adopting = False
         return dict(self._adopted)
 
+    def _num_ready(self) -> int:
+        """How many hosts can take roles."""
+        return sum(map(self._is_ready, self._table.hosts)) + self._options.local_roles
+
+    def _is_ready(self, host: str) -> bool:
+        """Whether a host has the user's files."""
+        return self._files is None or self._files.has(host)
+
     def _awaited(self, missing: frozenset[str] | set[str]) -> str:
-        there = len(self._table.hosts) + self._options.local_roles
+        there = self._num_ready()
         text = f"waits for hosts: {there} of {self._options.min_hosts} are there"
         if missing:
             text += f"; {', '.join(sorted(missing))} carried roles of the run and may return"
@@ -130,7 +140,7 @@ class HostRunner:
     def capacity(self) -> list[HostLoad]:
         """See `RoleRunner.capacity`."""
         names = [process.name for process in self.alive(SERVER)]
-        loads = self._table.loads(names)
+        loads = [load for load in self._table.loads(names) if self._is_ready(load.name)]
         if self._options.local_roles:
             mine = [child.name for child in self._local.alive() if child.role is not COORDINATOR]
             servers = sum(name in names for name in mine)
@@ -218,9 +228,20 @@ class HostRunner:
                 wait_s = 0.0
                 if isinstance(heard, Received):
                     self._carry_out(self._table.handle(heard.peer, heard.message, time.monotonic()))
+                    self._deliver(heard)
                 elif isinstance(heard, PeerDown):
                     self._carry_out(self._table.session_lost(heard.peer))
         self._carry_out(self._table.tick(time.monotonic(), self._run.coordinator() or ""))
+
+    def _deliver(self, heard: Received) -> None:
+        """Send a host the files that it asks for."""
+        host = self._table.host_at(heard.peer)
+        if self._files is None or host is None:
+            return
+        for message in self._files.handle(host, heard.message):
+            self._port.send(heard.peer, message)
+        if problem := self._files.problem(host):
+            self._ready.append(Note(f"host {host} cannot take the files of the run: {problem}", warning=True))
 
     def _carry_out(self, outputs: Iterable[Output], *, lost: bool = True) -> None:
         for output in outputs:
@@ -231,6 +252,8 @@ class HostRunner:
                     self._joined(output)
                 case Gone(host=host, reason=reason, roles=roles):
                     self._has_lost |= lost
+                    if self._files is not None:
+                        self._files.forget(host)
                     self._ready.append(HostGone(host, reason, lost=lost))
                     self._ready += [Exit(role.name, role.start, HOST_LOST) for role in roles]
                     self._remember()
@@ -251,6 +274,10 @@ class HostRunner:
                 self._adopted[role.name] = role.start
         self._carry_out(self._table.welcome(joined))
         self._remember()
+        peer = self._table.hosts[joined.host].peer
+        if self._files is not None and peer is not None:
+            for message in self._files.begin(joined.host):
+                self._port.send(peer, message)
         if problem is not None:
             self._ready.append(Note(problem, warning=True))
         offers = f"{facts.cores} core{'s' * (facts.cores != 1)} at {facts.address}"

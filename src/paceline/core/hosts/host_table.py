@@ -151,6 +151,10 @@ class HostTable:
         """The host on which `role` counts; None if it has none."""
         return next((host for host in self.hosts.values() if role in host.roles), None)
 
+    def host_at(self, peer: NodeId) -> str | None:
+        """The name of the host whose agent has the session `peer`; None if there is none."""
+        return self._peers.get(peer)
+
     def assign(self, host: str, name: str, start: int) -> None:
         """Count start number `start` of `name` on `host`."""
         self.hosts[host].roles[name] = start
