@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
@@ -21,12 +20,13 @@ import msgspec
 from paceline.config.role_spec import decode_role_spec
 from paceline.core.files.manifest import FileManifest
 from paceline.core.files.receiver import FileReceiver, Unpack
-from paceline.core.hosts.agent import AgentCore, Announce, Begin, Effect, Over, SignalProcess, StartProcess, Tell
+from paceline.core.hosts.agent import AgentCore, Announce, Beat, Begin, Effect, Over, SignalProcess, StartProcess, Tell
 from paceline.engines.bundle.store import Store
 from paceline.engines.bundle.unpack import unpack
 from paceline.engines.output import Exit, Line
+from paceline.engines.port_thread import PortThread
 from paceline.engines.processes import Children
-from paceline.errors import FilesError, PacelineError, TransportError
+from paceline.errors import FilesError, PacelineError
 from paceline.messages.base import Message
 from paceline.messages.hosts import HostFacts, RoleEnded, SavedPiece, StartRole
 from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LOST, EXIT_SCRIPT, EXIT_USAGE
@@ -76,9 +76,10 @@ class Agent:
     def run(self) -> int:
         """Serve until the end; returns the exit code: 0 if the run has ended or the host has left."""
         node = f"agent/{self._facts.name}-{os.getpid()}-{secrets.token_hex(4)}"
-        port = ZmqPort(node, self._token, local=False)
+        opened = ZmqPort(node, self._token, local=False)
+        opened.connect(f"tcp://{self._address}")
+        port = PortThread(opened, "supervisor")
         try:
-            port.connect(f"tcp://{self._address}")
             self._say(f"host {self._facts.name}: waits for a supervisor at {self._address}")
             with self._signals():
                 self._serve(port)
@@ -96,7 +97,7 @@ class Agent:
 
     # ------------------------------------------------------------ serving
 
-    def _serve(self, port: ZmqPort) -> None:
+    def _serve(self, port: PortThread) -> None:
         passed_on = 0
         while self._over is None:
             self._step(port)
@@ -114,17 +115,17 @@ class Agent:
             )
             self._core.leave()
 
-    def _step(self, port: ZmqPort) -> None:
+    def _step(self, port: PortThread) -> None:
         """Handle what has come from the supervisor and from the roles."""
-        event = port.recv(_POLL_S)
+        event = port.take(_POLL_S)
         while event is not None:
             self._hear(port, event)
-            event = port.recv(0.0)
+            event = port.take(0.0)
         self._take_output()
         while self._unreported and not self._core.is_full:
             self._carry_out(port, self._unreported.popleft()())
 
-    def _hear(self, port: ZmqPort, event: Received | PeerUp | PeerDown) -> None:
+    def _hear(self, port: PortThread, event: Received | PeerUp | PeerDown) -> None:
         match event:
             case PeerUp(peer=peer) if peer.startswith(f"{_SUPERVISOR}/"):
                 self._supervisor = peer
@@ -141,7 +142,7 @@ class Agent:
                 self._carry_out(port, self._core.handle(message, time.monotonic()))
                 self._receive(port, self._receiver.handle(message))
 
-    def _receive(self, port: ZmqPort, answers: Iterable[Message | Unpack]) -> None:
+    def _receive(self, port: PortThread, answers: Iterable[Message | Unpack]) -> None:
         """Send the answers to files that have come, and unpack them when they are complete."""
         for answer in answers:
             if isinstance(answer, Unpack):
@@ -199,13 +200,15 @@ class Agent:
 
     # ------------------------------------------------------------ carrying out
 
-    def _carry_out(self, port: ZmqPort, effects: Iterable[Effect]) -> None:
+    def _carry_out(self, port: PortThread, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Tell(message=message):
                     if self._supervisor is not None:
-                        with contextlib.suppress(TransportError):  # a `PeerDown` follows, and the agent enlists again
-                            port.send(self._supervisor, message)
+                        port.send(self._supervisor, message)
+                case Beat(message=message):
+                    if self._supervisor is not None:
+                        port.beat(self._supervisor, message)
                 case Begin(label=label):
                     self._begin(label)
                 case Announce(address=address):
@@ -246,7 +249,7 @@ class Agent:
 
     # ------------------------------------------------------------ the end
 
-    def _end(self, port: ZmqPort) -> None:
+    def _end(self, port: PortThread) -> None:
         """End the roles, and send the last reports."""
         assert self._over is not None
         if self._children is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import queue
+import os
+import secrets
 import signal
 import time
 from collections import deque
@@ -15,7 +16,6 @@ from paceline.config.role_spec import encode_role_spec
 from paceline.core.hosts.checks import address_problem
 from paceline.core.hosts.choice import HostLoad, choose_host
 from paceline.core.hosts.host_table import CutOff, Gone, HostTable, Joined, Leaves, Output, Reported, Say
-from paceline.engines.agent_port import AgentPort
 from paceline.engines.file_delivery import FileDelivery
 from paceline.engines.fork_client import ServerEnd
 from paceline.engines.host_facts import own_cores, own_versions
@@ -23,6 +23,7 @@ from paceline.engines.host_options import LOCAL_HOST, HostOptions
 from paceline.engines.local_runner import LocalRunner
 from paceline.engines.output import Exit, Line, Stream
 from paceline.engines.plan import RunPlan
+from paceline.engines.port_thread import PortThread
 from paceline.engines.remote_files import RemoteLogs, SavedFiles
 from paceline.engines.role_runner import (
     HostGone,
@@ -34,7 +35,7 @@ from paceline.engines.role_runner import (
     RunnerEvent,
     RunningProcess,
 )
-from paceline.errors import StateError
+from paceline.errors import StateError, TransportError, UsageError
 from paceline.messages.hosts import (
     EndHost,
     RoleEnded,
@@ -47,6 +48,7 @@ from paceline.runtime.exit_codes import HOST_LOST
 from paceline.runtime.roles import COORDINATOR, SERVER, Role, role_of
 from paceline.runtime.rundir import RunDir, replace_file
 from paceline.transport.base import PeerDown, Received
+from paceline.transport.zmq.port import ZmqPort
 
 _STEP_S = 0.02
 _FAREWELL_S = 5.0  # for agents to end their roles after the run
@@ -72,12 +74,10 @@ class HostRunner:
         self._is_adopting = plan.adopt
         self._has_lost = False
         self._files = None if options.shared_dir else FileDelivery(plan, run)
-        self._port = AgentPort(run.token(), *options.address)
-
-    @property
-    def address(self) -> str:
+        port = _listen(run.token(), *options.address)
+        self.address = (port.address or "").removeprefix("tcp://")
         """Where agents find this supervisor, as they are told to dial it."""
-        return self._port.address.removeprefix("tcp://")
+        self._port = PortThread(port, "agents")
 
     # ------------------------------------------------------------ before the first role
 
@@ -221,16 +221,14 @@ class HostRunner:
         """Take what agents and local processes have sent. Waits for up to `timeout_s`."""
         while (event := self._local.next_event(0.0)) is not None:
             self._ready.append(event)
-        with suppress(queue.Empty):
-            wait_s = 0.0 if self._ready else timeout_s
-            while True:
-                heard = self._port.events.get(block=wait_s > 0, timeout=wait_s or None)
-                wait_s = 0.0
-                if isinstance(heard, Received):
-                    self._carry_out(self._table.handle(heard.peer, heard.message, time.monotonic()))
-                    self._deliver(heard)
-                elif isinstance(heard, PeerDown):
-                    self._carry_out(self._table.session_lost(heard.peer))
+        wait_s = 0.0 if self._ready else timeout_s
+        while (heard := self._port.take(wait_s)) is not None:
+            wait_s = 0.0
+            if isinstance(heard, Received):
+                self._carry_out(self._table.handle(heard.peer, heard.message, time.monotonic()))
+                self._deliver(heard)
+            elif isinstance(heard, PeerDown):
+                self._carry_out(self._table.session_lost(heard.peer))
         self._carry_out(self._table.tick(time.monotonic(), self._run.coordinator() or ""))
 
     def _deliver(self, heard: Received) -> None:
@@ -330,3 +328,11 @@ class HostRunner:
             self._look(_STEP_S)
         self._local.end(patience_s, at_once=at_once)
         self._port.close()
+
+
+def _listen(token: bytes, address: str, port: int) -> ZmqPort:
+    node = f"supervisor/{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        return ZmqPort(node, token, listen=address, port=port, local=False)
+    except (TransportError, ValueError) as error:
+        raise UsageError(f"--listen {address}:{port}: {error}") from None

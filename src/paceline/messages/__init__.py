@@ -63,6 +63,7 @@ from paceline.messages.hosts import (
     AgentBeat,
     EndHost,
     Enlist,
+    EnlistAgain,
     Enlisted,
     HostFacts,
     Reports,
@@ -194,6 +195,7 @@ AnyMessage = (
     | Echoed
     | CompareData
     | Enlist
+    | EnlistAgain
     | Enlisted
     | TurnedAway
     | AgentBeat
@@ -239,6 +241,7 @@ __all__ = [
     "Echoed",
     "EndHost",
     "Enlist",
+    "EnlistAgain",
     "Enlisted",
     "EvalGrant",
     "EvalOver",

@@ -74,6 +74,10 @@ class TurnedAway(Message, frozen=True):
     final: bool = True
 
 
+class EnlistAgain(Message, frozen=True):
+    """The supervisor has given up this host, and hears of its agent again: the agent enlists anew."""
+
+
 class AgentBeat(Message, frozen=True):
     """The agent shows that it lives. With `leaving`, its host was told to leave (SIGTERM)."""
 

@@ -15,6 +15,7 @@ from paceline.messages.hosts import (
     AgentBeat,
     EndHost,
     Enlist,
+    EnlistAgain,
     Enlisted,
     HostFacts,
     RoleEnded,
@@ -28,12 +29,19 @@ from paceline.messages.hosts import (
 )
 
 BEAT_S = 0.5
-"""Seconds between two heartbeats, in both directions."""
+"""Seconds between two heartbeats of a supervisor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
     """Send a message to the supervisor, with which there is a session."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Repeat this message to the supervisor a few times a second, also while the shell does something else."""
 
     message: Message
 
@@ -80,7 +88,7 @@ class Over:
     failed: bool = False
 
 
-Effect = Tell | StartProcess | SignalProcess | Announce | Begin | Over
+Effect = Tell | Beat | StartProcess | SignalProcess | Announce | Begin | Over
 
 
 class AgentCore:
@@ -99,7 +107,6 @@ class AgentCore:
         self._term_s = 0.0
         self._clock = RunningTime()
         self._heard_at = 0.0
-        self._next_beat = 0.0
         self._coordinator = ""
         self._req = 0
 
@@ -152,6 +159,8 @@ class AgentCore:
                 return self._start(message)
             case SignalRole(name=name, start=start, number=number, group=group):
                 return [SignalProcess(name, number, group)] if self._roles.get(name) == start else []
+            case EnlistAgain():
+                return self.connected(now)
             case EndHost(reason=reason):
                 return [Over(reason)]
         return []
@@ -200,15 +209,12 @@ class AgentCore:
 
     def leave(self) -> list[Effect]:
         """Tell the supervisor that this host must leave, so that it empties the host."""
-        self.leaving, self._next_beat = True, 0.0
+        self.leaving = True
         return []
 
     def tick(self, now: float) -> list[Effect]:
-        """Send a heartbeat if one is due. If the supervisor's term has passed, end every role (rule 13)."""
+        """Show that the agent lives. If the supervisor's term has passed, end every role (rule 13)."""
         ran = self._clock.advance(now)
         if self.run and ran - self._heard_at > self._term_s:
             return [Over(f"the supervisor has not been heard for {self._term_s:.0f} s", failed=True)]
-        if not self._is_enlisted or now < self._next_beat:
-            return []
-        self._next_beat = now + BEAT_S
-        return [Tell(AgentBeat(self.leaving))]
+        return [Beat(AgentBeat(self.leaving))] if self._is_enlisted else []

@@ -17,6 +17,7 @@ from paceline.messages.hosts import (
     AgentBeat,
     EndHost,
     Enlist,
+    EnlistAgain,
     Enlisted,
     HostFacts,
     Report,
@@ -96,7 +97,8 @@ class Host:
     """One host. `peer` is the session with its agent, None without one. `roles` are those that count on this host.
 
     `seen` is the number of the last report that was handled, `reported` the number of the last report when the session
-    began. `unproven` are roles of an earlier session that did not run then: perhaps they were never started.
+    began. `members` are roles that the coordinator has counted as members. `unproven` are roles of an earlier session
+    that did not run when this one began: perhaps they were never started.
     """
 
     facts: HostFacts
@@ -108,6 +110,7 @@ class Host:
     seen: int = 0
     reported: int = 0
     unproven: tuple[RunningRole, ...] = ()
+    members: set[RunningRole] = field(default_factory=set)
     leaving: bool = False
     is_cut_off: bool = False
 
@@ -130,7 +133,7 @@ class HostTable:
         self._term_s = term_s
         self._clock = RunningTime()
         self._peers: dict[NodeId, str] = {}
-        self._next_beat = 0.0
+        self._next_beat = self._next_again = 0.0
 
     # ------------------------------------------------------------ who is there
 
@@ -173,7 +176,7 @@ class HostTable:
             return self._enlist(peer, message, ran)
         name = self._peers.get(peer)
         if name is None:
-            return []
+            return self._again(peer, message, now)
         host = self.hosts[name]
         outputs = self._heard(name, host, ran)
         match message:
@@ -184,6 +187,13 @@ class HostTable:
             case Reports():
                 outputs += self._reports(name, host, message)
         return outputs
+
+    def _again(self, peer: NodeId, message: Message, now: float) -> list[Output]:
+        """Let the agent of a host that was given up enlist anew: it is heard again in the same session."""
+        if not isinstance(message, AgentBeat) or now < self._next_again:
+            return []
+        self._next_again = now + BEAT_S
+        return [Say(peer, EnlistAgain())]
 
     def _heard(self, name: str, host: Host, ran: float) -> list[Output]:
         host.heard_at = ran
@@ -269,12 +279,18 @@ class HostTable:
     # ------------------------------------------------------------ losses
 
     def declared(self, members: Collection[tuple[str, int]], now: float) -> list[Output]:
-        """Give up the hosts that are cut off and of whose roles the coordinator counts none as a member (rule 13)."""
+        """Give up the hosts that are cut off and of whose roles the coordinator has lost every one (rule 13).
+
+        `members` has the (name, start) of each process that the coordinator counts now. A role that has never been a
+        member is not lost: it may be about to register.
+        """
         self._clock.advance(now)
         outputs: list[Output] = []
         for name, host in list(self.hosts.items()):
-            if host.is_cut_off and not any((role.name, role.start) in members for role in host.running):
-                outputs += self._lose(name, "its agent does not answer, and none of its roles takes part")
+            here = {role for role in host.running if (role.name, role.start) in members}
+            host.members |= here
+            if host.is_cut_off and not here and host.members.issuperset(host.running):
+                outputs += self._lose(name, "its agent does not answer, and the coordinator has lost all its roles")
         return outputs
 
     def _lose(self, name: str, reason: str) -> list[Output]:
