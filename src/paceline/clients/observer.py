@@ -13,6 +13,7 @@ import msgspec
 from paceline.clients.redial import Find, Redial
 from paceline.errors import AuthenticationError, DeadlineError, TransportError, UsageError
 from paceline.messages import (
+    Drain,
     Exited,
     Finish,
     Message,
@@ -72,6 +73,10 @@ class Observer:
     def scale(self, workers: int = 0, servers: int = 0, timeout_s: float = 5.0) -> None:
         """Set how many workers and servers the run shall have (0: no change); its launcher starts or ends processes."""
         self._ask(lambda req: Scale(req, workers, servers), Ok, timeout_s)
+
+    def drain(self, host: str, *, undo: bool = False, timeout_s: float = 5.0) -> None:
+        """Let the host `host` become empty, or with `undo` be used again; the status names the hosts that are empty."""
+        self._ask(lambda req: Drain(req, host, undo), Ok, timeout_s)
 
     def stop(self, step: int, reason: str, *, at_once: bool = False, timeout_s: float = 5.0) -> None:
         """End the job after `step`, or with `at_once` at the last committed version."""

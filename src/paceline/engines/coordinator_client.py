@@ -9,7 +9,18 @@ from collections.abc import Callable
 from paceline.clients.observer import Observer, decode_status, decode_summary
 from paceline.clients.redial import Find
 from paceline.errors import UsageError
-from paceline.messages import Exited, Finish, Message, SaveNow, Scale, StatusReply, StatusRequest, Summary
+from paceline.messages import (
+    Drain,
+    Exited,
+    Finish,
+    HostLost,
+    Message,
+    SaveNow,
+    Scale,
+    StatusReply,
+    StatusRequest,
+    Summary,
+)
 from paceline.messages.status import RunSummary, Status
 
 STATUS_S = 0.25
@@ -61,6 +72,14 @@ class CoordinatorClient:
     def report(self, name: str, start: int, code: int) -> None:
         """Report that start number `start` of the process called `name` has ended with exit code `code`."""
         self._reports.append(lambda req: Exited(req, name, start, code))
+
+    def host_lost(self, host: str, reason: str) -> None:
+        """Report that every process of the host `host` is gone, for this `reason`."""
+        self._reports.append(lambda req: HostLost(req, host, reason))
+
+    def drain(self, host: str, *, undo: bool = False) -> None:
+        """Ask that `host` become empty, or with `undo` that it be used again. The coordinator may refuse it."""
+        self._reports.append(lambda req: Drain(req, host, undo))
 
     def scale(self, workers: int, servers: int = 0) -> None:
         """Report how many workers and servers the run shall have; 0 servers means: do not change them."""

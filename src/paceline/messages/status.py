@@ -16,7 +16,8 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     """One process that takes part in the run: start number `start` of `name`.
 
     `works` says that a worker has sealed a slot since this coordinator knows it, or that a server holds blocks.
-    `script` says where the script of a worker is: ``before`` its first loop, ``in`` a loop, or ``after`` one.
+    `script` says where the script of a worker is: ``before`` its first loop, ``in`` a loop, or ``after`` one. `host` is
+    the name of the host on which the process runs.
     """
 
     name: str
@@ -26,6 +27,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     start: int = 0
     works: bool = False
     script: str = ""
+    host: str = ""
 
 
 class SlowestSlot(msgspec.Struct, frozen=True):
@@ -48,7 +50,8 @@ class PlacementStatus(msgspec.Struct, frozen=True):
     """The placement in numbers.
 
     `servers` maps the name of a server to how many blocks it is the primary and how many it is a backup of. `short` is
-    how many blocks have fewer backups than wanted; `building` is how many copies are being made.
+    how many blocks have fewer copies than wanted, or copies on fewer hosts than possible; `building` is how many copies
+    are being made.
     """
 
     epoch: int = 0
@@ -90,7 +93,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     `step`, `wanted_workers` and `wanted_servers` are None only before the first reply. `pid` and `start` are those of
     the coordinator. `left` are workers that have left the job. `saving` is the version whose checkpoint is under way.
     `warning` is about the newest checkpoint, `warnings` are about the training. `metric_steps`
-    has the step of the version that each metric of validation is of.
+    has the step of the version that each metric of validation is of. `draining_hosts` shall be empty; `drained_hosts`
+    are those that are: they hold no block and have no lease. `unequal` says what unequal machines mean for the bits.
     """
 
     run: str = ""
@@ -141,13 +145,17 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     warning: str = ""
     failure: FailureStatus | None = None
     warnings: tuple[str, ...] = ()
+    draining_hosts: tuple[str, ...] = ()
+    drained_hosts: tuple[str, ...] = ()
+    unequal: str = ""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The summary of a run. `state` is done, failed, or unfinished (steps remain, perhaps after a rewind).
 
     `restarts` counts the processes that the launcher started again, by role; a coordinator leaves it out.
-    `metric_steps` has the step of the version that each metric of validation is of; logged values have none.
+    `metric_steps` has the step of the version that each metric of validation is of; logged values have none. `unequal`
+    says what unequal machines meant for the bits; it is empty if they were equal.
     """
 
     run: str = ""
@@ -183,3 +191,4 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     digest: str | None = None
     warnings: tuple[str, ...] = ()
     restarts: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    unequal: str = ""
