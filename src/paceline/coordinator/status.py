@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from paceline.coordinator.json_numbers import plain, shown
 from paceline.coordinator.placement_report import drained, drained_hosts, placed
@@ -133,6 +134,15 @@ def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
     return tuple(found)
 
 
+def _of_hosts(core: CoordinatorCore) -> dict[str, Any]:
+    """The fields of the status about hosts: those that shall be empty, those that are, and unequal machines."""
+    return {
+        "unequal": core.machines.warnings.unequal,
+        "draining_hosts": tuple(sorted(core.tables.members.draining_hosts)),
+        "drained_hosts": drained_hosts(core.tables),
+    }
+
+
 def _hosts(core: CoordinatorCore) -> dict[NodeId, str]:
     """The host of each server that stays."""
     leaving = core.tables.members.draining
@@ -217,9 +227,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         warning=core.machines.checkpoints.warning,
         failure=_failure(core),
         warnings=tuple(core.machines.warnings.texts.values()),
-        draining_hosts=tuple(sorted(core.tables.members.draining_hosts)),
-        drained_hosts=drained_hosts(core.tables),
-        unequal=core.machines.warnings.unequal,
+        **_of_hosts(core),
     )
 
 

@@ -43,6 +43,7 @@ class Hosts:
         self._scenario = cluster.scenario
         self._rng = Random(f"faults of hosts {cluster.scenario.seed}")
         self._clock = Process("hosts")
+        self._slow: list[str] = []
         self._names = [f"host-{n}" for n in range(self._scenario.hosts)]
 
     def of_server(self, index: int) -> str:
@@ -51,6 +52,10 @@ class Hosts:
         numbers = range(index, index + self._scenario.hosts)
         names = [host_of(self._scenario, n) for n in numbers]
         return next((name for name in names if name not in draining), names[0])
+
+    def slowness(self, host: str) -> float:
+        """The factor by which turns on `host` take longer now."""
+        return _SLOWER if host in self._slow else 1.0
 
     def start(self) -> None:
         """Begin to look after the hosts as the launcher does: no host stays drained after the faults."""
@@ -83,10 +88,8 @@ class Hosts:
                 self._drain(host)
                 cluster.world.after(fault.lasts_s, self._clock, self._end_drain, host)
             case "slow-host":
-                workers = self._workers(host)
-                for worker in workers:
-                    worker.slow_down(_SLOWER)
-                cluster.world.after(fault.lasts_s, self._clock, self._speed_up, workers)
+                self._slow.append(host)
+                cluster.world.after(fault.lasts_s, self._clock, self._slow.remove, host)
 
     def _workers(self, host: str) -> list[SimWorker]:
         return [w for w in self._cluster.running() if w.host == host]
@@ -101,6 +104,7 @@ class Hosts:
         if not cluster.scenario.cluster.rewinds:
             return
         nodes, back_s = self._nodes(host), rng.choice((0.3, 2.0, 6.0))
+        cluster.faults.count("host-killed")
         cluster.server_pool.lose(host, back_s)
         for worker in self._workers(host):
             worker.kill()
@@ -114,6 +118,7 @@ class Hosts:
     def _cut(self, host: str, seconds: float) -> None:
         """Cut the network between a host and all other hosts."""
         cluster, rng = self._cluster, self._rng
+        cluster.faults.count("host-cut-off")
         inside = self._nodes(host)
         outside = [COORDINATOR, *(n for other in self._names if other != host for n in self._nodes(other))]
         kind, leaves = rng.choice(CUTS), rng.random() < 0.5
@@ -135,7 +140,3 @@ class Hosts:
                 worker.kill()
                 cluster.replace(worker, 0.5)
         self._drain(host, undo=True)
-
-    def _speed_up(self, workers: list[SimWorker]) -> None:
-        for worker in workers:
-            worker.slow_down(1.0)

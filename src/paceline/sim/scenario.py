@@ -164,16 +164,19 @@ def _on_hosts(rng: Random, scenario: Scenario, hosts: int, servers: int | None) 
     cluster = scenario.cluster
     if servers is None and rng.random() < 0.8:
         cluster = replace(cluster, servers=max(cluster.servers, hosts))
-    length_s = scenario.heal_at_s - 1.0
-    faults = [_fault(rng, HOST_FAULTS) for _ in range(rng.randint(1, 4))]
-    faults = [replace(f, at_s=f.at_s * length_s) for f in faults]
+    times = rng.choice((1, 1, 3))  # some jobs are long enough to lose hosts, and to make copies in between
+    length_s = times * (scenario.heal_at_s - 1.0)
+    faults = [replace(f, at_s=times * f.at_s) for f in scenario.faults]
+    faults += [replace(f, at_s=f.at_s * length_s) for f in (_fault(rng, HOST_FAULTS) for _ in range(rng.randint(1, 5)))]
     return replace(
         scenario,
         hosts=hosts,
         unequal=rng.random() < 0.2,
         cluster=cluster,
-        faults=tuple(sorted((*scenario.faults, *faults), key=lambda f: f.at_s)),
-        bound_s=scenario.bound_s + 60.0,
+        phases=tuple(msgspec.structs.replace(p, epochs=times * p.epochs) for p in scenario.phases),
+        faults=tuple(sorted(faults, key=lambda f: f.at_s)),
+        heal_at_s=length_s + 1.0,
+        bound_s=times * scenario.bound_s + 60.0,
     )
 
 

@@ -43,7 +43,7 @@ class SimWorker(Node):
         super().__init__(node)
         self.cluster = cluster
         self.scenario = cluster.scenario
-        self.speed = self._usual_speed = speed
+        self.speed = speed
         self.host = host
         self.rng = rng
         introduction = Register(
@@ -86,10 +86,6 @@ class SimWorker(Node):
         """End the process without a message to any other process."""
         self.die()
         self._script.close()
-
-    def slow_down(self, factor: float) -> None:
-        """Let turns take `factor` times as long as usual."""
-        self.speed = factor * self._usual_speed
 
     def evict(self) -> None:
         """Note that the coordinator evicted this worker, so it need not get the last version of its phase."""
