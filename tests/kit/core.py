@@ -313,8 +313,13 @@ class CoordinatorKit:
         tensors: tuple[TensorSpec, ...] = TENSORS,
         hold: int | None = None,
         max_losses: int = 3,
+        hosts: Mapping[NodeId, str] | None = None,
+        machines: Mapping[NodeId, str] | None = None,
         **spec: Any,
     ) -> None:
+        """`hosts` and `machines` name the host and the fingerprint of members; others are on one host."""
+        self.hosts = dict(hosts or {})
+        self.machines = dict(machines or {})
         self.spec = ClusterSpec(workers=workers, servers=servers, hold=hold, max_losses=max_losses, **spec)
         self.core = CoordinatorCore(self.spec, 1)
         self.disk = Disk()
@@ -348,7 +353,7 @@ class CoordinatorKit:
     def start(self, *, begin: bool = True, **phase: object) -> CoordinatorKit:
         """Let all members register, and all workers prepare and enter the first phase."""
         for server in self.servers:
-            self.say(server, Register(self.req(), "server", server, 1, "here", "there"))
+            self.say(server, self.registration("server", server))
         for worker in self.workers:
             self.join(worker)
         if begin:
@@ -356,8 +361,15 @@ class CoordinatorKit:
                 self.begin(worker, **phase)
         return self
 
+    def registration(self, role: str, node: NodeId, **changes: object) -> Register:
+        """The first message of a server or worker, from its host."""
+        host, machine = self.hosts.get(node, "here"), self.machines.get(node, "")
+        intro = Register(self.req(), role, node, 1, host, fingerprint=machine)
+        mine = {"address": "there"} if role == "server" else {"job": self.job}
+        return msgspec.structs.replace(intro, **mine, **changes)
+
     def join(self, worker: NodeId) -> list[Effect]:
-        effects = self.say(worker, Register(self.req(), "worker", worker, 1, "here", None, self.job))
+        effects = self.say(worker, self.registration("worker", worker))
         return effects + self.say(worker, Prepare(self.req(), self.model))
 
     def begin(self, worker: NodeId, **changes: object) -> list[Effect]:
@@ -385,7 +397,7 @@ class CoordinatorKit:
         return self.turn(worker, sealed=report, **changes)
 
     def ready(self, server: NodeId, step: int, *fences: Fence) -> list[Effect]:
-        return self.say(server, Ready(0, 1, step, fences, 0, 0, ()))
+        return self.say(server, Ready(0, self.core.tables.placed.epoch, step, fences, 0, 0, ()))
 
     def initialise(self) -> CoordinatorKit:
         """Commit version 0; no worker holds a lease afterwards."""

@@ -8,7 +8,19 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from paceline.messages import Exited, Finish, Message, Ok, Scale, StatusReply, StatusRequest, Stop, Summary
+from paceline.messages import (
+    Drain,
+    Exited,
+    Finish,
+    HostLost,
+    Message,
+    Ok,
+    Scale,
+    StatusReply,
+    StatusRequest,
+    Stop,
+    Summary,
+)
 from paceline.transport.base import Received
 from paceline.transport.zmq.port import ZmqPort
 
@@ -64,7 +76,7 @@ def answer_all(status: Mapping[str, object]) -> Answer:
                 return StatusReply(req, document)
             case Finish(req=req):
                 return Summary(req, document)
-            case Exited(req=req) | Scale(req=req) | Stop(req=req):
+            case Exited(req=req) | HostLost(req=req) | Drain(req=req) | Scale(req=req) | Stop(req=req):
                 return Ok(req)
         return None
 

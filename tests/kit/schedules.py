@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paceline.sim.run import Tally, simulate
-from paceline.sim.scenario import FAULTS, SERVER_FAULTS, Scenario, make_scenario
+from paceline.sim.scenario import FAULTS, HOST_FAULTS, SERVER_FAULTS, Scenario, make_scenario
 
 PER_TEST = 200
 FALLBACK = 0
@@ -51,7 +51,7 @@ def play(scenarios: Iterable[Scenario]) -> Tally:
 def play_seeds(start: int) -> None:
     """Play `PER_TEST` seeds; faults of every kind fire, and the job survives enough of each kind of loss."""
     tally = play(make_scenario(seed) for seed in range(start, start + PER_TEST))
-    assert set(tally.fired) >= {*FAULTS, *SERVER_FAULTS}, "some kind of fault was never injected"
+    assert set(tally.fired) >= {*FAULTS, *SERVER_FAULTS, *HOST_FAULTS}, "some kind of fault was never injected"
     assert tally.totals["slots"] > 5 * PER_TEST
     assert tally.totals["lost_workers"] > PER_TEST // 10
     assert tally.totals["failovers"] > PER_TEST // 10

@@ -26,6 +26,7 @@ command.add_command(chaos.command)
 @click.option("--workers", type=int, default=None, help="Workers at the start. [default: the seed says]")
 @click.option("--servers", type=int, default=None, help="Parameter servers. [default: the seed says]")
 @click.option("--replicas", type=int, default=None, help="Backups of each block. [default: the seed says]")
+@click.option("--hosts", type=int, default=None, help="Hosts of the job, 1 for none. [default: the seed says]")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Write the figures here.")
 @click.option("--measure", is_flag=True, help="Measure the cost of a slot with 10 to 10,000 workers instead.")
 def sim(
@@ -35,13 +36,14 @@ def sim(
     workers: int | None,
     servers: int | None,
     replicas: int | None,
+    hosts: int | None,
     json_file: Path | None,
     measure: bool,
 ) -> None:
     """Simulate runs with faults, one for each seed, and check every rule of the protocol after each event."""
     if replicas is not None and servers is not None and servers <= replicas:
         raise click.UsageError(f"--replicas {replicas} needs at least {replicas + 1} servers: --servers is {servers}")
-    result = _measure(mode) if measure else _play(range(start, start + seeds), mode, workers, servers, replicas)
+    result = _measure(mode) if measure else _play(range(start, start + seeds), mode, workers, servers, replicas, hosts)
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=2) + "\n")
     if result.get("violations"):
@@ -49,7 +51,7 @@ def sim(
 
 
 def _play(
-    seeds: range, mode: str | None, workers: int | None, servers: int | None, replicas: int | None
+    seeds: range, mode: str | None, workers: int | None, servers: int | None, replicas: int | None, hosts: int | None
 ) -> dict[str, object]:
     from paceline.sim.run import Tally, simulate
     from paceline.sim.scenario import make_scenario
@@ -59,7 +61,9 @@ def _play(
     with click.progressbar(seeds, label="schedules", file=sys.stderr, hidden=not sys.stderr.isatty()) as progress:
         for seed in progress:
             try:
-                scenario = make_scenario(seed, mode=mode, workers=workers, servers=servers, replicas=replicas)
+                scenario = make_scenario(
+                    seed, mode=mode, workers=workers, servers=servers, replicas=replicas, hosts=hosts
+                )
                 tally.add(simulate(scenario))
             except Violation as violation:
                 tally.fail(violation)

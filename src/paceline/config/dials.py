@@ -78,7 +78,8 @@ class ClusterSpec:
     new incarnation, otherwise it fails the job. `resume` is the folder of the checkpoint to begin from, "" to begin
     without a checkpoint, None to continue where the log ends. With `allow_changes`, a resumed job may have other data
     than before. The job ends after `max_steps` steps (0: no limit). Each block has `replicas` copies on servers other
-    than its primary. A peer that does not answer for `reach_s` seconds counts as unreachable.
+    than its primary. A peer that does not answer for `reach_s` seconds counts as unreachable. With `same_cpu`, a
+    process whose machine is not equal to that of the others is refused.
     """
 
     workers: int = 1
@@ -97,6 +98,7 @@ class ClusterSpec:
     replicas: int = 0
     reach_s: float = REACH_S
     allow_changes: bool = False
+    same_cpu: bool = False
 
     def __post_init__(self) -> None:
         for name, shown in _AT_LEAST_1.items():

@@ -103,6 +103,7 @@ class CoordinatorService:
         self._finishing: list[tuple[NodeId, int]] = []
         self._settle_by, self._asked_last = 0.0, False
         self._next_note = 0.0
+        self._down: set[NodeId] = set()
         self._summary: bytes | None = None
         self._carry_out(self.core.start(self._running.value))
 
@@ -120,10 +121,12 @@ class CoordinatorService:
                     self._received(peer, message, frames, now)
             case PeerDown(peer=peer, reason=reason):
                 # A broken connection does not mean that the peer is dead: it may connect again. The engine reports
-                # the exit of a process, and missing heartbeats show that a process is silent.
+                # the exit of a process, and missing heartbeats show that a process is silent. If the connections to all
+                # processes of one host are broken, that host is lost: see `on_tick`.
                 logger.debug("session with %s ended: %s", peer, reason)
-            case PeerUp():
-                pass
+                self._down.add(peer)
+            case PeerUp(peer=peer):
+                self._down.discard(peer)
 
     def _received(self, peer: NodeId, message: Message, frames: Sequence[Frame], now: float) -> None:
         match message:
@@ -178,6 +181,11 @@ class CoordinatorService:
         effects = self.core.tick(running)
         self._carry_out(effects)
         self._note(effects, now)
+        if self._down and not self._finishing:
+            self._down &= self.core.tables.members.members.keys()
+            effects = self.core.sessions_lost(self._down, running)
+            self._carry_out(effects)
+            self._note(effects, now)
         if now >= self._next_note and self.timeline.last is not None:
             self._next_note = now + _NOTE_S
             totals, timeline = self.core.totals, self.timeline

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from paceline.coordinator.json_numbers import plain, shown
-from paceline.coordinator.placement_report import drained, placed
+from paceline.coordinator.placement_report import drained, drained_hosts, placed
 from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
 from paceline.core.coordinator.tables.live_leases import Lease
@@ -79,6 +80,8 @@ def describe(status: Status) -> str:
         parts.append(f"{short} block{'s' * (short != 1)} short of a copy")
     if status.draining:
         parts.append(f"{', '.join(status.draining)} being emptied")
+    if waits := [host for host in status.draining_hosts if host not in status.drained_hosts]:
+        parts.append(f"host {', '.join(waits)} being emptied")
     parts += status.cuts[:3]
     if status.mode != "bsp":
         parts.append(f"staleness ≤ {status.max_staleness}")
@@ -127,8 +130,23 @@ def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
         if m.start and not m.left:
             works = m.node in holders or core.tables.speeds.knows(m.node)
             script = _script(core, m.node) if m.role == "worker" else ""
-            found.append(ProcessStatus(m.name, m.role, pid_of(m.node), m.node, m.start, works, script))
+            found.append(ProcessStatus(m.name, m.role, pid_of(m.node), m.node, m.start, works, script, m.host))
     return tuple(found)
+
+
+def _of_hosts(core: CoordinatorCore) -> dict[str, Any]:
+    """The fields of the status about hosts: those that shall be empty, those that are, and unequal machines."""
+    return {
+        "unequal": core.machines.warnings.unequal,
+        "draining_hosts": tuple(sorted(core.tables.members.draining_hosts)),
+        "drained_hosts": drained_hosts(core.tables),
+    }
+
+
+def _hosts(core: CoordinatorCore) -> dict[NodeId, str]:
+    """The host of each server that stays."""
+    leaving = core.tables.members.draining
+    return {m.node: m.host for m in core.tables.members.by_role("server") if m.node not in leaving}
 
 
 def _script(core: CoordinatorCore, worker: NodeId) -> str:
@@ -183,7 +201,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         wanted_workers=core.tables.members.wanted_workers,
         wanted_servers=core.tables.members.wanted_servers,
         replicas=core.spec.replicas,
-        placement=placed(core.placement, core.spec.replicas),
+        placement=placed(core.placement, core.spec.replicas, _hosts(core)),
         draining=tuple(sorted(map(name_of, draining))),
         drained=drained(core.placement, draining),
         failovers=core.tables.placed.failovers,
@@ -209,6 +227,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         warning=core.machines.checkpoints.warning,
         failure=_failure(core),
         warnings=tuple(core.machines.warnings.texts.values()),
+        **_of_hosts(core),
     )
 
 
@@ -252,4 +271,5 @@ def summary_of(
         warning=warning or core.machines.checkpoints.warning,
         digest=digest,
         warnings=tuple(core.machines.warnings.texts.values()),
+        unequal=core.machines.warnings.unequal,
     )

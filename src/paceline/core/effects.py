@@ -61,13 +61,15 @@ class PlacementFact(Fact, frozen=True):
     """A placement epoch begins, or more servers join the current one.
 
     With `failover`, backups became primaries because the primary of some blocks was lost. A `planned` change makes or
-    moves copies; any other change follows the loss of copies.
+    moves copies; any other change follows the loss of copies. With `whole_attempts`, each slot counts as one attempt
+    because workers are not equal machines.
     """
 
     placement: Placement
     why: str = ""
     failover: bool = False
     planned: bool = False
+    whole_attempts: bool = False
 
 
 class PhaseFact(Fact, frozen=True):

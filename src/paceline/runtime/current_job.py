@@ -16,6 +16,7 @@ from paceline.config.dials import ClusterSpec, parse_mode
 from paceline.config.role_spec import RoleSpec, WorkerSpec
 from paceline.errors import JobError, TransportError, UsageError
 from paceline.messages import JobArgs, Register
+from paceline.runtime.machine import host_name, worker_fingerprint
 from paceline.runtime.rundir import RunDir
 from paceline.runtime.saved_files import note_saved
 from paceline.runtime.starts import next_start
@@ -137,7 +138,8 @@ def _clustered(spec: RoleSpec, worker: WorkerSpec, args: JobArgs) -> Job:
         from paceline.runtime.fault_injection import wrap
 
         port = wrap(port, worker.faults, spec.name, spec.start)
-    intro = Register(1, spec.role, spec.name, spec.start, socket.gethostname(), None, args)
+    host, fingerprint = host_name(spec.shared), worker_fingerprint()
+    intro = Register(1, spec.role, spec.name, spec.start, host, None, args, fingerprint=fingerprint)
     session = Session(
         port, intro, timeout_s=worker.timeout_s, silent_s=beat.silent_s, find=run.coordinator, preemption=preemption
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from paceline.sim.disk import Disk
 from paceline.sim.faults import Faults
+from paceline.sim.hosts import Hosts, host_of
 from paceline.sim.log_checks import LogChecks
 from paceline.sim.network import Network
 from paceline.sim.record import Record
@@ -40,7 +42,10 @@ class Cluster:
         self.saves = 0
         self.stopped = False
         self.faults = Faults(self)
-        self.server_pool = ServerPool(self, lambda name, node: SimServer(self, name, node))
+        self.hosts = Hosts(self)
+        self.server_pool = ServerPool(
+            self, lambda index, node: SimServer(self, f"server-{index}", node, self.hosts.of_server(index))
+        )
 
     @property
     def servers(self) -> list[SimServer]:
@@ -57,6 +62,7 @@ class Cluster:
             self.spawn(index, self.rng.uniform(0.0, 0.3))
         self.faults.plan()
         self.server_pool.start()
+        self.hosts.start()
 
     def restart_coordinator(self) -> None:
         """Start another coordinator if none is alive. Other processes notice it after a random time, or not at all."""
@@ -81,6 +87,11 @@ class Cluster:
                     worker.evict()
             self.coordinator.lost(node)
 
+    def sessions_lost(self, nodes: Sequence[NodeId]) -> None:
+        """End the coordinator's sessions with all of `nodes`."""
+        if self.coordinator.alive:
+            self.coordinator.sessions_lost(nodes)
+
     # ------------------------------------------------------------ workers
 
     def running(self) -> list[SimWorker]:
@@ -92,7 +103,7 @@ class Cluster:
         node = f"worker-{index}/{self.next_start()}"
         speed = self.scenario.speeds[index % len(self.scenario.speeds)]
         rng = Random(f"worker {self.scenario.seed} {self.starts}")
-        worker = SimWorker(self, f"worker-{index}", node, speed, rng)
+        worker = SimWorker(self, f"worker-{index}", node, speed, rng, host_of(self.scenario, index))
         self.workers.append(worker)
         self.network.add(worker)
         self.world.after(delay, worker, worker.start)

@@ -82,6 +82,8 @@ class Faults:
                 self._kill_coordinator()
             case "kill-server" | "pause-server" | "cut-server" | "cut-servers" | "scale":
                 cluster.server_pool.inject(fault)
+            case "lose-host" | "cut-host" | "drain-host" | "slow-host":
+                cluster.hosts.inject(fault)
             case "damage":
                 cluster.disk.damage()
             case "power-cut":

@@ -23,6 +23,7 @@ from paceline.core.effects import (
     Write,
 )
 from paceline.messages import Choose, Committed, EvalGrant, Grant, PhaseOver
+from paceline.sim.hosts import host_of, number_of
 from paceline.sim.record import Record
 from paceline.sim.scenario import Scenario
 from paceline.sim.world import Violation
@@ -41,6 +42,8 @@ class LogChecks:
     def __init__(self, record: Record, scenario: Scenario) -> None:
         self._record = record
         self._one_attempt = not scenario.model.deterministic
+        self._whole = False
+        self._scenario = scenario
         self._validators = scenario.validators
         self._careful = scenario.careful
         self.results: dict[tuple[int, str, int], EvaluationRow] = {}
@@ -69,7 +72,8 @@ class LogChecks:
                 self._chose(SlotId(sealed.step, sealed.slot), sealed.fence)
             case FactRow(fact=IncarnationFact() as fact):
                 self._rewound(fact)
-            case FactRow(fact=PlacementFact(placement=placement, why=why)):
+            case FactRow(fact=PlacementFact(placement=placement, why=why, whole_attempts=whole)):
+                self._whole = whole
                 if why.endswith(DIFFERENT):
                     raise Violation(why)
                 self._placed(placement)
@@ -132,6 +136,7 @@ class LogChecks:
         if len(commit.fences) != num_slots:
             raise Violation(f"step {commit.step} has {num_slots} slots, its commit {len(commit.fences)} fences")
         self._check_fences(commit)
+        self._check_kinds(commit)
         if commit.step != INIT_STEP:
             self._check_order(commit)
         self.slots_done += num_slots
@@ -148,6 +153,16 @@ class LogChecks:
             if self.needs_one_attempt(commit.step) and fence in self._void and self._chosen.get(slot) != fence:
                 raise Violation(f"{fence} was void when it was committed for {slot}")
 
+    def _check_kinds(self, commit: Commit) -> None:
+        """Check that no slot counts as attempts of unequal workers, a part of each (rule 12)."""
+        if not self._scenario.unequal:
+            return
+        for index, fence in enumerate(commit.fences):
+            fences = {fence, *(others[index] for _, others in commit.variants)}
+            hosts = {host_of(self._scenario, number_of(self._granted[f][1])) for f in fences if f in self._granted}
+            if len(hosts) > 1:
+                raise Violation(f"slot {index} of step {commit.step} counts as attempts of workers on {sorted(hosts)}")
+
     def _check_order(self, commit: Commit) -> None:
         watermark, window = self._record.watermark, self._record.schedule.window(commit.step)
         if watermark.has(commit.step):
@@ -159,7 +174,8 @@ class LogChecks:
 
     def needs_one_attempt(self, step: int) -> bool:
         """Whether each slot of the step counts as one attempt, the same on all servers (rule 2)."""
-        return self._one_attempt or step == INIT_STEP or self._record.schedule.window(step) != 0
+        is_whole = self._one_attempt or self._whole
+        return is_whole or step == INIT_STEP or self._record.schedule.window(step) != 0
 
     def _evaluated(self, row: EvaluationRow) -> None:
         validator = next(v for v in self._validators if v.name == row.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from paceline.core.coordinator.checkpoints import folder_name
@@ -69,6 +69,11 @@ class SimCoordinator(Node):
         now = self._running.advance(self.cluster.world.now)
         self._carry_out(self.core.lost(node, "the session ended", now))
 
+    def sessions_lost(self, nodes: Sequence[NodeId]) -> None:
+        """Tell the core that the sessions with all of `nodes` have ended."""
+        now = self._running.advance(self.cluster.world.now)
+        self._carry_out(self.core.sessions_lost(nodes, now))
+
     def _tick(self) -> None:
         now = self._running.advance(self.cluster.world.now)
         self._carry_out(self.core.tick(now))
@@ -99,10 +104,10 @@ class SimCoordinator(Node):
 class SimServer(Node):
     """One start of a parameter server process."""
 
-    def __init__(self, cluster: Cluster, name: str, node: NodeId) -> None:
+    def __init__(self, cluster: Cluster, name: str, node: NodeId, host: str) -> None:
         super().__init__(node)
         self.cluster = cluster
-        self.introduction = Register(1, "server", name, 1, "here", f"sim://{node}")
+        self.introduction = Register(1, "server", name, 1, host, f"sim://{node}")
         scenario = cluster.scenario
         self.core = ServerCore(
             node,

@@ -67,6 +67,8 @@ class Scenario:
     single_thread: bool = False  # a worker handles no message while it computes, but sends heartbeats
     lingers: bool = False  # the simulator plays on for a while after the end, even if nothing is left to do
     hurries: bool = False  # turns and links are fast after the faults have ended
+    hosts: int = 1  # workers and servers are on hosts in turn; the coordinator is on a host of its own
+    unequal: bool = False  # workers of different hosts have different fingerprints
     part_nbytes: int = 1 << 30  # pushes, replies to pulls and copies travel in parts of this size
     resend_s: float = 1.0
     tick_s: float = 0.25
@@ -79,7 +81,8 @@ class Scenario:
         return (
             f"seed {self.seed}: {self.job.mode} slots={self.job.slots} det={self.model.deterministic} "
             f"w={self.cluster.workers} s={self.cluster.servers} r={self.cluster.replicas}"
-            f"{' careful' * self.careful} hold={self.cluster.held} data={steps} "
+            f"{' careful' * self.careful}{f' hosts={self.hosts}' * (self.hosts > 1)}{' unequal' * self.unequal} "
+            f"hold={self.cluster.held} data={steps} "
             f"stop={self.stop} validators={[v.every for v in self.validators]} evaluate={self.evaluate} "
             f"{self.weather} {[(round(f.at_s, 2), f.kind, round(f.lasts_s, 2)) for f in self.faults]}"
         )
@@ -107,6 +110,9 @@ FAULTS = (
 )
 SERVER_FAULTS = ("kill-server", "kill-server", "pause-server", "cut-server", "cut-servers", "cut-servers", "scale")
 """Additional faults for jobs whose blocks have copies."""
+
+HOST_FAULTS = ("lose-host", "lose-host", "cut-host", "cut-host", "drain-host", "slow-host")
+"""Additional faults for jobs on several hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +145,44 @@ def make_scenario(
     workers: int | None = None,
     servers: int | None = None,
     replicas: int | None = None,
+    hosts: int | None = None,
 ) -> Scenario:
-    """Make the scenario of `seed`; the other arguments, if given, override parts of it."""
+    """Make the scenario of `seed`; the other arguments, if given, override parts of it.
+
+    With one host, the scenario is what it was before there were hosts: what concerns hosts has random numbers of its
+    own.
+    """
+    scenario = _on_one_host(seed, mode=mode, workers=workers, servers=servers, replicas=replicas)
+    by_host = Random(f"hosts {seed}")
+    drawn = by_host.randint(2, 4) if by_host.random() < 0.35 else 1
+    hosts = drawn if hosts is None else hosts
+    return scenario if hosts < 2 else _on_hosts(by_host, scenario, hosts, servers)
+
+
+def _on_hosts(rng: Random, scenario: Scenario, hosts: int, servers: int | None) -> Scenario:
+    """The scenario on several hosts, with faults of hosts: most jobs have a server on each of them."""
+    cluster = scenario.cluster
+    if servers is None and rng.random() < 0.8:
+        cluster = replace(cluster, servers=max(cluster.servers, hosts))
+    times = rng.choice((1, 1, 3))  # some jobs are long enough to lose hosts, and to make copies in between
+    length_s = times * (scenario.heal_at_s - 1.0)
+    faults = [replace(f, at_s=times * f.at_s) for f in scenario.faults]
+    faults += [replace(f, at_s=f.at_s * length_s) for f in (_fault(rng, HOST_FAULTS) for _ in range(rng.randint(1, 5)))]
+    return replace(
+        scenario,
+        hosts=hosts,
+        unequal=rng.random() < 0.2,
+        cluster=cluster,
+        phases=tuple(msgspec.structs.replace(p, epochs=times * p.epochs) for p in scenario.phases),
+        faults=tuple(sorted(faults, key=lambda f: f.at_s)),
+        heal_at_s=length_s + 1.0,
+        bound_s=times * scenario.bound_s + 60.0,
+    )
+
+
+def _on_one_host(
+    seed: int, *, mode: str | None, workers: int | None, servers: int | None, replicas: int | None
+) -> Scenario:
     rng, chance = Random(f"scenario {seed}"), Random(f"copies {seed}")
     shape = _shape(rng, chance, mode=mode, workers=workers, servers=servers, replicas=replicas)
     calm = rng.random() < 0.15
@@ -327,5 +369,7 @@ def _fault(rng: Random, kinds: tuple[str, ...] = FAULTS) -> Fault:
     kind = rng.choice(kinds)
     lasts = {"pause": rng.choice((0.5, 3.0, 9.0)), "cut": rng.choice((0.5, 3.0, 8.0))}
     lasts |= {"cut-server": rng.choice((0.5, 3.0, 8.0)), "cut-servers": rng.choice((0.5, 3.0, 8.0, 20.0))}
+    if kind in HOST_FAULTS:
+        lasts |= {kind: rng.choice((0.5, 3.0, 8.0, 20.0))}
     lasts |= {"pause-coordinator": rng.choice((0.3, 6.0)), "pause-server": rng.choice((0.1, 1.5, 6.0))}
     return Fault(at_s=rng.random(), kind=kind, lasts_s=lasts.get(kind, 0.0))

@@ -154,7 +154,8 @@ class TrainingScript:
         mean = self._scenario.habits.mean_turn_s
         if self._scenario.hurries and not self._cluster.faults.on:  # the rest of the job need not take long
             mean = min(mean, _HEALED_TURN_S)
-        return Sleep(mean * self._worker.speed * self._rng.uniform(0.5, 1.5))
+        slowness = self._worker.speed * self._worker.cluster.hosts.slowness(self._worker.host)
+        return Sleep(mean * slowness * self._rng.uniform(0.5, 1.5))
 
     def _initialise(self, task: Grant) -> Script:
         yield self._pause()

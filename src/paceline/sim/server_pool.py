@@ -25,14 +25,14 @@ _BEATS = 2.5  # heartbeats: the coordinator may soon evict a server that was sil
 class ServerPool:
     """Servers by their index; a restarted server keeps its name."""
 
-    def __init__(self, cluster: Cluster, make: Callable[[str, NodeId], SimServer]) -> None:
+    def __init__(self, cluster: Cluster, make: Callable[[int, NodeId], SimServer]) -> None:
         self._cluster = cluster
         self._make = make
         self._rng = Random(f"servers {cluster.scenario.seed}")
         self._clock = Process("fleet")
         self._trouble_until = 0.0
         self._wanted = cluster.scenario.cluster.servers
-        self.servers = [make(f"server-{i}", f"server-{i}") for i in range(self._wanted)]
+        self.servers = [make(i, f"server-{i}") for i in range(self._wanted)]
 
     def start(self) -> None:
         """Begin to supervise the servers as the launcher does: start wanted servers and end drained ones."""
@@ -80,6 +80,8 @@ class ServerPool:
         now = cluster.world.now
         if now < self._trouble_until or not self.is_redundant() or not cluster.faults.on:
             return False
+        if fault.kind in ("lose-host", "cut-host") and not self._spans_hosts():
+            return False
         self._trouble_until = now + fault.lasts_s + 1.0
         return True
 
@@ -102,7 +104,20 @@ class ServerPool:
             return False
         copies = [placement.copies(b) for b in range(len(placement.owners))]
         replicas = cluster.scenario.cluster.replicas
-        return all(len(members) > replicas and healthy.issuperset(members) for members in copies)
+        hosts = {s.node: s.introduction.host for s in self.servers if s.node in healthy}
+        span = min(replicas + 1, len({hosts[node] for node in hosts if node not in core.tables.members.draining}))
+        return all(
+            len(members) > replicas
+            and healthy.issuperset(members)
+            and (len({hosts[m] for m in members}) >= span or cluster.scenario.hosts < 2)
+            for members in copies
+        )
+
+    def _spans_hosts(self) -> bool:
+        """Whether every block has copies on two hosts, so that no loss of one host loses a block."""
+        placement, hosts = self._placement(), {s.node: s.introduction.host for s in self.servers}
+        assert placement is not None
+        return all(len({hosts[m] for m in placement.copies(b)}) > 1 for b in range(len(placement.owners)))
 
     def _placement(self) -> Placement | None:
         cluster = self._cluster
@@ -121,6 +136,13 @@ class ServerPool:
             cluster.network.send("engine", COORDINATOR, Exited(1, old.introduction.name, old.introduction.start, -9))
         cluster.world.after(rng.uniform(0.2, 2.0), self._clock, self.revive, index)
 
+    def lose(self, host: str, back_s: float) -> None:
+        """Kill all servers of a host, which returns after `back_s`; then each is started again."""
+        for index, server in enumerate(self.servers):
+            if server.alive and server.introduction.host == host:
+                server.die()
+                self._cluster.world.after(back_s + self._rng.uniform(0.0, 1.0), self._clock, self.revive, index)
+
     def cut_power(self) -> None:
         """Kill all servers; each is started again."""
         for index, server in enumerate(self.servers):
@@ -136,7 +158,7 @@ class ServerPool:
             old.retire()
             return
         name = old.introduction.name
-        self.servers[index] = server = self._make(name, f"{name}/{self._cluster.next_start()}")
+        self.servers[index] = server = self._make(index, f"{name}/{self._cluster.next_start()}")
         self._cluster.network.add(server)
         server.start()
 
@@ -157,7 +179,7 @@ class ServerPool:
         self._wanted = core.tables.members.wanted_servers
         for index in range(self._wanted):
             if index >= len(self.servers):
-                self.servers.append(self._make(f"server-{index}", f"server-{index}/new{cluster.starts}"))
+                self.servers.append(self._make(index, f"server-{index}/new{cluster.starts}"))
                 cluster.network.add(self.servers[index])
                 self.servers[index].start()
             elif not self.servers[index].alive and self.servers[index].retired:

@@ -23,6 +23,7 @@ from paceline.messages import (
     Unreachable,
     Welcome,
 )
+from paceline.sim.hosts import fingerprint_of
 from paceline.sim.script import Ask, Ready, Sleep, TrainingScript
 from paceline.sim.symbols import Reads, Value
 from paceline.sim.world import Node, Violation
@@ -38,13 +39,23 @@ _AWAKE = (WorkerState.COMPUTING, WorkerState.INITIALISING, WorkerState.OVER, Wor
 class SimWorker(Node):
     """One start of a worker. All its random choices come from `rng`."""
 
-    def __init__(self, cluster: Cluster, name: str, node: NodeId, speed: float, rng: Random) -> None:
+    def __init__(self, cluster: Cluster, name: str, node: NodeId, speed: float, rng: Random, host: str) -> None:
         super().__init__(node)
         self.cluster = cluster
         self.scenario = cluster.scenario
         self.speed = speed
+        self.host = host
         self.rng = rng
-        introduction = Register(1, "worker", name, cluster.starts, "here", None, self.scenario.job)
+        introduction = Register(
+            1,
+            "worker",
+            name,
+            cluster.starts,
+            host,
+            None,
+            self.scenario.job,
+            fingerprint=fingerprint_of(self.scenario, host),
+        )
         self.core = WorkerCore(introduction, resend_s=self.scenario.resend_s, part_nbytes=self.scenario.part_nbytes)
         self.blocks = cut(self.scenario.model.tensors)
         self.values: list[Value | None] = [None] * len(self.blocks)

@@ -10,7 +10,7 @@ from tests.kit.fake_coordinator import TOKEN, FakeCoordinator, answer_all, answe
 
 from paceline.clients.observer import Observer
 from paceline.errors import AuthenticationError, DeadlineError, UsageError
-from paceline.messages import Exited, Message, Refused, Scale, Stop
+from paceline.messages import Drain, Exited, Message, Refused, Scale, Stop
 from paceline.messages.status import RunSummary, Status
 from paceline.wire.handshake import ClientHandshake
 from paceline.wire.token import new_token
@@ -27,10 +27,13 @@ def test_every_request_gets_its_reply() -> None:
         observer.exited("worker-1", 7, -9)
         observer.scale(3)
         observer.stop(12, "enough")
+        observer.drain("b")
+        observer.drain("b", undo=True)
         assert observer.finish() == RunSummary(state="running")
         observer.close()
-        heard = [m for m in coordinator.heard if isinstance(m, Exited | Scale | Stop)]
-    assert heard == [Exited(2, "worker-1", 7, -9), Scale(3, 3), Stop(4, "enough", 12, False)]
+        heard = [m for m in coordinator.heard if isinstance(m, Exited | Scale | Stop | Drain)]
+    drains = [Drain(5, "b"), Drain(6, "b", True)]
+    assert heard == [Exited(2, "worker-1", 7, -9), Scale(3, 3), Stop(4, "enough", 12, False), *drains]
 
 
 def test_a_request_without_a_coordinator_ends_at_its_deadline() -> None:

@@ -36,3 +36,9 @@ def test_a_server_is_drained_once_it_holds_nothing() -> None:
     assert drained(moved, [C]) == ("server-2",)
     coming = Placement(5, (A, B, A), ADDRESSES, ((B,), (A,), (B,)), ((C, (0,)),))
     assert drained(coming, [C]) == (), "the server still receives a copy"
+
+
+def test_a_block_on_fewer_hosts_than_possible_lacks_a_copy() -> None:
+    one, two = {A: "one", B: "one", C: "one"}, {A: "one", B: "one", C: "two"}
+    assert placed(PLACED, 1, one).short == 0
+    assert placed(PLACED, 1, two).short == 2, "only block 1 has a copy on host two"

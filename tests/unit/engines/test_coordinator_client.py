@@ -9,7 +9,19 @@ import pytest
 from tests.kit.fake_coordinator import TOKEN, Answer, FakeCoordinator, answer_all, answer_nothing, fake_coordinator
 
 from paceline.engines.coordinator_client import CoordinatorClient
-from paceline.messages import Exited, Finish, Message, Ok, Refused, Scale, StatusReply, Summary
+from paceline.messages import (
+    Drain,
+    Exited,
+    Finish,
+    HostLost,
+    Message,
+    Ok,
+    Refused,
+    Scale,
+    StatusReply,
+    StatusRequest,
+    Summary,
+)
 from paceline.messages.status import RunSummary, Status
 
 announced: list[str | None] = [None]
@@ -103,12 +115,18 @@ def test_a_report_that_is_refused_is_not_repeated(client: CoordinatorClient) -> 
     def picky(message: Message) -> Message | None:
         if isinstance(message, Scale):
             return Refused(message.req, "usage", "no")
-        return Ok(message.req) if isinstance(message, Exited) else StatusReply(getattr(message, "req", 0), b"{}")
+        if isinstance(message, Exited | HostLost | Drain):
+            return Ok(message.req)
+        return StatusReply(getattr(message, "req", 0), b"{}")
 
     answer: Answer = picky
     with fake_coordinator(answer) as coordinator:
         announced[0] = coordinator.address
         client.scale(3)
         client.report("worker-0", 7, -9)
+        client.host_lost("b", "its agent is gone")
+        client.drain("c", undo=True)
         until(lambda: client.settled, client)
-        assert [type(m).__name__ for m in coordinator.heard if not hasattr(m, "json")][:2] == ["Scale", "Exited"]
+        heard = [m for m in coordinator.heard if not isinstance(m, StatusRequest)]
+        assert [type(m).__name__ for m in heard] == ["Scale", "Exited", "HostLost", "Drain"]
+        assert [getattr(m, "host", "") for m in heard][2:] == ["b", "c"]

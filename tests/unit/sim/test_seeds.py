@@ -21,4 +21,4 @@ def test_200_seeds_end_well_and_break_no_rule(pytestconfig: pytest.Config) -> No
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)
 def test_a_seed_that_failed_before_breaks_no_rule(seed: int) -> None:
-    simulate(make_scenario(seed))
+    simulate(make_scenario(seed, hosts=1))

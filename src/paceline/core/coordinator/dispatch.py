@@ -194,10 +194,10 @@ class CoordinatorCore:
         return effects
 
     def sessions_lost(self, nodes: Collection[NodeId], now: float) -> list[Effect]:
-        """Evict each host all of whose processes are among `nodes`: their sessions with the coordinator broke."""
+        """Evict a host all of whose processes are among `nodes`, which have no session with the coordinator now."""
         self.tables.clock.set(now)
         effects: list[Effect] = []
-        self._expand(self.machines.membership.sessions_lost(nodes), effects)
+        self._expand(self.machines.reachability.sessions_lost(nodes), effects)
         self.machines.requests.answered(effects)
         return effects
 

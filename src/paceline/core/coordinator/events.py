@@ -194,6 +194,7 @@ class PlacementDecided(Event, frozen=True, gc=False):
 
     placement: Placement
     failover: bool
+    whole_attempts: bool = False
 
 
 class BlocksPlaced(Event, frozen=True, gc=False):

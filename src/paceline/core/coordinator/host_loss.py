@@ -21,9 +21,16 @@ def silence_s(spec: ClusterSpec) -> float:
 
 
 def lost_with(members: Members, member: Member, limit_s: float) -> tuple[Member, ...]:
-    """All members of the host of `member`, which is silent, if its whole host is; otherwise `member` alone."""
+    """All members of the host of `member`, which is silent, if its whole host is; otherwise `member` alone.
+
+    The host of a member that is known only from the log is not known: it is lost alone.
+    """
     mates = members.of_host(member.host)
-    is_host = all(m.seen <= member.seen + limit_s / 2 for m in mates) and _is_heard_elsewhere(members, mates, limit_s)
+    is_host = (
+        bool(mates)
+        and all(m.seen <= member.seen + limit_s / 2 for m in mates)
+        and _is_heard_elsewhere(members, mates, limit_s)
+    )
     return tuple(mates) if is_host else (member,)
 
 

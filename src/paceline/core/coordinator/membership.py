@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     Admitted,
@@ -19,6 +17,7 @@ from paceline.core.coordinator.events import (
     WorkFreed,
 )
 from paceline.core.coordinator.host_loss import is_cut_off, lost_with, silence_s
+from paceline.core.coordinator.machine_kinds import other_kind, refusal
 from paceline.core.coordinator.requests import Requests
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.tables.members import Member
@@ -79,12 +78,16 @@ class Membership:
         if self._identity.failure is not None:
             return [Send(sender, self._identity.failure)]
         out: list[Output] = []
+        if self._identity.spec.same_cpu:
+            other = other_kind(self._members, message.role, message.name, message.fingerprint)
+            if other is not None:
+                return self._turn_away(sender, refusal(message.name, message.host, message.fingerprint, other))
         if message.job is not None:
             try:
                 out += self._identity.agree(message.job, message.name)
             except MismatchError as error:
                 is_late = self._is_late(message.name)
-                return self._refuse_late(sender, str(error)) if is_late else [JobFailed("script", str(error))]
+                return self._turn_away(sender, str(error)) if is_late else [JobFailed("script", str(error))]
             if self._segments.is_ahead(message.progress):
                 return [WorkerRewound(sender)]
             self._attendance.advance(sender, message.progress)
@@ -194,23 +197,9 @@ class Membership:
 
     def host_lost(self, sender: NodeId, message: HostLost) -> list[Output]:
         """Evict every process of a host in one event: the launcher reports that the host is gone (rule 14)."""
-        return [Send(sender, Ok(message.req)), *self._evict_host(message.host, message.reason)]
-
-    def sessions_lost(self, nodes: Collection[NodeId]) -> list[Output]:
-        """Evict each host that lost its sessions with the coordinator all at once, if the job has other hosts.
-
-        A process that loses its session alone is not evicted: it may connect again.
-        """
-        out: list[Output] = []
-        for host in self._members.hosts if len(self._members.hosts) > 1 else ():
-            mates = self._members.of_host(host)
-            if len(mates) > 1 and all(m.node in nodes for m in mates):
-                out += self._evict_host(host, "the connections to all its processes broke")
-        return out
-
-    def _evict_host(self, host: str, why: str) -> list[Output]:
-        mates = tuple(self._members.of_host(host))
-        return [Evicted(mates, why, host)] if mates else []
+        mates = tuple(self._members.of_host(message.host))
+        ok = Send(sender, Ok(message.req))
+        return [ok, Evicted(mates, message.reason, message.host)] if mates else [ok]
 
     def session_lost(self, node: NodeId, reason: str) -> list[Output]:
         """Evict `node`: the transport lost the session with it."""
@@ -270,9 +259,9 @@ class Membership:
         member = self._members.members.get(sender)
         if member is None or not member.late:
             return [JobFailed("script", problem)]
-        return self._refuse_late(sender, problem)
+        return self._turn_away(sender, problem)
 
-    def _refuse_late(self, sender: NodeId, problem: str) -> list[Output]:
+    def _turn_away(self, sender: NodeId, problem: str) -> list[Output]:
         self._refused.add(sender)
         return [Send(sender, Abort(self._identity.generation, "script", problem)), *self._release(sender, problem)]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from paceline.config.dials import parse_mode
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     BlocksLost,
@@ -22,10 +23,12 @@ from paceline.core.coordinator.events import (
     PlacementDecided,
     ServerJoined,
     ServersWanted,
+    WorkerJoined,
     WorkFreed,
 )
 from paceline.core.coordinator.host_loss import silence_s, suspects
 from paceline.core.coordinator.in_sync_sets import Backups, Joining, Owners, enter, promote, shrink
+from paceline.core.coordinator.machine_kinds import workers_differ
 from paceline.core.coordinator.placement_plan import Servers, balance, spread
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.tables.members import Member
@@ -78,7 +81,7 @@ class BlockPlacement:
             placement,
             model,
             self._identity.blocks,
-            self._identity.one_attempt,
+            self._identity.one_attempt or self._placed.whole_attempts,
             self._leases.hold,
             at=self._log.version,
             begun=(self._log.watermark.low, self._log.watermark.above),
@@ -142,8 +145,9 @@ class BlockPlacement:
             )
             addresses = {s.node: s.address or "" for s in servers}
             placement = Placement(self._placed.epoch + 1, owners, addresses, backups)
-            self._placed.set(placement)
-            out += [PlacementFact(placement), *self._tell(servers), BlocksPlaced(), WorkFreed()]
+            whole = workers_differ(self._members)
+            self._placed.set(placement, whole_attempts=whole)
+            out += [PlacementFact(placement, whole_attempts=whole), *self._tell(servers), BlocksPlaced(), WorkFreed()]
         placed = self._placed.placement
         assert placed is not None
         out += [self._prepared(node, req, placed) for node, req in self._prepare_waiting.items()]
@@ -169,12 +173,27 @@ class BlockPlacement:
         known = old.addresses | {m.node: m.address or "" for m in self._members.by_role("server")}
         addresses = {node: known.get(node, "") for node in placement.holders}
         placement = msgspec.structs.replace(placement, addresses=addresses)
-        return [PlacementFact(placement, why, failover, planned), PlacementDecided(placement, failover)]
+        whole = workers_differ(self._members)
+        fact = PlacementFact(placement, why, failover, planned, whole)
+        return [fact, PlacementDecided(placement, failover, whole)]
 
     def enact(self, event: PlacementDecided) -> list[Output]:
         """Put the new placement into force, and tell every server."""
-        self._placed.set(event.placement, failover=event.failover)
+        self._placed.set(event.placement, failover=event.failover, whole_attempts=event.whole_attempts)
         return self._tell(self._members.by_role("server"))
+
+    def worker_joined(self, event: WorkerJoined) -> list[Output]:
+        """Begin an epoch in which slots count as whole attempts, if the new worker's machine is not equal (rule 12).
+
+        The worker gets no lease before: a server may not count attempts of unequal workers as interchangeable.
+        """
+        old, job = self._placed.placement, self._identity.job
+        if old is None or job is None or self._placed.whole_attempts or not workers_differ(self._members):
+            return []
+        if self._identity.one_attempt or parse_mode(job.mode).window or self._identity.failure is not None:
+            return []  # slots count as whole attempts anyway
+        why = f"{self._members.name(event.node)} has another kind of machine than other workers"
+        return [BlocksMayMove(_AGAIN_S), *self.change(old.owners, old.backups, why=why, planned=True)]
 
     def members_removed(self, event: MembersRemoved) -> list[Output]:
         """Promote backups of lost servers; if one of their blocks has no other copy, the blocks are lost."""
@@ -201,11 +220,11 @@ class BlockPlacement:
         last = suspects(self._members, self._reach.cuts(now), now, limit_s)
         return promote(self._identity.blocks, placement, lost, alive, last)
 
-    def can_spare(self, server: NodeId) -> bool:
-        """Whether every block of `server` has another member in its in-sync set."""
+    def can_spare(self, *servers: NodeId) -> bool:
+        """Whether every block of `servers` has another member in its in-sync set."""
         placement = self._placed.placement
         assert placement is not None
-        return self._without(placement, frozenset((server,))) is not None
+        return self._without(placement, frozenset(servers)) is not None
 
     # ------------------------------------------------------------ copies
 
@@ -219,8 +238,9 @@ class BlockPlacement:
         if joining == old.joining:
             return [over]
         placement = msgspec.structs.replace(old, backups=backups, joining=joining)
-        self._placed.set(placement)
-        fact = PlacementFact(placement, f"{name_of(sender)} has its copies", planned=True)
+        whole = self._placed.whole_attempts
+        self._placed.set(placement, whole_attempts=whole)
+        fact = PlacementFact(placement, f"{name_of(sender)} has its copies", planned=True, whole_attempts=whole)
         return [fact, over, BlocksMayMove(0.0)]
 
     def copies_differ(self, event: CopiesDiffer) -> list[Output]:

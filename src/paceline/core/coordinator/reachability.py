@@ -6,6 +6,8 @@ leases to the worker that reported.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     BlocksMayMove,
@@ -211,6 +213,24 @@ class Reachability:
             if heard and all(heard & set(copies) for copies in sets if lost.intersection(copies)):
                 host = member.host if len(together) > 1 else ""
                 return [Evicted(together, f"silent for {silent_s:.1f} s", host)]
+        return []
+
+    def sessions_lost(self, nodes: Collection[NodeId]) -> list[Output]:
+        """Evict a host whose processes have all lost their sessions here, if other hosts have its blocks.
+
+        `nodes` are all processes without a session. One that loses its session alone may connect again. If no process
+        of another host has a session, the coordinator itself is cut off, or the run ends.
+        """
+        if self._placed.placement is None or self._identity.failure is not None:
+            return []
+        members = self._members
+        for host in members.hosts:
+            mates = members.of_host(host)
+            others = [m for m in members.members.values() if m.host and m.host != host and m.node not in nodes]
+            if len(mates) < 2 or not others or any(m.node not in nodes for m in mates):
+                continue
+            if self._placement.can_spare(*(m.node for m in mates)):
+                return [Evicted(tuple(mates), "the connections to all its processes broke", host)]
         return []
 
     def probe(self) -> list[Output]:

@@ -224,8 +224,19 @@ def _of_members(m: Machines) -> Subscribers:
     return {
         on.JobFailed: (m.identity.fail,),
         on.Admitted: (m.membership.admit,),
-        on.ServerJoined: (m.rebalance.server_joined, m.restart.server_joined, m.placement.server_joined),
-        on.WorkerJoined: (m.validation.worker_joined, m.attendance.worker_joined, m.adoption.worker_joined),
+        on.ServerJoined: (
+            m.warnings.server_joined,
+            m.rebalance.server_joined,
+            m.restart.server_joined,
+            m.placement.server_joined,
+        ),
+        on.WorkerJoined: (
+            m.warnings.worker_joined,
+            m.validation.worker_joined,
+            m.attendance.worker_joined,
+            m.adoption.worker_joined,
+            m.placement.worker_joined,
+        ),
         on.Evicted: (m.membership.evict,),
         on.MembersRemoved: (
             m.requests.members_removed,

@@ -150,7 +150,8 @@ class Segments:
 
     def needs_one_attempt(self, step: int) -> bool:
         """Whether each slot of `step` counts as one attempt, the same on all servers (rule 2)."""
-        return self._identity.one_attempt or step == INIT_STEP or self._phases.schedule.window(step) != 0
+        is_whole = self._identity.one_attempt or self._placed.whole_attempts
+        return is_whole or step == INIT_STEP or self._phases.schedule.window(step) != 0
 
     def is_ahead(self, progress: int) -> bool:
         """Whether a script with this `progress` has left a phase that the job must compute again."""

@@ -1,4 +1,4 @@
-"""Warnings about the training, for the user: numbers that are not finite, and what workers found in their turns.
+"""Warnings for the user: numbers that are not finite, what workers found in their turns, and unequal machines.
 
 The first warning about a topic counts for the whole job: it is durable, so that no restart repeats it.
 """
@@ -8,7 +8,14 @@ from __future__ import annotations
 from math import isfinite
 
 from paceline.core.coordinator.all_tables import Tables
-from paceline.core.coordinator.events import Output, SlotSealed, WarningFound
+from paceline.core.coordinator.events import Output, ServerJoined, SlotSealed, WarningFound, WorkerJoined
+from paceline.core.coordinator.machine_kinds import (
+    UNEQUAL_SERVERS,
+    UNEQUAL_WORKERS,
+    other_kind,
+    servers_text,
+    workers_text,
+)
 from paceline.core.effects import History, WarningFact
 from paceline.messages import NOT_FINITE, Position, Sealed
 
@@ -43,6 +50,23 @@ class Warnings:
                 break
         worker = self._members.name(event.worker)
         return [fact for topic, text in found.items() for fact in self._add(topic, _whole(topic, text, report, worker))]
+
+    def worker_joined(self, event: WorkerJoined) -> list[Output]:
+        """Warn if this worker computes with another kind of machine than an earlier one (rule 12)."""
+        member = self._members.members[event.node]
+        other = other_kind(self._members, "worker", member.name, member.fingerprint)
+        return [] if other is None else self._add(UNEQUAL_WORKERS, workers_text(member, other))
+
+    def server_joined(self, event: ServerJoined) -> list[Output]:
+        """Warn if this server computes with another kind of machine than an earlier one (rule 12)."""
+        member = self._members.members[event.node]
+        other = other_kind(self._members, "server", member.name, member.fingerprint)
+        return [] if other is None else self._add(UNEQUAL_SERVERS, servers_text(member, other))
+
+    @property
+    def unequal(self) -> str:
+        """What unequal machines mean for the bits of this job; "" if they are all equal."""
+        return "; ".join(self.texts[topic] for topic in (UNEQUAL_WORKERS, UNEQUAL_SERVERS) if topic in self.texts)
 
     def found(self, event: WarningFound) -> list[Output]:
         """Take the warning of another machine."""

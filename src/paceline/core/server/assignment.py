@@ -59,7 +59,7 @@ class Assignment:
     def enter(self, message: Assign) -> None:
         """Begin another incarnation. `load` must follow."""
         self.incarnation, self.epoch = message.incarnation, message.placement.epoch
-        self.one_attempt, self.hold = message.one_attempt, message.hold
+        self.count_by(message)
         self.entered = False
         self.waiting = self._not_loaded = None
 
@@ -81,6 +81,10 @@ class Assignment:
         """Begin another placement of the same incarnation."""
         self.epoch = message.placement.epoch
         self.waiting = None
+
+    def count_by(self, message: Assign) -> None:
+        """Count attempts as `message` says, from now on."""
+        self.one_attempt, self.hold = message.one_attempt, message.hold
 
     def reach(self, addresses: Mapping[NodeId, str]) -> None:
         """Note the addresses of the servers of the placement."""

@@ -350,6 +350,7 @@ class ServerCore:
         self.saving.void()
         self.backups.drop_sums()
         self.attempts.drop_all()
+        self.assignment.count_by(message)  # after the sums, which were made by the old count, are dropped
         versions = self.versions
         if keep and versions.applied >= 0:
             assert versions.applied == message.at, f"version {versions.applied} is here, {message.at} was the last"

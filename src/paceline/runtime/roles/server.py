@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 from paceline.checkpoint.storage import open_storage
@@ -10,6 +9,7 @@ from paceline.clients.redial import Redial
 from paceline.config.role_spec import RoleSpec, ServerSpec
 from paceline.messages import Register
 from paceline.runtime.addresses import own_address
+from paceline.runtime.machine import host_name, server_fingerprint
 from paceline.runtime.roles.base import Launch, Role
 from paceline.runtime.rundir import RunDir
 from paceline.runtime.service_loop import serve
@@ -42,7 +42,15 @@ class ServerRole(Role):
         port = ZmqPort(node, token, listen=own_address(shared.host), local=shared.local)
         beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token, local=shared.local), run.coordinator, node, _BEAT_S)
         try:
-            intro = Register(1, self.name, spec.name, spec.start, socket.gethostname(), port.address)
+            intro = Register(
+                1,
+                self.name,
+                spec.name,
+                spec.start,
+                host_name(shared),
+                port.address,
+                fingerprint=server_fingerprint(),
+            )
             threads = spec.read(ServerSpec).threads
             service = ServerService(port, intro, storage=open_storage(shared.checkpoints), threads=threads)
             run.wait_for_coordinator(_WAIT_S)

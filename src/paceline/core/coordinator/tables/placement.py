@@ -11,7 +11,8 @@ from paceline.types import NodeId, Placement
 class PlacedBlocks:
     """The placement and its epoch (rule 5). Only `BlockPlacement` changes it.
 
-    `owners` are the primaries, `holders` all servers that have some copy or are being sent one.
+    `owners` are the primaries, `holders` all servers that have some copy or are being sent one. With `whole_attempts`,
+    each slot of this epoch counts as one attempt, because workers are not equal machines (rule 12).
     """
 
     def __init__(self, incarnation: Incarnation) -> None:
@@ -21,6 +22,7 @@ class PlacedBlocks:
         self.owners: tuple[NodeId, ...] = ()
         self.holders: tuple[NodeId, ...] = ()
         self.failovers = 0
+        self.whole_attempts = False
 
     def restore(self, history: History) -> None:
         """Take over the last placement of this incarnation, and the highest epoch of all incarnations."""
@@ -30,14 +32,16 @@ class PlacedBlocks:
                 self.failovers += row.fact.failover
                 if row.incarnation == history.incarnation:
                     self._place(row.fact.placement)
+                    self.whole_attempts = row.fact.whole_attempts
 
     def reset(self, position: Position | None) -> None:
         """Forget the placement; its epoch stays used."""
         self._place(None)
 
-    def set(self, placement: Placement, *, failover: bool = False) -> None:
+    def set(self, placement: Placement, *, failover: bool = False, whole_attempts: bool) -> None:
         """Put `placement` into force. `failover`: a backup was promoted."""
         self.epoch = placement.epoch
+        self.whole_attempts = whole_attempts
         self.failovers += failover
         self._place(placement)
 

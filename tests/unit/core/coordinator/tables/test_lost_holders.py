@@ -17,6 +17,13 @@ def test_a_slot_that_loses_too_many_holders_in_a_row_is_returned_with_them() -> 
     assert lost.add(SlotId(1, 1), "c") == (SlotId(1, 1), ("a", "c"))
 
 
+def test_workers_that_are_lost_with_their_host_count_once_for_each_host() -> None:
+    lost, slot = LostHolders(3), SlotId(1, 1)
+    for worker, host in (("a", "one"), ("b", "one"), ("c", "two"), ("d", "two"), ("e", "one")):
+        assert lost.add(slot, worker, host) is None
+    assert lost.add(slot, "f") == (slot, ("a", "c", "f"))
+
+
 def test_the_error_names_the_workers_and_the_samples_by_their_index_in_the_data_set() -> None:
     schedule = Schedule([segment(slots=2, data_len=10, batch_size=2)])
     error = Poisoned(SlotId(1, 1), ("worker-0/1-2-x", "worker-3/1-9-y")).error(schedule, seed=7)
