@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import random
-from typing import Literal
 
 import pytest
 
@@ -16,6 +15,7 @@ from paceline.wire.handshake import (
     ClientHandshake,
     Farewell,
     Hello,
+    LaneName,
     Offer,
     Proof,
     ServerHandshake,
@@ -37,7 +37,7 @@ def answer_of(server: ServerHandshake, frame: bytes) -> bytes:
     return answer
 
 
-def run(client: ClientHandshake, server: ServerHandshake, lane: Literal["local", "tcp"] = "tcp") -> list[bytes]:
+def run(client: ClientHandshake, server: ServerHandshake, lane: LaneName = "tcp") -> list[bytes]:
     """Run one handshake; return all its frames in order."""
     frames = [client.hello()]
     frames.append(answer_of(server, frames[-1]))
@@ -75,7 +75,7 @@ def test_no_peer_is_proven_before_the_end() -> None:
     assert server.peer == "w"
 
 
-OFFER = Offer("host-a", "a-name", bytes(32))
+OFFER = Offer("a-name", bytes(32))
 
 
 def test_the_client_learns_the_offer_and_the_server_the_choice() -> None:
@@ -102,7 +102,7 @@ def test_a_lane_is_not_chosen_before_the_proof() -> None:
 
 def test_an_offer_with_an_incomplete_nonce_is_refused() -> None:
     client = ClientHandshake("w", TOKEN)
-    server = ServerHandshake("s", TOKEN, offer=Offer("host-a", "a-name", bytes(8)))
+    server = ServerHandshake("s", TOKEN, offer=Offer("a-name", bytes(8)))
     with pytest.raises(RefusedFrameError, match="nonce"):
         run(client, server)
     assert client.accepted is None
