@@ -128,13 +128,13 @@ class Opener:
         return kind == SEALED, nbytes
 
     @staticmethod
-    def can_open(received: memoryview) -> bool:
-        """Whether `received` has enough bytes to open the next chunk, or to refuse it."""
+    def next_nbytes(received: memoryview) -> int:
+        """How many of the bytes that begin with `received` must be there to open the next chunk, or to refuse it."""
         if received.nbytes < PREFIX_NBYTES:
-            return False
+            return PREFIX_NBYTES
         kind, nbytes, _ = _PREFIX.unpack_from(received)
         whole = PREFIX_NBYTES + int(nbytes) + TAG_NBYTES
-        return kind != SEALED or whole > MAX_CHUNK_NBYTES or received.nbytes >= whole
+        return whole if kind == SEALED and whole <= MAX_CHUNK_NBYTES else PREFIX_NBYTES
 
     def open_into(self, chunk: memoryview, out: memoryview) -> None:
         """Check the sealed `chunk`, which begins with its prefix, and write its content to `out` of the same size.

@@ -27,8 +27,8 @@ class Buffers:
         self._free: list[memoryview] = []
 
     def take(self) -> memoryview:
-        """A buffer for two chunks, with any content."""
-        return self._free.pop() if self._free else memoryview(bytearray(2 * MAX_CHUNK_NBYTES))
+        """A buffer for one chunk and the next prefix, with any content."""
+        return self._free.pop() if self._free else memoryview(bytearray(MAX_CHUNK_NBYTES + PREFIX_NBYTES))
 
     def give(self, buffer: memoryview) -> None:
         """Take a buffer back."""
@@ -147,7 +147,7 @@ def _content(views: Sequence[memoryview]) -> memoryview:
     nbytes = 0
     for view in views:
         nbytes += view.nbytes
-        if gathered and nbytes > CHUNK_NBYTES // 2:
+        if gathered and (view.nbytes >= _ALONE_NBYTES or nbytes > CHUNK_NBYTES // 2):
             break
         gathered.append(view)
     return memoryview(b"".join(gathered))
@@ -184,14 +184,12 @@ class _Receiving:
         """See `Channel.buffered`."""
         if self._content:
             return True
-        if self._received is None:
-            return False
-        return bool(self._clear_left) or self._opener.can_open(self._received[self._start : self._end])
+        return self._received is not None and (bool(self._clear_left) or self._whole(self._received))
 
     def read(self, view: memoryview, *, frame: bool) -> int:
         """Read into `view`, which belongs to a frame or to the head of a record; returns the number of bytes."""
         while not self._content and not self._clear_left:
-            if self._received is not None and self._opener.can_open(self._received[self._start : self._end]):
+            if self._received is not None and self._whole(self._received):
                 count = self._open(self._received, view)
                 if count:
                     return count
@@ -237,17 +235,23 @@ class _Receiving:
         self._clear_left -= count
         return count
 
+    def _whole(self, received: memoryview) -> bool:
+        return self._end - self._start >= self._opener.next_nbytes(received[self._start : self._end])
+
     def _receive(self) -> bool:
         """Read from the socket; False if the peer has closed."""
         if self._received is None:
             self._received = self._buffers.take()
             self._start = self._end = 0
-        elif self._end == self._received.nbytes:
-            rest = self._end - self._start
+        rest = self._end - self._start
+        missing = self._opener.next_nbytes(self._received[self._start : self._end]) - rest
+        if self._start and (rest <= PREFIX_NBYTES or self._end + missing > self._received.nbytes):
             self._received[:rest] = self._received[self._start : self._end]
             self._start, self._end = 0, rest
+        # Of large chunks, read one and the next prefix at a time: a part of the next chunk would have to be moved.
+        until = self._end + missing + PREFIX_NBYTES if missing > _ALONE_NBYTES else self._received.nbytes
         try:
-            count = self._socket.recv_into(self._received[self._end :])
+            count = self._socket.recv_into(self._received[self._end : until])
         except BlockingIOError:
             self._taken(0)
             raise
