@@ -187,7 +187,7 @@ def _agreed(client: bool | None, server: bool) -> bool:
         raise RefusedFrameError(
             "insecure-blocks",
             f"insecure_blocks is {client} on the connecting and {server} on the listening side: "
-            "give --insecure-blocks to the whole run or not at all",
+            "start all roles of a run with the same insecure_blocks",
         )
     return server
 

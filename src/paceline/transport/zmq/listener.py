@@ -55,8 +55,8 @@ _LAST_MESSAGES_S = 1.0
 class Listener:
     """Proves the peers that connect, and passes the messages of proven peers to the sessions."""
 
-    def __init__(self, shared: PortContext, host: str, port: int, *, encrypt: bool) -> None:
-        """Listen at `host` and `port`. With `encrypt`, peers are offered a sealed connection.
+    def __init__(self, shared: PortContext, host: str, port: int, *, encrypt: bool, one_port: bool = False) -> None:
+        """Listen at `host` and `port`. With `encrypt`, peers are offered a sealed connection, unless `one_port`.
 
         Raises:
             TransportError: the address is in use, or it is not an address of this machine.
@@ -86,7 +86,7 @@ class Listener:
             tickets = TicketCheck(self._ticket_socket, gate, self._sessions.counters)
             self._sources.append(ZmqSource(self._ticket_socket, tickets.answer_one))
         self._loop.watch(self._sources)
-        if encrypt:
+        if encrypt and not one_port:
             self._sealed_listener = SealedListener(self._loop, self._sessions.limits, self._sessions.counters, host)
         if shared.local:
             try:

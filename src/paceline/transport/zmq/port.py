@@ -50,6 +50,7 @@ class ZmqPort:
         encrypt: bool | None = None,
         local: bool | None = None,
         insecure_blocks: bool | None = False,
+        one_port: bool = False,
     ) -> None:
         """Open the port of `node`; with `listen`, an IP address, accept connections at that address.
 
@@ -57,6 +58,8 @@ class ZmqPort:
         addresses. `local` says whether sessions with processes of this host may use shared memory; None reads the
         environment. With `insecure_blocks`, frames on encrypted connections are neither encrypted nor authenticated;
         headers are. Both ends must say the same; a port that does not listen may say None, and does as its peers do.
+        Encrypted sessions need a second TCP port at `listen`, which the system chooses. With `one_port` there is none:
+        sessions then stay on `port`, and blocks take about three times longer.
 
         Raises:
             ValueError: `listen` is not a single address (with a wildcard, every network could reach the port), or
@@ -81,7 +84,7 @@ class ZmqPort:
         self._closed = False
         if listen is not None and listen_encrypted is not None:
             try:
-                self._listener = Listener(self._shared, listen, port, encrypt=listen_encrypted)
+                self._listener = Listener(self._shared, listen, port, encrypt=listen_encrypted, one_port=one_port)
             except BaseException:
                 self._shared.zmq.destroy(0)
                 raise

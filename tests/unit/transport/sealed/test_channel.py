@@ -269,7 +269,7 @@ def test_insecure_blocks_can_be_changed_and_headers_cannot() -> None:
         m.worker.link.send(encode_header(message), frames)
         head, blocks = m.sent()
         (event,) = m.deliver([head, _flip(blocks, 5000)])
-        assert bytes(event.frames[0]) != bytes(frames[0]), "this is what --insecure-blocks gives up"
+        assert bytes(event.frames[0]) != bytes(frames[0]), "this is what insecure blocks give up"
         m.worker.link.send(encode_header(Ok(2)), ())
         assert len(m.deliver([_flip(m.sent()[0], 20)])) == 1
         assert m.server.sessions.counters.refused == {"seal": 1}

@@ -127,7 +127,7 @@ def test_two_sides_that_do_not_agree_about_blocks_refuse_each_other_by_name(make
     events = Events(server, client)
     events.until(lambda: bool(events.downs(client)))
     assert events.downs(client)[0].refused == "insecure-blocks"
-    assert "--insecure-blocks" in events.downs(client)[0].reason
+    assert "same insecure_blocks" in events.downs(client)[0].reason
     assert not events.ups(server)
 
 
@@ -158,6 +158,19 @@ def test_a_session_stays_on_zeromq_if_the_second_port_is_closed(
         events.until_up((server, "worker/1"), (client, "server/1"))
     assert (sealed_links(server), sealed_links(client)) == (0, 0)
     assert "Open the ports of that host" in caplog.text
+    exchange(server, client, events)
+
+
+def test_a_port_can_do_without_a_second_port(make_port: MakePort, caplog: pytest.LogCaptureFixture) -> None:
+    server = make_port("server/1", listen="127.0.0.1", one_port=True)
+    listening = [c.laddr.port for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    assert listening == [int(str(server.address).rpartition(":")[2])]
+    client = make_port("worker/1")
+    client.connect(str(server.address))
+    events = Events(server, client)
+    events.until_up((server, "worker/1"), (client, "server/1"))
+    assert (sealed_links(server), sealed_links(client)) == (0, 0)
+    assert caplog.text == ""
     exchange(server, client, events)
 
 
