@@ -38,7 +38,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) '$(TORCH)' >> $(LOG) 2>&1 || \
 		$(PIP) --extra-index-url $(TORCH_CPU_INDEX) '$(TORCH)' >> $(LOG) 2>&1 || $(SHOW_LOG)
 	@echo "[setup 3/3] Paceline and its tools"
-	@$(PIP) -e '.[dev,bench]' >> $(LOG) 2>&1 || $(SHOW_LOG)
+	@$(PIP) -e '.[dev,bench,hosts]' >> $(LOG) 2>&1 || $(SHOW_LOG)
 	@touch $@
 
 demo: setup ## train LeNet on Fashion-MNIST with 2 workers and 2 parameter servers

@@ -52,7 +52,9 @@ class Observer:
     """
 
     def __init__(self, where: str | Find, token: bytes) -> None:
-        self._port: Port = ZmqPort(f"observer/{os.getpid()}-{secrets.token_hex(4)}", token)
+        self._port: Port = ZmqPort(
+            f"observer/{os.getpid()}-{secrets.token_hex(4)}", token, insecure_blocks=None
+        )  # it asks for no blocks
         self._redial = Redial(self._port, where if callable(where) else lambda: where)
         self._redial.tick(0.0)
         self._why = "no answer"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import socket
 import sys
@@ -129,11 +130,12 @@ def _clustered(spec: RoleSpec, worker: WorkerSpec, args: JobArgs) -> Job:
     from paceline.worker.overlap import pays
     from paceline.worker.session import Session
 
-    run, local = RunDir(Path(spec.shared.run)), spec.shared.local
+    run, shared = RunDir(Path(spec.shared.run)), spec.shared
+    open_port = functools.partial(ZmqPort, local=shared.local, insecure_blocks=shared.insecure_blocks)
     token, node = run.token(), node_id(spec.name, spec.start)
     address = run.wait_for_coordinator(worker.timeout_s)
-    beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token, local=local), run.coordinator, node, 0.5)
-    port: Port = ZmqPort(node, token, local=local)
+    beat = Heartbeat(lambda: open_port(f"{node}#beat", token), run.coordinator, node, 0.5)
+    port: Port = open_port(node, token)
     if worker.faults:
         from paceline.runtime.fault_injection import wrap
 

@@ -42,8 +42,8 @@ class PeerDown:
     """The session with `peer` has ended. This side cannot know whether its last messages arrived.
 
     If there was no session because one side refuses the other, `peer` is the address, and `refused` is the rule:
-    ``token`` (the two have different tokens), ``connection-handshake`` (most likely so, too), ``version``, or ``owner``
-    (a process of another user listens there).
+    ``token`` (the two have different tokens), ``connection-handshake`` (most likely so, too), ``version``,
+    ``insecure-blocks`` (only one of the two encrypts blocks), or ``owner`` (a process of another user listens there).
     """
 
     peer: NodeId

@@ -3,17 +3,19 @@
 ::
 
     client                                              server
-      HELLO(version, node c, nonce c)          ---->
-                                               <----    CHALLENGE(node s, nonce s, proof s)
+      HELLO(version, node c, nonce c, blocks)  ---->
+                                               <----    CHALLENGE(node s, nonce s, proof s, blocks)
       PROOF(proof c)                           ---->
-                                               <----    ACCEPTED(offer)
-      LANE(local or tcp)                       ---->
+                                               <----    ACCEPTED(offer, sealed offer)
+      LANE(local, sealed or tcp)               ---->
 
-A proof is the HMAC-SHA256, with the token as key, of the role, the protocol version, both nonces and both node ids. So
-a proof is valid only for one role in one handshake of these two processes. The offer names a unix socket of the server
-and a one-time secret that the client must send there. The client chooses the *lane*, local or tcp, and only then does
-either side send a message: all messages of a session use the same lane. Every control frame starts with a byte that no
-message starts with, so a receiver can tell the two apart.
+A proof is the HMAC-SHA256, with the token as key, of the role, the protocol version, both nonces, both node ids, and
+whether blocks travel unsealed. So a proof is valid only for one role in one handshake of these two processes. An offer
+names a unix socket of the server and a one-time secret that the client must send there. A sealed offer, which is made
+on encrypted connections only, names a TCP port of the server, such a secret, and the secret from which both sides make
+the keys of the sealed connection. The client chooses the *lane*, and only then does either side send a message: all
+messages of a session use the same lane. Every control frame starts with a byte that no message starts with, so a
+receiver can tell the two apart.
 
 A connection without encryption also shows a *ticket* before it may send any frame: see `make_ticket` in `token`.
 """
@@ -23,8 +25,9 @@ from __future__ import annotations
 import re
 import secrets
 import struct
+from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -33,6 +36,7 @@ from paceline.types import NodeId
 from paceline.wire.token import VERSION, check_token, mac, proofs_match
 
 NONCE_NBYTES = 32
+LaneName = Literal["local", "sealed", "tcp"]
 _MAX_CONTROL_NBYTES = 1024
 
 # 0xc1 is the one byte that msgpack never uses: no encoded message starts with it.
@@ -64,6 +68,8 @@ class Hello(Control, frozen=True):
 
     node: str
     nonce: bytes
+    insecure_blocks: bool | None = None
+    """Whether this side sends blocks unsealed; None if it does as the server does."""
 
 
 class Challenge(Control, frozen=True):
@@ -72,6 +78,8 @@ class Challenge(Control, frozen=True):
     node: str
     nonce: bytes
     proof: bytes
+    insecure_blocks: bool = False
+    """Whether the server sends blocks unsealed."""
 
 
 class Proof(Control, frozen=True):
@@ -83,24 +91,35 @@ class Proof(Control, frozen=True):
 class Offer(msgspec.Struct, frozen=True, array_like=True):
     """Offers a local link to a client on the same host."""
 
-    host: str
-    """The host and the network namespace in which `name` is valid (see `local.listener.host_name`)."""
     name: str
-    """The abstract name of the server's unix socket."""
+    """The abstract name of the server's unix socket, which exists in one network namespace of one host."""
     nonce: bytes
     """The one-time secret that the client sends to that socket, so that the server finds the session."""
 
 
+class SealedOffer(msgspec.Struct, frozen=True, array_like=True):
+    """Offers a sealed TCP connection. It is sent on encrypted connections only."""
+
+    host: str
+    """The address at which the server listens."""
+    port: int
+    nonce: bytes
+    """The one-time name of the connection, which the client sends first and in clear."""
+    secret: bytes
+    """What only the two sides know: both make the keys from it."""
+
+
 class Accepted(Control, frozen=True, tag="Welcome"):
-    """The server's last frame: both sides are proven. The client may accept the offer, if there is one."""
+    """The server's last frame: both sides are proven. The client may accept one of the offers."""
 
     offer: Offer | None = None
+    sealed: SealedOffer | None = None
 
 
 class Lane(Control, frozen=True):
     """The client's choice of the lane, which all messages of the session use."""
 
-    lane: Literal["local", "tcp"]
+    lane: LaneName
 
 
 class Farewell(Control, frozen=True):
@@ -158,6 +177,38 @@ def _check_nonce(nonce: bytes) -> bytes:
     return nonce
 
 
+def _agreed(client: bool | None, server: bool) -> bool:
+    """Whether blocks travel unsealed, if both sides say the same; the client may leave it to the server.
+
+    Raises:
+        RefusedFrameError: rule ``insecure-blocks``: they do not say the same.
+    """
+    if client is not None and client != server:
+        raise RefusedFrameError(
+            "insecure-blocks",
+            f"insecure_blocks is {client} on the connecting and {server} on the listening side: "
+            "start all roles of a run with the same insecure_blocks",
+        )
+    return server
+
+
+class SealKeys(NamedTuple):
+    """The keys of one side of a sealed connection, and whether blocks travel unsealed on it."""
+
+    sending: bytes
+    receiving: bytes
+    insecure_blocks: bool
+
+
+def _keys(token: bytes, secret: bytes, names: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """The keys for what the client and for what the server sends.
+
+    `secret` was sent on an encrypted connection with keys of its own, so it stays unknown to somebody who has recorded
+    everything and learns the token later.
+    """
+    return mac(token, b"seal client", secret, *names), mac(token, b"seal server", secret, *names)
+
+
 class _State(Enum):
     START = auto()
     WAITING = auto()
@@ -172,11 +223,16 @@ class ClientHandshake:
     An exception ends the handshake: open a new connection and use a new object.
     """
 
-    def __init__(self, node: NodeId, token: bytes, *, nonce: bytes | None = None) -> None:
+    def __init__(
+        self, node: NodeId, token: bytes, *, nonce: bytes | None = None, insecure_blocks: bool | None = False
+    ) -> None:
+        """With `insecure_blocks` None, this side does as the server does."""
         self._node = check_node(node)
         self._token = check_token(token)
         self._nonce = _check_nonce(secrets.token_bytes(NONCE_NBYTES) if nonce is None else nonce)
         self._state = _State.START
+        self._insecure_blocks = insecure_blocks
+        self._names: tuple[bytes, ...] = ()
         self._proven: NodeId | None = None
         self._accepted: Accepted | None = None
 
@@ -192,7 +248,7 @@ class ClientHandshake:
 
     def hello(self) -> bytes:
         """The first frame to send."""
-        return encode_control(Hello(self._node, self._nonce))
+        return encode_control(Hello(self._node, self._nonce, self._insecure_blocks))
 
     def receive(self, frame: bytes) -> bytes | None:
         """Take one frame; returns the frame to send next, None if there is none.
@@ -203,15 +259,21 @@ class ClientHandshake:
         """
         before, self._state = self._state, _State.FAILED
         match decode_control(frame):
-            case Challenge(node, nonce, proof) if before is _State.START:
-                names = (self._nonce, _check_nonce(nonce), self._node.encode(), check_node(node).encode())
+            case Challenge(node, nonce, proof, insecure) if before is _State.START:
+                both = (self._nonce, _check_nonce(nonce), self._node.encode(), check_node(node).encode())
+                names = (*both, bytes([insecure]))
                 if not proofs_match(mac(self._token, b"server", *names), proof):
                     raise AuthenticationError(f"{node} did not prove that it knows this job's token")
+                self._insecure_blocks = _agreed(self._insecure_blocks, insecure)
+                self._names = names
                 self._proven, self._state = node, _State.WAITING
                 return encode_control(Proof(mac(self._token, b"client", *names)))
             case Accepted() as accepted if before is _State.WAITING:
                 if accepted.offer is not None:
                     _check_nonce(accepted.offer.nonce)
+                if accepted.sealed is not None:
+                    _check_nonce(accepted.sealed.nonce)
+                    _check_nonce(accepted.sealed.secret)
                 self._accepted, self._state = accepted, _State.CHOOSING
                 return None
             case Farewell(rule, detail):
@@ -221,7 +283,14 @@ class ClientHandshake:
             case other:
                 raise RefusedFrameError("control", f"{type(other).__name__} out of order")
 
-    def choose(self, lane: Literal["local", "tcp"]) -> bytes:
+    def keys(self) -> SealKeys:
+        """The keys for the connection that the server has offered."""
+        assert self._accepted is not None
+        assert self._accepted.sealed is not None
+        client, server = _keys(self._token, self._accepted.sealed.secret, self._names)
+        return SealKeys(client, server, bool(self._insecure_blocks))
+
+    def choose(self, lane: LaneName) -> bytes:
         """Return the last frame to send, which names the chosen `lane`. All messages then use this lane."""
         assert self._state is _State.CHOOSING
         self._state = _State.DONE
@@ -234,21 +303,39 @@ class ServerHandshake:
     Until `peer` is set, nothing that the client sent is proven, not even its node id.
     """
 
-    def __init__(self, node: NodeId, token: bytes, *, nonce: bytes | None = None, offer: Offer | None = None) -> None:
+    def __init__(
+        self,
+        node: NodeId,
+        token: bytes,
+        *,
+        nonce: bytes | None = None,
+        offer: Offer | None = None,
+        sealed: SealedOffer | None = None,
+        insecure_blocks: bool = False,
+    ) -> None:
         self._node = check_node(node)
         self._token = check_token(token)
         self._nonce = _check_nonce(secrets.token_bytes(NONCE_NBYTES) if nonce is None else nonce)
         self._state = _State.START
+        self._insecure_blocks = insecure_blocks
+        self._names: tuple[bytes, ...] = ()
         self._claimed: NodeId = ""
         self._expected = b""
         self.offer = offer
-        self.lane: Literal["local", "tcp"] | None = None
+        self.sealed = sealed
+        self.lane: LaneName | None = None
         """The lane that the client has chosen; None until it has chosen."""
 
     @property
     def peer(self) -> NodeId | None:
         """The client's node id, once both sides are proven and the client has chosen its lane."""
         return self._claimed if self._state is _State.DONE else None
+
+    def keys(self) -> SealKeys:
+        """The keys for the connection that was offered."""
+        assert self.sealed is not None
+        client, server = _keys(self._token, self.sealed.secret, self._names)
+        return SealKeys(server, client, self._insecure_blocks)
 
     def receive(self, frame: bytes) -> bytes | None:
         """Take one frame; returns the frame to send next, None if there is none.
@@ -259,19 +346,21 @@ class ServerHandshake:
         """
         before, self._state = self._state, _State.FAILED
         match decode_control(frame):
-            case Hello(node, nonce) if before is _State.START:
-                names = (_check_nonce(nonce), self._nonce, check_node(node).encode(), self._node.encode())
+            case Hello(node, nonce, insecure) if before is _State.START:
+                both = (_check_nonce(nonce), self._nonce, check_node(node).encode(), self._node.encode())
+                self._names = names = (*both, bytes([_agreed(insecure, self._insecure_blocks)]))
                 self._claimed = node
                 self._expected = mac(self._token, b"client", *names)
                 self._state = _State.WAITING
-                return encode_control(Challenge(self._node, self._nonce, mac(self._token, b"server", *names)))
+                proof = mac(self._token, b"server", *names)
+                return encode_control(Challenge(self._node, self._nonce, proof, self._insecure_blocks))
             case Proof(proof) if before is _State.WAITING:
                 if not proofs_match(self._expected, proof):
                     raise AuthenticationError("the peer did not prove that it knows this job's token")
                 self._state = _State.CHOOSING
-                return encode_control(Accepted(self.offer))
+                return encode_control(Accepted(self.offer, self.sealed))
             case Lane(lane) if before is _State.CHOOSING:
-                if lane == "local" and self.offer is None:
+                if (lane == "local" and self.offer is None) or (lane == "sealed" and self.sealed is None):
                     raise RefusedFrameError("control", "the client chose a lane that was not offered")
                 self.lane, self._state = lane, _State.DONE
                 return None

@@ -10,7 +10,7 @@ import hmac
 import secrets
 import struct
 
-VERSION = 4
+VERSION = 5
 """The version of the protocol. Raise it with every change after which an older Paceline could misread the messages.
 Processes with different versions refuse each other."""
 

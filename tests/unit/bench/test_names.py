@@ -18,6 +18,10 @@ NAMES = {
     "straggler": {"bsp_over_ideal", "ssp_over_ideal", "asp_over_ideal", "ddp_over_ideal"},
     "memory": {"server_over_weights", "worker_over_plain"},
     "sync": {"shm_over_gloo", "tcp_over_gloo", "shm_over_memory_limit", "tcp_push_pull_gb_per_s"},
+    "crypt": {
+        "sealed_over_curve", "sealed_over_plain", "sealed_over_insecure", "insecure_over_plain",
+        "sealed_cpu_over_curve", "sealed_cpu_over_plain",
+    },
     "replicas": {"replicas_over_none", "replicas_over_none_tcp"},
 }  # fmt: skip
 

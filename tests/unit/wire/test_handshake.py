@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import random
-from typing import Literal
 
 import pytest
 
@@ -16,6 +15,7 @@ from paceline.wire.handshake import (
     ClientHandshake,
     Farewell,
     Hello,
+    LaneName,
     Offer,
     Proof,
     ServerHandshake,
@@ -37,7 +37,7 @@ def answer_of(server: ServerHandshake, frame: bytes) -> bytes:
     return answer
 
 
-def run(client: ClientHandshake, server: ServerHandshake, lane: Literal["local", "tcp"] = "tcp") -> list[bytes]:
+def run(client: ClientHandshake, server: ServerHandshake, lane: LaneName = "tcp") -> list[bytes]:
     """Run one handshake; return all its frames in order."""
     frames = [client.hello()]
     frames.append(answer_of(server, frames[-1]))
@@ -75,7 +75,7 @@ def test_no_peer_is_proven_before_the_end() -> None:
     assert server.peer == "w"
 
 
-OFFER = Offer("host-a", "a-name", bytes(32))
+OFFER = Offer("a-name", bytes(32))
 
 
 def test_the_client_learns_the_offer_and_the_server_the_choice() -> None:
@@ -102,7 +102,7 @@ def test_a_lane_is_not_chosen_before_the_proof() -> None:
 
 def test_an_offer_with_an_incomplete_nonce_is_refused() -> None:
     client = ClientHandshake("w", TOKEN)
-    server = ServerHandshake("s", TOKEN, offer=Offer("host-a", "a-name", bytes(8)))
+    server = ServerHandshake("s", TOKEN, offer=Offer("a-name", bytes(8)))
     with pytest.raises(RefusedFrameError, match="nonce"):
         run(client, server)
     assert client.accepted is None
@@ -259,3 +259,88 @@ def test_twenty_thousand_mutated_control_frames_prove_no_peer() -> None:
             except TransportError:
                 break
         assert server.peer is None
+
+
+# ---------------------------------------------------------------- sealed connections
+
+SEALED = wire.SealedOffer("10.0.0.1", 5000, bytes(32), bytes(range(32)))
+
+
+def sealed_pair(*, insecure_blocks: bool = False) -> tuple[ClientHandshake, ServerHandshake]:
+    client = ClientHandshake("w", TOKEN, insecure_blocks=insecure_blocks)
+    server = ServerHandshake("s", TOKEN, sealed=SEALED, insecure_blocks=insecure_blocks)
+    run(client, server, "sealed")
+    return client, server
+
+
+def test_both_sides_of_a_sealed_connection_have_the_same_keys() -> None:
+    client, server = sealed_pair()
+    assert (client.accepted, server.lane) == (wire.Accepted(None, SEALED), "sealed")
+    assert client.keys().sending == server.keys().receiving
+    assert client.keys().receiving == server.keys().sending
+    assert client.keys().sending != client.keys().receiving
+    assert not client.keys().insecure_blocks
+    assert {len(key) for key in client.keys()[:2]} == {32}
+
+
+def test_each_handshake_has_other_keys() -> None:
+    """Also with the same secret of the offer: the nonces of both sides, their names and the token are in the keys."""
+    first, _ = sealed_pair()
+    second, _ = sealed_pair()
+    assert not set(first.keys()[:2]) & set(second.keys()[:2])
+    insecure, _ = sealed_pair(insecure_blocks=True)
+    assert insecure.keys().insecure_blocks
+
+
+def test_the_keys_depend_on_the_secret_and_not_on_the_token_alone() -> None:
+    """The secret is sent only on an encrypted connection, so the token does not open recorded messages."""
+    nonce = bytes(32)
+    keys = set()
+    for secret in (bytes(32), bytes(range(32))):
+        client = ClientHandshake("w", TOKEN, nonce=nonce)
+        offer = wire.SealedOffer("10.0.0.1", 5000, bytes(32), secret)
+        run(client, ServerHandshake("s", TOKEN, nonce=nonce, sealed=offer), "sealed")
+        keys |= set(client.keys()[:2])
+    assert len(keys) == 4
+
+
+def test_a_sealed_lane_that_was_not_offered_is_refused() -> None:
+    server = ServerHandshake("s", TOKEN)
+    with pytest.raises(RefusedFrameError, match="not offered"):
+        run(ClientHandshake("w", TOKEN), server, "sealed")
+    assert server.peer is None
+
+
+@pytest.mark.parametrize("broken", [{"nonce": bytes(8)}, {"secret": bytes(8)}])
+def test_a_sealed_offer_with_an_incomplete_secret_is_refused(broken: dict[str, bytes]) -> None:
+    client = ClientHandshake("w", TOKEN)
+    parts = {"host": "10.0.0.1", "port": 5000, "nonce": bytes(32), "secret": bytes(32)} | broken
+    server = ServerHandshake("s", TOKEN, sealed=wire.SealedOffer(**parts))  # type: ignore[arg-type]
+    with pytest.raises(RefusedFrameError, match="nonce"):
+        run(client, server)
+    assert client.accepted is None
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(True, False), (False, True)])
+def test_sides_that_do_not_agree_about_blocks_refuse_each_other(ours: bool, theirs: bool) -> None:
+    client = ClientHandshake("w", TOKEN, insecure_blocks=ours)
+    with pytest.raises(RefusedFrameError) as refused:
+        run(client, ServerHandshake("s", TOKEN, insecure_blocks=theirs))
+    assert refused.value.rule == "insecure-blocks"
+    assert client.peer is None
+
+
+@pytest.mark.parametrize("theirs", [True, False])
+def test_a_client_may_leave_it_to_the_server_whether_blocks_are_sealed(theirs: bool) -> None:
+    client = ClientHandshake("w", TOKEN, insecure_blocks=None)
+    server = ServerHandshake("s", TOKEN, sealed=SEALED, insecure_blocks=theirs)
+    run(client, server, "sealed")
+    assert client.keys().insecure_blocks == server.keys().insecure_blocks == theirs
+
+
+def test_nobody_on_the_way_can_switch_the_sealing_of_blocks_off() -> None:
+    client, server = ClientHandshake("w", TOKEN, insecure_blocks=None), ServerHandshake("s", TOKEN)
+    answer = decode_control(answer_of(server, client.hello()))
+    assert isinstance(answer, Challenge)
+    with pytest.raises(AuthenticationError):
+        client.receive(encode_control(Challenge(answer.node, answer.nonce, answer.proof, insecure_blocks=True)))

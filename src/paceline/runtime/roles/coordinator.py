@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Mapping
@@ -78,11 +79,16 @@ class CoordinatorRole(Role):
 def _listen(run: RunDir, spec: RoleSpec) -> ZmqPort:
     """Open a port at the announced address, which all roles know; else at a new one, which they read when announced."""
     node, token, known = node_id(spec.name, spec.start), run.token(), run.coordinator()
-    address, local = own_address(spec.shared.host), spec.shared.local
+    open_port = functools.partial(
+        ZmqPort,
+        listen=own_address(spec.shared.host),
+        local=spec.shared.local,
+        insecure_blocks=spec.shared.insecure_blocks,
+    )
     if known is not None:
         with suppress(TransportError, ValueError):
-            return ZmqPort(node, token, listen=address, port=urlsplit(known).port or 0, local=local)
-    return ZmqPort(node, token, listen=address, local=local)
+            return open_port(node, token, port=urlsplit(known).port or 0)
+    return open_port(node, token)
 
 
 def _flush(port: ZmqPort) -> None:

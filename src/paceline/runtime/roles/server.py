@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from paceline.checkpoint.storage import open_storage
@@ -39,8 +40,9 @@ class ServerRole(Role):
         torch.set_num_threads(1)
         run, shared = RunDir(Path(spec.shared.run)), spec.shared
         node, token = node_id(spec.name, spec.start), run.token()
-        port = ZmqPort(node, token, listen=own_address(shared.host), local=shared.local)
-        beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token, local=shared.local), run.coordinator, node, _BEAT_S)
+        open_port = functools.partial(ZmqPort, local=shared.local, insecure_blocks=shared.insecure_blocks)
+        port = open_port(node, token, listen=own_address(shared.host))
+        beat = Heartbeat(lambda: open_port(f"{node}#beat", token), run.coordinator, node, _BEAT_S)
         try:
             intro = Register(
                 1,

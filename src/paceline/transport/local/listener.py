@@ -29,19 +29,6 @@ class LocalLaneError(TransportError):
     """The two processes cannot have a local link; the message says why. Their session uses TCP instead."""
 
 
-def host_name() -> str:
-    """A name for this boot of this host and this network namespace: two processes with one name can share a socket.
-
-    Raises:
-        LocalLaneError: the system does not say.
-    """
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
-    except OSError as error:
-        raise LocalLaneError(f"cannot read the boot id or the network namespace of this host: {error}") from None
-
-
 def peer_process(socket: sockets.socket) -> PeerProcess:
     """The process at the other end of `socket`.
 
@@ -63,11 +50,12 @@ def peer_process(socket: sockets.socket) -> PeerProcess:
 def connect(offer: Offer) -> tuple[sockets.socket, PeerProcess]:
     """Connect to the process that made `offer`; returns the socket and that process.
 
+    Nothing is assumed about where that process is: its socket has a random name, which only processes of the same host
+    and network namespace find.
+
     Raises:
         LocalLaneError: that process is on another host, or its socket cannot be used.
     """
-    if offer.host != host_name():
-        raise LocalLaneError("the peer is on another host")
     socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
     try:
         socket.setblocking(False)
@@ -75,6 +63,9 @@ def connect(offer: Offer) -> tuple[sockets.socket, PeerProcess]:
         process = peer_process(socket)
         if socket.send(offer.nonce) != len(offer.nonce):
             raise LocalLaneError("the peer's unix socket accepts no bytes")
+    except ConnectionRefusedError:  # no socket of that name
+        socket.close()
+        raise LocalLaneError("the peer is on another host, or in another network namespace") from None
     except OSError as error:
         socket.close()
         raise LocalLaneError(f"cannot connect to the peer's unix socket: {error}") from None
@@ -93,7 +84,6 @@ class LocalListener:
         Raises:
             LocalLaneError: this system has no unix sockets with abstract names.
         """
-        self.host = host_name()
         self.name = f"paceline-{secrets.token_hex(16)}"
         self._loop = loop
         self._limits = limits
@@ -110,7 +100,7 @@ class LocalListener:
 
     def offer(self) -> Offer:
         """Make an offer for one peer, with a new secret."""
-        return Offer(self.host, self.name, secrets.token_bytes(NONCE_NBYTES))
+        return Offer(self.name, secrets.token_bytes(NONCE_NBYTES))
 
     def take(self, nonce: bytes) -> tuple[sockets.socket, PeerProcess]:
         """The socket on which a peer sent the secret `nonce`, and the peer's process.

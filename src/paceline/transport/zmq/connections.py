@@ -17,9 +17,9 @@ from typing import Protocol
 import zmq
 
 from paceline.transport.base import Delivery, Frame
-from paceline.transport.local.link import LocalLink
 from paceline.transport.loop import Loop
 from paceline.transport.sessions import Sessions
+from paceline.transport.streams.link import StreamLink
 from paceline.transport.zmq.outbox import Outbox
 from paceline.transport.zmq.sockets import ZmqSocket, monitor_events
 from paceline.types import NodeId
@@ -53,7 +53,7 @@ class Carrier(Protocol):
 class Connection:
     """One accepted TCP connection. Once `peer` is set, it is also the `Link` of the session with that peer."""
 
-    __slots__ = ("_carrier", "fd", "gone", "handshake", "hang_up_at", "local", "outbox", "peer", "route", "since")
+    __slots__ = ("_carrier", "fd", "gone", "handshake", "hang_up_at", "link", "outbox", "peer", "route", "since")
 
     def __init__(self, carrier: Carrier, outbox: Outbox, fd: int, since: float) -> None:
         self._carrier = carrier
@@ -63,7 +63,7 @@ class Connection:
         self.route: bytes | None = None
         self.handshake: ServerHandshake | None = None
         self.peer: NodeId | None = None
-        self.local: LocalLink | None = None
+        self.link: StreamLink | None = None
         self.hang_up_at: float | None = None
         self.gone = False
 
@@ -72,10 +72,10 @@ class Connection:
         self.route = route
         self.handshake = handshake
 
-    def carry(self, peer: NodeId, local: LocalLink | None) -> None:
-        """Set the peer that the handshake has proven. With `local`, the session uses that link, otherwise TCP."""
+    def carry(self, peer: NodeId, link: StreamLink | None) -> None:
+        """Set the peer that the handshake has proven. With `link`, the session uses it, otherwise this connection."""
         self.peer = peer
-        self.local = local
+        self.link = link
 
     def hang_up_after(self, when: float) -> None:
         """Note that the connection is ending: its messages are not read any more, and it is closed at `when`."""
@@ -87,8 +87,8 @@ class Connection:
 
     def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
         """See `Link.send`."""
-        if self.local is not None:
-            return self.local.send(header, frames)
+        if self.link is not None:
+            return self.link.send(header, frames)
         return self._carrier.send(self, header, frames)
 
     def end(self, rule: str, detail: str) -> None:

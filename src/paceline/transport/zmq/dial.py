@@ -3,8 +3,8 @@
 The socket and its queue end with the connection: ZeroMQ must not connect again by itself, because it would send
 messages for one proven peer to another process that listens at the address by then. The next attempt opens a new one.
 
-If both sides can, a session with a process of this host uses a local link. The TCP connection then stays open as the
-proof of the peer: when the connection or the link ends, the session ends.
+If both sides can, a session with a process of this host uses shared memory, and one with another host uses a sealed
+connection. This connection then stays open as the proof of the peer: when it or the other one ends, the session ends.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from zmq.utils import z85
 from paceline.errors import AuthenticationError, RefusedFrameError
 from paceline.transport.base import Delivery, Frame, PeerDown
 from paceline.transport.local import listener as local
-from paceline.transport.local.link import LocalLink
 from paceline.transport.local.listener import LocalLaneError
 from paceline.transport.loop import Source
 from paceline.transport.memory.heap import keep_freed_memory
 from paceline.transport.memory.loans import PeerProcess
+from paceline.transport.sealed.dialing import CONNECT_S, SealedDial
+from paceline.transport.streams.channel import Channel, UnixChannel
+from paceline.transport.streams.link import StreamLink
 from paceline.transport.zmq.outbox import Outbox
 from paceline.transport.zmq.owners import stranger_at
 from paceline.transport.zmq.sockets import (
@@ -41,7 +43,15 @@ from paceline.transport.zmq.sockets import (
     set_pings,
 )
 from paceline.types import NodeId
-from paceline.wire.handshake import ClientHandshake, Farewell, Offer, decode_control, is_control
+from paceline.wire.handshake import (
+    Accepted,
+    ClientHandshake,
+    Farewell,
+    LaneName,
+    Offer,
+    decode_control,
+    is_control,
+)
 from paceline.wire.token import curve_secret, make_ticket
 
 logger = logging.getLogger(__name__)
@@ -61,6 +71,7 @@ class Dial:
         self.address = address
         self.peer: NodeId | None = None
         self.stopped = False
+        self._shared = shared
         self._context = shared.zmq
         self._loop = shared.loop
         self._sessions = shared.sessions
@@ -74,8 +85,10 @@ class Dial:
         self._sources: list[Source] = []
         self._outbox = Outbox(shared.sessions.limits)
         self._handshake: ClientHandshake | None = None
-        self._local: LocalLink | None = None
+        self._link: StreamLink | None = None
+        self._sealed_dial: SealedDial | None = None
         self._only_tcp = False
+        self._said_slow = False
         self._lost: str | None = None
         self._reported: str | None = None
         self._due = 0.0
@@ -110,7 +123,7 @@ class Dial:
         self._socket = socket
         self._monitor = open_monitor(self._context, socket, _WATCHED)
         self._outbox = Outbox(limits)
-        self._handshake = ClientHandshake(self._sessions.node, token)
+        self._handshake = ClientHandshake(self._sessions.node, token, insecure_blocks=self._shared.insecure_blocks)
         self._lost = None
         self._due = now + limits.handshake_s
         socket.connect(self.address)
@@ -122,9 +135,12 @@ class Dial:
         self._loop.wake_at(self._due)
 
     def _close_socket(self, linger_s: float = 0.0) -> None:
-        if self._local is not None:
-            self._local.finish(linger_s)
-            self._local = None
+        if self._sealed_dial is not None:
+            self._sealed_dial.cancel()
+            self._sealed_dial = None
+        if self._link is not None:
+            self._link.finish(linger_s)
+            self._link = None
         if self._socket is not None and self._monitor is not None:
             self._loop.unwatch(self._sources)
             self._sources = []
@@ -164,7 +180,7 @@ class Dial:
             self._control(bytes(incoming.header))
         elif self.peer is None:
             self._sessions.counters.refuse("unauthenticated")
-        elif self._local is not None:
+        elif self._link is not None:
             self._sessions.counters.refuse("lane")
         else:
             deliver(self._sessions, self.peer, incoming)
@@ -186,36 +202,90 @@ class Dial:
                     "control", f"{type(control).__name__} came within a session, where only Farewell may come"
                 )
             assert handshake is not None
-            assert self._socket is not None
             answer = handshake.receive(frame)
-            link = None
-            if handshake.accepted is not None:
-                link = self._connect_local(handshake.accepted.offer)
-                answer = handshake.choose("tcp" if link is None else "local")
             if answer is not None:
-                self._socket.send(answer, zmq.NOBLOCK)
-                self._loop.used(self._sources[0])
+                self._answer(answer)
+            elif handshake.accepted is not None:
+                self._choose(handshake, handshake.accepted)
         except AuthenticationError as error:
             self._refused("token", str(error))
         except RefusedFrameError as error:
             self._refused(error.rule, str(error))
         except zmq.ZMQError as error:
             self._fail(f"the peer is not reachable ({error})")
+
+    def _answer(self, frame: bytes) -> None:
+        assert self._socket is not None
+        self._socket.send(frame, zmq.NOBLOCK)
+        self._loop.used(self._sources[0])
+
+    # ------------------------------------------------------------ the lane
+
+    def _choose(self, handshake: ClientHandshake, accepted: Accepted) -> None:
+        """Begin the session on the best lane that both sides can use. A sealed connection has to be made first."""
+        local = self._connect_local(accepted.offer)
+        if local is not None:
+            socket, process = local
+            self._begin(handshake, "local", UnixChannel(socket), process)
+        elif accepted.sealed is not None:
+            self._due = min(self._due, self._loop.now() + CONNECT_S)
+            self._loop.wake_at(self._due)
+            self._sealed_dial = SealedDial(
+                self._loop,
+                self._host,
+                accepted.sealed,
+                lambda socket: self._sealed_ready(handshake, socket),
+                lambda reason: self._sealed_failed(handshake, reason),
+            )
+            self._sealed_dial.start()
         else:
-            if handshake.peer is not None:
-                self.peer = handshake.peer
-                self._reported = None
-                self._pause_s = self._sessions.limits.retry_min_s
-                self._due = float("inf")
-                if link is not None and self._links is not None:
-                    self._local = LocalLink(self._links, *link, self.peer, self._link_over)
-                else:
-                    keep_freed_memory()
-                self._sessions.up(self.peer, self, self.address)
+            self._begin(handshake, "tcp")
+
+    def _sealed_ready(self, handshake: ClientHandshake, socket: sockets.socket) -> None:
+        self._sealed_dial = None
+        self._begin(handshake, "sealed", self._shared.seal(socket, handshake.keys()))
+
+    def _sealed_failed(self, handshake: ClientHandshake, reason: str) -> None:
+        """Stay on the ZeroMQ connection, whose encryption is as good, and slow."""
+        self._sealed_dial = None
+        if not self._said_slow:
+            self._said_slow = True
+            logger.warning(
+                "blocks to %s take about three times longer than they need: %s. Open the ports of that host to this one",
+                self.address,
+                reason,
+            )
+        self._begin(handshake, "tcp")
+
+    def _begin(
+        self,
+        handshake: ClientHandshake,
+        lane: LaneName,
+        channel: Channel | None = None,
+        process: PeerProcess | None = None,
+    ) -> None:
+        """Tell the peer the lane, and begin the session on it."""
+        try:
+            self._answer(handshake.choose(lane))
+        except zmq.ZMQError as error:
+            if channel is not None:
+                channel.close()
+            self._fail(f"the peer is not reachable ({error})")
+            return
+        assert handshake.peer is not None
+        self.peer = handshake.peer
+        self._reported = None
+        self._pause_s = self._sessions.limits.retry_min_s
+        self._due = float("inf")
+        if channel is not None:
+            self._link = StreamLink(self._links, channel, process, self.peer, self._link_over)
+        else:
+            keep_freed_memory()
+        self._sessions.up(self.peer, self, self.address)
 
     def _connect_local(self, offer: Offer | None) -> tuple[sockets.socket, PeerProcess] | None:
         """Connect to the process that made `offer`; returns a unix socket and the process, None if TCP must be used."""
-        if self._links is None or self._only_tcp:
+        if not self._shared.local or self._only_tcp:
             return None
         try:
             if offer is None:
@@ -230,14 +300,14 @@ class Dial:
         logger.info("messages to %s go by TCP, not by shared memory: %s", self.address, why)
 
     def _link_over(self, reason: str) -> None:
-        if self._local is not None and self._local.unusable:
+        if self._link is not None and self._link.unusable:
             self._go_by_tcp(reason)
         self._fail(reason)
 
     def _lose(self, reason: str) -> None:
         """End the session with a peer that is gone, after its last messages were read."""
-        if self._local is not None:
-            self._local.lost(reason)
+        if self._link is not None:
+            self._link.lost(reason)
         else:
             self._fail(reason)
 
@@ -264,8 +334,8 @@ class Dial:
 
     def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
         """See `Link.send`."""
-        if self._local is not None:
-            return self._local.send(header, frames)
+        if self._link is not None:
+            return self._link.send(header, frames)
         assert self._socket is not None
         self._loop.used(self._sources[0])
         return self._outbox.send(self._socket, None, header, frames)
@@ -284,6 +354,8 @@ class Dial:
             self._loop.wake_at(self._due)
         elif self._socket is None:
             self._start(now)
+        elif self._sealed_dial is not None:
+            self._sealed_dial.time_is_over()
         else:
             self._fail("the handshake took too long")
 

@@ -4,8 +4,8 @@ Peers do not choose their routing id, so the proof of a peer belongs to exactly 
 connection can take it over. ZeroMQ gives the descriptor of the connection with every message. By the descriptor, the
 listener finds the `Connection` of a message, and the peer whose `PeerDown` follows the end of a connection.
 
-A session with a process of this host may use a local link. The TCP connection then stays open as the proof of the peer:
-when the connection or the link ends, the session ends.
+A session with a process of this host may use shared memory, and one with another host uses a sealed connection. This
+connection then stays open as the proof of the peer: when it or the other one ends, the session ends.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from zmq.utils import z85
 
 from paceline.errors import AuthenticationError, RefusedFrameError, TransportError
 from paceline.transport.base import Delivery, Frame
-from paceline.transport.local.link import CLOSED, LocalLink
 from paceline.transport.local.listener import LocalLaneError, LocalListener
 from paceline.transport.loop import Source
 from paceline.transport.memory.heap import keep_freed_memory
+from paceline.transport.memory.loans import PeerProcess
+from paceline.transport.sealed.listener import SealedListener
 from paceline.transport.sessions import NotSentError
+from paceline.transport.streams.channel import Channel, UnixChannel
+from paceline.transport.streams.link import CLOSED, StreamLink
 from paceline.transport.zmq.connections import FAREWELL_S, WATCHED, Connection, Connections
 from paceline.transport.zmq.sockets import (
     Incoming,
@@ -37,6 +40,7 @@ from paceline.transport.zmq.sockets import (
     set_pings,
 )
 from paceline.transport.zmq.tickets import TicketCheck, open_ticket_socket
+from paceline.types import NodeId
 from paceline.wire.handshake import Farewell, ServerHandshake, encode_control, is_control
 from paceline.wire.token import TicketGate, curve_secret
 
@@ -51,8 +55,8 @@ _LAST_MESSAGES_S = 1.0
 class Listener:
     """Proves the peers that connect, and passes the messages of proven peers to the sessions."""
 
-    def __init__(self, shared: PortContext, host: str, port: int, *, encrypt: bool) -> None:
-        """Listen at `host` and `port`. Without `shared.links`, no peer is offered a local link.
+    def __init__(self, shared: PortContext, host: str, port: int, *, encrypt: bool, one_port: bool = False) -> None:
+        """Listen at `host` and `port`. With `encrypt`, peers are offered a sealed connection, unless `one_port`.
 
         Raises:
             TransportError: the address is in use, or it is not an address of this machine.
@@ -60,7 +64,9 @@ class Listener:
         self._sessions = shared.sessions
         self._links = shared.links
         self._loop = shared.loop
+        self._context = shared
         self._local_listener: LocalListener | None = None
+        self._sealed_listener: SealedListener | None = None
         self._routes: dict[bytes, Connection] = {}
         self._sources: list[Source] = []
         self._ticket_socket = None if encrypt else open_ticket_socket(shared.zmq)
@@ -80,7 +86,9 @@ class Listener:
             tickets = TicketCheck(self._ticket_socket, gate, self._sessions.counters)
             self._sources.append(ZmqSource(self._ticket_socket, tickets.answer_one))
         self._loop.watch(self._sources)
-        if self._links is not None:
+        if encrypt and not one_port:
+            self._sealed_listener = SealedListener(self._loop, self._sessions.limits, self._sessions.counters, host)
+        if shared.local:
             try:
                 self._local_listener = LocalListener(self._loop, self._sessions.limits)
             except LocalLaneError as error:
@@ -124,7 +132,7 @@ class Listener:
             self._prove(connection, incoming)
         elif is_control(incoming.header):
             self._refuse(connection, "control", "a control frame within a session")
-        elif connection.local is not None:
+        elif connection.link is not None:
             self._sessions.counters.refuse("lane")
         else:
             deliver(self._sessions, connection.peer, incoming)
@@ -146,8 +154,14 @@ class Listener:
             return None
         if connection.route is not None:
             del self._routes[connection.route]
-        offer = None if self._local_listener is None else self._local_listener.offer()
-        connection.begin(route, ServerHandshake(self._sessions.node, self._sessions.token, offer=offer))
+        handshake = ServerHandshake(
+            self._sessions.node,
+            self._sessions.token,
+            offer=None if self._local_listener is None else self._local_listener.offer(),
+            sealed=None if self._sealed_listener is None else self._sealed_listener.offer(),
+            insecure_blocks=bool(self._context.insecure_blocks),
+        )
+        connection.begin(route, handshake)
         self._routes[route] = connection
         return connection
 
@@ -174,27 +188,32 @@ class Listener:
                 return
         if handshake.peer is not None:
             try:
-                local = self._open_link(connection, handshake)
-            except LocalLaneError as error:
+                link = self._open_link(connection, handshake, handshake.peer)
+            except (LocalLaneError, RefusedFrameError) as error:
                 self._refuse(connection, "lane", str(error))
                 return
-            connection.carry(handshake.peer, local)
+            connection.carry(handshake.peer, link)
             self._connections.proven(connection)
             self._sessions.up(handshake.peer, connection, None)
 
-    def _open_link(self, connection: Connection, handshake: ServerHandshake) -> LocalLink | None:
-        """Open the local link, if the client has chosen it; None if the client has chosen TCP."""
-        if handshake.lane == "tcp":
+    def _open_link(self, connection: Connection, handshake: ServerHandshake, peer: NodeId) -> StreamLink | None:
+        """Open the stream that the client has chosen; None if it has chosen to stay on this connection."""
+        process: PeerProcess | None = None
+        channel: Channel
+        if handshake.lane == "local":
+            assert self._local_listener is not None
+            assert handshake.offer is not None
+            socket, process = self._local_listener.take(handshake.offer.nonce)
+            channel = UnixChannel(socket)
+        elif handshake.lane == "sealed":
+            assert self._sealed_listener is not None
+            assert handshake.sealed is not None
+            socket = self._sealed_listener.take(handshake.sealed.nonce)
+            channel = self._context.seal(socket, handshake.keys())
+        else:
             keep_freed_memory()
             return None
-        assert self._local_listener is not None
-        assert self._links is not None
-        assert handshake.offer is not None
-        assert handshake.peer is not None
-        socket, process = self._local_listener.take(handshake.offer.nonce)
-        return LocalLink(
-            self._links, socket, process, handshake.peer, lambda reason: self._link_over(connection, reason)
-        )
+        return StreamLink(self._links, channel, process, peer, lambda reason: self._link_over(connection, reason))
 
     def _link_over(self, connection: Connection, reason: str) -> None:
         if connection.peer is not None:
@@ -212,9 +231,9 @@ class Listener:
         for connection in self._connections.take_closed():
             if connection.route is not None:
                 self._routes.pop(connection.route, None)
-            if connection.local is not None:
-                connection.local.lost(CLOSED)
-            if connection.peer is not None:
+            if connection.link is not None:
+                connection.link.lost(CLOSED)  # ends the session after the last messages
+            elif connection.peer is not None:
                 self._sessions.down(connection.peer, connection, CLOSED)
 
     def _refuse(self, connection: Connection, rule: str, detail: str) -> None:
@@ -229,8 +248,8 @@ class Listener:
             return
         farewell = Farewell(rule, detail[:200])
         try:
-            if connection.local is not None:
-                connection.local.finish(FAREWELL_S, farewell)
+            if connection.link is not None:
+                connection.link.finish(FAREWELL_S, farewell)
             else:
                 self.send(connection, encode_control(farewell), ())
         except NotSentError:
@@ -242,6 +261,8 @@ class Listener:
         """Close the connections whose time is over, and ask for the next tick."""
         if self._local_listener is not None:
             self._local_listener.tick(now)
+        if self._sealed_listener is not None:
+            self._sealed_listener.tick(now)
         self._connections.tick(now)
 
     def close(self) -> None:
@@ -249,9 +270,11 @@ class Listener:
         self._loop.unwatch(self._sources)
         if self._local_listener is not None:
             self._local_listener.close()
+        if self._sealed_listener is not None:
+            self._sealed_listener.close()
         for connection in self._connections:
-            if connection.local is not None:
-                connection.local.finish(self._sessions.limits.linger_s)
+            if connection.link is not None:
+                connection.link.finish(self._sessions.limits.linger_s)
         close_watched(self._router, self._monitor, self._sessions.limits.linger_s)
         if self._ticket_socket is not None:
             self._ticket_socket.close(0)

@@ -1,6 +1,7 @@
 """The port between processes, on one host or many: ZeroMQ over TCP, each connection proven by the job's token.
 
-Two processes of one host then exchange their messages on a local link: see `paceline.transport.local`.
+Two processes of one host then exchange their messages by shared memory (`paceline.transport.local`), and two processes
+of different hosts on a sealed connection (`paceline.transport.sealed`).
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from paceline.errors import TransportError
 from paceline.messages import Message
 from paceline.transport.base import Counters, Delivery, Event, Frame
 from paceline.transport.limits import LinkLimits
-from paceline.transport.local.link import LocalLinks
 from paceline.transport.loop import Loop
 from paceline.transport.memory.arena import Arena
 from paceline.transport.sessions import Sessions
+from paceline.transport.streams.link import StreamLinks
 from paceline.transport.zmq.connections import Connection
 from paceline.transport.zmq.dial import Dial
 from paceline.transport.zmq.listener import Listener
 from paceline.transport.zmq.sockets import PortContext
 from paceline.types import NodeId
 from paceline.wire.handshake import check_node
+from paceline.wire.seal import check_cryptography
 from paceline.wire.token import check_token
 
 
@@ -47,18 +49,24 @@ class ZmqPort:
         limits: LinkLimits | None = None,
         encrypt: bool | None = None,
         local: bool | None = None,
+        insecure_blocks: bool | None = False,
+        one_port: bool = False,
     ) -> None:
         """Open the port of `node`; with `listen`, an IP address, accept connections at that address.
 
         `port` 0 lets the system choose a TCP port. With `encrypt` None, connections are encrypted except on loopback
         addresses. `local` says whether sessions with processes of this host may use shared memory; None reads the
-        environment.
+        environment. With `insecure_blocks`, frames on encrypted connections are neither encrypted nor authenticated;
+        headers are. Both ends must say the same; a port that does not listen may say None, and does as its peers do.
+        Encrypted sessions need a second TCP port at `listen`, which the system chooses. With `one_port` there is none:
+        sessions then stay on `port`, and blocks take about three times longer.
 
         Raises:
             ValueError: `listen` is not a single address (with a wildcard, every network could reach the port), or
                 `encrypt` is False and `listen` is not a loopback address.
             RefusedFrameError: `node` is not a node id.
-            TransportError: the address is in use, or it is not an address of this machine.
+            TransportError: the address is in use, or it is not an address of this machine; or connections must be
+                encrypted, and the package `cryptography` is missing.
         """
         check_node(node)
         check_token(token)
@@ -68,15 +76,15 @@ class ZmqPort:
         self._sessions = Sessions(node, token, LinkLimits() if limits is None else limits)
         self._loop = Loop()
         local = local_lane() if local is None else local
-        self._links = LocalLinks(self._loop, self._sessions) if local else None
-        self._memory = Arena(share=False) if self._links is None else self._links.arena
-        self._shared = PortContext(zmq.Context(), self._loop, self._sessions, self._links)
+        self._links = StreamLinks(self._loop, self._sessions, share=local)
+        self._memory = self._links.arena
+        self._shared = PortContext(zmq.Context(), self._loop, self._sessions, self._links, local, insecure_blocks)
         self._dials: dict[str, Dial] = {}
         self._listener: Listener | None = None
         self._closed = False
         if listen is not None and listen_encrypted is not None:
             try:
-                self._listener = Listener(self._shared, listen, port, encrypt=listen_encrypted)
+                self._listener = Listener(self._shared, listen, port, encrypt=listen_encrypted, one_port=one_port)
             except BaseException:
                 self._shared.zmq.destroy(0)
                 raise
@@ -166,8 +174,7 @@ class ZmqPort:
             dial.stop()
         if self._listener is not None:
             self._listener.close()
-        if self._links is not None:
-            self._links.close()
+        self._links.close()
         self._memory.close()
         self._sessions.drop_events()
         self._shared.zmq.term()
@@ -184,8 +191,7 @@ class ZmqPort:
             self._listener.tick(now)
         for dial in list(self._dials.values()):
             dial.tick(now)
-        if self._links is not None:
-            self._links.tick(now)
+        self._links.tick(now)
 
 
 def _listen_address(listen: str) -> str:
@@ -207,10 +213,18 @@ def is_loopback(host: str) -> bool:
 
 
 def _encrypts(host: str, encrypt: bool | None) -> bool:
-    """Whether connections to `host` are encrypted; only loopback connections may be plain."""
+    """Whether connections to `host` are encrypted; only loopback connections may be plain.
+
+    Raises:
+        ValueError: `encrypt` is False, and `host` is not a loopback address.
+        TransportError: they are encrypted, and the package that encrypts is missing.
+    """
     loopback = is_loopback(host)
     if not loopback and encrypt is False:
         raise ValueError(
             f"{host} is not a loopback address, so its connections must be encrypted: remove encrypt=False"
         )
-    return (not loopback) if encrypt is None else encrypt
+    encrypted = (not loopback) if encrypt is None else encrypt
+    if encrypted:
+        check_cryptography()
+    return encrypted

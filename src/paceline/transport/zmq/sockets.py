@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import socket as sockets
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import zmq
@@ -13,11 +14,13 @@ import zmq
 from paceline.transport.admission import open_header
 from paceline.transport.base import Frame
 from paceline.transport.limits import LinkLimits
-from paceline.transport.local.link import LocalLinks
 from paceline.transport.loop import Loop, Source
+from paceline.transport.sealed.channel import Buffers, SealedChannel
 from paceline.transport.sessions import Sessions
+from paceline.transport.streams.link import StreamLinks
 from paceline.types import NodeId
 from paceline.wire.frames import WireLimits
+from paceline.wire.handshake import SealKeys
 from paceline.wire.slices import OVERHEAD_NBYTES, SLICE_NBYTES, goes_on, joined
 
 ZmqSocket = zmq.Socket[bytes]
@@ -37,12 +40,21 @@ _monitor_numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class PortContext:
-    """The objects that all connections of one port share. Without `links`, no session gets a local link."""
+    """The objects and settings that all connections of one port share."""
 
     zmq: ZmqContext
     loop: Loop
     sessions: Sessions
-    links: LocalLinks | None
+    links: StreamLinks
+    local: bool
+    """Whether sessions with processes of this host may use shared memory."""
+    insecure_blocks: bool | None = False
+    """Whether blocks travel unsealed between hosts; None if this port does as the port does to which it connects."""
+    buffers: Buffers = field(default_factory=Buffers)
+
+    def seal(self, socket: sockets.socket, keys: SealKeys) -> SealedChannel:
+        """Make a sealed channel of a TCP connection."""
+        return SealedChannel(socket, keys.sending, keys.receiving, self.buffers, clear_blocks=keys.insecure_blocks)
 
 
 class ZmqSource(Source):

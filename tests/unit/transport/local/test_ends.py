@@ -16,11 +16,12 @@ from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Bye, Refused
 from paceline.transport.base import Received
 from paceline.transport.limits import LinkLimits
-from paceline.transport.local import records
-from paceline.transport.local.link import LocalLink, LocalLinks
 from paceline.transport.loop import Loop
 from paceline.transport.memory.loans import PeerProcess
 from paceline.transport.sessions import Sessions
+from paceline.transport.streams import records
+from paceline.transport.streams.channel import UnixChannel
+from paceline.transport.streams.link import StreamLink, StreamLinks
 from paceline.transport.zmq.port import ZmqPort
 from paceline.wire.headers import encode_header
 from paceline.wire.token import new_token
@@ -34,9 +35,9 @@ class End:
         self.loop = Loop()
         self.sessions = Sessions(node, b"x" * 32, LinkLimits())
         self.over: list[str] = []
-        links = LocalLinks(self.loop, self.sessions)
+        links = StreamLinks(self.loop, self.sessions)
         self.arena = links.arena
-        self.link = LocalLink(links, socket, PeerProcess(os.getpid()), peer, self.over.append)
+        self.link = StreamLink(links, UnixChannel(socket), PeerProcess(os.getpid()), peer, self.over.append)
 
     def close(self) -> None:
         self.link.close()
@@ -90,18 +91,16 @@ def test_a_loan_that_the_peer_may_still_read_does_not_end_when_the_lender_closes
 def test_a_send_that_fails_ends_the_session_and_is_reported() -> None:
     ours, theirs = sockets.socketpair()
     end = End(ours, "worker/1", "server/1")
-    real: Any = end.link._out._socket
+    real: Any = end.link._out._channel
 
     class Broken:
         def __getattr__(self, name: str) -> Any:
             return getattr(real, name)
 
-        def send(self, *_: object) -> int:
+        def write(self, *_: object) -> int:
             raise OSError(errno.ENOBUFS, "no buffer")
 
-        sendmsg = send
-
-    end.link._out._socket = Broken()  # type: ignore[assignment]
+    end.link._out._channel = Broken()
     end.link.send(encode_header(Bye(1)), [])
     end.loop.wait(1.0)
     while end.loop.read_one():
@@ -125,7 +124,7 @@ def test_a_session_goes_by_tcp_if_the_memory_of_the_peer_cannot_be_mapped(
         def refuse(*_: object) -> None:
             raise OSError(errno.ENOMEM, "no memory to map it")
 
-        monkeypatch.setattr("paceline.transport.local.reader.Mapping", refuse)
+        monkeypatch.setattr("paceline.transport.streams.reader.Mapping", refuse)
         sender, to, reader = (server, "worker/1", worker) if reads == "dialer" else (worker, "server/1", server)
         frame = sender.memory.allocate(1 << 20)
         received, until = False, time.monotonic() + 20.0

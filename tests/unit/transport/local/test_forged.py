@@ -21,9 +21,9 @@ from tests.kit.strangers import Stranger
 from tests.unit.wire.test_headers import mutate
 
 from paceline.messages import Ok
-from paceline.transport.local import records
 from paceline.transport.local.listener import connect
 from paceline.transport.memory import loans
+from paceline.transport.streams import records
 from paceline.transport.zmq.port import ZmqPort
 from paceline.wire.handshake import ClientHandshake, Lane, encode_control
 from paceline.wire.headers import encode_header

@@ -1,28 +1,26 @@
-"""The reading direction of a local link: reads bytes, cuts them into records, and checks and delivers the messages."""
+"""The reading direction of a stream: reads bytes, cuts them into records, and checks and delivers the messages."""
 
 from __future__ import annotations
 
-import array
 import os
-import socket as sockets
 from collections import deque
 from collections.abc import Sequence
 
 from paceline.errors import RefusedFrameError
 from paceline.transport.admission import open_header
 from paceline.transport.base import Frame
-from paceline.transport.local import records
 from paceline.transport.memory.arena import Arena
 from paceline.transport.memory.loans import Borrower
 from paceline.transport.memory.shared_files import Mapping
 from paceline.transport.sessions import Sessions
+from paceline.transport.streams import records
+from paceline.transport.streams.channel import MAX_FDS, Channel
 from paceline.types import NodeId
 from paceline.wire.handshake import Farewell, decode_control
 
 _BUFFER_NBYTES = 64 << 10
 _ARENA_NBYTES = 64 << 10  # smaller frames are plain bytearrays
-_MAX_FDS = 8
-_ANCILLARY_NBYTES = sockets.CMSG_SPACE(_MAX_FDS * 4)
+_AT_ONCE_NBYTES = 1 << 20  # the other sockets of the port wait while so many bytes of one frame are read
 
 
 class _Body:
@@ -36,14 +34,14 @@ class _Body:
         self.left = left
 
 
-class LocalReader:
+class StreamReader:
     """Reads records and passes their messages to the sessions. `farewell` is set once the peer has sent one."""
 
-    def __init__(self, socket: sockets.socket, sessions: Sessions, arena: Arena, peer: NodeId) -> None:
+    def __init__(self, channel: Channel, sessions: Sessions, arena: Arena, peer: NodeId) -> None:
         self.farewell: Farewell | None = None
         self.filled = False
         """Whether the last `read` took bytes from the socket or the buffer."""
-        self._socket = socket
+        self._channel = channel
         self._sessions = sessions
         self._arena = arena
         self._peer = peer
@@ -75,10 +73,10 @@ class LocalReader:
     def ended(self) -> bool:
         """Whether the peer has closed its end. Drops bytes that the peer sent: call this only after `close`."""
         try:
-            return not self._socket.recv_into(self._buffer)
+            return not self._channel.read_frame(memoryview(self._buffer))
         except BlockingIOError:
             return False
-        except OSError:
+        except (OSError, RefusedFrameError):
             return True
 
     def close(self) -> None:
@@ -95,7 +93,9 @@ class LocalReader:
     # ------------------------------------------------------------ bytes
 
     def _another(self) -> bool:
-        return not self._closed and self._body is None and self._whole()
+        if self._closed:
+            return False
+        return self._channel.buffered or (self._body is None and self._whole())
 
     def _whole(self) -> bool:
         """Whether the buffer holds the next record up to the end of its header; bytes of frames may be missing."""
@@ -116,11 +116,11 @@ class LocalReader:
             self._make_space()
         view = memoryview(self._buffer)[self._end :]
         try:
-            count, ancillary, _, _ = self._socket.recvmsg_into([view], _ANCILLARY_NBYTES, sockets.MSG_CMSG_CLOEXEC)
+            count, fds = self._channel.read_head(view)
         except BlockingIOError:
             return False
-        if ancillary:
-            self._take_descriptors(ancillary)
+        if fds:
+            self._take_descriptors(fds)
         if not count:
             raise ConnectionResetError
         self.filled = True
@@ -139,13 +139,11 @@ class LocalReader:
             self._buffer = left + bytes(max(_BUFFER_NBYTES - len(left), _BUFFER_NBYTES // 2))
         self._start, self._end = 0, len(left)
 
-    def _take_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
-        for level, kind, data in ancillary:
-            if level == sockets.SOL_SOCKET and kind == sockets.SCM_RIGHTS:
-                self._fds.extend(array.array("i", data[: len(data) - len(data) % 4]))
-        if len(self._fds) > _MAX_FDS:
+    def _take_descriptors(self, fds: Sequence[int]) -> None:
+        self._fds.extend(fds)
+        if len(self._fds) > MAX_FDS:
             raise RefusedFrameError(
-                "shared-file", f"the peer sent {len(self._fds)} descriptors without their records, at most {_MAX_FDS}"
+                "shared-file", f"the peer sent {len(self._fds)} descriptors without their records, at most {MAX_FDS}"
             )
 
     def _take(self) -> None:
@@ -216,15 +214,18 @@ class LocalReader:
         return self._arena.allocate_raw(nbytes) if nbytes >= _ARENA_NBYTES else memoryview(bytearray(nbytes))
 
     def _fill_body(self, body: _Body) -> None:
-        """Read from the socket into the frames of `body`, without the buffer; deliver the message if it is complete."""
-        try:
-            count = self._socket.recv_into(body.left[0])
-        except BlockingIOError:
-            return
-        if not count:
-            raise ConnectionResetError
-        self.filled = True
-        self._received(body.left, count)
+        """Read into the frames of `body`, without the buffer; deliver the message if it is complete."""
+        left, read = body.left, 0
+        while left and read < _AT_ONCE_NBYTES:
+            try:
+                count = self._channel.read_frame(left[0])
+            except BlockingIOError:
+                return
+            if not count:
+                raise ConnectionResetError
+            self.filled = True
+            read += count
+            self._received(left, count)
         if not body.left:
             self._deliver_body(body)
 

@@ -1,40 +1,40 @@
-"""The writing direction of a local link. It never blocks: it queues the bytes that the socket does not accept yet.
+"""The writing direction of a stream. It never blocks: it queues the bytes that the socket does not accept yet.
 
-Frames in shared memory are lent to the peer; all other frames are written to the socket.
+Frames in shared memory are lent to a peer of this host; all other frames are written to the channel.
 """
 
 from __future__ import annotations
 
-import array
-import contextlib
 import logging
-import socket as sockets
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from paceline.errors import TransportError
 from paceline.transport.base import COPIED, Delivery, Frame
 from paceline.transport.limits import LinkLimits
-from paceline.transport.local import records
 from paceline.transport.memory.arena import Arena
 from paceline.transport.memory.loans import Loan, LoanTable, PeerProcess
 from paceline.transport.sessions import NotSentError
+from paceline.transport.streams import records
+from paceline.transport.streams.channel import Channel
 
 logger = logging.getLogger(__name__)
-
-_IOV_MAX = 64
 
 
 class _Unsent:
     """A record that was not completely written to the socket. It is also the `Delivery` of its frames."""
 
-    __slots__ = ("_out", "fd", "is_message", "loan", "nbytes", "views")
+    __slots__ = ("_out", "fd", "head_nbytes", "is_message", "loan", "nbytes", "views")
 
-    def __init__(self, out: LocalWriter, views: list[memoryview], fd: int, loan: Loan | None, is_message: bool) -> None:
-        self._out: LocalWriter | None = out
+    def __init__(
+        self, out: StreamWriter, views: list[memoryview], fd: int, loan: Loan | None, is_message: bool
+    ) -> None:
+        self._out: StreamWriter | None = out
         self.views = views
         self.fd = fd
         self.loan = loan
         self.is_message = is_message
+        self.head_nbytes = views[0].nbytes
         self.nbytes = sum(view.nbytes for view in views[1:])
 
     @property
@@ -57,7 +57,7 @@ class _Unsent:
             self.loan.end()
 
 
-class LocalWriter:
+class StreamWriter:
     """Writes the records of one link.
 
     It calls `on_blocked` with True when records begin to wait for the socket, and with False when none waits any more.
@@ -65,17 +65,18 @@ class LocalWriter:
 
     def __init__(
         self,
-        socket: sockets.socket,
+        channel: Channel,
         limits: LinkLimits,
         arena: Arena,
-        process: PeerProcess,
+        process: PeerProcess | None,
         on_blocked: Callable[[bool], None],
     ) -> None:
+        """Without `process`, a process of this host, no frame is lent."""
         self.table: LoanTable | None = None
-        self._socket = socket
+        self._channel = channel
         self._limits = limits
         self._arena = arena
-        self._process: PeerProcess | None = process
+        self._process = process
         self._on_blocked = on_blocked
         self._announced: set[int] = set()
         self._queue: deque[_Unsent] = deque()
@@ -205,6 +206,8 @@ class LocalWriter:
             if loan is not None:
                 loan.end()
             return None
+        if self._queue and not self._channel.near:
+            self.flush()  # a role that sends while it computes does not come back to its loop for a while
         views = [memoryview(record), *(view.cast("B") for view in inline if view.nbytes)]
         unsent = _Unsent(self, views, fd, loan, is_message)
         if not self._queue and self._write(unsent):
@@ -224,25 +227,17 @@ class LocalWriter:
         """
         while unsent.views and not self._broken:
             try:
-                if unsent.fd >= 0:
-                    rights = [(sockets.SOL_SOCKET, sockets.SCM_RIGHTS, array.array("i", [unsent.fd]))]
-                    count = self._socket.sendmsg(unsent.views[:_IOV_MAX], rights)
-                    unsent.fd = -1
-                elif len(unsent.views) == 1:
-                    count = self._socket.send(unsent.views[0])
-                else:
-                    count = self._socket.sendmsg(unsent.views[:_IOV_MAX])
+                count = self._channel.write(unsent.views, unsent.head_nbytes, unsent.fd)
+                unsent.fd = -1
             except BlockingIOError:
                 return False
-            except OSError as error:
-                logger.debug("a local link broke: %s", error)
+            except (OSError, TransportError) as error:
+                logger.debug("a stream broke: %s", error)
                 self._broken = True
-                with contextlib.suppress(OSError):
-                    self._socket.shutdown(
-                        sockets.SHUT_RDWR
-                    )  # the reading side then ends the session, whatever the error
+                self._channel.shutdown()  # the reading side then ends the session, whatever the error
                 break
             views = unsent.views
+            unsent.head_nbytes = max(0, unsent.head_nbytes - count)
             done = 0
             while done < len(views) and count >= views[done].nbytes:
                 count -= views[done].nbytes

@@ -1,54 +1,58 @@
-"""A session between two processes of one host: headers in a unix stream socket, frames in shared memory.
+"""A session on a stream of records. On one host, headers go by a unix socket and frames by shared memory.
 
-There is no I/O thread: `send` writes to the socket before it returns, and the loop later writes the bytes that the
-socket did not accept. A frame in shared memory is sent as a reference (see `loans`).
+There is no I/O thread: `send` writes to the channel before it returns, and the loop later writes the bytes that the
+channel did not accept. A frame in shared memory is sent as a reference (see `loans`). Between hosts, everything goes by
+an encrypted TCP connection.
 """
 
 from __future__ import annotations
 
-import contextlib
-import socket as sockets
 from collections.abc import Callable, Sequence
 
 from paceline.errors import RefusedFrameError
 from paceline.transport.base import Delivery, Frame
-from paceline.transport.local.reader import LocalReader
-from paceline.transport.local.writer import LocalWriter
 from paceline.transport.loop import Loop, Source
 from paceline.transport.memory.arena import Arena
 from paceline.transport.memory.loans import LoanTable, PeerProcess
 from paceline.transport.sessions import Sessions
+from paceline.transport.streams.channel import Channel
+from paceline.transport.streams.reader import StreamReader
+from paceline.transport.streams.writer import StreamWriter
 from paceline.types import NodeId
 from paceline.wire.handshake import Farewell, encode_control
 
 CLOSED = "the connection was closed"
 
 _LAST_READS = 10_000  # at most this many reads of the last messages of a peer that is gone
+_LAST_BYTES_S = 0.3  # the last bytes of a peer on another host may come so much later than the news that it is gone
 
 
 def _ignore(reason: str) -> None:
     """Do nothing: a link that this side has closed does not report its end."""
 
 
-class LocalLinks:
-    """All local links of one port, and the memory that they share. Loans to a peer may outlive the peer's session."""
+class StreamLinks:
+    """All streams of one port, and the memory of their frames. Loans to a peer may outlive the peer's session."""
 
-    def __init__(self, loop: Loop, sessions: Sessions) -> None:
+    def __init__(self, loop: Loop, sessions: Sessions, *, share: bool = True) -> None:
+        """With `share`, peers of this host can map the memory."""
         self.loop = loop
         self.sessions = sessions
-        self.arena = Arena(share=True, before_growing=self._sweep, on_retired=self._retired)
-        self.links: set[LocalLink] = set()
+        self.arena = Arena(share=share, before_growing=self._sweep, on_retired=self._retired)
+        self.links: set[StreamLink] = set()
         self._tables: list[LoanTable] = []
 
-    def add(self, link: LocalLink) -> None:
-        """Add a new link. Its peer answers soon, so the loop spins for its answers before it sleeps."""
+    def add(self, link: StreamLink) -> None:
+        """Add a new link. A peer of this host answers soon, so the loop spins for its answers before it sleeps."""
         self.links.add(link)
-        self.loop.peer_is_near()
+        if link.near:
+            self.loop.peer_is_near()
 
-    def remove(self, link: LocalLink) -> None:
+    def remove(self, link: StreamLink) -> None:
         """Remove a closed link."""
         self.links.discard(link)
-        self.loop.near_peer_is_gone()
+        if link.near:
+            self.loop.near_peer_is_gone()
 
     def keep(self, table: LoanTable) -> None:
         """Keep the loans of an ended session until the peer has dropped their frames."""
@@ -58,7 +62,7 @@ class LocalLinks:
     def tick(self, now: float) -> None:
         """Close the links whose time to send their last messages is over, and ask for the next tick."""
         for link in [link for link in self.links if link.close_at <= now]:
-            link.close()
+            link.time_is_over()
         for link in self.links:
             self.loop.wake_at(link.close_at)
 
@@ -81,30 +85,32 @@ class LocalLinks:
             link.retired(number)
 
 
-class LocalLink:
-    """One session on a unix socket. The link calls `on_over` with the reason when the session ends by itself.
+class StreamLink:
+    """One session on a channel. The link calls `on_over` with the reason when the session ends by itself.
 
     It does not call `on_over` when this side closes the link.
     """
 
     def __init__(
         self,
-        links: LocalLinks,
-        socket: sockets.socket,
-        process: PeerProcess,
+        links: StreamLinks,
+        channel: Channel,
+        process: PeerProcess | None,
         peer: NodeId,
         on_over: Callable[[str], None],
     ) -> None:
-        """Take over `socket`, which is connected to `process`, the process of the proven `peer`."""
+        """Take over `channel`, which is connected to the proven `peer`; `process` is its process, on this host only."""
         self.close_at = float("inf")
         self.unusable = False
         """Whether the link ended because one side cannot map the other's memory: the next session uses TCP."""
+        self.near = channel.near
         self._links = links
-        self._socket = socket
+        self._channel = channel
+        self._lost: str | None = None
         self._on_over = on_over
-        self._out = LocalWriter(socket, links.sessions.limits, links.arena, process, self._blocked)
-        self._source = Source(socket.fileno(), self._read, self._write)
-        self._in = LocalReader(socket, links.sessions, links.arena, peer)
+        self._out = StreamWriter(channel, links.sessions.limits, links.arena, process, self._blocked)
+        self._source = Source(channel.fileno(), self._read, self._write)
+        self._in = StreamReader(channel, links.sessions, links.arena, peer)
         self._reads = True
         self._closed = False
         links.add(self)
@@ -142,16 +148,31 @@ class LocalLink:
         table = self._out.close()
         if table is not None:
             self._links.keep(table)
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(sockets.SHUT_RDWR)  # `close` alone is not enough if a fork has the descriptor too
-        self._socket.close()
+        self._channel.shutdown()  # `close` alone is not enough if a fork has the descriptor too
+        self._channel.close()
 
     def lost(self, reason: str) -> None:
-        """Read the last messages of the peer, which is known to be gone, then end the session."""
+        """Read the last messages of the peer, which is known to be gone, then end the session.
+
+        The last bytes of a peer on another host may still be on their way. Their end ends the session, or the time.
+        """
+        if self._lost is not None:
+            return
         for _ in range(_LAST_READS):
             if not self._reads or not (self._read() or self._in.filled):
                 break
-        self._over(reason)
+        if self.near or not self._reads:
+            self._over(reason)
+        else:
+            self._lost = reason
+            self.close_at = self._links.loop.now() + _LAST_BYTES_S
+            self._links.loop.wake_at(self.close_at)
+
+    def time_is_over(self) -> None:
+        """End the session if its peer is lost; otherwise close, although some bytes were not written."""
+        if self._lost is not None:
+            self._over(self._lost)
+        self.close()
 
     @property
     def flushed(self) -> bool:
@@ -196,10 +217,10 @@ class LocalLink:
             self._out.peer_has_closed()
             self._over(CLOSED)
             return False
-        except OSError as error:  # the peer's memory cannot be mapped
-            self.unusable = True
+        except OSError as error:  # the peer's memory cannot be mapped, or the network is cut
+            self.unusable = self.near
             self._out.control(encode_control(Farewell("lane", str(error)[:200])))
-            self._over(f"the local link broke: {error}")
+            self._over(f"the link broke: {error}")
             return False
         if self._in.farewell is not None:
             self.unusable = self._in.farewell.rule == "lane"

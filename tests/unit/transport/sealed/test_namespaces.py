@@ -1,0 +1,69 @@
+"""Network namespaces in place of hosts: processes of one share memory, processes of two have a sealed connection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.contract.port_contract import Events
+from tests.kit.peer import pattern, peer_process
+
+from paceline.messages import Pull, PullReply
+from paceline.runtime.addresses import own_address
+from paceline.testing.chaos.network import Network, problem
+from paceline.transport.limits import LinkLimits
+from paceline.transport.zmq.port import ZmqPort
+from paceline.wire.token import new_token
+
+TOKEN = new_token()
+_why = problem()
+pytestmark = pytest.mark.skipif(_why is not None, reason=str(_why))
+
+
+@pytest.fixture
+def net() -> Iterator[Network]:
+    with Network(["a", "b"]) as made:
+        yield made
+
+
+@pytest.fixture
+def server(net: Network) -> Iterator[ZmqPort]:
+    with net.inside("a"):
+        port = ZmqPort("server/1", TOKEN, listen=own_address(net.range), limits=LinkLimits(ping_s=0.1, quiet_s=0.3))
+    yield port
+    port.close()
+
+
+def ask(server: ZmqPort, events: Events) -> None:
+    server.send("worker/1", Pull(1, 0, 0, 1, blocks=(100_000,)))
+    events.until(lambda: bool(events.received(server)))
+    (event,) = events.received(server)
+    assert isinstance(event.message, PullReply)
+    assert bytes(event.frames[0]) == pattern(100_000)
+
+
+def near(server: ZmqPort) -> list[bool]:
+    return [link.near for link in server._links.links]
+
+
+def test_two_namespaces_have_a_sealed_connection_and_notice_a_cut(net: Network, server: ZmqPort) -> None:
+    events = Events(server)
+    with net.inside("b"), peer_process(TOKEN, "connect", str(server.address), "worker/1"):
+        events.until_up((server, "worker/1"))
+        assert near(server) == [False]
+        ask(server, events)
+        net.close_ways({("a", "b"), ("b", "a")})
+        began = time.monotonic()
+        events.until(lambda: bool(events.downs(server)))
+        assert time.monotonic() - began < 2.0
+        net.close_ways(())
+        events.until(lambda: len(events.ups(server)) == 2)
+
+
+def test_two_processes_of_one_namespace_share_memory_also_at_a_public_address(net: Network, server: ZmqPort) -> None:
+    events = Events(server)
+    with net.inside("a"), peer_process(TOKEN, "connect", str(server.address), "worker/1"):
+        events.until_up((server, "worker/1"))
+        assert near(server) == [True]
+        ask(server, events)
