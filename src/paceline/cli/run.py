@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     help="Quick deaths in a row without a commit before a role is given up.  [default: 5]",
 )
 @click.option("--max-steps", type=int, metavar="N", help="End the job after N steps.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue RUN from its last checkpoint.")
+@click.option("--resume", metavar="RUN|URL", help="Continue a run from its last checkpoint.")
 @click.option("--allow-changes", is_flag=True, help="Resume although the code has changed.")
 @click.option(
     "--dir", "run_dir", type=click.Path(path_type=Path), help="A new run directory.  [default: runs/NAME-0001 …]"
@@ -54,16 +54,17 @@ if TYPE_CHECKING:
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
-    resume: Path | None, run_dir: Path | None, script: Path | None, module: bool, allow_changes: bool, **options: Any
+    resume: str | None, run_dir: Path | None, script: Path | None, module: bool, allow_changes: bool, **options: Any
 ) -> None:
     """Run SCRIPT with ARGUMENTS on workers and servers of this machine.
 
     Everything after SCRIPT is passed to the script. With --resume, script, arguments and options are those of the run
     unless you give others. A process that dies is restarted. Exit codes: 0 done, 1 the script failed, 2 usage,
-    3 a role that the run needs was lost, 130 Ctrl-C, 141 the output was closed, 143 SIGTERM.
+    3 a role that the run needs was lost, 8 another run took over, 130 Ctrl-C, 141 the output was closed, 143 SIGTERM.
     """
     from paceline.cli.screen import make_screen
     from paceline.engines.module_file import named_script
+    from paceline.engines.place import claim_place, is_place, put_files
     from paceline.engines.resume import check_code, choose_checkpoint
     from paceline.engines.supervisor import Supervisor
     from paceline.errors import UsageError
@@ -77,11 +78,17 @@ def command(
         raise UsageError("-m: give the name of the module to run")
     if allow_changes and resume is None:
         raise UsageError("--allow-changes: only a resumed run can have changed code. Add --resume RUN, or leave it out")
+    restored = resume is not None and is_place(resume)
     plan = _new(run_dir, given) if resume is None else _resumed(resume, run_dir, given)
     logs.set_up(plan.log_level, plan.log_format, process="launcher")
     with make_screen() as screen:
+        if restored:
+            screen.note(f"{plan.run} goes on with the checkpoints at {resume}; a run that still writes there ends")
         if resume is not None:
-            plan = choose_checkpoint(check_code(plan, screen, allow_changes=allow_changes), screen)
+            plan = check_code(plan, screen, allow_changes=allow_changes)
+        plan = put_files(plan, screen) if restored else claim_place(plan, screen)
+        if resume is not None:
+            plan = choose_checkpoint(plan, screen)
         local = Supervisor(plan, screen)
         if run_dir is None and (resume is None or (plan.run.parent / "latest").is_symlink()):
             point_latest(plan.run)
@@ -101,11 +108,16 @@ def _new(run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
     return checked.at(run_dir if run_dir is not None else next_run(Path("runs"), checked.name))
 
 
-def _resumed(run: Path, run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
+def _resumed(resume: str, run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
+    from paceline.engines.place import is_place
+    from paceline.engines.restore import restore_run
     from paceline.engines.resume import resumed
     from paceline.errors import UsageError
 
-    if run_dir is not None:
+    run = Path(resume)
+    if is_place(resume):
+        run = restore_run(resume, run_dir, given)
+    elif run_dir is not None:
         raise UsageError(f"--dir {run_dir}: a resumed run stays in its own directory, {run}. Leave the option out")
     if "script" in given:
         given = {"arguments": (), **given, "cwd": Path.cwd()}

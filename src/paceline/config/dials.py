@@ -78,7 +78,8 @@ class ClusterSpec:
     new incarnation, otherwise it fails the job. `resume` is the folder of the checkpoint to begin from, "" to begin
     without a checkpoint, None to continue where the log ends. With `allow_changes`, a resumed job may have other data
     than before. The job ends after `max_steps` steps (0: no limit). Each block has `replicas` copies on servers other
-    than its primary. A peer that does not answer for `reach_s` seconds counts as unreachable.
+    than its primary. A peer that does not answer for `reach_s` seconds counts as unreachable. `term` is the term of the
+    place of the checkpoints, 0 for the run directory.
     """
 
     workers: int = 1
@@ -97,6 +98,7 @@ class ClusterSpec:
     replicas: int = 0
     reach_s: float = REACH_S
     allow_changes: bool = False
+    term: int = 0
 
     def __post_init__(self) -> None:
         for name, shown in _AT_LEAST_1.items():

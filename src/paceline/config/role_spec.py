@@ -70,7 +70,8 @@ class SharedSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `run` is the run directory, `label` the path that its user gave, `checkpoints` the place of its checkpoints. A role
     listens at `host`, which is an address or a network. `local` allows shared memory between processes of one host.
-    `trace` is the folder in which the process records its trace, None for no trace.
+    `trace` is the folder in which the process records its trace, None for no trace. `term` is the term by which the run
+    holds the place of its checkpoints, and `term_key` proves it; 0 and "" for the run directory.
     """
 
     run: str
@@ -80,6 +81,8 @@ class SharedSpec(msgspec.Struct, frozen=True, kw_only=True):
     local: bool = True
     trace: str | None = None
     log: LogSpec = LogSpec()
+    term: int = 0
+    term_key: str = ""
 
 
 class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,8 +43,8 @@ class ServerRole(Role):
         beat = Heartbeat(lambda: ZmqPort(f"{node}#beat", token, local=shared.local), run.coordinator, node, _BEAT_S)
         try:
             intro = Register(1, self.name, spec.name, spec.start, socket.gethostname(), port.address)
-            threads = spec.read(ServerSpec).threads
-            service = ServerService(port, intro, storage=open_storage(shared.checkpoints), threads=threads)
+            threads, storage = spec.read(ServerSpec).threads, open_storage(shared.checkpoints)
+            service = ServerService(port, intro, storage=storage, threads=threads, term=shared.term)
             run.wait_for_coordinator(_WAIT_S)
             beat.start()
             try:
