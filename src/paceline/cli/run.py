@@ -90,7 +90,7 @@ def command(
         if resume is not None:
             plan = choose_checkpoint(plan, screen)
         local = Supervisor(plan, screen)
-        if run_dir is None and (resume is None or (plan.run.parent / "latest").is_symlink()):
+        if run_dir is None and (resume is None or restored or (plan.run.parent / "latest").is_symlink()):
             point_latest(plan.run)
         code = local.run()
     sys.exit(code)
