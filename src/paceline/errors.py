@@ -19,7 +19,7 @@
     ├── CheckpointError                   a checkpoint is incomplete or damaged; names the file
     ├── FilesError                        the user's files cannot be listed, sent, kept or unpacked; names the file
     ├── StateError                        the durable log cannot be read or written
-    │   └── DeposedError                  a newer coordinator has taken over
+    │   └── DeposedError                  a newer coordinator, or another run, has taken over
     └── TransportError
         ├── PeerLostError                 the session with a peer has ended
         ├── PeerUnknownError              there is no session with that peer
@@ -168,15 +168,25 @@ class StateError(PacelineError, RuntimeError):
 
 
 class DeposedError(StateError):
-    """A coordinator of a newer generation has taken over this run directory: this one must end."""
+    """A coordinator of a newer generation has taken over this run directory: this one must end.
 
-    def __init__(self, mine: int, durable: int) -> None:
-        self.mine, self.durable = mine, durable
-        super().__init__(f"generation {mine} may not write: generation {durable} has taken over")
+    With `place`, a run of a newer term has taken over the checkpoints at that place: this run must end.
+    """
+
+    def __init__(self, mine: int, durable: int, place: str = "") -> None:
+        self.mine, self.durable, self.place = mine, durable, place
+        said = f"generation {mine} may not write: generation {durable} has taken over"
+        if place:
+            said = (
+                f"this run is deposed: another run has taken over the checkpoints at {place} (term {durable}; this run "
+                f"has term {mine}). This run changes nothing there any more. `paceline run --resume {place}` continues "
+                "from the newest checkpoint"
+            )
+        super().__init__(said)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the arguments when the error is pickled."""
-        return (DeposedError, (self.mine, self.durable))
+        return (DeposedError, (self.mine, self.durable, self.place))
 
 
 class TransportError(PacelineError, ConnectionError):

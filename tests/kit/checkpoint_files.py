@@ -22,8 +22,8 @@ def shard(storage: Storage, folder: str) -> SavedFile:
     return SavedFile("server-0.safetensors", 7, "0" * 64, (0,))
 
 
-def complete(storage: Storage, version: int, *drop: str, incarnation: int = 0) -> Complete:
-    folder = folder_name(incarnation, version)
+def complete(storage: Storage, version: int, *drop: str, incarnation: int = 0, term: int = 0) -> Complete:
+    folder = folder_name(incarnation, version, term)
     checkpoint = Checkpoint(folder, position(version))
     return Complete(checkpoint, SPEC, (shard(storage, folder),), ("00",), drop)
 

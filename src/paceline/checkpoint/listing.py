@@ -31,7 +31,7 @@ def rows_of(found: Sequence[Listed], now: float) -> list[Row]:
     rows: list[Row] = []
     complete = [listed.folder for listed in found if listed.problem is None]
     for number, listed in enumerate(found):
-        incarnation, version = parse_folder(listed.folder) or (-1, -1)
+        _, incarnation, version = parse_folder(listed.folder) or (-1, -1, -1)
         manifest = listed.manifest
         if manifest is None:
             newer = any(later.problem is None for later in found[number:])

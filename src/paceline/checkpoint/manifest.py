@@ -7,6 +7,7 @@ import json
 import re
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -21,10 +22,19 @@ MARKER = "COMPLETE"
 FORMAT = 1
 
 
+class LogTip(msgspec.Struct, frozen=True):
+    """The newest file of a log on a storage, with its SHA-256. Each file names the one before it."""
+
+    name: str
+    sha256: str
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """What a checkpoint contains, without the tensors.
 
-    `chains` has the hash chain of each block. `made_at`, the time of day, is only for display.
+    `chains` has the hash chain of each block. `made_at`, the time of day, is only for display. A checkpoint outside of
+    a run directory also has the `plan` of the run (its `run.json`, without the token), and names the `log` that it
+    stands on: with both, a machine that has never seen the run can resume it.
     """
 
     format: int
@@ -33,6 +43,8 @@ class Manifest(msgspec.Struct, frozen=True):
     files: tuple[SavedFile, ...]
     chains: tuple[str, ...]
     made_at: float = 0.0
+    plan: dict[str, Any] | None = None
+    log: LogTip | None = None
 
     @property
     def nbytes(self) -> int:
@@ -40,10 +52,10 @@ class Manifest(msgspec.Struct, frozen=True):
         return sum(entry.size for entry in self.files)
 
 
-def parse_folder(name: str) -> tuple[int, int] | None:
-    """The incarnation and version in a name made by `folder_name`; None for any other name."""
-    found = re.fullmatch(r"i(\d{4,})-v(\d{10,})", name)
-    return None if found is None else (int(found[1]), int(found[2]))
+def parse_folder(name: str) -> tuple[int, int, int] | None:
+    """The term, incarnation and version in a name made by `folder_name`; None for any other name."""
+    found = re.fullmatch(r"(?:t(\d{4,})-)?i(\d{4,})-v(\d{10,})", name)
+    return None if found is None else (int(found[1] or 0), int(found[2]), int(found[3]))
 
 
 def write_manifest(storage: Storage, folder: str, manifest: Manifest) -> None:
@@ -85,7 +97,8 @@ def read_manifest(storage: Storage, folder: str) -> Manifest:
             folder, f"{MANIFEST} has format {manifest.format}; this version of Paceline reads format {FORMAT}"
         )
     position = manifest.position
-    if parse_folder(folder) not in (None, (position.incarnation, position.version)):
+    at = parse_folder(folder)
+    if at is not None and at[1:] != (position.incarnation, position.version):
         other = folder_name(position.incarnation, position.version)
         raise CheckpointError(folder, f"{MANIFEST} belongs to checkpoint {other}")
     return manifest

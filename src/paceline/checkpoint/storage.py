@@ -41,6 +41,17 @@ class Storage(Protocol):
         """
         ...
 
+    def claim(self, name: str, content: bytes) -> bool:
+        """Make a file with `content` unless there is one of this name; return whether this call has made it.
+
+        Of several callers at once exactly one gets True. A storage that cannot write conditionally (fsspec then looks
+        first and writes afterwards) may give True to two of them; the file then has the content of the last.
+
+        Raises:
+            OSError: the storage is full or cannot be reached.
+        """
+        ...
+
     def read(self, name: str) -> bytes:
         """The content of a file.
 
@@ -117,12 +128,7 @@ class LocalStorage:
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
         """As `Storage.create`."""
-        path = self._root / name
-        if not self._root.is_dir():
-            self._root.mkdir(parents=True, exist_ok=True)
-            _fsync_directory(self._root.parent)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        path, temporary = self._prepare(name)
         try:
             with _NewFile(temporary) as file:
                 yield file
@@ -134,6 +140,32 @@ class LocalStorage:
             raise
         _fsync_directory(path.parent)
         _fsync_directory(path.parent.parent)
+
+    def _prepare(self, name: str) -> tuple[Path, Path]:
+        """Make the folder of a new file; returns the path of the file, and a temporary one beside it."""
+        path = self._root / name
+        if not self._root.is_dir():
+            self._root.mkdir(parents=True, exist_ok=True)
+            _fsync_directory(self._root.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path, path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+    def claim(self, name: str, content: bytes) -> bool:
+        """As `Storage.claim`: a link to the complete file, which fails if the name is taken."""
+        path, temporary = self._prepare(name)
+        try:
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        _fsync_directory(path.parent)
+        _fsync_directory(path.parent.parent)
+        return True
 
     def read(self, name: str) -> bytes:
         """As `Storage.read`."""
@@ -213,6 +245,16 @@ class FsspecStorage:
             if self._fs.exists(temporary):
                 self._fs.rm(temporary)
             raise
+
+    def claim(self, name: str, content: bytes) -> bool:
+        """As `Storage.claim`: the mode ``create`` of fsspec, a conditional write where the protocol has one."""
+        path = f"{self._root}/{name}"
+        self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        try:
+            self._fs.pipe_file(path, content, mode="create")
+        except FileExistsError:
+            return False
+        return True
 
     def read(self, name: str) -> bytes:
         """As `Storage.read`."""

@@ -8,7 +8,7 @@ import sys
 import click
 
 from paceline.config.system import require_linux
-from paceline.errors import PacelineError, UsageError
+from paceline.errors import DeposedError, PacelineError, UsageError
 
 
 class _Group(click.Group):
@@ -53,7 +53,10 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line. A UsageError prints one line and exits with 2, any other PacelineError with 3."""
+    """Run the command line. A UsageError prints one line and exits with 2, any other PacelineError with 3.
+
+    A run whose checkpoints another run has taken over exits with 8.
+    """
     try:
         require_linux()
         cli(prog_name="paceline", standalone_mode=False)
@@ -70,7 +73,7 @@ def main() -> None:
         sys.exit(2)
     except PacelineError as error:
         click.echo(f"paceline: {error}", err=True)
-        sys.exit(3)
+        sys.exit(8 if isinstance(error, DeposedError) and error.place else 3)
 
 
 def _discard_output() -> None:

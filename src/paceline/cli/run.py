@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     help="Quick deaths in a row without a commit before a role is given up.  [default: 5]",
 )
 @click.option("--max-steps", type=int, metavar="N", help="End the job after N steps.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue RUN from its last checkpoint.")
+@click.option("--resume", metavar="RUN|URL", help="Continue a run from its last checkpoint.")
 @click.option("--adopt", type=click.Path(path_type=Path), metavar="RUN", help="Replace the lost launcher of RUN.")
 @click.option("--allow-changes", is_flag=True, help="Resume although the code has changed.")
 @click.option(
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
-    resume: Path | None,
+    resume: str | None,
     adopt: Path | None,
     run_dir: Path | None,
     script: Path | None,
@@ -69,10 +69,11 @@ def command(
 
     Everything after SCRIPT is passed to the script. With --resume, script, arguments and options are those of the run
     unless you give others. A process that dies is restarted. Exit codes: 0 done, 1 the script failed, 2 usage,
-    3 a role that the run needs was lost, 130 Ctrl-C, 141 the output was closed, 143 SIGTERM.
+    3 a role that the run needs was lost, 8 another run took over, 130 Ctrl-C, 141 the output was closed, 143 SIGTERM.
     """
     from paceline.cli.screen import make_screen
     from paceline.engines.module_file import named_script
+    from paceline.engines.place import claim_place, is_place, put_files
     from paceline.engines.resume import check_code, choose_checkpoint
     from paceline.engines.supervisor import Supervisor
     from paceline.errors import UsageError
@@ -86,16 +87,23 @@ def command(
         raise UsageError("-m: give the name of the module to run")
     if allow_changes and resume is None:
         raise UsageError("--allow-changes: only a resumed run can have changed code. Add --resume RUN, or leave it out")
+    restored = resume is not None and is_place(resume)
     if adopt is not None:
         plan = _adopted(adopt, resume, run_dir, given)
     else:
         plan = _new(run_dir, given) if resume is None else _resumed(resume, run_dir, given)
     logs.set_up(plan.log_level, plan.log_format, process="launcher")
     with make_screen() as screen:
+        if restored:
+            screen.note(f"{plan.run} goes on with the checkpoints at {resume}; a run that still writes there ends")
         if resume is not None:
-            plan = choose_checkpoint(check_code(plan, screen, allow_changes=allow_changes), screen)
+            plan = check_code(plan, screen, allow_changes=allow_changes)
+        if adopt is None:
+            plan = put_files(plan, screen) if restored else claim_place(plan, screen)
+        if resume is not None:
+            plan = choose_checkpoint(plan, screen)
         local = Supervisor(plan, screen)
-        if run_dir is None and (resume is None or (plan.run.parent / "latest").is_symlink()):
+        if run_dir is None and (resume is None or restored or (plan.run.parent / "latest").is_symlink()):
             point_latest(plan.run)
         code = local.run()
     sys.exit(code)
@@ -114,20 +122,25 @@ def _new(run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
     return checked.at(run_dir if run_dir is not None else next_run(Path("runs"), checked.name))
 
 
-def _resumed(run: Path, run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
+def _resumed(resume: str, run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
+    from paceline.engines.place import is_place
     from paceline.engines.plan import RunPlan
+    from paceline.engines.restore import restore_run
     from paceline.engines.resume import resumed
     from paceline.errors import UsageError
     from paceline.runtime.rundir import RunDir
 
-    if run_dir is not None:
+    run = Path(resume)
+    if is_place(resume):
+        run = restore_run(resume, run_dir, given)
+    elif run_dir is not None:
         raise UsageError(f"--dir {run_dir}: a resumed run stays in its own directory, {run}. Leave the option out")
     if "script" in given:
         given = {"arguments": (), **given, "cwd": Path.cwd()}
     return resumed(run, take_host_options(given, RunPlan.of(RunDir.named(run).path).hosts))
 
 
-def _adopted(run: Path, resume: Path | None, run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
+def _adopted(run: Path, resume: str | None, run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
     from paceline.engines.plan import RunPlan
     from paceline.errors import UsageError
     from paceline.runtime.rundir import RunDir

@@ -79,7 +79,8 @@ class ClusterSpec:
     without a checkpoint, None to continue where the log ends. With `allow_changes`, a resumed job may have other data
     than before. The job ends after `max_steps` steps (0: no limit). Each block has `replicas` copies on servers other
     than its primary. A peer that does not answer for `reach_s` seconds counts as unreachable. With `same_cpu`, a
-    process whose machine is not equal to that of the others is refused.
+    process whose machine is not equal to that of the others is refused. `term` is the term of the place of the
+    checkpoints, 0 for the run directory.
     """
 
     workers: int = 1
@@ -99,6 +100,7 @@ class ClusterSpec:
     reach_s: float = REACH_S
     allow_changes: bool = False
     same_cpu: bool = False
+    term: int = 0
 
     def __post_init__(self) -> None:
         for name, shown in _AT_LEAST_1.items():

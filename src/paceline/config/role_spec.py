@@ -72,8 +72,9 @@ class SharedSpec(msgspec.Struct, frozen=True, kw_only=True):
     listens at `host`, which is an address or a network. `local` allows shared memory between processes of one host.
     `trace` is the folder in which the process records its trace, None for no trace. `host_name` is the name of the host
     on which the role runs; "" means the name that the system gives it. With `returns_files`, the files that the script
-    saves are noted for the agent of the host, which returns them to the launcher. With
-    `insecure_blocks`, blocks are not encrypted between hosts; messages without their blocks still are.
+    saves are noted for the agent of the host, which returns them to the launcher. With `insecure_blocks`, blocks are
+    not encrypted between hosts; messages without their blocks still are. `term` is the term by which the run holds the
+    place of its checkpoints, and `term_key` proves it; 0 and "" for the run directory.
     """
 
     run: str
@@ -86,6 +87,8 @@ class SharedSpec(msgspec.Struct, frozen=True, kw_only=True):
     host_name: str = ""
     returns_files: bool = False
     insecure_blocks: bool = False
+    term: int = 0
+    term_key: str = ""
 
 
 class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):

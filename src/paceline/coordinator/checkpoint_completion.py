@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from paceline.checkpoint.manifest import (
     FORMAT,
@@ -18,6 +22,8 @@ from paceline.checkpoint.manifest import (
     write_manifest,
 )
 from paceline.checkpoint.storage import Storage
+from paceline.checkpoint.terms import Term, check_term
+from paceline.coordinator.log_parts import Reached, write_new_rows
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.store import sync_log
 from paceline.core.effects import Complete
@@ -45,17 +51,37 @@ def complete_checkpoints(storage: Storage, resume: str | None = None) -> list[Ch
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class HeldPlace:
+    """A place of checkpoints outside of the run directory: the term by which this run holds it, and the run's plan."""
+
+    term: Term
+    plan: Callable[[], Mapping[str, Any]]
+
+
 class CheckpointCompletion:
     """Completes and removes checkpoints, one task at a time, in a thread. `poll` returns the results without waiting.
 
     `log` is the file of the log, None if the log is in memory. No checkpoint is completed once a coordinator of a newer
-    generation than `generation` has opened the log.
+    generation than `generation` has opened the log. At a held `place`, a checkpoint also has the plan and the rows of
+    the log, of which the storage has those up to `reached`. Nothing is completed or removed there once another run has
+    taken a higher term (rule 16): `deposed` is the error then, with which this run must end.
     """
 
-    def __init__(self, storage: Storage | None, log: Path | None, generation: int) -> None:
+    def __init__(
+        self,
+        storage: Storage | None,
+        log: Path | None,
+        generation: int,
+        place: HeldPlace | None = None,
+        reached: Reached | None = None,
+    ) -> None:
+        self.deposed: DeposedError | None = None
+        self.reached = reached or Reached()
         self._storage = storage
         self._log = log
         self._generation = generation
+        self._place = place
         self._waiting: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
         self._completed: deque[tuple[str, str]] = deque()
@@ -92,6 +118,7 @@ class CheckpointCompletion:
         if storage is None:
             return "this coordinator was started without a place for checkpoints"
         try:
+            self._check_term(storage)
             if self._log is not None:
                 sync_log(self._log)
                 self._check_generation(self._log)
@@ -100,10 +127,17 @@ class CheckpointCompletion:
                 if file.name not in there:
                     raise CheckpointError(folder, f"{file.name} is missing")
             manifest = Manifest(FORMAT, complete.model, complete.checkpoint.position, complete.files, complete.chains)
+            if self._place is not None and self._log is not None:
+                self.reached = write_new_rows(storage, self._log, self.reached, self._place.term.number)
+                plan = dict(self._place.plan())
+                manifest = msgspec.structs.replace(manifest, plan=plan, log=self.reached.tip)
+            self._check_term(storage)
             write_manifest(storage, folder, manifest)
         except Exception as error:  # object stores raise unrelated exceptions, and the job must continue
             logger.warning("cannot complete checkpoint %s", folder, exc_info=True)
-            if not isinstance(error, DeposedError):
+            if isinstance(error, DeposedError):
+                self.deposed = error if error.place else None
+            else:
                 self._sweep(folder, also=True)
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             return f"cannot complete {folder} in {storage.url}: {why}"
@@ -111,6 +145,10 @@ class CheckpointCompletion:
             self._drop(old)
         self._sweep(folder, also=False)
         return ""
+
+    def _check_term(self, storage: Storage) -> None:
+        if self._place is not None:
+            check_term(storage, self._place.term.number, self._place.term.key)
 
     def _check_generation(self, log: Path) -> None:
         with LogReader(log) as reader:
@@ -134,6 +172,9 @@ class CheckpointCompletion:
     def _drop(self, folder: str) -> None:
         assert self._storage is not None
         try:
+            self._check_term(self._storage)
             drop_checkpoint(self._storage, folder)
+        except DeposedError as error:
+            self.deposed = error
         except Exception:
             logger.warning("cannot remove checkpoint %s", folder, exc_info=True)

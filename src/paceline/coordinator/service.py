@@ -12,8 +12,9 @@ import msgspec
 from paceline.checkpoint.manifest import folder_name
 from paceline.checkpoint.storage import Storage
 from paceline.config.dials import ClusterSpec
-from paceline.coordinator.checkpoint_completion import CheckpointCompletion, complete_checkpoints
+from paceline.coordinator.checkpoint_completion import CheckpointCompletion, HeldPlace, complete_checkpoints
 from paceline.coordinator.digest import DigestReader
+from paceline.coordinator.log_parts import TIP, Reached
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.status import status_of, summary_of, unfinished
 from paceline.coordinator.store import LogStore
@@ -48,19 +49,23 @@ class _Notes(msgspec.Struct, frozen=True):
     at: float | None = None
 
 
-def _notes(path: Path | None) -> _Notes:
+def _noted(path: Path | None) -> tuple[_Notes, Reached]:
+    """What the log at `path` holds besides rows: notes for the summary, and how far a storage has its rows."""
     if path is None:
-        return _Notes()
+        return _Notes(), Reached()
     with LogReader(path) as reader:
-        noted = reader.get(_NOTES)
-    return _Notes() if noted is None else msgspec.json.decode(noted, type=_Notes)
+        notes, tip = reader.get(_NOTES), reader.get(TIP)
+    return (
+        _Notes() if notes is None else msgspec.json.decode(notes, type=_Notes),
+        Reached() if tip is None else msgspec.json.decode(tip, type=Reached),
+    )
 
 
 class CoordinatorService:
     """Feeds events to the core and carries out its effects, in their order. Driven by `on_event` and `on_tick`.
 
     It continues the job from the log and from the complete checkpoints in `storage`. `close` ends its background
-    thread.
+    thread. `place` is the place of `storage` if that is outside of the run directory.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class CoordinatorService:
         run: str = "",
         storage: Storage | None = None,
         start: int = 1,
+        place: HeldPlace | None = None,
     ) -> None:
         self.port = port
         self.spec = spec
@@ -81,7 +87,7 @@ class CoordinatorService:
         history = log.history()
         checkpoints = [] if storage is None else complete_checkpoints(storage, spec.resume)
         path = None if str(log.path) == ":memory:" else log.path
-        notes = _notes(path)
+        notes, on_storage = _noted(path)
         self.core = CoordinatorCore(
             spec,
             log.generation,
@@ -98,7 +104,7 @@ class CoordinatorService:
         began = None if notes.at is None else time.monotonic() - max(0.0, time.time() - notes.at)
         self.timeline = Timeline(notes.seconds, reached, began, failover_s=notes.failover_s)
         self._running = RunningTime()
-        self._completion = CheckpointCompletion(storage, path, log.generation)
+        self._completion = CheckpointCompletion(storage, path, log.generation, place, on_storage)
         self._digest: DigestReader | None = None
         self._finishing: list[tuple[NodeId, int]] = []
         self._settle_by, self._asked_last = 0.0, False
@@ -168,16 +174,24 @@ class CoordinatorService:
         """Remove the checkpoint that a server could not write, if the core no longer waits for that checkpoint."""
         at = message.incarnation, message.version
         if at != (self.core.incarnation, self.core.machines.checkpoints.saving):
-            self._completion.sweep(folder_name(*at))
+            self._completion.sweep(folder_name(*at, self.spec.term))
 
     def on_tick(self, now: float) -> None:
-        """Do what is due at `now`. The caller first handles all events that the port has."""
+        """Do what is due at `now`. The caller first handles all events that the port has.
+
+        Raises:
+            DeposedError: another run has taken over the place of the checkpoints: this coordinator must end.
+        """
         running = self._running.advance(now)
         while (kept := self._completion.poll()) is not None:
             folder, problem = kept
             if not problem:
                 self.timeline.saved(now)
+                if self._completion.reached.tip is not None:
+                    self.log.put(TIP, msgspec.json.encode(self._completion.reached).decode())
             self._carry_out(self.core.completed(folder, problem, running))
+        if self._completion.deposed is not None:
+            raise self._completion.deposed
         effects = self.core.tick(running)
         self._carry_out(effects)
         self._note(effects, now)

@@ -18,7 +18,7 @@ from paceline.engines.servers import Servers
 from paceline.engines.stragglers import Stragglers
 from paceline.engines.workers import Workers
 from paceline.messages.status import Status
-from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOG, EXIT_LOST, EXIT_SCRIPT
+from paceline.runtime.exit_codes import EXIT_DEPOSED, EXIT_DONE, EXIT_LEFT, EXIT_LOG, EXIT_LOST, EXIT_SCRIPT
 from paceline.runtime.roles import COORDINATOR, SERVER, WORKER, Role, role_of
 from paceline.runtime.rundir import RunDir
 
@@ -191,6 +191,9 @@ class Decisions:
         if lost.code == EXIT_LOG:
             again = f"then `paceline run --resume {self._hint.run}` checks the log, and goes on or says what to do"
             yield End(Outcome(EXIT_LOST, lost.reason, advice=f"the run needs its log: remove the cause; {again}"))
+            return
+        if lost.code == EXIT_DEPOSED:
+            yield End(Outcome(EXIT_DEPOSED, lost.reason, advice=f"{self._hint.run} stays as it is"))
             return
         advice = f"see {self._log(lost.name)}; {self._hint.after_end(status)}"
         yield End(Outcome(EXIT_LOST, lost.reason, advice=advice, ended=lost.name))

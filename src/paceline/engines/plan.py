@@ -52,7 +52,8 @@ class RunPlan:
     directory. `files_limit` is the largest sum of the user's files, in MiB. With `trace`, the roles record what they
     do. `env` has variables for workers, used where the environment does not set them. With a `module`, `script` is its
     file, and workers run it as `python -m` does. `fingerprint` has a hash of each file of the code with which the run
-    began; None if that is not known. With `allow_changes`, a resumed run may have other data than before. With
+    began; None if that is not known. With `allow_changes`, a resumed run may have other data than before. `term` and
+    `term_key` say by which term the run holds `checkpoints`, and `files` is the digest of the user's files there. With
     `hosts`, the roles run on several hosts, whose agents prove the token in `token_file`. With `adopt`, the roles of
     `run` still run, and only its launcher is new.
     """
@@ -86,6 +87,9 @@ class RunPlan:
     hosts: HostOptions | None = None
     token_file: Path | None = None
     adopt: bool = False
+    term: int = 0
+    term_key: str = ""
+    files: str = ""
 
     def __post_init__(self) -> None:
         if not self.script.is_file():
@@ -147,6 +151,7 @@ class RunPlan:
             resume=self.resume,
             allow_changes=self.allow_changes,
             max_steps=self.max_steps,
+            term=self.term,
         )
 
     def check_environment(self) -> None:
@@ -179,6 +184,8 @@ class RunPlan:
             label=str(self.run),
             log=LogSpec(self.log_level, self.log_format),
             checkpoints=absolute_url(self.checkpoints or str(run.path / "checkpoints")),
+            term=self.term,
+            term_key=self.term_key,
             **({} if self.trace is None else {"trace": str(run.trace)}),
         )
         options = {load.MODE: self.mode, load.SLOTS: self.slots, load.SEED: self.seed, load.THREADS: self.threads}

@@ -59,14 +59,7 @@ def resumed(run: Path, given: Mapping[str, Any]) -> RunPlan:
     where = RunDir.named(run)
     run = where.path
     where.token()
-    kept = where.plan()
-    for name in _FIXED:
-        if name in given and _plain(name, given[name]) != _plain(name, kept.get(name)):
-            has = "leaves it to its script" if kept.get(name) is None else f"has {kept[name]}"
-            raise UsageError(
-                f"--{name} {given[name]}: {run} {has}, and that is part of its result. Leave the option out, "
-                "or start a new run"
-            )
+    check_fixed(str(run), where.plan(), given)
     place = given.get("checkpoints")
     if place is not None and absolute_url(place) != absolute_url(where.checkpoints):
         raise UsageError(
@@ -77,6 +70,21 @@ def resumed(run: Path, given: Mapping[str, Any]) -> RunPlan:
     if is_running(where):
         raise UsageError(f"{run} is running: end it first (see `paceline status {run}`)")
     return plan
+
+
+def check_fixed(run: str, kept: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Check that no option of `given` would change the result of `run`, which began with the plan `kept`.
+
+    Raises:
+        UsageError: one would; the message names it.
+    """
+    for name in _FIXED:
+        if name in given and _plain(name, given[name]) != _plain(name, kept.get(name)):
+            has = "leaves it to its script" if kept.get(name) is None else f"has {kept[name]}"
+            raise UsageError(
+                f"--{name} {given[name]}: {run} {has}, and that is part of its result. Leave the option out, "
+                "or start a new run"
+            )
 
 
 def check_code(plan: RunPlan, screen: Screen, *, allow_changes: bool) -> RunPlan:

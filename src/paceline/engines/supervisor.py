@@ -52,6 +52,7 @@ from paceline.errors import StateError
 from paceline.messages.status import FailureStatus, RunSummary
 from paceline.runtime.exit_codes import (
     EXIT_CLOSED,
+    EXIT_DEPOSED,
     EXIT_DONE,
     EXIT_INTERRUPTED,
     EXIT_LOG,
@@ -325,7 +326,7 @@ class Supervisor:
         self._look()
         if self._client.status.failure is not None:
             return None  # the job has failed, and the status says why
-        if lost.code == EXIT_LOG and (said := self._announcements.last_words(lost.name)):
+        if lost.code in (EXIT_LOG, EXIT_DEPOSED) and (said := self._announcements.last_words(lost.name)):
             lost = replace(lost, reason=said.splitlines()[-1])
         return self._carry_out(self._decisions.lost(lost, self._client.status))
 

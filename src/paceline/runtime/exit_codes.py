@@ -26,6 +26,10 @@ EXIT_LOG = 7
 """This coordinator cannot read or write the log of the run. The last line that it printed names the file and the cause.
 It is not started again."""
 
+EXIT_DEPOSED = 8
+"""Another run has taken over the checkpoints of this one: the coordinator and the launcher end, and nothing is started
+again."""
+
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED = 141
 EXIT_TERMINATED = 143

@@ -88,6 +88,16 @@ class RunDir:
         return self.path / "run.json"
 
     @property
+    def files(self) -> Path:
+        """The contents of the user's files, by their SHA-256, if the run has a copy of them."""
+        return self.path / "files"
+
+    @property
+    def code(self) -> Path:
+        """The user's files as they were when the run began, if the run has a copy of them."""
+        return self.path / "code"
+
+    @property
     def checkpoints(self) -> str:
         """Where the run's checkpoints are: a directory or an fsspec URL."""
         return str(self.plan().get("checkpoints") or self.path / "checkpoints")

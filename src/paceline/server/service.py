@@ -42,8 +42,13 @@ class ServerService:
         storage: Storage | None = None,
         threads: int = 1,
         part_nbytes: int = PART_NBYTES,
+        term: int = 0,
     ) -> None:
-        """Large updates use `threads` threads, the caller's included; for `part_nbytes` see `ServerCore`."""
+        """Large updates use `threads` threads, the caller's included; for `part_nbytes` see `ServerCore`.
+
+        `term` is the term of the place of the checkpoints, which is `storage`.
+        """
+        self._term = term
         self.port = port
         self.introduction = introduction
         self._threads = Threads(threads)
@@ -153,7 +158,7 @@ class ServerService:
             self._writer.give_up()
             self._frozen = checkpoints.frozen
             if self._frozen is not None:
-                folder = folder_name(self.core.assignment.incarnation, self._frozen.version)
+                folder = folder_name(self.core.assignment.incarnation, self._frozen.version, self._term)
                 self._writer.begin(folder, self._frozen)
 
     def _send(self, sends: Sequence[Send]) -> None:

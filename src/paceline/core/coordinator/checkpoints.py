@@ -15,9 +15,12 @@ from paceline.types import NodeId, SavedFile
 _BETWEEN_S = 1.0  # seconds: the end of a phase makes no checkpoint if the last one began less than this ago
 
 
-def folder_name(incarnation: int, version: int) -> str:
-    """The folder of a checkpoint; names sort by incarnation, then by version."""
-    return f"i{incarnation:04d}-v{version:010d}"
+def folder_name(incarnation: int, version: int, term: int = 0) -> str:
+    """The folder of a checkpoint; names sort by term, then by incarnation, then by version.
+
+    Term 0, that of a run whose checkpoints are in its own directory, is not part of the name.
+    """
+    return f"t{term:04d}-" * (term > 0) + f"i{incarnation:04d}-v{version:010d}"
 
 
 @dataclass(slots=True)
@@ -126,7 +129,7 @@ class Checkpoints:
         self.saving, self._last_version, self._last_at = version, version, self._clock.now
 
     def _hold(self) -> None:
-        folder = folder_name(self._incarnation.number, self._log.version)
+        folder = folder_name(self._incarnation.number, self._log.version, self._identity.spec.term)
         self._saving = _Saving(Checkpoint(folder, self._position()))
 
     def _position(self) -> Position:

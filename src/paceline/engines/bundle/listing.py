@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from paceline.core.files.manifest import MAX_FILES
 from paceline.engines.fingerprint import is_installed
 from paceline.engines.runs import is_run
 from paceline.errors import FilesError
@@ -15,8 +16,10 @@ from paceline.errors import FilesError
 _NEVER = ("__pycache__", ".git")  # names of folders that are never listed
 _RUNS = "runs"  # where `paceline run` makes run directories
 _OUTSIDE_GIT = ("node_modules",)  # also left out where no repository says what belongs to it, as are dot folders
-_GIT_S = 60.0
+_GIT_S = 30.0
+_MOST = 5 * MAX_FILES  # names at most: a script in a home directory would go through all of it
 _LISTED = 5  # how many links a message names
+_MOVE = "Put the script into a directory of its own"
 _REMEDY = "Put a copy in its place, or add it to .gitignore if the script does not need it"
 
 
@@ -117,7 +120,9 @@ def _git(folder: Path, *arguments: str) -> list[str] | None:
             timeout=_GIT_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired:
+        raise FilesError(f"git has not listed the files in {folder} within {_GIT_S:.0f} s. {_MOVE}") from None
+    except OSError:
         return None
     return sorted({os.fsdecode(name) for name in done.stdout.split(b"\0") if name}) if done.returncode == 0 else None
 
@@ -128,9 +133,13 @@ def _is_hidden(name: str) -> bool:
 
 
 def _walk(root: Path) -> Iterator[str]:
+    count = 0
     for folder, inner, files in os.walk(root):
         below = Path(folder).relative_to(root)
         links = [name for name in inner if (Path(folder) / name).is_symlink()]
         inner[:] = [name for name in inner if not _is_hidden(f"{name}/x") and name not in links]
         for name in (*files, *links):
             yield (below / name).as_posix()
+            count += 1
+        if count > _MOST:
+            raise FilesError(f"{root} has more than {_MOST} files. {_MOVE}")

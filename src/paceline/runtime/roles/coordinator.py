@@ -8,20 +8,24 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from paceline.checkpoint.storage import open_storage
+from paceline.checkpoint.storage import Storage, open_storage
 from paceline.config.dials import ClusterSpec
 from paceline.config.role_spec import RoleSpec
-from paceline.errors import StateError, TransportError
+from paceline.errors import CheckpointError, DeposedError, StateError, TransportError
 from paceline.runtime.addresses import own_address
-from paceline.runtime.exit_codes import EXIT_LOG
+from paceline.runtime.exit_codes import EXIT_DEPOSED, EXIT_LOG
 from paceline.runtime.last_words import say_last_words
 from paceline.runtime.roles.base import HangRule, Launch, Role
 from paceline.runtime.rundir import RunDir
 from paceline.runtime.service_loop import serve
 from paceline.runtime.starts import node_id
 from paceline.transport.zmq.port import ZmqPort
+
+if TYPE_CHECKING:
+    from paceline.coordinator.checkpoint_completion import HeldPlace
 
 logger = logging.getLogger(__name__)
 
@@ -48,21 +52,22 @@ class CoordinatorRole(Role):
         try:
             return self._run(spec)
         except StateError as error:
-            logger.debug("the log failed", exc_info=True)
+            logger.debug("the log failed, or another run has taken over", exc_info=True)
             say_last_words(str(error))
-            return EXIT_LOG
+            return EXIT_DEPOSED if isinstance(error, DeposedError) and error.place else EXIT_LOG
 
     def _run(self, spec: RoleSpec) -> int:
         from paceline.coordinator.service import CoordinatorService
         from paceline.coordinator.store import LogStore
 
         run = RunDir(Path(spec.shared.run))
+        storage = open_storage(spec.shared.checkpoints)
+        place = _held_place(run, spec, storage)
         log = LogStore(run.log_file)
         port = _listen(run, spec)
         try:
-            storage = open_storage(spec.shared.checkpoints)
             cluster, label = spec.read(ClusterSpec), spec.shared.label
-            service = CoordinatorService(port, cluster, log, run=label, storage=storage, start=spec.start)
+            service = CoordinatorService(port, cluster, log, run=label, storage=storage, start=spec.start, place=place)
             try:
                 assert port.address is not None
                 run.announce(port.address, log.generation)
@@ -74,6 +79,25 @@ class CoordinatorRole(Role):
             port.close()
             log.close()
         return 0
+
+
+def _held_place(run: RunDir, spec: RoleSpec, storage: Storage) -> HeldPlace | None:
+    """The place of the checkpoints, None if it is in the run directory.
+
+    Raises:
+        DeposedError: another run has taken over the place.
+    """
+    from paceline.checkpoint.terms import Term, check_term
+    from paceline.coordinator.checkpoint_completion import HeldPlace
+
+    shared = spec.shared
+    if shared.term == 0:
+        return None
+    with suppress(CheckpointError, OSError):  # the next checkpoint tells that the place cannot be reached
+        check_term(storage, shared.term, shared.term_key)
+    not_kept = ("term", "term_key")
+    term = Term(shared.term, shared.term_key)
+    return HeldPlace(term, lambda: {key: value for key, value in run.plan().items() if key not in not_kept})
 
 
 def _listen(run: RunDir, spec: RoleSpec) -> ZmqPort:

@@ -53,8 +53,8 @@ class ServerRole(Role):
                 port.address,
                 fingerprint=server_fingerprint(),
             )
-            threads = spec.read(ServerSpec).threads
-            service = ServerService(port, intro, storage=open_storage(shared.checkpoints), threads=threads)
+            threads, storage = spec.read(ServerSpec).threads, open_storage(shared.checkpoints)
+            service = ServerService(port, intro, storage=storage, threads=threads, term=shared.term)
             run.wait_for_coordinator(_WAIT_S)
             beat.start()
             try:

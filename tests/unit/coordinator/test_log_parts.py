@@ -1,0 +1,178 @@
+"""The rows of a log go to a storage piece by piece, and make the same log again."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.kit.checkpoint_files import complete, outcome
+from tests.unit.coordinator.test_store import FACTS, POSITION, chosen, commit, write
+
+from paceline.checkpoint.manifest import LogTip, folder_name, read_manifest
+from paceline.checkpoint.storage import LocalStorage, Storage, open_storage
+from paceline.checkpoint.terms import take_term
+from paceline.coordinator import log_parts
+from paceline.coordinator.checkpoint_completion import CheckpointCompletion, HeldPlace
+from paceline.coordinator.log_check import check_log
+from paceline.coordinator.log_parts import TIP, Reached, restore_log, write_new_rows
+from paceline.coordinator.reader import LogReader
+from paceline.coordinator.store import LogStore
+from paceline.core.effects import ChoiceFact, EvaluationRow, FactRow, IncarnationFact, LogRow
+from paceline.errors import StateError
+from paceline.types import INIT_STEP
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LogStore]:
+    made = LogStore(tmp_path / "log.sqlite")
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["local", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    return open_storage(tmp_path / "ckpt" if request.param == "local" else f"memory://{tmp_path.name}")
+
+
+def tables(path: Path) -> dict[str, list[object]]:
+    """All rows but those that are never kept: choices of attempts, and what a log holds besides rows."""
+    with closing(sqlite3.connect(path)) as db:
+        names = ("commits", "logs", "evaluations", "hypers", "names")
+        found = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in names}
+        found["rowids"] = db.execute("SELECT rowid FROM logs").fetchall()
+        kept = f"SELECT * FROM facts WHERE kind != '{ChoiceFact.__name__}'"
+        return found | {"facts": db.execute(kept).fetchall()}
+
+
+def grow(log: LogStore, first: int, last: int) -> None:
+    for version in range(first, last + 1):
+        write(log, chosen(version, 0))
+        write(log, commit(version), LogRow(0, version, version - 1, {"loss": 1.0 / version}))
+
+
+def test_a_restored_log_has_every_row(log: LogStore, storage: Storage, tmp_path: Path) -> None:
+    write(log, *[FactRow(0, -1, fact) for fact in FACTS if not isinstance(fact, IncarnationFact)])
+    write(log, commit(0, INIT_STEP))
+    grow(log, 1, 4)
+    first = write_new_rows(storage, log.path, Reached(), 1)
+    grow(log, 5, 6)
+    write(log, EvaluationRow(0, 6, 5, "accuracy", {"accuracy": 0.5}, 0))
+    write(log, FactRow(1, 6, IncarnationFact(1, "i0000-v0000000004", POSITION, "lost")), commit(5, incarnation=1))
+    log.put("notes", "{}")
+    second = write_new_rows(storage, log.path, first, 1)
+    assert second.tip is not None
+    assert len(storage.files("log")) == 2
+    new = tmp_path / "new.sqlite"
+    restore_log(storage, second.tip, new)
+    assert tables(new) == tables(log.path)
+    assert check_log(new, (1, 5)).problem == ""
+    with LogReader(new) as reader:
+        assert reader.get("generation") == str(log.generation)
+        assert reader.get("notes") == "{}"
+        assert msgspec.json.decode(reader.get(TIP) or "", type=Reached) == second
+        assert not [row for row in reader.facts() if isinstance(row.fact, ChoiceFact)]
+    resumed = LogStore(new)
+    assert resumed.generation == log.generation + 1
+    write(resumed, commit(6, incarnation=1))
+    third = write_new_rows(storage, new, second, 2)
+    resumed.close()
+    assert third.tip is not None
+    restore_log(storage, third.tip, tmp_path / "third.sqlite")
+    assert tables(tmp_path / "third.sqlite") == tables(new)
+
+
+def test_only_new_rows_are_written(log: LogStore, storage: Storage) -> None:
+    write(log, commit(0, INIT_STEP))
+    grow(log, 1, 300)
+    reached = write_new_rows(storage, log.path, Reached(), 1)
+    assert write_new_rows(storage, log.path, reached, 1) == reached, "nothing is new"
+    grow(log, 301, 302)
+    reached = write_new_rows(storage, log.path, reached, 1)
+    large, small = (len(storage.read(f"log/{name}")) for name in storage.files("log"))
+    assert small < large / 20
+
+
+def test_a_fact_that_takes_the_number_of_a_removed_choice_is_not_missed(
+    log: LogStore, storage: Storage, tmp_path: Path
+) -> None:
+    write(log, FactRow(0, -1, FACTS[0]), chosen(0, 0))
+    reached = write_new_rows(storage, log.path, Reached(), 1)
+    write(log, commit(1))  # removes the choice, whose number is free again
+    write(log, FactRow(0, 1, FACTS[7]))
+    reached = write_new_rows(storage, log.path, reached, 1)
+    assert reached.tip is not None
+    restore_log(storage, reached.tip, tmp_path / "new.sqlite")
+    with LogReader(tmp_path / "new.sqlite") as reader:
+        assert [row.fact for row in reader.facts()] == [FACTS[0], FACTS[7]]
+
+
+def test_a_long_log_goes_in_several_files(
+    log: LogStore, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_parts, "_ROWS", 10)
+    write(log, commit(0, INIT_STEP))
+    grow(log, 1, 95)
+    reached = write_new_rows(storage, log.path, Reached(), 1)
+    assert len(storage.files("log")) == 10
+    assert reached.tip is not None
+    restore_log(storage, reached.tip, tmp_path / "new.sqlite")
+    assert tables(tmp_path / "new.sqlite") == tables(log.path)
+
+
+def test_a_missing_or_damaged_file_is_named_and_leaves_no_log(log: LogStore, tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "ckpt")
+    write(log, commit(0, INIT_STEP))
+    first = write_new_rows(storage, log.path, Reached(), 1)
+    grow(log, 1, 2)
+    second = write_new_rows(storage, log.path, first, 1)
+    assert first.tip is not None
+    assert second.tip is not None
+    new = tmp_path / "new.sqlite"
+    path = tmp_path / "ckpt" / "log" / first.tip.name
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(StateError, match=f"{first.tip.name} at .* is damaged"):
+        restore_log(storage, second.tip, new)
+    path.unlink()
+    with pytest.raises(StateError, match=f"{first.tip.name} at .* cannot be read"):
+        restore_log(storage, second.tip, new)
+    with pytest.raises(StateError, match="not the name"):
+        restore_log(storage, LogTip("../../token", "0" * 64), new)
+    assert not new.exists()
+    new.write_bytes(b"another")
+    with pytest.raises(StateError, match="exists"):
+        restore_log(storage, second.tip, new)
+    assert new.read_bytes() == b"another"
+
+
+def test_a_file_with_other_rows_is_refused(log: LogStore, storage: Storage, tmp_path: Path) -> None:
+    for rows in ({"sqlite_master": [(1,)]}, {"commits": [(1, 2)]}, {"facts; DROP TABLE meta": [(1,)]}):
+        part = log_parts._Part(log_parts.SCHEMA, None, 1, {}, rows)
+        content = msgspec.msgpack.encode(part)
+        name = "t0001-00000001-00000000.rows"
+        with storage.create(f"log/{name}") as file:
+            file.write(content)
+        tip = LogTip(name, log_parts.hashlib.sha256(content).hexdigest())
+        with pytest.raises(StateError, match="none of a log"):
+            restore_log(storage, tip, tmp_path / "new.sqlite")
+
+
+def test_each_checkpoint_stands_on_the_rows_up_to_it(log: LogStore, tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "ckpt")
+    place = HeldPlace(take_term(storage, 0, "here"), dict)
+    keeper = CheckpointCompletion(storage, log.path, log.generation, place)
+    write(log, commit(0, INIT_STEP))
+    for version in (1, 2, 3):
+        grow(log, version, version)
+        keeper.complete(complete(storage, version, term=1))
+        assert outcome(keeper)[1] == ""
+    for version in (1, 2, 3):
+        tip = read_manifest(storage, folder_name(0, version, 1)).log
+        assert tip is not None
+        restore_log(storage, tip, tmp_path / f"{version}.sqlite")
+        with LogReader(tmp_path / f"{version}.sqlite") as reader:
+            assert [c.version for c in reader.commits()] == list(range(version + 1))
