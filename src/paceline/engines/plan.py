@@ -150,6 +150,7 @@ class RunPlan:
             rewinds=True,
             resume=self.resume,
             allow_changes=self.allow_changes,
+            same_cpu=self.hosts is not None and self.hosts.same_cpu,
             max_steps=self.max_steps,
             term=self.term,
         )
@@ -207,7 +208,12 @@ class RunPlan:
         own = Place(host_name=LOCAL_HOST, address=self.hosts.address[0], run=shared.run)
         place = own if place is None else place
         return msgspec.structs.replace(
-            shared, run=place.run, host=place.address, host_name=place.host_name, returns_files=place.saves
+            shared,
+            run=place.run,
+            host=place.address,
+            host_name=place.host_name,
+            returns_files=place.saves,
+            insecure_blocks=self.hosts.insecure_blocks,
         )
 
     def path_at(self, place: Place | None, path: Path) -> str:

@@ -41,6 +41,7 @@ from paceline.engines.host_news import HostNews
 from paceline.engines.interruption import Interruption
 from paceline.engines.output import Exit, Line
 from paceline.engines.plan import RunPlan as RunPlan
+from paceline.engines.place import checkpoints_note
 from paceline.engines.resume_hint import ResumeHint
 from paceline.engines.role_runner import RunnerEvent
 from paceline.engines.runners import make_runner
@@ -150,6 +151,8 @@ class Supervisor:
         self.dir.logs.mkdir(exist_ok=True)
         self.plan.save()
         self.runner.warm()
+        if self.plan.hosts is not None and (note := checkpoints_note(self.plan)):
+            self.screen.note(note, warning=True)
         adopted = self.runner.gather(self.screen.note)
         self._decisions.resize(*self._hosts.size())
         self.plan = replace(self.plan, workers=self._decisions.workers.target, servers=self._decisions.servers.target)
