@@ -50,6 +50,31 @@ def sim(
         sys.exit(1)
 
 
+@command.command(name="hosts")
+@click.option("--kills", default=0, show_default=True, help="How many times a whole host is killed.")
+@click.option("--cuts", default=0, show_default=True, help="How many times a host is cut off.")
+@click.option("--leaves", default=0, show_default=True, help="How many times a host is emptied and returns.")
+@click.option("--cut-s", default=20.0, show_default=True, help="How many seconds a cut lasts.")
+@click.option("--mode", default="bsp", show_default=True, help="bsp, ssp:K or asp.")
+@click.option("--seed", default=0, show_default=True, help="Chooses the order of the faults, and their hosts.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path("chaos/hosts"), show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Write the figures here.")
+def hosts(
+    kills: int, cuts: int, leaves: int, cut_s: float, mode: str, seed: int, folder: Path, json_file: Path | None
+) -> None:
+    """Lose, cut off and empty hosts of a run on three hosts, which are network namespaces of this machine."""
+    from paceline.testing.hosts.campaign import HostCampaign, play
+
+    campaign = HostCampaign(kills=kills, cuts=cuts, leaves=leaves, cut_s=cut_s, mode=mode, seed=seed)
+    outcome = play(campaign, folder.absolute(), click.echo)
+    text = json.dumps(outcome.as_dict(), indent=2)
+    click.echo(text)
+    if json_file is not None:
+        json_file.write_text(text + "\n")
+    if outcome.problems:
+        sys.exit(1)
+
+
 def _play(
     seeds: range, mode: str | None, workers: int | None, servers: int | None, replicas: int | None, hosts: int | None
 ) -> dict[str, object]:

@@ -61,7 +61,7 @@ class Agent:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix=f"paceline-agent-{facts.name}-", dir=folder))
         self._run = RunDir(self._folder / "run")
-        self._children: Children | None = None
+        self._children = Children(self._run)
         self._store = Store(self._folder / "contents")
         self._receiver = FileReceiver(self._store, _MAX_FILES_NBYTES)
         self._unpacked = ""
@@ -81,12 +81,12 @@ class Agent:
         port = PortThread(opened, "supervisor")
         try:
             self._say(f"host {self._facts.name}: waits for a supervisor at {self._address}")
+            self._children.warm()
             with self._signals():
                 self._serve(port)
             self._end(port)
         finally:
-            if self._children is not None:
-                self._children.end(at_once=lambda role: True)
+            self._children.end(at_once=lambda role: True)
             port.close()
             shutil.rmtree(self._folder, ignore_errors=True)
         assert self._over is not None
@@ -170,7 +170,7 @@ class Agent:
 
     def _take_output(self) -> None:
         """Queue the lines and ends of roles, unless the supervisor is too far behind."""
-        if self._children is None or self._unreported:
+        if self._unreported:
             return
         for _ in range(200):
             try:
@@ -216,25 +216,21 @@ class Agent:
                 case StartProcess(order=order):
                     self._start(order)
                 case SignalProcess(name=name, number=number, group=group):
-                    child = None if self._children is None else self._children.children.get(name)
-                    if child is not None:
+                    if (child := self._children.children.get(name)) is not None:
                         child.signal(signal.Signals(number), group=group)
                 case Over():
                     self._over = effect
 
     def _begin(self, label: str) -> None:
-        """Prepare the directory of the run for the roles, and the fork server that starts them quickly."""
+        """Prepare the directory of the run for the roles."""
         for folder in (self._run.path, self._run.logs):
             folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._run.token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(self._token.hex())
-        self._children = Children(self._run)
-        self._children.warm()
         self._say(f"host {self._facts.name}: takes part in {label}")
 
     def _start(self, order: StartRole) -> None:
-        assert self._children is not None
         try:
             spec = decode_role_spec(order.spec)
             cwd = Path(order.cwd) if role_of(order.name).scripted else None
@@ -252,8 +248,6 @@ class Agent:
     def _end(self, port: PortThread) -> None:
         """End the roles, and send the last reports."""
         assert self._over is not None
-        if self._children is None:
-            return
         self._children.end(at_once=lambda role: self._over is not None and self._over.failed)
         deadline = time.monotonic() + _FLUSH_S
         while time.monotonic() < deadline and self._supervisor is not None:

@@ -114,6 +114,8 @@ def restarted(name: str, code: int, decision: Again) -> Tell:
         return Tell(f"{name} has left its host, and starts on another one")
     ended = f"was killed by {how(code)}" if HOST_LOST < code < 0 else f"ended ({how(code)})"
     when = "restarted" if decision.after_s == 0 else f"restarts in {decision.after_s:g} s"
+    if code == HOST_LOST:
+        when = "starts again where a host has room"
     return Tell(f"{name} {ended}: {when} ({decision.counted})", warning=True)
 
 

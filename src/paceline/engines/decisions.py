@@ -169,7 +169,8 @@ class Decisions:
         role, decision = role_of(name), self._policy.ended(name, code, now)
         if name in self._moving:
             self._moving.discard(name)
-            decision = Again(0.0, self._policy.count(name)) if code == EXIT_LEFT else decision
+            decision = Again(0.0, self._policy.count(name))
+            code = EXIT_LEFT
         if role is WORKER and not isinstance(decision, Stay) and not self._comes_back(name, status):
             decision = Stay()
         if isinstance(decision, Again) and status.failure is None:

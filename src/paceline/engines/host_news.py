@@ -30,40 +30,42 @@ class HostNews:
         self._runner = runner
         self._client = client
         self._decisions = decisions
-        self._leaving: set[str] = set()
+        # Hosts that are being emptied, each with whether a status has said so: the coordinator learns it a little later.
+        self._leaving: dict[str, bool] = {}
 
     def handle(self, event: HostJoined | HostGone | HostLeaves | Note) -> Iterator[Action]:
         """The actions that an event calls for."""
         match event:
             case Note(text=text, warning=warning):
                 yield Tell(text, warning=warning)
-            case HostJoined(host=host, note=note):
-                self._leaving.discard(host)
+            case HostJoined(note=note):
                 yield Tell(note)
-            case HostGone(host=host, reason=reason, lost=lost):
-                self._leaving.discard(host)
-                if lost:
-                    self._client.host_lost(host, reason)
-                    yield Tell(f"host {host} is lost: {reason}", warning=True)
-                else:
-                    yield Tell(f"host {host} has left: {reason}")
+            case HostGone(host=host, reason=reason, lost=True):
+                self._client.host_lost(host, reason)
+                yield Tell(f"host {host} is lost: {reason}", warning=True)
+            case HostGone(host=host, reason=reason):
+                self._client.drain(host, undo=True)  # if the host returns, it takes part again
+                yield Tell(f"host {host} has left: {reason}")
             case HostLeaves(host=host):
                 self._client.drain(host)
                 yield from self._empty(host)
 
     def saw(self, status: Status, *, resizable: bool) -> Iterator[Action]:
         """The actions that a new status calls for: hosts that shall be emptied, and hosts that are empty now."""
+        for host in [host for host, said in self._leaving.items() if said and host not in status.draining_hosts]:
+            del self._leaving[host]
         for host in status.draining_hosts:
-            if host not in self._leaving:
+            if host not in self._leaving and self._runner.has_host(host):
                 yield from self._empty(host)
+            self._leaving[host] = True
         for host in status.drained_hosts:
-            if host in self._leaving and not self._runner.roles_on(host):
+            if not self._runner.roles_on(host):
                 self._runner.dismiss(host)
         if resizable:
             yield from self._resize()
 
     def _empty(self, host: str) -> Iterator[Action]:
-        self._leaving.add(host)
+        self._leaving.setdefault(host, False)
         self._runner.drain(host)
         names = self._runner.roles_on(host)
         yield Tell(f"host {host} is being emptied: {', '.join(names) or 'no roles'} move to other hosts")

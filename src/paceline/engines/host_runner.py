@@ -82,8 +82,9 @@ class HostRunner:
     # ------------------------------------------------------------ before the first role
 
     def warm(self) -> None:
-        """See `RoleRunner.warm`."""
-        self._local.warm()
+        """See `RoleRunner.warm`. The coordinator, which this machine always carries, does not need it."""
+        if self._options.local_roles:
+            self._local.warm()
 
     def fork_server_ended(self) -> ServerEnd | None:
         """See `RoleRunner.fork_server_ended`."""
@@ -186,6 +187,10 @@ class HostRunner:
         return [*self._local.alive(role), *(r for r in away if role is None or role_of(r.name) is role)]
 
     # ------------------------------------------------------------ hosts
+
+    def has_host(self, host: str) -> bool:
+        """See `RoleRunner.has_host`."""
+        return host in self._table.hosts
 
     def roles_on(self, host: str) -> list[str]:
         """See `RoleRunner.roles_on`."""

@@ -63,6 +63,10 @@ class LocalRunner:
         """Return at once: this machine is there."""
         return {}
 
+    def has_host(self, host: str) -> bool:
+        """Return False: there are no hosts to name."""
+        return False
+
     def roles_on(self, host: str) -> list[str]:
         """Return nothing: there are no hosts to name."""
         return []

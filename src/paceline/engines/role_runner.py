@@ -124,6 +124,10 @@ class RoleRunner(Protocol):
         """
         ...
 
+    def has_host(self, host: str) -> bool:
+        """Whether a host of that name takes part."""
+        ...
+
     def roles_on(self, host: str) -> list[str]:
         """The names of the processes on a host."""
         ...

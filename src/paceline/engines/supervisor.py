@@ -40,8 +40,8 @@ from paceline.engines.hang_detection import HangDetection, taking_part
 from paceline.engines.host_news import HostNews
 from paceline.engines.interruption import Interruption
 from paceline.engines.output import Exit, Line
-from paceline.engines.plan import RunPlan as RunPlan
 from paceline.engines.place import checkpoints_note
+from paceline.engines.plan import RunPlan as RunPlan
 from paceline.engines.resume_hint import ResumeHint
 from paceline.engines.role_runner import RunnerEvent
 from paceline.engines.runners import make_runner

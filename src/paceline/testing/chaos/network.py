@@ -78,6 +78,10 @@ class Network:
         """The network in which every node has its address."""
         return f"{_NETWORK}.0/24"
 
+    def address(self, node: str) -> str:
+        """The address of a node."""
+        return f"{_NETWORK}.{self._numbers[node]}"
+
     @property
     def via(self) -> str:
         """The command that starts a process in the namespace of ``{name}``."""

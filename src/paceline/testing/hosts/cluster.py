@@ -1,0 +1,177 @@
+"""A run on hosts that are network namespaces: its supervisor in one namespace, and an agent in each of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from paceline.clients.observer import Observer
+from paceline.errors import TransportError, UsageError
+from paceline.messages.status import Status
+from paceline.runtime.rundir import RunDir
+from paceline.testing.chaos.launch import Launched
+from paceline.testing.chaos.network import Network
+from paceline.wire.token import new_token
+
+SUPERVISOR = "supervisor"
+PORT = 7411
+_LOOK_S = 0.02
+
+
+class Stuck(Exception):
+    """The run did not reach an awaited state in time; the message has its output."""
+
+
+class HostCluster:
+    """A context manager: `hosts` are namespaces with an agent each. `start` starts the run, `agent` an agent."""
+
+    def __init__(self, folder: Path, hosts: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.hosts = tuple(hosts)
+        self.run_dir = RunDir(folder / "run")
+        self.token = folder / "hosts.token"
+        self._env = {**(env or {}), "PACELINE_CACHE": str(folder / "cache")}
+        self._network = Network([SUPERVISOR, *hosts])
+        self._agents: dict[str, Launched] = {}
+        self._launched: list[Launched] = []
+        self._observer: Observer | None = None
+
+    def __enter__(self) -> HostCluster:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(new_token().hex())
+        self._network.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.forget()
+        for launched in self._launched:
+            launched.end()
+        for agent in self._agents.values():
+            end_all(agent)
+        self._network.close()
+
+    # ------------------------------------------------------------ processes
+
+    def address(self, node: str) -> str:
+        """The address of the supervisor or of a host."""
+        return self._network.address(node)
+
+    def start(self, *words: object, node: str = SUPERVISOR, out: str = "run.txt") -> Launched:
+        """Start ``paceline run`` with the options for hosts and `words`, in the namespace of `node`."""
+        engine = ["--engine", "hosts", "--listen", f"{self.address(node)}:{PORT}", "--token-file", self.token]
+        return self.launch(node, ["run", "--dir", self.run_dir.path, *engine, *words], out)
+
+    def launch(self, node: str, words: Sequence[object], out: str) -> Launched:
+        """Start a ``paceline`` command in the namespace of `node`."""
+        with self._network.inside(node):
+            launched = Launched(words, self.folder / out, self._env)
+        self._launched.append(launched)
+        return launched
+
+    def agent(self, host: str, *words: object, dials: str = SUPERVISOR) -> Launched:
+        """Start the agent of a host."""
+        address = f"{self.address(dials)}:{PORT}"
+        command = ["agent", address, "--token-file", self.token, "--name", host, "--cores", "2", *words]
+        with self._network.inside(host):
+            self._agents[host] = Launched(command, self.folder / f"agent-{host}.txt", self._env)
+        return self._agents[host]
+
+    def kill(self, host: str) -> None:
+        """Kill all processes of a host at once, as a loss of power does."""
+        end_all(self._agents[host])
+
+    def terminate(self, host: str) -> None:
+        """Send SIGTERM to the agent of a host: a notice for the whole host."""
+        self._agents[host].process.send_signal(signal.SIGTERM)
+
+    def agent_code(self, host: str) -> int | None:
+        """The exit code of a host's agent; None while it runs."""
+        return self._agents[host].code
+
+    # ------------------------------------------------------------ the network
+
+    @contextmanager
+    def cut(self, host: str, others: Sequence[str] | None = None) -> Iterator[None]:
+        """Cut a host off from `others`, or from all hosts and the supervisor, during the block."""
+        peers = [node for node in (SUPERVISOR, *self.hosts) if node != host] if others is None else others
+        self._network.close_ways([*((host, peer) for peer in peers), *((peer, host) for peer in peers)])
+        try:
+            yield
+        finally:
+            self._network.close_ways(())
+
+    # ------------------------------------------------------------ the status
+
+    def status(self, node: str = SUPERVISOR) -> Status | None:
+        """The status that the coordinator reports; None while none answers."""
+        with self._network.inside(node):
+            try:
+                if self._observer is None:
+                    self._observer = Observer(self.run_dir.coordinator, self.run_dir.token())
+                return self._observer.status(timeout_s=0.5)
+            except (TransportError, UsageError):
+                return None
+
+    def stop(self) -> None:
+        """End the job at its last committed version."""
+        assert self._observer is not None
+        with self._network.inside(SUPERVISOR):
+            self._observer.stop(-1, "the campaign is over", at_once=True, timeout_s=20.0)
+
+    def forget(self) -> None:
+        """End the session with the coordinator: the next status opens a new one."""
+        if self._observer is not None:
+            self._observer.close()
+            self._observer = None
+
+    def until(self, reached: Callable[[Status], bool], what: str, timeout_s: float = 60.0) -> Status:
+        """Wait for a status for which `reached` holds.
+
+        Raises:
+            Stuck: none came within `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        status = None
+        while time.monotonic() < deadline:
+            status = self.status() or status
+            if status is not None and reached(status):
+                return status
+            time.sleep(_LOOK_S)
+        texts = "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.txt")))
+        raise Stuck(f"waited {timeout_s:.0f} s for {what}; last status: {status}\n{texts}")
+
+
+def end_all(launched: Launched) -> None:
+    """Kill a command and all its descendants at once, and wait for it."""
+    family = launched.family()
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    launched.process.wait()
+    psutil.wait_procs([process for process in family if process.pid != launched.process.pid], timeout=10.0)
+
+
+def has_hosts(status: Status, hosts: Sequence[str], replicas: int) -> bool:
+    """Whether each of `hosts` carries a role that takes part, and every block has its copies."""
+    there = {process.host for process in status.processes}
+    placed = status.placement
+    return there.issuperset(hosts) and placed.blocks > 0 and not (replicas and (placed.short or placed.building))
+
+
+def figures(values: Sequence[float]) -> dict[str, Any]:
+    """Median, 95th percentile and largest of some seconds."""
+    if not values:
+        return {"count": 0}
+    ordered = sorted(values)
+    at = [ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.95)]
+    return {"count": len(ordered), "p50": round(at[0], 2), "p95": round(at[1], 2), "max": round(ordered[-1], 2)}
