@@ -15,11 +15,15 @@ from paceline.wire.token import new_token
 
 
 class ZmqPorts(PortFactory):
-    def __init__(self, *, encrypt: bool | None = None, local: bool = False) -> None:
+    def __init__(
+        self, *, encrypt: bool | None = None, local: bool = False, insecure_blocks: bool = False, one_port: bool = False
+    ) -> None:
         super().__init__()
         self._local = local
         self._token = new_token()
         self._encrypt = encrypt
+        self._insecure_blocks = insecure_blocks
+        self._one_port = one_port
 
     def make(self, node: str, at: str | None) -> Port:
         port = 0 if at is None else int(at.rpartition(":")[2])
@@ -32,6 +36,8 @@ class ZmqPorts(PortFactory):
             limits=self.limits,
             encrypt=self._encrypt,
             local=self._local,
+            insecure_blocks=self._insecure_blocks,
+            one_port=self._one_port,
         )
 
     def free_address(self) -> str:
@@ -66,6 +72,16 @@ class TestZmqPort(PortContract):
 class TestEncryptedZmqPort(PortContract):
     def make_factory(self) -> PortFactory:
         return ZmqPorts(encrypt=True)
+
+
+class TestInsecureBlocksZmqPort(PortContract):
+    def make_factory(self) -> PortFactory:
+        return ZmqPorts(encrypt=True, insecure_blocks=True)
+
+
+class TestEncryptedZmqPortWithoutASecondPort(PortContract):
+    def make_factory(self) -> PortFactory:
+        return ZmqPorts(encrypt=True, one_port=True)
 
 
 class TestLocalPort(PortContract):

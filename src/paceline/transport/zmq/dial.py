@@ -251,7 +251,7 @@ class Dial:
         if not self._said_slow:
             self._said_slow = True
             logger.warning(
-                "blocks to %s take about three times longer than they need: %s. Open the ports of that host to this one",
+                "blocks to %s take about three times longer than needed: %s. Open the ports of that host to this one",
                 self.address,
                 reason,
             )

@@ -281,3 +281,31 @@ def test_a_header_that_comes_unsealed_is_refused() -> None:
         assert m.deliver([struct.pack("!B3xIQ", 2, len(record), 0) + record]) == []
         assert m.server.sessions.counters.refused == {"seal": 1}
         assert not m.server.sessions.events
+
+
+# ---------------------------------------------------------------- the end of a peer
+
+
+def test_bytes_that_are_still_on_their_way_when_the_peer_is_lost_are_read() -> None:
+    """The news comes on another connection, so it may be faster than the last message."""
+    with middle() as m:
+        message, frames = two_blocks()
+        m.worker.link.send(encode_header(message), frames)
+        head, *rest = m.sent()
+        m.deliver([head])
+        m.server.link.lost("the peer is gone")
+        assert m.server.over == []
+        assert [event.message for event in m.deliver(rest)] == [message]
+        m._to_server.shutdown(sockets.SHUT_WR)
+        m.server.run()
+        assert m.server.over == ["the connection was closed"]
+
+
+def test_a_lost_peer_is_not_awaited_for_long() -> None:
+    with middle() as m:
+        m.server.link.lost("the peer is gone")
+        m.server.link.lost("once more")
+        now = m.server.loop.now()
+        assert now < m.server.link.close_at < now + 1.0
+        m.server.link._links.tick(m.server.link.close_at)
+        assert m.server.over == ["the peer is gone"]
