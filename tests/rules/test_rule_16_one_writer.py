@@ -16,7 +16,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import pytest
@@ -74,6 +76,32 @@ def test_of_many_runs_that_want_a_term_one_gets_it(where: str, tmp_path: Path) -
     if where == "local":  # the memory of fsspec looks first and writes afterwards, so two may pass one after another
         assert (len(taken), len(deposed)) == (1, 7)
     assert newest_term(open_storage(url)) in taken
+
+
+def test_a_term_is_never_taken_twice(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "ckpt")
+    first = take_term(storage, 0, "here")
+    with pytest.raises(DeposedError):
+        take_term(storage, 0, "elsewhere")
+    assert newest_term(storage) == first
+
+
+def test_a_run_that_is_deposed_while_it_writes_the_log_writes_no_marker(log: LogStore, tmp_path: Path) -> None:
+    class Slow(LocalStorage):
+        """Another run takes over while the rows of the log are written."""
+
+        @contextmanager
+        def create(self, name: str) -> Iterator[IO[bytes]]:
+            with super().create(name) as file:
+                yield file
+            if name.startswith("log/"):
+                take_term(LocalStorage(tmp_path / "ckpt"), 1, "elsewhere")
+
+    storage = Slow(tmp_path / "ckpt")
+    old = keeper(storage, log, take_term(storage, 0, "here"))
+    old.complete(complete(storage, 1, term=1))
+    assert "this run is deposed" in outcome(old)[1]
+    assert storage.files(folder_name(0, 1, 1)) == ["server-0.safetensors"]
 
 
 def test_the_older_run_writes_no_marker_and_removes_nothing(log: LogStore, tmp_path: Path) -> None:
