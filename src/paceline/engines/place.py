@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from paceline.checkpoint.manifest import list_checkpoints
 from paceline.checkpoint.storage import Storage, open_storage
-from paceline.checkpoint.terms import Term, newest_term, take_term
+from paceline.checkpoint.terms import Term, newest_term, next_term, take_term
 from paceline.engines.bundle.collect import collect, fill
 from paceline.engines.bundle.packed import write_files
 from paceline.engines.bundle.store import Store
 from paceline.engines.plan import RunPlan, absolute_url
 from paceline.engines.screen import Screen
 from paceline.errors import DeposedError, FilesError, StateError, UsageError
-from paceline.runtime.rundir import RunDir
+from paceline.runtime.rundir import CODE, RunDir
 
 
 def checkpoints_note(plan: RunPlan) -> str:
@@ -49,9 +51,11 @@ def claim_place(plan: RunPlan, screen: Screen) -> RunPlan:
         newest = newest_term(storage)
         if plan.resume is None:
             _check_unused(plan, storage)
-        elif newest is not None and (newest.number, newest.key) != (plan.term, plan.term_key):
+        elif newest is not None and _is_another(newest, plan):
             raise DeposedError(plan.term, newest.number, storage.url)
-        term = take(storage, newest, plan.run)
+        term = next_term(newest, holder(plan.run))
+        with _noted(plan, term):
+            take_term(storage, term)
     except OSError as error:
         raise unreachable(storage, error) from error
     return put_files(replace(plan, term=term.number, term_key=term.key), screen)
@@ -72,9 +76,33 @@ def put_files(plan: RunPlan, screen: Screen) -> RunPlan:
         raise unreachable(storage, error) from error
 
 
-def take(storage: Storage, newest: Term | None, run: Path) -> Term:
-    """Take the term after `newest` for the run in the directory `run`."""
-    return take_term(storage, 0 if newest is None else newest.number, f"{socket.gethostname()}:{run.absolute()}")
+def holder(run: Path) -> str:
+    """Who takes a term, for people: this machine and the run directory."""
+    return f"{socket.gethostname()}:{run.absolute()}"
+
+
+def _is_another(newest: Term, plan: RunPlan) -> bool:
+    """Whether another run has taken the place since. A plan may be ahead: its run ended before it took the term."""
+    return newest.number > plan.term or (newest.number == plan.term and newest.key != plan.term_key)
+
+
+@contextmanager
+def _noted(plan: RunPlan, term: Term) -> Iterator[None]:
+    """Note the term in the run directory before the `with` block takes it; forget it if the block fails.
+
+    So a run that is killed in between knows its own term later. A new run has no directory yet, and nothing to lose.
+    """
+    run = RunDir(plan.run)
+    if plan.resume is None:
+        yield
+        return
+    before = run.plan()
+    run.write_plan({**before, "term": term.number, "term_key": term.key})
+    try:
+        yield
+    except Exception:
+        run.write_plan(before)
+        raise
 
 
 def unreachable(storage: Storage, error: OSError) -> StateError:
@@ -92,7 +120,7 @@ def _check_unused(plan: RunPlan, storage: Storage) -> None:
 
 def _put_files(plan: RunPlan, storage: Storage, screen: Screen) -> str:
     """Put the user's files at the place; returns the digest of their manifest, "" if the place does not have them."""
-    if plan.files and plan.script.resolve().is_relative_to(RunDir(plan.run).code.resolve()):
+    if plan.files and plan.script.resolve().is_relative_to((plan.run / CODE).resolve()):
         return plan.files  # the run was resumed with the files that are there
     exclude = [path for path in (plan.run, plan.summary, plan.trace) if path is not None]
     if "://" not in storage.url:

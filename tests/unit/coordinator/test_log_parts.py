@@ -10,12 +10,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.kit.checkpoint_files import complete, outcome
+from tests.kit.checkpoint_files import complete, outcome, taken
 from tests.kit.log_rows import FACTS, POSITION, chosen, commit, write
 
 from paceline.checkpoint.manifest import LogTip, folder_name, read_manifest
 from paceline.checkpoint.storage import LocalStorage, Storage, open_storage
-from paceline.checkpoint.terms import take_term
 from paceline.coordinator import log_parts
 from paceline.coordinator.checkpoint_completion import CheckpointCompletion, HeldPlace
 from paceline.coordinator.log_check import check_log
@@ -165,7 +164,7 @@ def test_a_file_with_other_rows_is_refused(log: LogStore, storage: Storage, tmp_
 
 def test_each_checkpoint_stands_on_the_rows_up_to_it(log: LogStore, tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "ckpt")
-    place = HeldPlace(take_term(storage, 0, "here"), dict)
+    place = HeldPlace(taken(storage), dict)
     keeper = CheckpointCompletion(storage, log.path, log.generation, place)
     write(log, commit(0, INIT_STEP))
     for version in (1, 2, 3):

@@ -122,6 +122,49 @@ def test_a_resume_by_the_run_directory_takes_the_next_term(tmp_path: Path) -> No
     assert again.term_key != plan.term_key
 
 
+def test_a_resume_that_was_killed_before_it_took_its_term_is_not_deposed(tmp_path: Path) -> None:
+    begun(new_plan(tmp_path))
+    run = RunDir(tmp_path / "run")
+    run.write_plan({**run.plan(), "term": 2, "term_key": "noted"})
+    assert claim_place(replace(RunPlan.of(run.path), resume=""), Sheet()).term == 2
+    claim_place(replace(RunPlan.of(run.path), resume=""), Sheet())
+    assert run.plan()["term"] == 3, "a term is noted before anything else can fail"
+    run.write_plan({**run.plan(), "term_key": "another"})
+    with pytest.raises(DeposedError):
+        claim_place(replace(RunPlan.of(run.path), resume=""), Sheet())
+
+
+def test_a_run_of_an_earlier_version_takes_its_place_when_it_is_resumed(tmp_path: Path) -> None:
+    plan = new_plan(tmp_path)
+    run = RunDir.create(plan.run)
+    plan.save()
+    old = {key: value for key, value in run.plan().items() if key not in ("term", "term_key", "files", "files_limit")}
+    run.write_plan(old)
+    storage = LocalStorage(tmp_path / "ckpt")
+    keeper = CheckpointCompletion(storage, None, 1)
+    keeper.complete(complete(storage, 3))
+    assert outcome(keeper)[1] == ""
+    claimed = claim_place(replace(RunPlan.of(run.path), resume=""), Sheet())
+    assert claimed.term == 1
+    assert claimed.files
+
+
+def test_a_module_is_found_below_the_unpacked_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = new_plan(tmp_path)
+    package = tmp_path / "code/pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "go.py").write_text("import lib\n")
+    begun(replace(plan, script=package / "go.py", module="pkg.go"))
+    (tmp_path / "code").rename(tmp_path / "lost")
+    monkeypatch.chdir(tmp_path)
+    run = restore_run(str(tmp_path / "ckpt"), None, {})
+    restored = check_code(resumed(run, {}), Sheet(), allow_changes=False)
+    assert run.name == "go-0001"
+    assert restored.script == tmp_path / run / "code/pkg/go.py"
+    assert restored.code_root == tmp_path / run / "code"
+
+
 def test_a_script_that_the_user_gives_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(new_plan(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -131,7 +174,7 @@ def test_a_script_that_the_user_gives_is_used(tmp_path: Path, monkeypatch: pytes
     (mine / "lib.py").write_text("x = 2\n")
     given = {"script": mine / "train.py", "module": ""}
     run = restore_run(str(tmp_path / "ckpt"), tmp_path / "new", given)
-    assert not RunDir(run).code.exists()
+    assert not (run / "code").exists()
     plan = resumed(run, given)
     assert plan.script == mine / "train.py"
     with pytest.raises(UsageError, match=r"lib\.py has changed"):
