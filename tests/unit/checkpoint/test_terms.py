@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 from tests.kit.checkpoint_files import taken
 
-from paceline.checkpoint.storage import Storage, open_storage
+from paceline.checkpoint.storage import LocalStorage, Storage, open_storage
 from paceline.checkpoint.terms import Term, check_term, newest_term, next_term, take_term
 from paceline.errors import CheckpointError, DeposedError
 
@@ -22,6 +24,18 @@ def test_a_file_is_claimed_once(storage: Storage) -> None:
     assert not storage.claim("terms/000001", b"another")
     assert storage.read("terms/000001") == b"mine"
     assert storage.files("terms") == ["000001"], "nothing else is left behind"
+
+
+def test_a_file_is_claimed_once_on_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*paths: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    storage = LocalStorage(tmp_path)
+    assert storage.claim("terms/000001", b"mine")
+    assert not storage.claim("terms/000001", b"another")
+    assert storage.read("terms/000001") == b"mine"
+    assert storage.files("terms") == ["000001"]
 
 
 def test_terms_follow_each_other(storage: Storage) -> None:

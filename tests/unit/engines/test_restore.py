@@ -16,7 +16,7 @@ from paceline.checkpoint.terms import Term, newest_term
 from paceline.coordinator.checkpoint_completion import CheckpointCompletion, HeldPlace
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.store import LogStore
-from paceline.engines.place import checkpoints_note, claim_place, is_place, put_files
+from paceline.engines.place import checkpoints_note, claim_place, is_place, plan_files, put_files
 from paceline.engines.plan import RunPlan
 from paceline.engines.restore import restore_run
 from paceline.engines.resume import check_code, resumed
@@ -103,7 +103,10 @@ def test_a_machine_that_never_saw_the_run_has_it_whole(tmp_path: Path, monkeypat
     assert plan.script == there / "runs/train-0001/code/train.py"
     assert plan.cwd == there / "runs/train-0001/code"
     assert (plan.script.parent / "lib.py").read_text() == "x = 1\n"
-    assert put_files(plan, Sheet()).files == before.files
+    (plan.script.parent / "output.bin").write_bytes(b"made by the script")
+    assert put_files(plan, Sheet()).files == plan_files(plan).digest == before.files
+    (plan.script.parent / "lib.py").write_text("x = 2\n")
+    assert put_files(plan, Sheet()).files != before.files, "the checkpoints have the code that runs"
     assert RunDir(run).token() != RunDir(tmp_path / "gone").token()
     with LogReader(RunDir(run).log_file) as reader:
         assert [c.version for c in reader.commits()] == [0, 1, 2, 3]
