@@ -8,6 +8,7 @@ from tests.kit.server import model, position
 
 from paceline.checkpoint.manifest import folder_name
 from paceline.checkpoint.storage import Storage
+from paceline.checkpoint.terms import Term, newest_term, next_term, take_term
 from paceline.coordinator.checkpoint_completion import CheckpointCompletion
 from paceline.core.effects import Complete
 from paceline.messages import Checkpoint
@@ -34,3 +35,8 @@ def outcome(keeper: CheckpointCompletion) -> tuple[str, str]:
         assert time.monotonic() < deadline
         time.sleep(0.005)
     return found
+
+
+def taken(storage: Storage, holder: str = "here") -> Term:
+    """Take the next term of a place."""
+    return take_term(storage, next_term(newest_term(storage), holder))

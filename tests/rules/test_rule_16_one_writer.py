@@ -13,14 +13,17 @@ Upheld by:
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import msgspec
 import pytest
-from tests.kit.checkpoint_files import complete, outcome, shard
+from tests.kit.checkpoint_files import complete, outcome, shard, taken
 from tests.kit.placed_job import compute, epoch, ready, small
 
 from paceline.checkpoint.manifest import MARKER, folder_name, list_checkpoints, read_manifest
@@ -54,7 +57,7 @@ def keeper(storage: Storage, log: LogStore, term: Term) -> CheckpointCompletion:
 @pytest.mark.parametrize("where", ["local", "memory"])
 def test_of_many_runs_that_want_a_term_one_gets_it(where: str, tmp_path: Path) -> None:
     url = str(tmp_path / "ckpt") if where == "local" else f"memory://{tmp_path.name}"
-    taken: list[Term] = []
+    won: list[Term] = []
     deposed: list[DeposedError] = []
     together = threading.Barrier(8)
 
@@ -62,7 +65,7 @@ def test_of_many_runs_that_want_a_term_one_gets_it(where: str, tmp_path: Path) -
         storage = open_storage(url)
         together.wait()
         try:
-            taken.append(take_term(storage, 0, "here"))
+            won.append(take_term(storage, Term(1, secrets.token_hex(8))))
         except DeposedError as error:
             deposed.append(error)
 
@@ -72,20 +75,46 @@ def test_of_many_runs_that_want_a_term_one_gets_it(where: str, tmp_path: Path) -
     for thread in threads:
         thread.join()
     if where == "local":  # the memory of fsspec looks first and writes afterwards, so two may pass one after another
-        assert (len(taken), len(deposed)) == (1, 7)
-    assert newest_term(open_storage(url)) in taken
+        assert (len(won), len(deposed)) == (1, 7)
+    assert newest_term(open_storage(url)) in won
+
+
+def test_a_term_is_never_taken_twice(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "ckpt")
+    first = taken(storage)
+    with pytest.raises(DeposedError):
+        take_term(storage, Term(1, "another key"))
+    assert newest_term(storage) == first
+
+
+def test_a_run_that_is_deposed_while_it_writes_the_log_writes_no_marker(log: LogStore, tmp_path: Path) -> None:
+    class Slow(LocalStorage):
+        """Another run takes over while the rows of the log are written."""
+
+        @contextmanager
+        def create(self, name: str) -> Iterator[IO[bytes]]:
+            with super().create(name) as file:
+                yield file
+            if name.startswith("log/"):
+                taken(LocalStorage(tmp_path / "ckpt"), "elsewhere")
+
+    storage = Slow(tmp_path / "ckpt")
+    old = keeper(storage, log, taken(storage))
+    old.complete(complete(storage, 1, term=1))
+    assert "this run is deposed" in outcome(old)[1]
+    assert storage.files(folder_name(0, 1, 1)) == ["server-0.safetensors"]
 
 
 def test_the_older_run_writes_no_marker_and_removes_nothing(log: LogStore, tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "ckpt")
-    first = take_term(storage, 0, "here")
+    first = taken(storage)
     old = keeper(storage, log, first)
     for version in (1, 2):
         old.complete(complete(storage, version, term=1))
         assert outcome(old) == (folder_name(0, version, 1), "")
     shard(storage, folder_name(0, 3, 1))  # incomplete
     wanted = complete(storage, 4, folder_name(0, 1, 1), term=1)
-    take_term(storage, 1, "elsewhere")
+    taken(storage, "elsewhere")
     before = sorted(path for path in tmp_path.joinpath("ckpt").rglob("*"))
     old.complete(wanted)
     _, problem = outcome(old)
@@ -101,9 +130,9 @@ def test_the_older_run_writes_no_marker_and_removes_nothing(log: LogStore, tmp_p
 
 def test_a_sweep_and_a_removal_of_the_older_run_change_nothing(log: LogStore, tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "ckpt")
-    old = keeper(storage, log, take_term(storage, 0, "here"))
+    old = keeper(storage, log, taken(storage))
     shard(storage, folder_name(0, 3, 1))
-    take_term(storage, 1, "elsewhere")
+    taken(storage, "elsewhere")
     old.sweep(folder_name(0, 3, 1))
     deadline = time.monotonic() + 20
     while old.deposed is None:
@@ -115,7 +144,7 @@ def test_a_sweep_and_a_removal_of_the_older_run_change_nothing(log: LogStore, tm
 def test_a_term_that_another_run_overwrote_counts_for_that_run_only(log: LogStore, tmp_path: Path) -> None:
     """Without conditional writes, two runs may write the file of one term: the last one holds it."""
     storage = LocalStorage(tmp_path / "ckpt")
-    old = keeper(storage, log, take_term(storage, 0, "here"))
+    old = keeper(storage, log, taken(storage))
     with storage.create("terms/000001") as file:
         file.write(msgspec.json.encode(Term(1, "another", "elsewhere")))
     old.complete(complete(storage, 1, term=1))
@@ -125,11 +154,11 @@ def test_a_term_that_another_run_overwrote_counts_for_that_run_only(log: LogStor
 
 def test_a_coordinator_that_is_deposed_ends(log: LogStore, tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "ckpt")
-    place = HeldPlace(take_term(storage, 0, "here"), dict)
+    place = HeldPlace(taken(storage), dict)
     port = InprocHub().port("coordinator/1", listen="coordinator")
     service = CoordinatorService(port, ClusterSpec(term=1), log, storage=storage, place=place)
     service.on_tick(0.0)
-    take_term(storage, 1, "elsewhere")
+    taken(storage, "elsewhere")
     service._completion.complete(complete(storage, 1, term=1))
     with pytest.raises(DeposedError, match="this run is deposed"):
         _tick_for(service, 20.0)
@@ -149,8 +178,8 @@ def test_a_coordinator_that_starts_after_it_was_deposed_ends_before_it_speaks(
 ) -> None:
     run = RunDir.create(tmp_path / "run")
     storage = LocalStorage(tmp_path / "ckpt")
-    term = take_term(storage, 0, "here")
-    take_term(storage, 1, "elsewhere")
+    term = taken(storage)
+    taken(storage, "elsewhere")
     shared = SharedSpec(run=str(run.path), checkpoints=storage.url, term=term.number, term_key=term.key)
     spec = RoleSpec(role="coordinator", name="coordinator", start=1, shared=shared)
     assert CoordinatorRole().run(spec) == EXIT_DEPOSED
@@ -173,7 +202,7 @@ def test_a_checkpoint_has_the_plan_and_no_token(log: LogStore, tmp_path: Path) -
     storage = LocalStorage(tmp_path / "ckpt")
     run = RunDir.create(tmp_path / "run")
     run.write_plan({"script": "train.py", "term": 1, "term_key": "secret"})
-    term = take_term(storage, 0, "here")
+    term = taken(storage)
     saving = keeper(storage, log, term)
     saving.complete(complete(storage, 1, term=1))
     assert outcome(saving)[1] == ""

@@ -158,7 +158,7 @@ class LocalStorage:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, path)
+            _link(temporary, path, content)
         except FileExistsError:
             return False
         finally:
@@ -193,6 +193,19 @@ class LocalStorage:
     def remove(self, folder: str) -> None:
         """As `Storage.remove`."""
         shutil.rmtree(self._root / folder, ignore_errors=True)
+
+
+def _link(temporary: Path, path: Path, content: bytes) -> None:
+    """Give a file a name that must not be in use. Without hard links the name appears before its content."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        with path.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _remove_if_empty(path: Path) -> None:

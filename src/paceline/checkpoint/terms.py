@@ -36,16 +36,20 @@ def newest_term(storage: Storage) -> Term | None:
     return None if number == 0 else _read(storage, number)
 
 
-def take_term(storage: Storage, above: int, holder: str) -> Term:
-    """Take the term after `above`, which was the newest one when the caller looked.
+def next_term(newest: Term | None, holder: str) -> Term:
+    """A term after `newest`, for a run to take."""
+    return Term(1 if newest is None else newest.number + 1, secrets.token_hex(8), holder)
+
+
+def take_term(storage: Storage, term: Term) -> Term:
+    """Take `term`, which `next_term` made; returns it.
 
     Raises:
         DeposedError: another run was faster.
         OSError: the place cannot be written.
     """
-    term = Term(above + 1, secrets.token_hex(8), holder)
     if not storage.claim(_name(term.number), msgspec.json.encode(term)):
-        raise DeposedError(above, max(_newest(storage), term.number), storage.url)
+        raise DeposedError(term.number - 1, max(_newest(storage), term.number), storage.url)
     check_term(storage, term.number, term.key)  # without conditional writes, another run may have overwritten the file
     return term
 

@@ -76,7 +76,7 @@ class Agent:
     def run(self) -> int:
         """Serve until the end; returns the exit code: 0 if the run has ended or the host has left."""
         node = f"agent/{self._facts.name}-{os.getpid()}-{secrets.token_hex(4)}"
-        opened = ZmqPort(node, self._token, local=False)
+        opened = ZmqPort(node, self._token, local=False, one_port=True)
         opened.connect(f"tcp://{self._address}")
         port = PortThread(opened, "supervisor")
         try:

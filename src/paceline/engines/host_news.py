@@ -30,7 +30,7 @@ class HostNews:
         self._runner = runner
         self._client = client
         self._decisions = decisions
-        # Hosts that are being emptied, each with whether a status has said so: the coordinator learns it a little later.
+        # Hosts that are being emptied, each with whether a status has said so: the coordinator learns it a bit later.
         self._leaving: dict[str, bool] = {}
 
     def handle(self, event: HostJoined | HostGone | HostLeaves | Note) -> Iterator[Action]:

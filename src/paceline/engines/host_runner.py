@@ -338,6 +338,6 @@ class HostRunner:
 def _listen(token: bytes, address: str, port: int) -> ZmqPort:
     node = f"supervisor/{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        return ZmqPort(node, token, listen=address, port=port, local=False)
+        return ZmqPort(node, token, listen=address, port=port, local=False, one_port=True)
     except (TransportError, ValueError) as error:
         raise UsageError(f"--listen {address}:{port}: {error}") from None

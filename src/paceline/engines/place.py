@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from paceline.checkpoint.manifest import list_checkpoints
 from paceline.checkpoint.storage import Storage, open_storage
-from paceline.checkpoint.terms import Term, newest_term, take_term
+from paceline.checkpoint.terms import Term, newest_term, next_term, take_term
+from paceline.core.files.manifest import FileManifest, decode
 from paceline.engines.bundle.collect import collect, fill
-from paceline.engines.bundle.packed import write_files
+from paceline.engines.bundle.packed import MANIFEST, write_files
 from paceline.engines.bundle.store import Store
+from paceline.engines.bundle.unpack import unpack
 from paceline.engines.plan import RunPlan, absolute_url
 from paceline.engines.screen import Screen
 from paceline.errors import DeposedError, FilesError, StateError, UsageError
-from paceline.runtime.rundir import RunDir
+from paceline.runtime.rundir import CODE, FILES, RunDir
 
 
 def checkpoints_note(plan: RunPlan) -> str:
@@ -49,9 +52,14 @@ def claim_place(plan: RunPlan, screen: Screen) -> RunPlan:
         newest = newest_term(storage)
         if plan.resume is None:
             _check_unused(plan, storage)
-        elif newest is not None and (newest.number, newest.key) != (plan.term, plan.term_key):
+        elif newest is not None and _is_another(newest, plan):
             raise DeposedError(plan.term, newest.number, storage.url)
-        term = take(storage, newest, plan.run)
+        term = next_term(newest, holder(plan.run))
+        if plan.resume is not None:
+            # Note the term first: a run that is killed before it saves its plan then knows the term as its own.
+            run = RunDir(plan.run)
+            run.write_plan({**run.plan(), "term": term.number, "term_key": term.key})
+        take_term(storage, term)
     except OSError as error:
         raise unreachable(storage, error) from error
     return put_files(replace(plan, term=term.number, term_key=term.key), screen)
@@ -72,9 +80,14 @@ def put_files(plan: RunPlan, screen: Screen) -> RunPlan:
         raise unreachable(storage, error) from error
 
 
-def take(storage: Storage, newest: Term | None, run: Path) -> Term:
-    """Take the term after `newest` for the run in the directory `run`."""
-    return take_term(storage, 0 if newest is None else newest.number, f"{socket.gethostname()}:{run.absolute()}")
+def holder(run: Path) -> str:
+    """Who takes a term, for people: this machine and the run directory."""
+    return f"{socket.gethostname()}:{run.absolute()}"
+
+
+def _is_another(newest: Term, plan: RunPlan) -> bool:
+    """Whether another run has taken the place since. A plan may be ahead: its run ended before it took the term."""
+    return newest.number > plan.term or (newest.number == plan.term and newest.key != plan.term_key)
 
 
 def unreachable(storage: Storage, error: OSError) -> StateError:
@@ -90,17 +103,32 @@ def _check_unused(plan: RunPlan, storage: Storage) -> None:
         )
 
 
+def plan_files(plan: RunPlan) -> FileManifest:
+    """The manifest of the user's files: as they were at the start if the run has a copy of them, else as they are now.
+
+    Their contents are below `plan.code_root`.
+
+    Raises:
+        FilesError: they are too large, or one of them cannot be read or sent.
+    """
+    code, kept = plan.run / CODE, plan.run / FILES
+    if plan.script.resolve().is_relative_to(code.resolve()):
+        with suppress(FilesError, FileNotFoundError):  # somebody has changed the copy: what is there now counts
+            manifest = decode((kept / MANIFEST).read_bytes(), plan.files_limit << 20)
+            unpack(manifest, Store(kept), code)  # checks every file
+            return manifest
+    exclude = [path for path in (plan.run, plan.summary, plan.trace) if path is not None]
+    if plan.checkpoints is not None and "://" not in plan.checkpoints:
+        exclude.append(Path(plan.checkpoints))
+    return collect(plan.code_root, plan.script, plan.files_limit << 20, exclude=exclude)
+
+
 def _put_files(plan: RunPlan, storage: Storage, screen: Screen) -> str:
     """Put the user's files at the place; returns the digest of their manifest, "" if the place does not have them."""
-    if plan.files and plan.script.resolve().is_relative_to(RunDir(plan.run).code.resolve()):
-        return plan.files  # the run was resumed with the files that are there
-    exclude = [path for path in (plan.run, plan.summary, plan.trace) if path is not None]
-    if "://" not in storage.url:
-        exclude.append(Path(storage.url))
     try:
-        manifest = collect(plan.code_root, plan.script, plan.files_limit << 20, exclude=exclude)
+        manifest = plan_files(plan)
         with TemporaryDirectory(prefix="paceline-files-") as folder:
-            store = Store(Path(folder), max(1, plan.files_limit << 20))
+            store = Store(Path(folder), plan.files_limit << 20)
             fill(store, manifest, plan.code_root)
             write_files(storage, manifest, store)
     except FilesError as error:

@@ -9,16 +9,16 @@ from typing import Any
 
 from paceline.checkpoint.manifest import LogTip, list_checkpoints
 from paceline.checkpoint.storage import Storage, open_storage
-from paceline.checkpoint.terms import newest_term
+from paceline.checkpoint.terms import newest_term, next_term, take_term
 from paceline.coordinator.log_parts import restore_log
 from paceline.core.files.manifest import LIMIT_NBYTES
 from paceline.engines.bundle.packed import read_files
 from paceline.engines.bundle.unpack import unpack
-from paceline.engines.place import take, unreachable
+from paceline.engines.place import holder, unreachable
 from paceline.engines.plan import absolute_url
 from paceline.engines.resume import check_fixed
 from paceline.errors import UsageError
-from paceline.runtime.rundir import RunDir, next_run
+from paceline.runtime.rundir import CODE, FILES, RunDir, next_run
 
 
 def restore_run(place: str, run_dir: Path | None, given: Mapping[str, Any]) -> Path:
@@ -49,7 +49,7 @@ def restore_run(place: str, run_dir: Path | None, given: Mapping[str, Any]) -> P
         made = not path.exists() or not any(path.iterdir())
         run = RunDir.create(path)
         try:
-            term = take(storage, newest, path)
+            term = take_term(storage, next_term(newest, holder(path)))
             # Only now no other run completes or removes a checkpoint: look again for the newest one.
             kept, tip = _newest(storage)
             restore_log(storage, tip, run.log_file)
@@ -82,7 +82,7 @@ def _newest(storage: Storage) -> tuple[dict[str, Any], LogTip]:
             "its directory, `paceline run --resume RUN`"
         )
     if not isinstance(manifest.plan.get("script"), str):
-        raise UsageError(f"the plan in the newest checkpoint at {storage.url} names no script")
+        raise UsageError(f"the newest checkpoint at {storage.url} names no script")
     return manifest.plan, manifest.log
 
 
@@ -103,12 +103,13 @@ def _script_of(kept: Mapping[str, Any]) -> PurePosixPath | None:
 def _unpack(run: RunDir, storage: Storage, kept: Mapping[str, Any], script: PurePosixPath) -> dict[str, Any]:
     """Unpack the user's files; returns the fields of the plan that name the script and the working directory here."""
     limit_nbytes = int(kept.get("files_limit") or LIMIT_NBYTES >> 20) << 20
-    manifest, store = read_files(storage, str(kept["files"]), run.files, limit_nbytes)
-    unpack(manifest, store, run.code)
+    code = run.path / CODE
+    manifest, store = read_files(storage, str(kept["files"]), run.path / FILES, limit_nbytes)
+    unpack(manifest, store, code)
     before, root = PurePosixPath(kept.get("cwd") or "/"), PurePosixPath(kept["script"]).parent
     cwd = Path.cwd()
     if kept.get("module"):
-        cwd = run.code
-    elif before.is_relative_to(root) and (run.code / before.relative_to(root)).is_dir():
-        cwd = run.code / before.relative_to(root)
-    return {"script": str((run.code / script).absolute()), "cwd": str(cwd.absolute())}
+        cwd = code
+    elif before.is_relative_to(root) and (code / before.relative_to(root)).is_dir():
+        cwd = code / before.relative_to(root)
+    return {"script": str((code / script).absolute()), "cwd": str(cwd.absolute())}

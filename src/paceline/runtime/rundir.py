@@ -21,6 +21,9 @@ from paceline.wire.token import check_token, new_token
 ENDED, UNFINISHED = "ended", "unfinished"
 """The `state` in the end file of a run: its launcher wrote how the run ended; the launcher lives or was killed."""
 
+CODE, FILES = "code", "files"
+"""Folders of a run directory with a copy of the user's files, if it has one: as a directory, and by their SHA-256."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
@@ -86,16 +89,6 @@ class RunDir:
     def plan_file(self) -> Path:
         """How the run was started, for `paceline join` and `paceline run --resume`."""
         return self.path / "run.json"
-
-    @property
-    def files(self) -> Path:
-        """The contents of the user's files, by their SHA-256, if the run has a copy of them."""
-        return self.path / "files"
-
-    @property
-    def code(self) -> Path:
-        """The user's files as they were when the run began, if the run has a copy of them."""
-        return self.path / "code"
 
     @property
     def checkpoints(self) -> str:

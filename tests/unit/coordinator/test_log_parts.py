@@ -5,22 +5,23 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.kit.checkpoint_files import complete, outcome
-from tests.unit.coordinator.test_store import FACTS, POSITION, chosen, commit, write
+from tests.kit.checkpoint_files import complete, outcome, taken
+from tests.kit.log_rows import FACTS, POSITION, chosen, commit, write
 
 from paceline.checkpoint.manifest import LogTip, folder_name, read_manifest
 from paceline.checkpoint.storage import LocalStorage, Storage, open_storage
-from paceline.checkpoint.terms import take_term
 from paceline.coordinator import log_parts
 from paceline.coordinator.checkpoint_completion import CheckpointCompletion, HeldPlace
 from paceline.coordinator.log_check import check_log
 from paceline.coordinator.log_parts import TIP, Reached, restore_log, write_new_rows
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.store import LogStore
+from paceline.coordinator.tables import SCHEMA
 from paceline.core.effects import ChoiceFact, EvaluationRow, FactRow, IncarnationFact, LogRow
 from paceline.errors import StateError
 from paceline.types import INIT_STEP
@@ -151,19 +152,19 @@ def test_a_missing_or_damaged_file_is_named_and_leaves_no_log(log: LogStore, tmp
 
 def test_a_file_with_other_rows_is_refused(log: LogStore, storage: Storage, tmp_path: Path) -> None:
     for rows in ({"sqlite_master": [(1,)]}, {"commits": [(1, 2)]}, {"facts; DROP TABLE meta": [(1,)]}):
-        part = log_parts._Part(log_parts.SCHEMA, None, 1, {}, rows)
+        part = log_parts._Part(SCHEMA, None, 1, {}, rows)
         content = msgspec.msgpack.encode(part)
         name = "t0001-00000001-00000000.rows"
         with storage.create(f"log/{name}") as file:
             file.write(content)
-        tip = LogTip(name, log_parts.hashlib.sha256(content).hexdigest())
+        tip = LogTip(name, sha256(content).hexdigest())
         with pytest.raises(StateError, match="none of a log"):
             restore_log(storage, tip, tmp_path / "new.sqlite")
 
 
 def test_each_checkpoint_stands_on_the_rows_up_to_it(log: LogStore, tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "ckpt")
-    place = HeldPlace(take_term(storage, 0, "here"), dict)
+    place = HeldPlace(taken(storage), dict)
     keeper = CheckpointCompletion(storage, log.path, log.generation, place)
     write(log, commit(0, INIT_STEP))
     for version in (1, 2, 3):

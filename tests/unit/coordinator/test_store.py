@@ -14,106 +14,31 @@ from math import inf, isnan, nan
 from pathlib import Path
 
 import pytest
+from tests.kit.log_rows import FACTS, HYPER, POSITION, chosen, commit, write
 
 from paceline.coordinator.history import TAIL
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.store import LogStore, sync_log
 from paceline.core.effects import (
     AnyFact,
-    ChoiceFact,
     ClaimFact,
-    DataChangeFact,
-    DataFact,
-    DrainFact,
     EvaluationRow,
     FactRow,
     IncarnationFact,
-    JobFact,
     LogRow,
-    ModelFact,
-    PhaseFact,
-    PlacementFact,
-    ScaleFact,
-    StopFact,
-    ValidatorFact,
-    WarningFact,
-    Write,
 )
 from paceline.core.window import Watermark
 from paceline.errors import DeposedError, StateError
-from paceline.messages import JobArgs, Position, Sealed, ValidatorSpec
 from paceline.types import (
     INIT_STEP,
-    Commit,
-    DataFingerprint,
     Fence,
     Hyper,
-    Kind,
-    ModelSpec,
-    OptimizerSpec,
-    PhaseEntry,
-    PhaseSpec,
-    Placement,
-    Segment,
-    TensorSpec,
 )
-
-HYPER: Hyper = ({"lr": 0.1, "betas": (0.9, 0.99), "nesterov": False, "maximize": None},)
-JOB = JobArgs(7, "bsp", None, 1)
-SEGMENT = Segment(0, 0, 0, 0, 5, 1, 20, 2, 2, True, False, 0, "bsp")
-PHASE = PhaseSpec(0, 20, 2, 2, 1, True, False)
-POSITION = Position(
-    0, 4, 3, (5, 7), (SEGMENT,), (PhaseEntry(PHASE, SEGMENT, 5, None),), (), JOB, {"loss": nan}, claims=("a",)
-)
-
-
-def commit(version: int, step: int | None = None, *, incarnation: int = 0, **more: object) -> Commit:
-    fields: dict[str, object] = {
-        "incarnation": incarnation,
-        "version": version,
-        "step": version - 1 if step is None else step,
-        "fences": (Fence(1, 2 * version), Fence(1, 2 * version + 1)),
-        "hyper": HYPER,
-        "scale": 1.0,
-        "pin": False,
-        "staleness": 0,
-        "lag": 0,
-        "samples": 4.0,
-    }
-    return Commit(**fields | more)  # type: ignore[arg-type]
-
-
-def write(log: LogStore, *rows: Commit | LogRow | EvaluationRow | FactRow) -> None:
-    log.write([Write(row) for row in rows])
-
-
-def chosen(step: int, slot: int) -> FactRow:
-    return FactRow(0, 0, ChoiceFact(Sealed(step, slot, Fence(1, step), 1.0, HYPER, {}, 0.1)))
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "log.sqlite"
-
-
-FACTS: tuple[AnyFact, ...] = (
-    JobFact(JOB),
-    ModelFact(ModelSpec((TensorSpec("w", (3,), "float32", Kind.PARAMETER, 0),), OptimizerSpec("SGD", HYPER), inf)),
-    PlacementFact(Placement(2, ("server-0/1", "server-1/2"), {"server-0/1": "tcp://a", "server-1/2": "tcp://b"})),
-    PhaseFact(PHASE, SEGMENT),
-    StopFact("enough", None),
-    StopFact("enough", SEGMENT),
-    ValidatorFact(ValidatorSpec(0, "accuracy", 10, 100, 10)),
-    ClaimFact("save model.safetensors"),
-    IncarnationFact(1, "i0000-v0000000004", POSITION, "server-0 died"),
-    IncarnationFact(2, "", None, "resumed"),
-    ScaleFact(3),
-    DrainFact("host-b"),
-    ChoiceFact(Sealed(3, 1, Fence(2, 9), 0.5, HYPER, {"loss": inf}, 0.25, {"topic": "text"})),
-    WarningFact("topic", "text"),
-    DataChangeFact(),
-    DataFact("loop number 1", "worker-0", DataFingerprint(9, "", "cpu", ((0, "ab"), (8, "cd")))),
-)
 
 
 def test_every_kind_of_row_is_read_back_unchanged(path: Path) -> None:

@@ -10,7 +10,7 @@ from paceline.engines.actions import Action, Dismiss, End, KeepSize, Lost, Outco
 from paceline.engines.decisions import Decisions
 from paceline.engines.resume_hint import ResumeHint
 from paceline.messages.status import FailureStatus, Status
-from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOG, EXIT_LOST, EXIT_SCRIPT
+from paceline.runtime.exit_codes import EXIT_DEPOSED, EXIT_DONE, EXIT_LEFT, EXIT_LOG, EXIT_LOST, EXIT_SCRIPT
 from paceline.runtime.roles import COORDINATOR, SERVER, WORKER
 
 RUNNING = Status()
@@ -88,6 +88,15 @@ def test_a_log_that_fails_ends_the_run_without_the_advice_to_do_the_same_again()
     assert (end.outcome.code, end.outcome.ended) == (EXIT_LOST, "")
     assert end.outcome.reason == why
     assert "remove the cause" in end.outcome.advice
+
+
+def test_a_run_whose_checkpoints_were_taken_over_ends_as_deposed() -> None:
+    (lost,) = ended(made(), "coordinator", EXIT_DEPOSED)
+    assert isinstance(lost, Lost), "the coordinator is not started again"
+    (end,) = made().lost(Lost("coordinator", EXIT_DEPOSED, "this run is deposed"), RUNNING)
+    assert isinstance(end, End)
+    assert (end.outcome.code, end.outcome.reason) == (EXIT_DEPOSED, "this run is deposed")
+    assert "--resume" not in end.outcome.advice
 
 
 def test_a_run_continues_without_a_server_if_others_have_its_blocks() -> None:

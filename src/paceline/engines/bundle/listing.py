@@ -95,10 +95,12 @@ class _Listing:
 
 def _names(folder: Path) -> Sequence[str]:
     """The names that git lists below `folder`; without git, those of a walk."""
-    tracked = _git(folder, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
-    if tracked is not None:
-        return tracked
-    # No work tree, or one that git does not trust: an empty repository elsewhere lets git read the .gitignore files.
+    if _git(folder, "check-ignore", "--quiet", ".") is None:
+        tracked = _git(folder, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+        if tracked is not None:
+            return tracked
+    # No work tree, one that git does not trust, or one that ignores this folder as a whole: an empty repository
+    # elsewhere lets git read the .gitignore files.
     with tempfile.TemporaryDirectory(prefix="paceline-git-") as empty:
         if _git(folder, "init", "--quiet", "--bare", empty) is not None:
             at = (f"--git-dir={empty}", f"--work-tree={folder}")

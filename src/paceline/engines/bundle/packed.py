@@ -11,6 +11,8 @@ from paceline.engines.bundle.store import Store
 from paceline.errors import FilesError
 
 FOLDER = "files"
+MANIFEST = "manifest.json"
+"""The manifest beside the contents that `read_files` has read."""
 
 
 def write_files(storage: Storage, manifest: FileManifest, store: Store) -> None:
@@ -48,12 +50,14 @@ def read_files(storage: Storage, digest: str, folder: Path, limit_nbytes: int) -
     content = memoryview(_read(storage, packed))
     if len(content) != sum(manifest.contents.values()):
         raise FilesError(f"{FOLDER}/{packed} at {storage.url} is damaged: it has {len(content)} bytes")
+    folder.mkdir(parents=True, exist_ok=True)
     store, offset = Store(folder, limit_nbytes), 0
     missing = store.missing(manifest)
     for name, nbytes in manifest.contents.items():
         if name in missing:
             store.write(name, nbytes, _chunks(content[offset : offset + nbytes]))
         offset += nbytes
+    (folder / MANIFEST).write_bytes(manifest.encode())
     return manifest, store
 
 

@@ -79,6 +79,15 @@ def test_git_says_what_is_ignored(tmp_path: Path) -> None:
     assert list(list_files(tmp_path / "sub")) == ["x.py"], "the rules of the folders above count"
 
 
+def test_a_folder_that_the_repository_around_it_ignores_is_listed(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet")
+    write(tmp_path, "scratch/train.py", "scratch/data/big.bin")
+    (tmp_path / ".gitignore").write_text("scratch/\n")
+    (tmp_path / "scratch/.gitignore").write_text("data/\n")
+    assert list(list_files(tmp_path / "scratch")) == [".gitignore", "train.py"]
+    assert list(list_files(tmp_path)) == [".gitignore"]
+
+
 def test_without_a_repository_a_gitignore_counts_and_dot_folders_do_not(tmp_path: Path) -> None:
     write(tmp_path, "train.py", "data/big.bin", ".venv/x.py", ".cache/y", "node_modules/z.js", ".env")
     (tmp_path / ".gitignore").write_text("data/\n")
