@@ -54,6 +54,7 @@ class Membership:
         self._segments = segments
         self._requests = requests
         self._names: set[str] = set()
+        self._starts: dict[str, int] = {}  # the highest start number of each name that has registered
         self._refused: set[NodeId] = set()
 
     def restore(self, history: History) -> list[Output]:
@@ -77,8 +78,9 @@ class Membership:
         """A process registers, for the first time or again, and reports what it has."""
         if self._identity.failure is not None:
             return [Send(sender, self._identity.failure)]
-        if message.start < self._members.newest_start(message.name):
+        if message.start < self._starts.get(message.name, 0):
             return self._end_earlier(sender, message)
+        self._starts[message.name] = message.start
         out: list[Output] = []
         if self._identity.spec.same_cpu:
             other = other_kind(self._members, message.role, message.name, message.fingerprint)

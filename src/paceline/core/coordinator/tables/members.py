@@ -67,7 +67,6 @@ class Members:
         self._hosts = _Groups()
         self._machines = _Groups()
         self.draining_hosts: set[str] = set()
-        self._starts: dict[str, int] = {}
 
     def restore(self, history: History) -> None:
         """Take over how many processes the job wants, and which hosts must be empty."""
@@ -96,13 +95,8 @@ class Members:
         """Let every host be used again: a resumed run may have other hosts."""
         self.draining_hosts.clear()
 
-    def newest_start(self, name: str) -> int:
-        """The highest start number of `name` that has registered with this coordinator; 0 if none has."""
-        return self._starts.get(name, 0)
-
     def add(self, member: Member) -> None:
         """Add a process that registered, or replace its entry."""
-        self._starts[member.name] = max(member.start, self.newest_start(member.name))
         self._ungroup(self.members.get(member.node))
         self.members[member.node] = member
         self._hosts.add(member, member.host)
