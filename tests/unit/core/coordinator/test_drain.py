@@ -116,6 +116,16 @@ def test_a_restarted_coordinator_and_a_rewind_keep_the_drain() -> None:
     assert job.core.tables.members.draining_hosts == set()
 
 
+def test_a_rewind_places_the_blocks_on_the_hosts_that_do_not_drain() -> None:
+    job = job_on_hosts(replicas=0)
+    drain(job, "c")
+    job.say("engine", Exited(job.req(), "server-0", 1, -9))
+    assert job.core.placement is None, "the job waits for the server that is lost"
+    job.hosts["server-0/new"] = "a"
+    job.say("server-0/new", job.registration("server", "server-0/new", name="server-0", start=2))
+    assert set(placed(job).holders) == {"server-0/new", "server-1"}
+
+
 def test_an_unknown_host_is_refused_and_the_known_ones_are_named() -> None:
     (refused,) = sent(drain(job_on_hosts(), "d"), Refused)
     assert refused.rule == "host"
