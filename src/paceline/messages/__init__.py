@@ -94,10 +94,12 @@ from paceline.messages.work import (
     PhaseBegun,
     PhaseOver,
     Revoke,
+    SavedModel,
     Sealed,
     Stop,
     Turn,
     ValidatorSpec,
+    Warn,
 )
 
 AnyMessage = (
@@ -163,6 +165,7 @@ AnyMessage = (
     | Echo
     | Echoed
     | CompareData
+    | Warn
 )
 
 __all__ = [
@@ -227,6 +230,7 @@ __all__ = [
     "SaveNow",
     "SaveOver",
     "Saved",
+    "SavedModel",
     "Scale",
     "Seal",
     "Sealed",
@@ -241,5 +245,6 @@ __all__ = [
     "Unpin",
     "Unreachable",
     "ValidatorSpec",
+    "Warn",
     "Welcome",
 ]

@@ -17,9 +17,6 @@ from paceline.data.loader import BatchMaker
 from paceline.errors import JobError, JobRewoundError, LoopError, UsageError
 from paceline.messages import (
     Bye,
-    Claim,
-    ClaimDone,
-    Claimed,
     Declare,
     EvalOver,
     Failed,
@@ -40,7 +37,7 @@ from paceline.worker.loop_hint import line_to_write
 from paceline.worker.metric_series import Metric
 from paceline.worker.metrics import Metrics
 from paceline.worker.optimizer_hook import attach, refuse_others
-from paceline.worker.save_model import refuse_suffix, save_model, with_suffix
+from paceline.worker.saves import Saves
 from paceline.worker.scheduler_replay import SchedulerReplay
 from paceline.worker.script_errors import add_remedy
 from paceline.worker.session import Session
@@ -73,7 +70,7 @@ class Job:
         self._loop: Loop | None = None
         self._guard: Any = None
         self._closed = False
-        self._saves = 0
+        self._saves = Saves(session)
 
     # ------------------------------------------------------------ what a script sees
 
@@ -265,6 +262,9 @@ class Job:
     def save(self, path: str | Path) -> None:
         """Write the model's `state_dict` as safetensors. One worker writes; the others wait for the complete file.
 
+        A save that the job has done before, as in a resumed run, writes nothing. If its file is missing or has other
+        weights by now, the job warns of it.
+
         Raises:
             SaveError: the file cannot be written; the message names it and the cause.
             UsageError: `path` does not end in .safetensors. The weights are not lost: they are written to a file whose
@@ -273,12 +273,7 @@ class Job:
         self._check_open()
         if self._loop is None:
             raise UsageError("nothing to save: call job.prepare(model, optimizer) first")
-        self._saves += 1  # workers run the same script: the n-th call of each is the same save
-        key = f"save {self._saves} {Path(path)}"
-        if self._session.ask(lambda req: Claim(req, key), Claimed).mine:
-            save_model(self._loop.binding.model, with_suffix(Path(path)))
-            self._session.ask(lambda req: ClaimDone(req, key), Ok)
-        refuse_suffix(Path(path))
+        self._saves.save(self._loop.binding.model, Path(path))
 
     def _check_open(self, *, in_loop: bool = False) -> None:
         """Check that the job can be used now. If the script has dropped its loop, end the job, as `break` does."""

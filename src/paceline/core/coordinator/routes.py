@@ -64,6 +64,7 @@ from paceline.messages import (
     Summed,
     Turn,
     Unreachable,
+    Warn,
 )
 
 Handler = Callable[..., list[on.Output]]
@@ -197,6 +198,7 @@ def member_routes(m: Machines) -> dict[type[Message], Handler]:
         BeginPhase: m.segments.begin,
         Claim: m.claims.claim,
         ClaimDone: m.claims.done,
+        Warn: m.warnings.warn,
         Bye: m.membership.bye,
         PlacementRequest: m.placement.where,
         Copied: m.placement.copied,
