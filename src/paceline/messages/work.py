@@ -45,7 +45,7 @@ class BeginPhase(Message, frozen=True):
 
 
 class PhaseBegun(Message, frozen=True):
-    """Reply to `BeginPhase`: the phase's segment, None if the job has ended."""
+    """Reply to `BeginPhase`: the phase's segment, None if the job has ended and has no such phase."""
 
     req: int
     generation: int

@@ -309,5 +309,6 @@ def ticks(m: Machines) -> tuple[Callable[[], list[on.Output]], ...]:
         m.reachability.recheck,
         m.reachability.fail_if_stuck,
         m.rebalance.tick,
+        m.checkpoints.tick,
         m.leasing.tick,
     )
