@@ -178,7 +178,9 @@ def _embedded(worker: WorkerSpec, args: JobArgs, path: Path | None) -> Job:
 
     def end(failed: bool) -> None:
         _forget(failed)
-        cluster.close(failed=failed)
+        # Within `with join() as job:` the exception is being handled; at the exit of the script it was printed before.
+        error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+        cluster.close(failed=failed, interrupted=isinstance(error, KeyboardInterrupt))
 
     session.open(cluster.address)
     # One thread does everything, so sending during backward gains nothing; PACELINE_OVERLAP=1 does it nevertheless.

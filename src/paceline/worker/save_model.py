@@ -53,7 +53,7 @@ def digest_in(path: Path) -> str:
 
     try:
         with safe_open(path, framework="pt") as file:
-            return (file.metadata() or {}).get(_DIGEST, "")
+            return str((file.metadata() or {}).get(_DIGEST, ""))
     except SafetensorError:
         return ""
 

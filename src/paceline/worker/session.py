@@ -23,6 +23,7 @@ from paceline.errors import (
     JobFailedError,
     JobRewoundError,
     JobStoppedError,
+    MismatchError,
     PeerLostError,
     PeerUnknownError,
     RefusedFrameError,
@@ -329,7 +330,8 @@ class Session:
 def error_of(abort: Abort) -> Exception:
     """The exception to raise for `abort`, by which the coordinator has ended the job."""
     if abort.kind == "script":
-        return JobFailedError(abort.reason, abort.trace) if abort.trace else UsageError(abort.reason)
+        # Without a traceback no script raised: the coordinator has found that workers differ.
+        return JobFailedError(abort.reason, abort.trace) if abort.trace else MismatchError(abort.reason)
     if abort.kind == "lost":
         return ClusterLostError(abort.reason)
     if abort.kind == "rewound":

@@ -233,7 +233,11 @@ def phase_segment(number: int, **fields: object) -> Tamper:
 
     def apply(story: Story) -> None:
         for i, row in enumerate(story.facts):
-            if isinstance(row.fact, PhaseFact) and row.fact.spec.number == number and row.incarnation == story.incarnation:
+            if (
+                isinstance(row.fact, PhaseFact)
+                and row.fact.spec.number == number
+                and row.incarnation == story.incarnation
+            ):
                 fact = PhaseFact(row.fact.spec, replace(row.fact.segment, **fields))
                 story.facts[i] = FactRow(row.incarnation, row.version, fact)
 
