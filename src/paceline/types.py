@@ -161,7 +161,10 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):
-    """The arguments of one call of `batches`. If workers give different ones, the job fails and says which."""
+    """The arguments of one call of `batches`. If workers give different ones, the job fails and says which.
+
+    With `steps` above 0 the phase has that many steps, and `epochs` does not count.
+    """
 
     number: int
     data_len: int
@@ -170,6 +173,7 @@ class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):
     epochs: int
     shuffle: bool
     drop_last: bool
+    steps: int = 0
 
 
 class DataFingerprint(msgspec.Struct, frozen=True, array_like=True):
@@ -188,7 +192,8 @@ class DataFingerprint(msgspec.Struct, frozen=True, array_like=True):
 class Segment(msgspec.Struct, frozen=True, array_like=True):
     """The position in the data and the dials from `step` on. Every change of a running job appends a segment.
 
-    `epoch` and `offset` are the sample position at `step`; `end_step` is the end of the segment's phase.
+    `epoch` and `offset` are the sample position at `step`; `end_step` is the end of the segment's phase. `end_epoch` is
+    the number of epochs that the job has completed there.
     """
 
     step: int

@@ -21,7 +21,7 @@ def test_the_package_exports_exactly_these_names() -> None:
 
 
 JOB = {
-    "batches": "data batch_size=None *slots=None *epochs=1 *shuffle=True *collate_fn=None *drop_last=False "
+    "batches": "data batch_size=None *slots=None *epochs=1 *steps=None *shuffle=True *collate_fn=None *drop_last=False "
     "*loader_workers=0",
     "close": "*failed=False",
     "epoch": None,

@@ -166,7 +166,9 @@ def test_an_exception_in_the_loop_ends_the_run_with_its_traceback(tmp_path: Path
     assert ended.out == "", "an error is no result"
     *rest, last = ended.err.splitlines()
     error = "RuntimeError: the dog ate my gradient"
-    assert re.fullmatch(rf"paceline: worker-\d failed: {error} \(fix the script and start again: .*\)", last)
+    assert re.fullmatch(
+        rf"paceline: worker-\d failed: {error} \(fix the script or its data and start again: .*\)", last
+    )
     assert "run/logs" in last
     assert rest[-1] == error
     assert ended.err.count("Traceback (most recent call last)") == 1

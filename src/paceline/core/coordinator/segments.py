@@ -179,13 +179,14 @@ class Segments:
     # ------------------------------------------------------------ phases begin and end
 
     def begin(self, sender: NodeId, message: BeginPhase) -> list[Output]:
-        """A worker enters a phase; the first worker that does begins it."""
-        generation = self._identity.generation
+        """A worker enters a phase; the first worker that does begins it. After the end of the job no phase begins."""
+        generation, number = self._identity.generation, message.phase.number
         if self.finished:
+            # A phase that the job has done has its segment: the worker needs its steps and epochs.
+            done = self._phases.phases[number].segment if number < len(self._phases.phases) else None
             self._attendance.leave(sender)
-            return [Send(sender, PhaseBegun(message.req, generation, None)), AttendanceChanged()]
+            return [Send(sender, PhaseBegun(message.req, generation, done)), AttendanceChanged()]
         assert self._identity.job is not None
-        number = message.phase.number
         segment = self._phases.begin(message.phase, self._identity.job, self._members.name(sender))
         self._attendance.ask(sender, number)
         out: list[Output] = []

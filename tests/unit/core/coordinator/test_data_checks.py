@@ -70,6 +70,30 @@ def test_a_resumed_job_has_the_same_data_unless_changes_are_allowed(job: Coordin
     assert sent(_compare(job, "worker-1", data((3, "aa"))), Abort)
 
 
+def test_a_resume_with_other_data_says_so(job: CoordinatorKit) -> None:
+    _compare(job, "worker-0", data((3, "aa")))
+    job.begin("worker-0")
+    job.initialise()
+    job.restart(resume="")
+    job.start(begin=False)
+    abort = sent(_compare(job, "worker-0", data((3, "a0"))), Abort)[0]
+    assert abort.reason.startswith(
+        "the data are not those of the run: in loop number 1 (job.batches), sample 3 of 600 differs (worker-0). Put "
+        "the data back as they were, or add --allow-changes"
+    )
+
+
+def test_workers_of_a_resume_with_changes_that_differ_are_told_from_each_other(job: CoordinatorKit) -> None:
+    _compare(job, "worker-0", data((3, "aa")))
+    job.begin("worker-0")
+    job.initialise()
+    job.restart(resume="", allow_changes=True)
+    job.start(begin=False)
+    _compare(job, "worker-0", data((3, "a0")))
+    abort = sent(_compare(job, "worker-1", data((3, "a1"))), Abort)[0]
+    assert abort.reason.startswith("worker-1 has other data than worker-0 had")
+
+
 def test_another_platform_is_warned_of(job: CoordinatorKit) -> None:
     _compare(job, "worker-0", data((3, "aa")))
     assert sent(_compare(job, "worker-1", data((3, "a0"), platform="other")), Ok)

@@ -201,3 +201,19 @@ def test_a_stop_between_phases_finishes_the_job() -> None:
     job.say("worker-0", Stop(job.req(), "enough", 0))
     assert job.core.state == "finished"
     assert sent(job.begin("worker-0", number=1), PhaseBegun)[0].segment is None
+
+
+def test_a_worker_of_a_stopped_job_learns_the_segments_of_its_loops() -> None:
+    """Its script runs from the start, as after a resume: `job.step` and `job.epoch` in it are those of each loop."""
+    job = CoordinatorKit(slots=1).start(data_len=2).initialise()
+    job.finish_step(0)
+    (second,) = sent(job.begin("worker-0", number=1, data_len=2), PhaseBegun)
+    job.finish_step(1, phase=1)
+    job.say("worker-0", Stop(job.req(), "enough", 1))
+    assert job.core.state == "finished"
+    job.join("late")
+    (first,) = sent(job.begin("late", number=0, data_len=2), PhaseBegun)
+    assert first.segment is not None
+    assert (first.segment.epoch, first.segment.end_step) == (0, 1)
+    assert sent(job.begin("late", number=1, data_len=2), PhaseBegun)[0].segment == second.segment
+    assert sent(job.begin("late", number=2, data_len=2), PhaseBegun)[0].segment is None
