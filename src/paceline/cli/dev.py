@@ -43,7 +43,11 @@ def sim(
     """Simulate runs with faults, one for each seed, and check every rule of the protocol after each event."""
     if replicas is not None and servers is not None and servers <= replicas:
         raise click.UsageError(f"--replicas {replicas} needs at least {replicas + 1} servers: --servers is {servers}")
-    result = _measure(mode) if measure else _play(range(start, start + seeds), mode, workers, servers, replicas, hosts)
+    result = (
+        _measure(mode, hosts or 1)
+        if measure
+        else _play(range(start, start + seeds), mode, workers, servers, replicas, hosts)
+    )
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=2) + "\n")
     if result.get("violations"):
@@ -97,13 +101,13 @@ def _play(
     return tally.as_dict()
 
 
-def _measure(mode: str | None) -> dict[str, object]:
+def _measure(mode: str | None, hosts: int) -> dict[str, object]:
     from paceline.sim.measure import SIZES, measure
 
     costs = []
     for one in (mode,) if mode else ("bsp", "asp"):
         for size in SIZES:
-            cost = measure(size, one)
+            cost = measure(size, one, hosts=min(hosts, size))
             click.echo(str(cost))
             costs.append(cost.as_dict())
     return {"costs": costs}

@@ -100,7 +100,7 @@ def _show_status(where: RunDir, *, as_json: bool) -> int:
             click.echo(status.headline)
         click.echo(describe(status))
         recovered = _recovered(status, status.generation)
-        for line in (*_processes(status), *_copies(status), *recovered, _checkpoint(status)):
+        for line in (*_processes(status), *_copies(status), *_hosts(status), *recovered, _checkpoint(status)):
             click.echo(line)
     return 0 if status.failure is None else EXIT_FAILED
 
@@ -150,6 +150,23 @@ def _copies(status: Status) -> Iterator[str]:
     if status.changes:
         change = status.changes[-1]
         yield f"{change.age_s:.0f} s ago: {change.why}"
+
+
+def _hosts(status: Status) -> Iterator[str]:
+    """Lines that say which roles each host carries, for a run with several hosts, and who cannot reach whom."""
+    names = sorted({process.host for process in status.processes if process.host} | set(status.draining_hosts))
+    if len(names) > 1 or status.draining_hosts:
+        for host in names:
+            here = sorted(process.name for process in status.processes if process.host == host)
+            state = " (empty)" if host in status.drained_hosts else " (being emptied)"
+            yield f"host {host}: {', '.join(here) or 'no roles'}{state if host in status.draining_hosts else ''}"
+    if status.slowest is not None and len(names) > 1:
+        late = next((p.host for p in status.processes if p.name == status.slowest.worker), "")
+        if late:
+            yield f"the oldest lease is held on host {late}, by {status.slowest.worker}"
+    yield from status.cuts
+    if status.unequal:
+        yield status.unequal
 
 
 def copies_in_words(placement: PlacementStatus, replicas: int) -> str:

@@ -33,6 +33,8 @@ LANE = "PACELINE_LANE"
 HOST = "PACELINE_HOST"
 VIA = "PACELINE_VIA"
 FORK = "PACELINE_FORK"
+SSH = "PACELINE_SSH"
+REMOTE = "PACELINE_REMOTE"
 
 
 def _number(env: Mapping[str, str], name: str) -> int | None:
@@ -168,6 +170,16 @@ def via(name: str, env: Mapping[str, str] | None = None) -> list[str]:
 def forking(env: Mapping[str, str] | None = None) -> bool:
     """Whether roles may be forked from a process that has loaded torch; PACELINE_FORK=0 forbids it."""
     return _switch(os.environ if env is None else env, FORK) is not False
+
+
+def ssh_command(env: Mapping[str, str] | None = None) -> str:
+    """The command, with options, that reaches another machine: $PACELINE_SSH, or ssh without questions."""
+    return (os.environ if env is None else env).get(SSH) or "ssh -o BatchMode=yes"
+
+
+def remote_paceline(env: Mapping[str, str] | None = None) -> str:
+    """The command ``paceline`` on machines that are reached by ssh: $PACELINE_REMOTE, or paceline."""
+    return (os.environ if env is None else env).get(REMOTE) or "paceline"
 
 
 def cache_dir(env: Mapping[str, str] | None = None) -> Path:

@@ -56,10 +56,16 @@ def advice(core: CoordinatorCore) -> str | None:
     )
 
 
+def _on_hosts(status: Status) -> str:
+    """How many hosts carry roles, for a run with several of them; "" for others."""
+    hosts = {process.host for process in status.processes if process.host}
+    return f" on {len(hosts)} hosts" if len(hosts) > 1 else ""
+
+
 def describe(status: Status) -> str:
     """The progress line: step, epoch, speed, loss, last validation, workers alive, staleness and warnings."""
     warning = [f"warning: {status.warning}"] if status.warning else []
-    workers = f"{status.workers_alive} worker{'s' * (status.workers_alive != 1)}"
+    workers = f"{status.workers_alive} worker{'s' * (status.workers_alive != 1)}{_on_hosts(status)}"
     if status.rewinding:
         return " · ".join([f"rewinding to version {status.version}: waits for a server", workers, *warning])
     if status.step is None or status.end_step is None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from paceline.core.files.manifest import FileManifest, decode
 from paceline.core.files.sender import FileSender
-from paceline.engines.bundle.collect import collect, fill
+from paceline.engines.bundle.collect import fill
+from paceline.engines.bundle.packed import MANIFEST
 from paceline.engines.bundle.store import Store
+from paceline.engines.place import plan_files
 from paceline.engines.plan import RunPlan
 from paceline.errors import FilesError, UsageError
 from paceline.messages.base import Message
-from paceline.runtime.rundir import RunDir
+from paceline.runtime.rundir import FILES, RunDir
 
 
 class FileDelivery:
@@ -23,15 +23,13 @@ class FileDelivery:
         Raises:
             UsageError: the files cannot be read, or are too large; the message says what to do.
         """
-        folder = run.path / "files"
-        kept = folder / "manifest.json"
-        self._store = Store(folder / "contents")
+        kept = run.path / FILES / MANIFEST
+        self._store = Store(run.path / FILES, plan.files_limit << 20)
         try:
             if plan.adopt and kept.exists():
                 self.manifest: FileManifest = decode(kept.read_bytes(), plan.files_limit << 20)
             else:
-                left_out = [Path("runs"), run.path, run.path.parent]
-                self.manifest = collect(plan.code_root, plan.script, plan.files_limit << 20, exclude=left_out)
+                self.manifest = plan_files(plan)
                 fill(self._store, self.manifest, plan.code_root)
                 kept.write_bytes(self.manifest.encode())
         except FilesError as error:
@@ -53,7 +51,7 @@ class FileDelivery:
         try:
             return sender.handle(message)
         except FilesError as error:
-            sender.problem = str(error)
+            sender.fail(str(error))
             return []
 
     def has(self, host: str) -> bool:

@@ -35,6 +35,7 @@ from paceline.engines.role_runner import (
     RunnerEvent,
     RunningProcess,
 )
+from paceline.engines.ssh_agents import SshAgents
 from paceline.errors import StateError, TransportError, UsageError
 from paceline.messages.hosts import (
     EndHost,
@@ -78,6 +79,7 @@ class HostRunner:
         self.address = (port.address or "").removeprefix("tcp://")
         """Where agents find this supervisor, as they are told to dial it."""
         self._port = PortThread(port, "agents")
+        self._ssh = SshAgents(options.ssh, self.address, run.token(), run.logs)
 
     # ------------------------------------------------------------ before the first role
 
@@ -235,6 +237,7 @@ class HostRunner:
             elif isinstance(heard, PeerDown):
                 self._carry_out(self._table.session_lost(heard.peer))
         self._carry_out(self._table.tick(time.monotonic(), self._run.coordinator() or ""))
+        self._ready += self._ssh.tick(list(self._table.hosts))
 
     def _deliver(self, heard: Received) -> None:
         """Send a host the files that it asks for."""
@@ -333,6 +336,7 @@ class HostRunner:
             self._look(_STEP_S)
         self._local.end(patience_s, at_once=at_once)
         self._port.close()
+        self._ssh.close()
 
 
 def _listen(token: bytes, address: str, port: int) -> ZmqPort:

@@ -39,7 +39,8 @@ class Enlist(Message, frozen=True):
 
     `agent` names this process of the agent: an agent that is started again has another one. `folder` is the agent's
     directory for the run. `roles` run on the host, and `reported` is the number of the last report of the agent.
-    `run` is the run that the agent has served before in this process, "" for none.
+    `run` is the run that the agent has served before in this process, "" for none. `acknowledged` is the number of the
+    last report that a supervisor has acknowledged: the agent can send the later ones again.
     """
 
     req: int
@@ -49,6 +50,7 @@ class Enlist(Message, frozen=True):
     run: str = ""
     roles: tuple[RunningRole, ...] = ()
     reported: int = 0
+    acknowledged: int = 0
 
 
 class Enlisted(Message, frozen=True):

@@ -62,8 +62,11 @@ class Cost:
         )
 
 
-def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000) -> Cost:
-    """Run about `num_slots` slots with `num_workers` workers and one server; `bsp` steps have one slot per worker."""
+def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000, hosts: int = 1) -> Cost:
+    """Run about `num_slots` slots with `num_workers` workers and one server; `bsp` steps have one slot per worker.
+
+    The workers are on that many `hosts`.
+    """
     slots = num_workers if mode == "bsp" else 1
     steps = max(3, num_slots // slots)
     tensor = TensorSpec("weight", (64,), "float32", Kind.PARAMETER, 0)
@@ -77,6 +80,7 @@ def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000) -> 
         habits=Habits(provisional=0.0, partly_absent=0.0, mean_turn_s=0.1),
         tick_s=5.0,
         resend_s=60.0,
+        hosts=hosts,
     )
     cluster = Cluster(scenario, None)
     cluster.start()

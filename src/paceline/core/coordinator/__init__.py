@@ -12,6 +12,7 @@ and messages come in as arguments, and effects go out.
 | slots are leased (rule 4) | `leasing`, `offers`, `speculation`, `tables/leases`, `tables/lost_holders` |
 | steps are committed (rules 1, 2, 11) | `commits`, `gate` |
 | blocks are placed, servers are evicted (rule 5) | `placement`, `in_sync_sets`, `rebalance`, `reachability` |
+| whole hosts are lost, machines are not equal (rules 14, 12) | `host_loss`, `machine_kinds` |
 | versions are validated and kept readable | `validation`, `pins` |
 | checkpoints (rule 9) | `checkpoints` |
 | the job is rewound (rule 6) | `rewind` |

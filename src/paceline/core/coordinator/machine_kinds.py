@@ -15,15 +15,13 @@ UNEQUAL_SERVERS = "unequal-servers"
 
 def workers_differ(members: Members) -> bool:
     """Whether two active workers compute with unequal machines."""
-    return len({m.fingerprint for m in members.active_workers() if m.fingerprint}) > 1
+    return len(members.kinds("worker")) > 1
 
 
 def other_kind(members: Members, role: str, name: str, fingerprint: str) -> Member | None:
     """A member of `role`, other than `name`, whose machine is not equal to that of `fingerprint`; None without any."""
-    for member in members.by_role(role) if fingerprint else ():
-        if member.fingerprint not in ("", fingerprint) and member.name != name and not member.left:
-            return member
-    return None
+    others = [kind for kind in members.kinds(role) if kind != fingerprint] if fingerprint else []
+    return next((m for kind in others for m in members.of_kind(role, kind) if m.name != name), None)
 
 
 def workers_text(one: Member, other: Member) -> str:

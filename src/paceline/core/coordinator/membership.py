@@ -77,6 +77,8 @@ class Membership:
         """A process registers, for the first time or again, and reports what it has."""
         if self._identity.failure is not None:
             return [Send(sender, self._identity.failure)]
+        if message.start < self._members.newest_start(message.name):
+            return self._end_earlier(sender, message)
         out: list[Output] = []
         if self._identity.spec.same_cpu:
             other = other_kind(self._members, message.role, message.name, message.fingerprint)
@@ -98,6 +100,11 @@ class Membership:
                     out.append(Evicted((member,), "it was started again"))
         out.append(Admitted(sender, message))
         return out
+
+    def _end_earlier(self, sender: NodeId, message: Register) -> list[Output]:
+        """End a process of which a later start takes part or has taken part: it was counted as lost (rule 13)."""
+        reason = f"a later start of {message.name} takes part: this one was counted as lost"
+        return [Send(sender, Abort(self._identity.generation, "lost", reason)), *self._release(sender, reason)]
 
     def admit(self, event: Admitted) -> list[Output]:
         """Make a process a member, and welcome it."""

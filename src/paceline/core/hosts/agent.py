@@ -9,7 +9,6 @@ import signal
 from dataclasses import dataclass
 
 from paceline.core.hosts.outbox import Outbox
-from paceline.core.running_time import RunningTime
 from paceline.messages.base import Message
 from paceline.messages.hosts import (
     AgentBeat,
@@ -30,6 +29,8 @@ from paceline.messages.hosts import (
 
 BEAT_S = 0.5
 """Seconds between two heartbeats of a supervisor."""
+
+_ASK_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,12 @@ class AgentCore:
         self._folder = folder
         self._outbox = Outbox()
         self._roles: dict[str, int] = {}
+        # Orders to start a role of which an earlier start has not ended yet.
+        self._next: dict[str, StartRole] = {}
         self._has_session = False
         self._is_enlisted = False
+        self._ask_again_at: float | None = None
         self._term_s = 0.0
-        self._clock = RunningTime()
         self._heard_at = 0.0
         self._coordinator = ""
         self._req = 0
@@ -129,36 +132,34 @@ class AgentCore:
 
     def connected(self, now: float) -> list[Effect]:
         """Enlist the host: a session with a supervisor has begun."""
-        self._clock.advance(now)
-        self._has_session, self._is_enlisted = True, False
+        self._has_session, self._is_enlisted, self._ask_again_at = True, False, None
         self._req += 1
-        roles = tuple(RunningRole(name, start) for name, start in self._roles.items())
-        last = self._outbox.last
-        return [Tell(Enlist(self._req, self._agent, self._facts, self._folder, self.run, roles, last))]
+        roles = [RunningRole(name, start) for name, start in self._roles.items()]
+        roles += [RunningRole(name, order.start) for name, order in self._next.items()]
+        last, seen = self._outbox.last, self._outbox.acknowledged
+        return [Tell(Enlist(self._req, self._agent, self._facts, self._folder, self.run, tuple(roles), last, seen))]
 
     def disconnected(self) -> list[Effect]:
         """Keep the roles: the supervisor may return before its term has passed."""
         self._has_session = self._is_enlisted = False
+        self._ask_again_at = None
         return []
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         """Handle a message of the supervisor."""
-        self._heard_at = self._clock.advance(now)
+        self._heard_at = now
         match message:
             case Enlisted():
                 return self._enlisted(message) if message.req == self._req else []
             case TurnedAway(reason=reason, final=final):
+                self._ask_again_at = now + _ASK_AGAIN_S
                 return [Over(reason, failed=True)] if final else []
-            case SupervisorBeat(coordinator=address, seen=seen):
-                self._outbox.acknowledge(seen)
-                if not address or address == self._coordinator:
-                    return []
-                self._coordinator = address
-                return [Announce(address)]
+            case SupervisorBeat():
+                return self._beat(message)
             case StartRole():
                 return self._start(message)
-            case SignalRole(name=name, start=start, number=number, group=group):
-                return [SignalProcess(name, number, group)] if self._roles.get(name) == start else []
+            case SignalRole():
+                return self._signal(message)
             case EnlistAgain():
                 return self.connected(now)
             case EndHost(reason=reason):
@@ -173,15 +174,36 @@ class AgentCore:
         for name, start in self._roles.items():
             if counted.get(name) != start:  # the supervisor has counted it as lost, and may have started it elsewhere
                 effects.append(SignalProcess(name, signal.SIGKILL, group=True))
+        self._next = {name: order for name, order in self._next.items() if counted.get(name) == order.start}
         self._outbox.rewind(message.seen)
         return effects + self._report()
 
+    def _beat(self, message: SupervisorBeat) -> list[Effect]:
+        self._outbox.acknowledge(message.seen)
+        effects = self._report()
+        if message.coordinator and message.coordinator != self._coordinator:
+            self._coordinator = message.coordinator
+            effects.append(Announce(message.coordinator))
+        return effects
+
     def _start(self, order: StartRole) -> list[Effect]:
         known = self._roles.get(order.name)
-        if known is not None:
-            return []  # this start was asked for before, or an earlier one has not ended yet
-        self._roles[order.name] = order.start
-        return [StartProcess(order)]
+        if known is None:
+            self._roles[order.name] = order.start
+            return [StartProcess(order)]
+        if known >= order.start:
+            return []  # this start was asked for before
+        self._next[order.name] = order  # the earlier start does not count any more, but has not ended yet
+        return [SignalProcess(order.name, signal.SIGKILL, group=True)]
+
+    def _signal(self, message: SignalRole) -> list[Effect]:
+        name, start = message.name, message.start
+        if self._roles.get(name) == start:
+            return [SignalProcess(name, message.number, message.group)]
+        if name in self._next and self._next[name].start == start:  # it never ran
+            del self._next[name]
+            return self.ended(RoleEnded(name, start, -message.number))
+        return []
 
     # ------------------------------------------------------------ reports
 
@@ -200,7 +222,10 @@ class AgentCore:
         if self._roles.get(end.name) == end.start:
             del self._roles[end.name]
         self._outbox.add(end)
-        return self._report()
+        effects = self._report()
+        if end.name in self._next and end.name not in self._roles:
+            effects += self._start(self._next.pop(end.name))
+        return effects
 
     def _report(self) -> list[Effect]:
         return [Tell(message) for message in self._outbox.unsent()] if self._is_enlisted else []
@@ -213,8 +238,12 @@ class AgentCore:
         return []
 
     def tick(self, now: float) -> list[Effect]:
-        """Show that the agent lives. If the supervisor's term has passed, end every role (rule 13)."""
-        ran = self._clock.advance(now)
-        if self.run and ran - self._heard_at > self._term_s:
+        """Show that the agent lives. If the supervisor's term has passed, end every role (rule 13).
+
+        Pauses of this process count: the supervisor does not know of them, and gives up the host.
+        """
+        if self.run and now - self._heard_at > self._term_s:
             return [Over(f"the supervisor has not been heard for {self._term_s:.0f} s", failed=True)]
+        if self._has_session and self._ask_again_at is not None and now >= self._ask_again_at:
+            return self.connected(now)
         return [Beat(AgentBeat(self.leaving))] if self._is_enlisted else []

@@ -133,6 +133,8 @@ class HostTable:
         self._term_s = term_s
         self._clock = RunningTime()
         self._peers: dict[NodeId, str] = {}
+        # The number of the last report that was handled of each agent whose host was given up.
+        self._seen: dict[str, int] = {}
         self._next_beat = self._next_again = 0.0
 
     # ------------------------------------------------------------ who is there
@@ -220,7 +222,8 @@ class HostTable:
             wait = f"an earlier agent called {name} has not been counted as lost yet"
             return [Say(peer, TurnedAway(message.req, wait, final=False))]
         if known is None:
-            known = self.hosts[name] = Host(facts, message.agent, message.folder, peer, ran, seen=message.reported)
+            seen = self._seen.pop(message.agent, message.acknowledged)
+            known = self.hosts[name] = Host(facts, message.agent, message.folder, peer, ran, seen=seen)
         elif known.peer is not None:
             self._peers.pop(known.peer, None)
         known.peer, known.heard_at, known.facts, known.is_cut_off = peer, ran, facts, False
@@ -295,6 +298,7 @@ class HostTable:
 
     def _lose(self, name: str, reason: str) -> list[Output]:
         host = self.hosts.pop(name)
+        self._seen[host.agent] = host.seen
         if host.peer is not None:
             self._peers.pop(host.peer, None)
         return [Gone(name, reason, host.running)]
@@ -321,6 +325,6 @@ class HostTable:
         if now >= self._next_beat:
             self._next_beat = now + BEAT_S
             for host in self.hosts.values():
-                if host.peer is not None:
+                if host.peer is not None and not host.is_cut_off:  # else its agent might outlive this host's loss
                     outputs.append(Say(host.peer, SupervisorBeat(coordinator, host.seen)))
         return outputs

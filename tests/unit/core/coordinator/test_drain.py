@@ -9,7 +9,7 @@ from tests.kit.placed_job import placed, ready, replicated_job, settle
 
 from paceline.coordinator.placement_report import drained_hosts
 from paceline.core.effects import DrainFact, Effect, IncarnationFact
-from paceline.messages import Declare, Drain, EvalGrant, Exited, Grant, Ok, PhaseOver, Refused, ValidatorSpec
+from paceline.messages import Declare, Drain, EvalGrant, Exited, Grant, Ok, PhaseOver, Refused, Revoke, ValidatorSpec
 
 HOSTS = {"server-0": "a", "server-1": "b", "server-2": "c", "worker-0": "a", "worker-1": "b"}
 
@@ -140,3 +140,15 @@ def test_a_worker_of_a_draining_host_gets_no_validation_slot() -> None:
     ready(job, 0, compute_alone(job))
     assert sent(job.turn("worker-0", declared=1), EvalGrant) == []
     assert sent(job.turn("worker-1", declared=1), EvalGrant)
+
+
+def test_a_slot_that_comes_back_is_not_left_to_a_worker_of_a_draining_host() -> None:
+    """The worker with a lease of the next step computes it: the one that waits may not."""
+    job = replicated_job(hosts=HOSTS | {"worker-2": "c"}, workers=3, slots=1)
+    drain(job, "a")
+    job.turn("worker-0")
+    assert job.lease("worker-1").step == 0
+    early = job.lease("worker-2")
+    assert early.step == 1
+    effects = job.say("engine", Exited(job.req(), "worker-1", 1, -9))
+    assert [r.fence for r in sent(effects, Revoke, "worker-2")] == [early.fence]

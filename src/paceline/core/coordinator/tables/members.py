@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -33,6 +34,24 @@ class Member:
     fingerprint: str = ""
 
 
+class _Groups:
+    """Members by a key, so that no registration looks at all members. A key without members is forgotten."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[tuple[str, ...], dict[NodeId, Member]] = {}
+
+    def add(self, member: Member, *key: str) -> None:
+        """Add `member` to the group of `key`, unless a part of the key is empty."""
+        if all(key):
+            self.by_key.setdefault(key, {})[member.node] = member
+
+    def remove(self, member: Member, *key: str) -> None:
+        """Remove `member` from the group of `key`, if it is there."""
+        group = self.by_key.get(key, {})
+        if group.pop(member.node, None) is not None and not group:
+            del self.by_key[key]
+
+
 class Members:
     """The members, and when each was heard last. Times are running time, without pauses of the coordinator (rule 7)."""
 
@@ -45,8 +64,10 @@ class Members:
         self._deadlines: list[tuple[float, int, Member]] = []
         self._count = 0
         self._workers: OrderedDict[NodeId, None] = OrderedDict()
-        self._hosts: dict[str, dict[NodeId, Member]] = {}
+        self._hosts = _Groups()
+        self._machines = _Groups()
         self.draining_hosts: set[str] = set()
+        self._starts: dict[str, int] = {}
 
     def restore(self, history: History) -> None:
         """Take over how many processes the job wants, and which hosts must be empty."""
@@ -75,12 +96,17 @@ class Members:
         """Let every host be used again: a resumed run may have other hosts."""
         self.draining_hosts.clear()
 
+    def newest_start(self, name: str) -> int:
+        """The highest start number of `name` that has registered with this coordinator; 0 if none has."""
+        return self._starts.get(name, 0)
+
     def add(self, member: Member) -> None:
         """Add a process that registered, or replace its entry."""
-        self._leave_host(self.members.get(member.node))
+        self._starts[member.name] = max(member.start, self.newest_start(member.name))
+        self._ungroup(self.members.get(member.node))
         self.members[member.node] = member
-        if member.host:
-            self._hosts.setdefault(member.host, {})[member.node] = member
+        self._hosts.add(member, member.host)
+        self._machines.add(member, member.role, member.fingerprint)
         if member.role == "worker":
             self._workers[member.node] = None
         self._await(member, member.seen + self.timeout_s)
@@ -101,15 +127,13 @@ class Members:
         """Remove `node`; returns its entry, None if it was not a member."""
         self._workers.pop(node, None)
         member = self.members.pop(node, None)
-        self._leave_host(member)
+        self._ungroup(member)
         return member
 
-    def _leave_host(self, member: Member | None) -> None:
-        if member is not None and member.host:
-            mates = self._hosts[member.host]
-            del mates[member.node]
-            if not mates:
-                del self._hosts[member.host]
+    def _ungroup(self, member: Member | None) -> None:
+        if member is not None:
+            self._hosts.remove(member, member.host)
+            self._machines.remove(member, member.role, member.fingerprint)
 
     def remove_unheard(self) -> None:
         """Remove the servers that are known only from the log; they become members when they register."""
@@ -118,8 +142,10 @@ class Members:
 
     def leave(self, node: NodeId) -> None:
         """Note that the script of a worker has ended: it computes nothing, but stays a member until it is silent."""
-        self.members[node].left = True
+        member = self.members[node]
+        member.left = True
         self._workers.pop(node, None)
+        self._machines.remove(member, member.role, member.fingerprint)
 
     def expire(self, now: float) -> list[Member]:
         """The members that have been silent for longer than the time-out. Looks only at deadlines that have come."""
@@ -159,11 +185,24 @@ class Members:
     @property
     def hosts(self) -> list[str]:
         """The hosts on which members run, in order of name; a member that is known only from the log names none."""
-        return sorted(self._hosts)
+        return sorted(host for (host,) in self._hosts.by_key)
 
     def of_host(self, host: str) -> list[Member]:
         """The members that run on `host`, in order of name."""
-        return sorted(self._hosts.get(host, {}).values(), key=lambda m: m.name)
+        return sorted(self._hosts.by_key.get((host,), {}).values(), key=lambda m: m.name)
+
+    @property
+    def num_hosts(self) -> int:
+        """On how many hosts members run."""
+        return len(self._hosts.by_key)
+
+    def of_kind(self, role: str, fingerprint: str) -> Iterable[Member]:
+        """The members of a role with that fingerprint, without workers that have left."""
+        return self._machines.by_key.get((role, fingerprint), {}).values()
+
+    def kinds(self, role: str) -> list[str]:
+        """The fingerprints of the members of a role, without workers that have left."""
+        return [fingerprint for of, fingerprint in self._machines.by_key if of == role]
 
     def is_draining(self, node: NodeId) -> bool:
         """Whether `node` runs on a host that must be empty."""
