@@ -1,4 +1,4 @@
-"""Judges whether a machine can be a host, from what was found there. Pure functions: one for each line of the doctor."""
+"""Judges whether a machine can be a host, from what was found there. Pure functions: one for each line shown."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def judge_dial(where: str, error: str, *, answered: bool) -> Finding:
 
 
 def judge_proof(where: str, peer: str, rule: str, reason: str) -> Finding:
-    """Judge the handshake with `where`: who has proven itself there (`peer`, "" for nobody), or why one side refuses."""
+    """Judge the handshake with `where`: who has proven itself there (`peer`, "" for nobody), or why it was refused."""
     if peer.startswith("supervisor/"):
         return Finding("token", Level.OK, f"a supervisor listens at {where}, and its token is this one")
     if peer:
@@ -144,7 +144,9 @@ def judge_machine(cores: int, memory: int, available: int, devices: Sequence[str
     text = f"{cores} core{'s' * (cores != 1)}, {_gib(available)} of {_gib(memory)} memory free"
     text += f", {', '.join(devices)}" * bool(devices)
     if available < _MIN_MEMORY:
-        return Finding("machine", Level.WARNING, text, "a role takes 0.25 GB and its part of the model: offer fewer --cores")
+        return Finding(
+            "machine", Level.WARNING, text, "a role takes 0.25 GB and its part of the model: offer fewer --cores"
+        )
     return Finding("machine", Level.OK, text)
 
 
