@@ -98,6 +98,7 @@ from paceline.messages.work import (
     Stop,
     Turn,
     ValidatorSpec,
+    Warn,
 )
 
 AnyMessage = (
@@ -163,6 +164,7 @@ AnyMessage = (
     | Echo
     | Echoed
     | CompareData
+    | Warn
 )
 
 __all__ = [
@@ -241,5 +243,6 @@ __all__ = [
     "Unpin",
     "Unreachable",
     "ValidatorSpec",
+    "Warn",
     "Welcome",
 ]

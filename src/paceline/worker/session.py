@@ -45,6 +45,7 @@ from paceline.messages import (
     Refused,
     Register,
     Stop,
+    Warn,
     Welcome,
 )
 from paceline.transport.base import Delivery, PeerDown, PeerUp, Port, Received
@@ -66,6 +67,7 @@ _ANSWERS: Mapping[type[Message], str] = {
     Prepare: "take the model",
     Register: "let this worker join",
     Stop: "stop the job",
+    Warn: "take the warning",
 }
 """What the coordinator does on each request, in the words of an error."""
 

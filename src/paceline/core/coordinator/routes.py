@@ -64,6 +64,7 @@ from paceline.messages import (
     Summed,
     Turn,
     Unreachable,
+    Warn,
 )
 
 Handler = Callable[..., list[on.Output]]
@@ -198,6 +199,7 @@ def member_routes(m: Machines) -> dict[type[Message], Handler]:
         Claim: m.claims.claim,
         ClaimDone: m.claims.done,
         Bye: m.membership.bye,
+        Warn: m.warnings.said,
         PlacementRequest: m.placement.where,
         Copied: m.placement.copied,
         Unreachable: m.reachability.unreachable,

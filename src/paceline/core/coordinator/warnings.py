@@ -9,8 +9,9 @@ from math import isfinite
 
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import Output, SlotSealed, WarningFound
-from paceline.core.effects import History, WarningFact
-from paceline.messages import NOT_FINITE, Position, Sealed
+from paceline.core.effects import History, Send, WarningFact
+from paceline.messages import NOT_FINITE, Ok, Position, Sealed, Warn
+from paceline.types import NodeId
 
 
 class Warnings:
@@ -43,6 +44,10 @@ class Warnings:
                 break
         worker = self._members.name(event.worker)
         return [fact for topic, text in found.items() for fact in self._add(topic, _whole(topic, text, report, worker))]
+
+    def said(self, sender: NodeId, message: Warn) -> list[Output]:
+        """Take the warning of a worker that is outside of a turn."""
+        return [*self._add(message.topic, message.text), Send(sender, Ok(message.req))]
 
     def found(self, event: WarningFound) -> list[Output]:
         """Take the warning of another machine."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.kit.core import CoordinatorKit, sent
+from tests.kit.core import CoordinatorKit, sent, written
 
+from paceline.core.effects import WarningFact
 from paceline.messages import (
     Claim,
     ClaimDone,
@@ -25,3 +26,16 @@ def test_one_worker_gets_a_claim_and_the_next_one_gets_it_if_the_first_is_lost()
     assert [c.mine for c in sent(effects, Claimed, "worker-2")] == [False]
     assert not sent(job.say("worker-0", Register(job.req(), "worker", "worker-0", 1, "here", None, job.job)), Claimed)
     assert [c.mine for c in sent(job.say("worker-0", Claim(job.req(), "save")), Claimed)] == [False]
+
+
+def test_a_worker_that_is_behind_the_job_never_gets_a_task_and_does_not_wait() -> None:
+    job = CoordinatorKit(workers=2).start()
+    effects = job.say("worker-1", Claim(job.req(), "save 1 best", passed=True))
+    assert [c.mine for c in sent(effects, Claimed)] == [False]
+    assert written(effects, WarningFact)[0].text.startswith("not done: 'save 1 best'")
+    assert sent(job.say("worker-0", Claim(job.req(), "save 1 best")), Claimed)[0].mine, "the other worker does it"
+    effects = job.say("worker-1", Claim(job.req(), "save 1 best", passed=True))
+    assert [c.mine for c in sent(effects, Claimed)] == [False], "it does not wait for the other worker"
+    job.say("worker-0", ClaimDone(job.req(), "save 1 best"))
+    effects = job.say("worker-1", Claim(job.req(), "save 1 best", passed=True))
+    assert ([c.mine for c in sent(effects, Claimed)], written(effects, WarningFact)) == ([False], [])
