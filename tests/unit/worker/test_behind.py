@@ -42,6 +42,7 @@ def test_the_model_is_watched_only_while_the_worker_is_behind(model: torch.nn.Mo
     model(torch.ones(2))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_scripted_model_is_left_alone() -> None:
     behind = Behind("worker-1", torch.jit.script(torch.nn.Linear(2, 1)), lambda topic, text: None)
     behind.passed(0)
