@@ -44,7 +44,9 @@ def test_a_killed_loader_process_ends_its_worker_which_starts_again(tmp_path: Pa
     python(tmp_path / "train.py", cwd=tmp_path).check()
     expected = (tmp_path / "model.safetensors").read_bytes()
     ended = run([*PACELINE, "run", "-w", "2", "-s", "1", "--dir", "run", "train.py"], tmp_path).check()
-    assert "[worker-1] a loader process was killed (out of memory?), so this worker starts again: DataLoader" in ended.out
+    assert (
+        "[worker-1] a loader process was killed (out of memory?), so this worker starts again: DataLoader" in ended.out
+    )
     assert "worker-1 ended (exit code 3): restarted (1)" in ended.out
     assert (tmp_path / "model.safetensors").read_bytes() == expected
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["restarts"]["worker"] == 1
