@@ -86,6 +86,14 @@ class Job:
         return 0 if self._loop is None else self._loop.epoch
 
     @property
+    def passed(self) -> bool:
+        """True after a loop that was finished before this worker came to it: the job is in a later loop.
+
+        The model does not have the weights of that loop then. `metrics`, `evaluate` and `save` are those of then.
+        """
+        return self._loop is not None and self._loop.behind.is_behind
+
+    @property
     def lead(self) -> bool:
         """True in one live worker, for printing and the like. If that worker is lost, it becomes true in another."""
         return self._session.core.turn.lead
@@ -257,11 +265,11 @@ class Job:
                 raise UsageError(f"log({name}=…) takes one number, not {value!r}")
 
     def stop(self, reason: str = "stopped by the script") -> None:
-        """End the job after the current step, for all workers."""
+        """End the job after the current step, for all workers. Has no effect while `passed` is true."""
         self._check_open("job.stop", in_loop=True)
         grant = None if self._loop is None else self._loop.turn.grant
         step = grant.step if grant is not None else self.step - 1
-        self._session.ask(lambda req: Stop(req, str(reason), step), Ok)
+        self._session.ask(lambda req: Stop(req, str(reason), step, passed=self.passed), Ok)
 
     def save(self, path: str | Path) -> None:
         """Write the model's `state_dict` as safetensors. One worker writes; the others wait for the complete file.
@@ -277,7 +285,7 @@ class Job:
         self._check_open("job.save")
         if self._loop is None:
             raise UsageError("nothing to save: call job.prepare(model, optimizer) first")
-        self._saves.save(self._loop.binding.model, Path(path))
+        self._saves.save(self._loop.binding.model, Path(path), passed=self.passed)
 
     def _check_open(self, call: str, *, in_loop: bool = False) -> None:
         """Check that `call` is allowed now. If the script has dropped its loop, end the job, as `break` does."""
@@ -321,6 +329,7 @@ class Job:
             self._validators.close()
             if self._loop is not None:
                 self._loop.turn.close()
+                self._loop.behind.caught_up()
             if self._guard is not None:
                 self._guard.remove()
             self._close(failed)
@@ -331,6 +340,8 @@ class Job:
         elif not failed:
             if self._loop is not None and self._loop.is_looping:
                 self._loop.end_job()
+            if self._loop is not None and self.passed:
+                self._loop.behind.leave()
             self._session.ask(Bye, Ok)
 
     def __enter__(self) -> Job:
