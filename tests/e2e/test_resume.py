@@ -104,7 +104,7 @@ def test_an_interrupted_run_resumes_at_the_step_that_its_last_line_names(tmp_pat
         running.hurry()
     hint = re.search(r"interrupted: .*; `paceline run --resume \S+` continues at step (\d+)$", ended.lines[-1])
     assert hint is not None, ended.out
-    assert "interrupted: waits up to 5 s for a checkpoint of the last step" in ended.out
+    assert "interrupted: waits up to 5 s for a checkpoint; another such signal ends the run at once" in ended.out
     step = int(hint[1])
     assert step >= 4
     ended = resume(tmp_path)

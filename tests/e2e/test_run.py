@@ -167,7 +167,9 @@ def test_an_exception_in_the_loop_ends_the_run_with_its_traceback(tmp_path: Path
     *rest, last = ended.err.splitlines()
     error = "RuntimeError: the dog ate my gradient"
     assert re.fullmatch(
-        rf"paceline: worker-\d failed: {error} \(fix the script or its data and start again: .*\)", last
+        rf"paceline: worker-\d failed: {error} \(fix the script or its data, then `paceline run --resume run "
+        r"--allow-changes` continues at step 2; or start again; .*\)",
+        last,
     )
     assert "run/logs" in last
     assert rest[-1] == error
