@@ -135,7 +135,7 @@ def test_status_of_a_run_whose_launcher_was_killed_is_read_from_the_log(
     run.announce("tcp://127.0.0.1:9", 1)
     killed = paceline("status", run.path)
     assert killed.code == 3
-    assert "the launcher was killed at step 26; checkpoint i0003-v0000000026, step 26. `paceline run" in killed.text
+    assert "the launcher was killed at step 26; checkpoint i0003-v0000000026, step 26.\n`paceline run" in killed.text
     run.log_file.write_text("damaged")
     assert "the launcher was killed; checkpoint i0003-v0000000026" in paceline("status", run.path).text
 

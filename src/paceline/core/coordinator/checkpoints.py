@@ -166,14 +166,12 @@ class Checkpoints:
         version, blocked = self._log.version, self._identity.failure is not None or self._incarnation.awaited
         if self._phases.open is not None or blocked:
             return []
-        if self._saving is not None:
-            return self._repeat(self._saving)
-        return self.finish() if self._tried != version and self.is_due(version, last=True) else []
-
-    def _repeat(self, saving: _Saving) -> list[Output]:
-        """Repeat the order to save to the servers that have not reported: it may be lost with their session."""
-        if saving.completing or self.saving != self._log.version or self._clock.now < self._told_at + _BETWEEN_S:
+        saving = self._saving
+        if saving is None:
+            return self.finish() if self._tried != version and self.is_due(version, last=True) else []
+        if saving.completing or self.saving != version or self._clock.now < self._told_at + _BETWEEN_S:
             return []
+        # The order may be lost with the session of a server.
         return self._tell(node for node in self._placed.owners if node not in saving.files)
 
     def finish(self) -> list[Output]:
