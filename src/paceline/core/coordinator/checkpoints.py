@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.core.coordinator.all_tables import Tables
@@ -172,7 +172,10 @@ class Checkpoints:
         if saving.completing or self.saving != version or self._clock.now < self._told_at + _BETWEEN_S:
             return []
         # The order may be lost with the session of a server.
-        return self._tell(node for node in self._placed.owners if node not in saving.files)
+        assert self._log.last is not None
+        self._told_at = self._clock.now
+        announcement = Committed(self._identity.generation, self._placed.epoch, self._log.last, save=True)
+        return [Send(server, announcement) for server in self._placed.owners if server not in saving.files]
 
     def finish(self) -> list[Output]:
         """Begin a checkpoint of the last version, unless there is one or one is under way."""
@@ -186,14 +189,8 @@ class Checkpoints:
             return []
         self._begin(log.version)
         self._hold()
-        return self._tell(self._placed.holders)
-
-    def _tell(self, servers: Iterable[NodeId]) -> list[Output]:
-        """Order `servers` to save the last version."""
-        assert self._log.last is not None
-        self._told_at = self._clock.now
-        announcement = Committed(self._identity.generation, self._placed.epoch, self._log.last, save=True)
-        return [Send(server, announcement) for server in servers]
+        announcement = Committed(self._identity.generation, self._placed.epoch, last, save=True)
+        return [Send(server, announcement) for server in self._placed.holders]
 
     # ------------------------------------------------------------ the parts of a checkpoint
 
