@@ -130,8 +130,8 @@ IN_THE_LOOP: list[tuple[Body, str]] = [
     (_write_after, r"wrote to weight.*prepared optimizer"),
     (_other_optimizer, r"a second optimizer \(Adam\) stepped in the loop.*param groups"),
     (_replace, r"weight was replaced after prepare\(\): prepare the model in its final form"),
-    (_save, r"inside of a loop: call it before or after the loop"),
-    (_another_loop, r"inside of a loop: call it before or after the loop"),
+    (_save, r"inside of a loop .*: call it before or after the loop"),
+    (_another_loop, r"inside of a loop .*: call it before or after the loop"),
     (_move, r"weight was .*prepare the model in its final form"),
 ]
 

@@ -32,6 +32,7 @@ from paceline.reducers.servers import ServersReducer
 from paceline.types import PhaseSpec
 from paceline.worker.binding import Binding
 from paceline.worker.data_comparison import DataComparison
+from paceline.worker.last_checkpoint import save_last
 from paceline.worker.loop import Loop
 from paceline.worker.loop_hint import line_to_write
 from paceline.worker.metric_series import Metric
@@ -305,8 +306,12 @@ class Job:
     # ------------------------------------------------------------ the end
 
     def fail(self, trace: str) -> None:
-        """Tell the coordinator that this worker's script raised: the job fails with this traceback."""
+        """Tell the coordinator that this worker's script raised: the job fails with this traceback.
+
+        Before that, wait a few seconds for a checkpoint of the last commit: the work so far was not wrong.
+        """
         if not self._closed:
+            save_last(self._session)
             self._session.ask(lambda req: Failed(req, "script", trace), Ok)
 
     def close(self, *, failed: bool = False) -> None:
