@@ -32,7 +32,7 @@ from paceline.types import NodeId
 SILENT_S = 3.0
 """Seconds without a word of an agent after which its host counts as cut off."""
 
-_MARGIN_S = 5.0  # beyond the agent's own term: by then the agent has killed its roles
+_MARGIN_S = SILENT_S + 5.0  # beyond the term of an agent that heard the last heartbeat: by then its roles are killed
 
 
 @dataclass(frozen=True, slots=True)
