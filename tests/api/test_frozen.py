@@ -102,8 +102,12 @@ def test_the_errors_are_exactly_these_with_these_bases() -> None:
 
 FLAGS = {
     "run": "-m/--module -w/--workers -s/--servers --replicas --mode --slots --seed --threads --checkpoint-every --keep "
-    "--checkpoints --files-limit --max-restarts --max-steps --resume --allow-changes --dir --summary --trace "
-    "--log-level --log-format script arguments",
+    "--checkpoints --files-limit --max-restarts --max-steps --resume --adopt --allow-changes --dir --summary "
+    "--trace --engine --listen --token-file --hosts --min-hosts --local-roles --shared-dir --same-cpu "
+    "--insecure-blocks --log-level --log-format script arguments",
+    "token": "file",
+    "agent": "address --token-file --name --address --cores --label --dir --log-level --log-format",
+    "drain": "run host --undo",
     "examples": "names --dir",
     "join": "--log-level --log-format -m/--module run script arguments",
     "scale": "run -w/--workers -s/--servers",
@@ -126,6 +130,9 @@ def test_each_command_has_exactly_these_options(name: str) -> None:
         "demo",
         "examples",
         "join",
+        "token",
+        "agent",
+        "drain",
         "scale",
         "status",
         "runs",
@@ -149,9 +156,11 @@ def test_the_environment_variables_are_exactly_these() -> None:
         "PACELINE_NAME",
         "PACELINE_OVERLAP",
         "PACELINE_REACH_S",
+        "PACELINE_REMOTE",
         "PACELINE_RUN",
         "PACELINE_SEED",
         "PACELINE_SLOTS",
+        "PACELINE_SSH",
         "PACELINE_THREADS",
         "PACELINE_TIMEOUT_S",
         "PACELINE_TRACE",

@@ -128,7 +128,7 @@ def _resumed(resume: str, run_dir: Path | None, given: dict[str, Any]) -> RunPla
     from paceline.engines.restore import restore_run
     from paceline.engines.resume import resumed
     from paceline.errors import UsageError
-    from paceline.runtime.rundir import RunDir
+    from paceline.runtime.rundir import RunDir, read_token
 
     run = Path(resume)
     if is_place(resume):
@@ -137,7 +137,11 @@ def _resumed(resume: str, run_dir: Path | None, given: dict[str, Any]) -> RunPla
         raise UsageError(f"--dir {run_dir}: a resumed run stays in its own directory, {run}. Leave the option out")
     if "script" in given:
         given = {"arguments": (), **given, "cwd": Path.cwd()}
-    return resumed(run, take_host_options(given, RunPlan.of(RunDir.named(run).path).hosts))
+    where = RunDir.named(run)
+    token = where.token()
+    if "token_file" in given and read_token(given["token_file"]) != token:
+        raise UsageError(f"--token-file {given['token_file']}: {where.path} has its own token, {where.token_file}")
+    return resumed(run, take_host_options(given, RunPlan.of(where.path).hosts))
 
 
 def _adopted(run: Path, resume: str | None, run_dir: Path | None, given: dict[str, Any]) -> RunPlan:

@@ -51,7 +51,7 @@ class FileDelivery:
         try:
             return sender.handle(message)
         except FilesError as error:
-            sender.problem = str(error)
+            sender.fail(str(error))
             return []
 
     def has(self, host: str) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from paceline.config.role_spec import encode_role_spec
@@ -20,6 +18,7 @@ from paceline.engines.file_delivery import FileDelivery
 from paceline.engines.fork_client import ServerEnd
 from paceline.engines.host_facts import own_cores, own_versions
 from paceline.engines.host_options import LOCAL_HOST, HostOptions
+from paceline.engines.known_hosts import KnownHosts
 from paceline.engines.local_runner import LocalRunner
 from paceline.engines.output import Exit, Line, Stream
 from paceline.engines.plan import RunPlan
@@ -36,7 +35,7 @@ from paceline.engines.role_runner import (
     RunningProcess,
 )
 from paceline.engines.ssh_agents import SshAgents
-from paceline.errors import StateError, TransportError, UsageError
+from paceline.errors import TransportError, UsageError
 from paceline.messages.hosts import (
     EndHost,
     RoleEnded,
@@ -47,7 +46,7 @@ from paceline.messages.hosts import (
 )
 from paceline.runtime.exit_codes import HOST_LOST
 from paceline.runtime.roles import COORDINATOR, SERVER, Role, role_of
-from paceline.runtime.rundir import RunDir, replace_file
+from paceline.runtime.rundir import RunDir, run_identity
 from paceline.transport.base import PeerDown, Received
 from paceline.transport.zmq.port import ZmqPort
 
@@ -66,8 +65,9 @@ class HostRunner:
         self._run = run
         self._local = local
         self._logs = RemoteLogs(run.logs)
+        self._known = KnownHosts(run)
         self._saved = SavedFiles(plan.cwd or Path.cwd())
-        self._table = HostTable(run.identity(), str(plan.run), own_versions(), options.term_s)
+        self._table = HostTable(run_identity(run), str(plan.run), own_versions(), options.term_s)
         self._ready: deque[RunnerEvent] = deque()
         self._waiting: dict[str, float] = {}
         self._chosen: dict[str, str] = {}
@@ -94,7 +94,7 @@ class HostRunner:
 
     def gather(self, show: Callable[[str], None]) -> dict[str, int]:
         """See `RoleRunner.gather`: wait for `min_hosts` hosts, or for the hosts of a run that is adopted."""
-        known = self._known_hosts() if self._is_adopting else frozenset()
+        known = self._known.read() if self._is_adopting else frozenset()
         deadline = time.monotonic() + _ADOPT_S
         next_show = 0.0
         while True:
@@ -171,7 +171,7 @@ class HostRunner:
         spec = encode_role_spec(order(place))
         cwd = self._plan.path_at(place, self._plan.cwd or Path.cwd())
         self._table.assign(host, name, start)
-        self._remember()
+        self._known.write(self._table.hosts)
         assert known.peer is not None
         self._port.send(known.peer, StartRole(name, start, spec, cwd, dict(self._plan.env)))
 
@@ -262,7 +262,7 @@ class HostRunner:
                         self._files.forget(host)
                     self._ready.append(HostGone(host, reason, lost=lost))
                     self._ready += [Exit(role.name, role.start, HOST_LOST) for role in roles]
-                    self._remember()
+                    self._known.write(self._table.hosts)
                 case Leaves(host=host):
                     self._ready.append(HostLeaves(host))
                 case CutOff(host=host, back=back):
@@ -279,7 +279,7 @@ class HostRunner:
                 self._table.assign(joined.host, role.name, role.start)
                 self._adopted[role.name] = role.start
         self._carry_out(self._table.welcome(joined))
-        self._remember()
+        self._known.write(self._table.hosts)
         peer = self._table.hosts[joined.host].peer
         if self._files is not None and peer is not None:
             for message in self._files.begin(joined.host):
@@ -305,20 +305,6 @@ class HostRunner:
             case SavedPiece():
                 if problem := self._saved.add(host, report):
                     self._ready.append(Note(problem, warning=True))
-
-    # ------------------------------------------------------------ what a later launcher must know
-
-    def _remember(self) -> None:
-        """Write which hosts carry roles: a launcher that adopts the run waits for them."""
-        carrying = sorted(name for name, host in self._table.hosts.items() if host.roles)
-        with suppress(StateError):
-            replace_file(self._run.path / "hosts.json", json.dumps(carrying))
-
-    def _known_hosts(self) -> frozenset[str]:
-        try:
-            return frozenset(json.loads((self._run.path / "hosts.json").read_text()))
-        except (OSError, ValueError):
-            return frozenset()
 
     # ------------------------------------------------------------ the end
 

@@ -202,10 +202,6 @@ class RunDir:
             raise UsageError(f"{self.path} is not a run directory (it has no file `token`)")
         return read_token(self.token_file)
 
-    def identity(self) -> str:
-        """A name of the run that no other run has; it tells nothing about the token."""
-        return hashlib.sha256(b"paceline run" + self.token() + str(self.path.resolve()).encode()).hexdigest()[:16]
-
     def announce(self, address: str, generation: int) -> None:
         """Write the address at which the coordinator listens."""
         replace_file(
@@ -231,6 +227,11 @@ class RunDir:
                 raise ClusterLostError(f"no coordinator has announced itself in {self.path} for {timeout_s:.0f} s")
             time.sleep(0.005)
         return address
+
+
+def run_identity(run: RunDir) -> str:
+    """A name of the run that no other run has; it tells nothing about the token."""
+    return hashlib.sha256(b"paceline run" + run.token() + str(run.path.resolve()).encode()).hexdigest()[:16]
 
 
 def read_token(file: Path) -> bytes:

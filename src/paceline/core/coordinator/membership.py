@@ -54,6 +54,7 @@ class Membership:
         self._segments = segments
         self._requests = requests
         self._names: set[str] = set()
+        self._starts: dict[str, int] = {}  # the highest start number of each name that has registered
         self._refused: set[NodeId] = set()
 
     def restore(self, history: History) -> list[Output]:
@@ -77,6 +78,9 @@ class Membership:
         """A process registers, for the first time or again, and reports what it has."""
         if self._identity.failure is not None:
             return [Send(sender, self._identity.failure)]
+        if message.start < self._starts.get(message.name, 0):
+            return self._end_earlier(sender, message)
+        self._starts[message.name] = message.start
         out: list[Output] = []
         if self._identity.spec.same_cpu:
             other = other_kind(self._members, message.role, message.name, message.fingerprint)
@@ -98,6 +102,11 @@ class Membership:
                     out.append(Evicted((member,), "it was started again"))
         out.append(Admitted(sender, message))
         return out
+
+    def _end_earlier(self, sender: NodeId, message: Register) -> list[Output]:
+        """End a process of which a later start takes part or has taken part: it was counted as lost (rule 13)."""
+        reason = f"a later start of {message.name} takes part: this one was counted as lost"
+        return [Send(sender, Abort(self._identity.generation, "lost", reason)), *self._release(sender, reason)]
 
     def admit(self, event: Admitted) -> list[Output]:
         """Make a process a member, and welcome it."""

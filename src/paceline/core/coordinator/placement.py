@@ -135,7 +135,9 @@ class BlockPlacement:
         if self._placed.placement is None:
             leaving = self._members.draining
             servers = [s for s in self._members.by_role("server") if s.node not in leaving]
-            if len(servers) < self._members.wanted_servers:
+            # Servers of draining hosts are there, but get no blocks: the job does not wait for others in their place.
+            drained = sum(self._members.is_draining(s.node) for s in self._members.by_role("server"))
+            if not servers or len(servers) + drained < self._members.wanted_servers:
                 return []
             nodes, blocks = [s.node for s in servers], self._identity.blocks
             owners = balance(blocks, nodes)

@@ -72,6 +72,10 @@ class FileSender:
                 self.problem = detail
         return []
 
+    def fail(self, problem: str) -> None:
+        """End the transfer: the host will never have the files, for this `problem`."""
+        self.problem = problem
+
     def _more(self) -> list[Message]:
         out: list[Message] = []
         while self._left is not None and self._sent - self._taken < WINDOW:

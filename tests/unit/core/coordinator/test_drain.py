@@ -9,7 +9,7 @@ from tests.kit.placed_job import placed, ready, replicated_job, settle
 
 from paceline.coordinator.placement_report import drained_hosts
 from paceline.core.effects import DrainFact, Effect, IncarnationFact
-from paceline.messages import Declare, Drain, EvalGrant, Exited, Grant, Ok, PhaseOver, Refused, ValidatorSpec
+from paceline.messages import Declare, Drain, EvalGrant, Exited, Grant, Ok, PhaseOver, Refused, Revoke, ValidatorSpec
 
 HOSTS = {"server-0": "a", "server-1": "b", "server-2": "c", "worker-0": "a", "worker-1": "b"}
 
@@ -116,6 +116,16 @@ def test_a_restarted_coordinator_and_a_rewind_keep_the_drain() -> None:
     assert job.core.tables.members.draining_hosts == set()
 
 
+def test_a_rewind_places_the_blocks_on_the_hosts_that_do_not_drain() -> None:
+    job = job_on_hosts(replicas=0)
+    drain(job, "c")
+    job.say("engine", Exited(job.req(), "server-0", 1, -9))
+    assert job.core.placement is None, "the job waits for the server that is lost"
+    job.hosts["server-0/new"] = "a"
+    job.say("server-0/new", job.registration("server", "server-0/new", name="server-0", start=2))
+    assert set(placed(job).holders) == {"server-0/new", "server-1"}
+
+
 def test_an_unknown_host_is_refused_and_the_known_ones_are_named() -> None:
     (refused,) = sent(drain(job_on_hosts(), "d"), Refused)
     assert refused.rule == "host"
@@ -140,3 +150,15 @@ def test_a_worker_of_a_draining_host_gets_no_validation_slot() -> None:
     ready(job, 0, compute_alone(job))
     assert sent(job.turn("worker-0", declared=1), EvalGrant) == []
     assert sent(job.turn("worker-1", declared=1), EvalGrant)
+
+
+def test_a_slot_that_comes_back_is_not_left_to_a_worker_of_a_draining_host() -> None:
+    """The worker with a lease of the next step computes it: the one that waits may not."""
+    job = replicated_job(hosts=HOSTS | {"worker-2": "c"}, workers=3, slots=1)
+    drain(job, "a")
+    job.turn("worker-0")
+    assert job.lease("worker-1").step == 0
+    early = job.lease("worker-2")
+    assert early.step == 1
+    effects = job.say("engine", Exited(job.req(), "worker-1", 1, -9))
+    assert [r.fence for r in sent(effects, Revoke, "worker-2")] == [early.fence]
