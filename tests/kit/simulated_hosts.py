@@ -18,7 +18,6 @@ from paceline.messages.base import Message
 from paceline.messages.hosts import HostFacts, RoleEnded, RoleLine, StartRole
 
 TERM_S = 30.0
-ADOPT_S = TERM_S + 8.0
 STEP_S = 0.2
 VERSIONS = {"paceline": "1"}
 _BEAT_S = 0.5
@@ -117,7 +116,7 @@ class SimulatedSupervisor:
         self.table = HostTable("run", "run", VERSIONS, TERM_S)
         self.counted: dict[str, int] = {}
         self.adopting = adopt
-        self.deadline = sim.now + ADOPT_S
+        self.deadline = sim.now + self.table.lost_after_s
         self.lines: dict[str, int] = {}
 
     def carry_out(self, outputs: Sequence[Output]) -> None:
@@ -126,11 +125,9 @@ class SimulatedSupervisor:
                 case Say(to=peer, message=message):
                     name, _, session = peer.partition("/")
                     self.sim.down[name].waiting.append((int(session), message))
-                case Joined(host=host, roles=roles):
-                    for role in roles:
-                        if self.adopting and self.sim.starts[role.name] == role.start:
-                            self.table.assign(host, role.name, role.start)
-                            self.counted[role.name] = role.start
+                case Joined():
+                    if self.adopting:
+                        self.counted |= self.table.adopt(output, self.sim.starts)
                     self.carry_out(self.table.welcome(output))
                 case Gone(roles=roles):
                     for role in roles:
