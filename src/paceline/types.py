@@ -180,13 +180,15 @@ class DataFingerprint(msgspec.Struct, frozen=True, array_like=True):
     """What a worker sees of a data set: (position, digest) of a few samples that follow from the seed.
 
     `source` is the text by which a `Source` names its content, empty for a data set. Workers with the same `platform`
-    (kind of CPU and versions of packages) make the same bits of the same data.
+    (kind of CPU and versions of packages) make the same bits of the same data. `unstable` names the first sample that
+    does not follow from the seed; empty if none was found.
     """
 
     length: int
     source: str
     platform: str
     samples: tuple[tuple[int, str], ...]
+    unstable: str = ""
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):

@@ -30,6 +30,7 @@ JOB = {
     "lead": None,
     "log": "**values",
     "metrics": None,
+    "passed": None,
     "prepare": "model optimizer scheduler=None *clip_norm=None *scheduler_every='step'",
     "save": "path",
     "step": None,

@@ -50,7 +50,7 @@ class _Group(click.Group):
 @click.command(cls=_Group)
 @click.version_option(package_name="paceline")
 def cli() -> None:
-    """Train PyTorch models on many processes and machines that come and go."""
+    """Train PyTorch models on many processes that come and go."""
 
 
 def main() -> None:

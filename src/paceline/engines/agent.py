@@ -195,8 +195,16 @@ class Agent:
             where = f"{path} was saved on host {self._facts.name}, and stays there: give job.save a relative path"
             self._unreported.append(lambda: self._core.line(name, "ERR", where))
             return
-        for piece in _pieces(path, str(path.relative_to(cwd))):
-            self._unreported.append(lambda piece=piece: self._core.saved(piece))  # type: ignore[misc]
+        pieces = _pieces(path, str(path.relative_to(cwd)))
+        self._unreported.append(lambda: self._next_piece(pieces))
+
+    def _next_piece(self, pieces: Iterator[SavedPiece]) -> list[Effect]:
+        """Report one piece of a file. The others are read later, when the supervisor has room for them."""
+        piece = next(pieces, None)
+        if piece is None:
+            return []
+        self._unreported.appendleft(lambda: self._next_piece(pieces))
+        return self._core.saved(piece)
 
     # ------------------------------------------------------------ carrying out
 

@@ -47,12 +47,12 @@ from paceline.messages.hosts import (
 from paceline.runtime.exit_codes import HOST_LOST
 from paceline.runtime.roles import COORDINATOR, SERVER, Role, role_of
 from paceline.runtime.rundir import RunDir, run_identity
+from paceline.runtime.starts import last_starts
 from paceline.transport.base import PeerDown, Received
 from paceline.transport.zmq.port import ZmqPort
 
 _STEP_S = 0.02
 _FAREWELL_S = 5.0  # for agents to end their roles after the run
-_ADOPT_S = 15.0  # for the agents of a run that is adopted to return
 _SHOW_S = 10.0
 
 
@@ -95,7 +95,8 @@ class HostRunner:
     def gather(self, show: Callable[[str], None]) -> dict[str, int]:
         """See `RoleRunner.gather`: wait for `min_hosts` hosts, or for the hosts of a run that is adopted."""
         known = self._known.read() if self._is_adopting else frozenset()
-        deadline = time.monotonic() + _ADOPT_S
+        # A role of a host that does not return may run until its agent's term has passed: rule 13.
+        deadline = time.monotonic() + self._table.lost_after_s
         next_show = 0.0
         while True:
             self._look(_STEP_S)
@@ -275,9 +276,7 @@ class HostRunner:
         facts = joined.facts
         problem = address_problem(facts, self._options.address[0])
         if self._is_adopting:
-            for role in joined.roles:
-                self._table.assign(joined.host, role.name, role.start)
-                self._adopted[role.name] = role.start
+            self._adopted |= self._table.adopt(joined, last_starts(self._run))
         self._carry_out(self._table.welcome(joined))
         self._known.write(self._table.hosts)
         peer = self._table.hosts[joined.host].peer

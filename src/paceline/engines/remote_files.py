@@ -47,6 +47,9 @@ class SavedFiles:
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.parent.resolve().is_relative_to(self._folder.resolve()):
                 return f"host {host} returned {piece.path}, which a link leads out of {self._folder}: it is refused"
+            if piece.offset and not (temporary.exists() and temporary.stat().st_size >= piece.offset):
+                # The pieces before this one were written by an earlier launcher, which has completed the file.
+                return "" if target.exists() else f"host {host} returned only a part of {piece.path}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_TRUNC if piece.offset == 0 else 0)
             with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
                 file.seek(piece.offset)

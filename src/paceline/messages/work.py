@@ -183,20 +183,26 @@ class EvalOver(Message, frozen=True):
 class Stop(Message, frozen=True):
     """End the job after step `step`. With `at_once`: before the first step that has a slot that nobody has sealed.
 
-    Observers may send it, too.
+    Observers may send it, too. With `passed` the worker is behind the job: the stop has no effect.
     """
 
     req: int
     reason: str
     step: int
     at_once: bool = False
+    passed: bool = False
 
 
 class Claim(Message, frozen=True):
-    """A worker asks to do `key` once for the whole job; the other workers wait until it is done."""
+    """A worker asks to do `key` once for the whole job; the other workers wait until it is done.
+
+    With `passed` the worker is behind the job, at the end of a loop that others have left: it never gets the task, and
+    does not wait.
+    """
 
     req: int
     key: str
+    passed: bool = False
 
 
 class SavedModel(msgspec.Struct, frozen=True, array_like=True):

@@ -21,13 +21,19 @@ def next_start(run: RunDir, name: str) -> int:
     lock = os.open(run.path / "starts.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        file = run.path / "starts.json"
-        counters: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
+        counters = last_starts(run)
         counters[name] = counters.get(name, 0) + 1
-        replace_file(file, json.dumps(counters))
+        replace_file(run.path / "starts.json", json.dumps(counters))
         return counters[name]
     finally:
         os.close(lock)
+
+
+def last_starts(run: RunDir) -> dict[str, int]:
+    """The number of the last start of each name in a run."""
+    file = run.path / "starts.json"
+    counters: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
+    return counters
 
 
 def node_id(name: str, start: int) -> NodeId:

@@ -32,6 +32,7 @@ from paceline.reducers.servers import ServersReducer
 from paceline.types import PhaseSpec
 from paceline.worker.binding import Binding
 from paceline.worker.data_comparison import DataComparison
+from paceline.worker.last_checkpoint import save_last
 from paceline.worker.loop import Loop
 from paceline.worker.loop_hint import line_to_write
 from paceline.worker.metric_series import Metric
@@ -84,6 +85,14 @@ class Job:
     def epoch(self) -> int:
         """The epoch of the current step."""
         return 0 if self._loop is None else self._loop.epoch
+
+    @property
+    def passed(self) -> bool:
+        """True after a loop that was finished before this worker came to it: the job is in a later loop.
+
+        The model does not have the weights of that loop then. `metrics`, `evaluate` and `save` are those of then.
+        """
+        return self._loop is not None and self._loop.behind.is_behind
 
     @property
     def lead(self) -> bool:
@@ -257,11 +266,11 @@ class Job:
                 raise UsageError(f"log({name}=…) takes one number, not {value!r}")
 
     def stop(self, reason: str = "stopped by the script") -> None:
-        """End the job after the current step, for all workers."""
+        """End the job after the current step, for all workers. Has no effect while `passed` is true."""
         self._check_open("job.stop", in_loop=True)
         grant = None if self._loop is None else self._loop.turn.grant
         step = grant.step if grant is not None else self.step - 1
-        self._session.ask(lambda req: Stop(req, str(reason), step), Ok)
+        self._session.ask(lambda req: Stop(req, str(reason), step, passed=self.passed), Ok)
 
     def save(self, path: str | Path) -> None:
         """Write the model's `state_dict` as safetensors. One worker writes; the others wait for the complete file.
@@ -277,7 +286,7 @@ class Job:
         self._check_open("job.save")
         if self._loop is None:
             raise UsageError("nothing to save: call job.prepare(model, optimizer) first")
-        self._saves.save(self._loop.binding.model, Path(path))
+        self._saves.save(self._loop.binding.model, Path(path), passed=self.passed)
 
     def _check_open(self, call: str, *, in_loop: bool = False) -> None:
         """Check that `call` is allowed now. If the script has dropped its loop, end the job, as `break` does."""
@@ -297,8 +306,12 @@ class Job:
     # ------------------------------------------------------------ the end
 
     def fail(self, trace: str) -> None:
-        """Tell the coordinator that this worker's script raised: the job fails with this traceback."""
+        """Tell the coordinator that this worker's script raised: the job fails with this traceback.
+
+        Before that, wait a few seconds for a checkpoint of the last commit: the work so far was not wrong.
+        """
         if not self._closed:
+            save_last(self._session)
             self._session.ask(lambda req: Failed(req, "script", trace), Ok)
 
     def close(self, *, failed: bool = False) -> None:
@@ -321,6 +334,7 @@ class Job:
             self._validators.close()
             if self._loop is not None:
                 self._loop.turn.close()
+                self._loop.behind.caught_up()
             if self._guard is not None:
                 self._guard.remove()
             self._close(failed)
@@ -331,6 +345,8 @@ class Job:
         elif not failed:
             if self._loop is not None and self._loop.is_looping:
                 self._loop.end_job()
+            if self._loop is not None and self.passed:
+                self._loop.behind.leave()
             self._session.ask(Bye, Ok)
 
     def __enter__(self) -> Job:

@@ -26,8 +26,10 @@ class Saves:
         self._count = 0
         self._began = time.time()
 
-    def save(self, model: torch.nn.Module, path: Path) -> None:
+    def save(self, model: torch.nn.Module, path: Path, *, passed: bool = False) -> None:
         """Write `model` to `path`, unless another worker does it, or the job has done it before.
+
+        With `passed`, this worker is behind the job: it never writes.
 
         Raises:
             SaveError: the file cannot be written.
@@ -35,7 +37,7 @@ class Saves:
         """
         self._count += 1
         key, file = f"save {self._count} {path}", with_suffix(path)
-        claimed = self._session.ask(lambda req: Claim(req, key), Claimed)
+        claimed = self._session.ask(lambda req: Claim(req, key, passed), Claimed)
         if claimed.mine:
             saved = SavedModel(str(file), save_model(model, file), socket.gethostname())
             if self._on_saved is not None:

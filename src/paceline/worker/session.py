@@ -45,6 +45,8 @@ from paceline.messages import (
     Push,
     Refused,
     Register,
+    SaveNow,
+    StatusRequest,
     Stop,
     Warn,
     Welcome,
@@ -67,6 +69,8 @@ _ANSWERS: Mapping[type[Message], str] = {
     Failed: "take the error of the script",
     Prepare: "take the model",
     Register: "let this worker join",
+    SaveNow: "begin a checkpoint",
+    StatusRequest: "report its status",
     Stop: "stop the job",
     Warn: "take the warning",
 }

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paceline.core.coordinator.events import Output, WorkersGone
+from paceline.core.coordinator.events import Output, WarningFound, WorkersGone
 from paceline.core.effects import ClaimFact, History, IncarnationFact, Send
 from paceline.messages import Claim, ClaimDone, Claimed, Ok, Position, SavedModel
 from paceline.types import NodeId
+
+_PASSED = (
+    "not done: {key!r}. A worker came to it after a loop that the job had finished before, and the job had not done it "
+    "there: the script took another way this time. It must decide by job.metrics, or by the result of job.evaluate, "
+    "which are the same in every worker and after a restart"
+)
 
 
 @dataclass(slots=True)
@@ -56,8 +62,14 @@ class Claims:
         return []
 
     def claim(self, sender: NodeId, message: Claim) -> list[Output]:
-        """A worker asks to do a task for all. It is answered when it must do the task, or when the task is done."""
+        """A worker asks to do a task for all. It is answered when it must do the task, or when the task is done.
+
+        A worker that is behind the job never gets a task: its model does not have the weights that the task needs.
+        """
         claim = self._claims.get(message.key)
+        if message.passed:
+            warning = [WarningFound("passed claim", _PASSED.format(key=message.key))] if claim is None else []
+            return [*warning, Send(sender, Claimed(message.req, False))]
         if claim is None:
             self._claims[message.key] = _Claim(sender)
             return [Send(sender, Claimed(message.req, True))]

@@ -49,14 +49,15 @@ class DataChecks:
         Raises:
             MismatchError: the data differ.
         """
-        worker, ok = self._members.name(sender), Send(sender, Ok(message.req))
+        worker = self._members.name(sender)
+        ok = [*_warning(message.use, message.fingerprint), Send(sender, Ok(message.req))]
         known = self._first.get(message.use)
         if known is None:
             known = self._first[message.use] = DataFact(message.use, worker, message.fingerprint)
-            return [known, ok]
+            return [known, *ok]
         what = difference(known.fingerprint, message.fingerprint)
         if not what:
-            return [ok]
+            return ok
         problem = f"{worker} has other data than {known.worker} had in {message.use}: {what}"
         if known.fingerprint.platform == message.fingerprint.platform:
             if self._identity.spec.resume is not None and message.use in self._before:
@@ -71,7 +72,19 @@ class DataChecks:
                 "(numpy.random.default_rng(0)), and sort lists of files"
             )
         hint = "the kind of CPU or the versions of packages differ, too. The result depends on who computes a slot"
-        return [WarningFound("data", f"{problem}; {hint}"), ok]
+        return [WarningFound("data", f"{problem}; {hint}"), *ok]
+
+
+def _warning(use: str, fingerprint: DataFingerprint) -> list[Output]:
+    """A warning if a sample of the data differs from one reading to the next."""
+    if not fingerprint.unstable:
+        return []
+    text = (
+        f"{fingerprint.unstable} (in {use}) differs from one reading to the next, so the result will depend on the "
+        "number of workers. Draw random numbers from torch, numpy.random or random, which are seeded for each sample, "
+        "not from a generator of the data set's own (numpy.random.default_rng, torch.Generator, random.Random)"
+    )
+    return [WarningFound("random data", text)]
 
 
 def difference(known: DataFingerprint, mine: DataFingerprint) -> str:

@@ -5,7 +5,7 @@ No I/O: the shell (`engines.host_runner`) passes messages and the time in, and c
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from paceline.core.hosts.agent import BEAT_S
@@ -32,7 +32,7 @@ from paceline.types import NodeId
 SILENT_S = 3.0
 """Seconds without a word of an agent after which its host counts as cut off."""
 
-_MARGIN_S = 5.0  # beyond the agent's own term: by then the agent has killed its roles
+_MARGIN_S = SILENT_S + 5.0  # beyond the term of an agent that heard the last heartbeat: by then its roles are killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Say:
 class Joined:
     """A host takes part. With `again`, its agent has returned. Its `roles` run.
 
-    Whoever reads this calls `HostTable.assign` for the roles that it adopts, and then `HostTable.welcome`.
+    Whoever reads this calls `HostTable.adopt` if it adopts a run, and then `HostTable.welcome`.
     """
 
     host: str
@@ -136,6 +136,8 @@ class HostTable:
         # The number of the last report that was handled of each agent whose host was given up.
         self._seen: dict[str, int] = {}
         self._next_beat = self._next_again = 0.0
+        self.lost_after_s = term_s + _MARGIN_S
+        """Seconds without a word of an agent after which none of its roles runs any more."""
 
     # ------------------------------------------------------------ who is there
 
@@ -232,6 +234,16 @@ class HostTable:
         self._peers[peer] = name
         return [Joined(name, facts, is_same, message.roles, message.req)]
 
+    def adopt(self, joined: Joined, starts: Mapping[str, int]) -> dict[str, int]:
+        """Count the roles of a host that an earlier supervisor of the run has started; returns their start numbers.
+
+        `starts` has the number of the last start of each name. An earlier start does not count: the supervisor that
+        made the later one knew that the earlier one had ended or was lost (rule 13).
+        """
+        adopted = {role.name: role.start for role in joined.roles if starts.get(role.name) == role.start}
+        self.hosts[joined.host].roles.update(adopted)
+        return adopted
+
     def welcome(self, joined: Joined) -> list[Output]:
         """Answer `Enlist`, after the roles that count on the host were assigned."""
         host = self.hosts[joined.host]
@@ -318,7 +330,7 @@ class HostTable:
         outputs: list[Output] = []
         for name, host in list(self.hosts.items()):
             silent_s = ran - host.heard_at
-            if silent_s > self._term_s + _MARGIN_S:
+            if silent_s > self.lost_after_s:
                 outputs += self._lose(name, f"its agent has not been heard for {silent_s:.0f} s")
             elif silent_s > SILENT_S:
                 outputs += self._cut(name, host)

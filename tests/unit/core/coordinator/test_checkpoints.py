@@ -135,7 +135,7 @@ def test_a_checkpoint_that_was_due_while_another_was_written_is_made_up_for_afte
     complete = save(job, 2)
     job.core.completed(complete.checkpoint.folder, "", job.now)
     assert [(c.commit.version, c.save) for c in sent(job.core.tick(job.now), Committed)] == [(4, True), (4, True)]
-    assert sent(job.core.tick(job.now + 2.0), Committed) == [], "once"
+    assert sent(job.core.tick(job.now + 0.5), Committed) == [], "once"
     complete = save(job, 4)
     assert len(complete.checkpoint.position.phases) == 1
     assert complete.checkpoint.position.phases[0].end_version == 4
@@ -157,3 +157,14 @@ def test_the_end_of_a_phase_goes_to_a_checkpoint_a_moment_later_if_the_last_one_
     job.finish_step(3)
     assert sent(job.core.tick(job.now + 0.5), Committed) == []
     assert [(c.commit.version, c.save) for c in sent(job.core.tick(job.now + 1.0), Committed)] == [(4, True), (4, True)]
+
+
+def test_the_order_to_save_the_end_of_a_phase_is_repeated_to_a_server_that_has_not_reported() -> None:
+    job = _at_the_end_of_a_phase()
+    job.core.completed(save(job, 2).checkpoint.folder, "", job.now)
+    job.core.tick(job.now)
+    job.say("server-0", Saved(0, 1, 4, (), ()))
+    assert sent(job.core.tick(job.now + 0.5), Committed) == []
+    effects = job.core.tick(job.now + 1.0)
+    assert [(c.commit.version, c.save) for c in sent(effects, Committed)] == [(4, True)]
+    assert sent(effects, Committed, "server-1")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tests.kit.core import CoordinatorKit, sent
+from tests.kit.core import CoordinatorKit, sent, written
 from tests.kit.restarted_job import worker_back
 
+from paceline.core.effects import WarningFact
 from paceline.messages import (
     Claim,
     ClaimDone,
@@ -51,3 +52,16 @@ def test_a_worker_that_waited_for_a_save_is_not_told_to_look_at_the_file() -> No
     job.say("worker-1", Claim(job.req(), "save"))
     effects = job.say("worker-0", ClaimDone(job.req(), "save", SavedModel("a.safetensors", "aa", "here")))
     assert [claimed.saved for claimed in sent(effects, Claimed, "worker-1")] == [None]
+
+
+def test_a_worker_that_is_behind_the_job_never_gets_a_task_and_does_not_wait() -> None:
+    job = CoordinatorKit(workers=2).start()
+    effects = job.say("worker-1", Claim(job.req(), "save 1 best", passed=True))
+    assert [c.mine for c in sent(effects, Claimed)] == [False]
+    assert written(effects, WarningFact)[0].text.startswith("not done: 'save 1 best'")
+    assert sent(job.say("worker-0", Claim(job.req(), "save 1 best")), Claimed)[0].mine, "the other worker does it"
+    effects = job.say("worker-1", Claim(job.req(), "save 1 best", passed=True))
+    assert [c.mine for c in sent(effects, Claimed)] == [False], "it does not wait for the other worker"
+    job.say("worker-0", ClaimDone(job.req(), "save 1 best"))
+    effects = job.say("worker-1", Claim(job.req(), "save 1 best", passed=True))
+    assert ([c.mine for c in sent(effects, Claimed)], written(effects, WarningFact)) == ([False], [])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.kit.core import CoordinatorKit, sent, written
 
 from paceline.core.coordinator.data_checks import difference
-from paceline.core.effects import DataFact, Effect
+from paceline.core.effects import DataFact, Effect, WarningFact
 from paceline.messages import Abort, CompareData, Ok, Register
 from paceline.types import DataFingerprint
 
@@ -112,3 +113,17 @@ def test_another_platform_is_warned_of(job: CoordinatorKit) -> None:
 )
 def test_data_are_compared_where_both_have_a_digest(mine: DataFingerprint, expected: str) -> None:
     assert difference(data((3, "aa"), (9, "bb")), mine) == expected
+
+
+def test_data_that_do_not_follow_from_the_seed_give_one_warning_by_name(job: CoordinatorKit) -> None:
+    mine = msgspec.structs.replace(data(), unstable="sample 16 of Pictures")
+    effects = _compare(job, "worker-0", mine)
+    assert len(sent(effects, Ok)) == 1
+    (warning,) = written(effects, WarningFact)
+    assert warning.text.startswith("sample 16 of Pictures (in loop number 1 (job.batches)) differs from one reading")
+    assert written(_compare(job, "worker-1", mine), WarningFact) == []
+
+
+def test_a_fingerprint_of_an_older_log_is_read() -> None:
+    old = msgspec.msgpack.encode((600, "", "cpu", ((3, "aa"),)))
+    assert msgspec.msgpack.decode(old, type=DataFingerprint).unstable == ""

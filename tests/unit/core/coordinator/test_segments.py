@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from tests.kit.core import CoordinatorKit, sent, written
 
-from paceline.core.effects import PhaseFact, StopFact
+from paceline.core.effects import PhaseFact, StopFact, WarningFact
 from paceline.messages import (
     Abort,
     Committed,
     Declare,
     EvalGrant,
+    Ok,
     PhaseBegun,
     PhaseOver,
     Plan,
@@ -124,6 +125,15 @@ def test_stop_ends_the_job_at_the_next_step_boundary() -> None:
     (over,) = sent(job.turn("worker-1"), PhaseOver)
     assert (over.version, over.finished) == (1, True)
     assert sent(job.begin("worker-1", number=1), PhaseBegun)[0].segment is None
+
+
+def test_a_stop_of_a_worker_that_is_behind_the_job_has_no_effect_and_is_shown() -> None:
+    job = CoordinatorKit().start(data_len=40).initialise()
+    effects = job.say("worker-1", Stop(job.req(), "no better", -1, passed=True))
+    assert len(sent(effects, Ok, "worker-1")) == 1
+    assert (written(effects, StopFact), job.core.state) == ([], "running")
+    (warning,) = written(effects, WarningFact)
+    assert warning.text.startswith("job.stop('no better') of worker-1 had no effect")
 
 
 def test_stop_revokes_leases_beyond_the_last_step() -> None:

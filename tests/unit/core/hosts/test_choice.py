@@ -1,0 +1,61 @@
+"""The host of a role: servers are spread, workers go where cores are free, and a role may wait for a host."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.core.hosts.choice import WAITS_S, HostLoad, choose_host, worker_count
+
+
+def placed(names: list[str], hosts: dict[str, int]) -> dict[str, list[str]]:
+    """Place roles one after the other on hosts with so many cores."""
+    found: dict[str, list[str]] = {host: [] for host in hosts}
+    for name in names:
+        loads = [
+            HostLoad(h, cores, sum(r[0] == "w" for r in found[h]), sum(r[0] == "s" for r in found[h]))
+            for h, cores in hosts.items()
+        ]
+        host = choose_host("server" if name[0] == "s" else "worker", loads, 0.0, may_wait=False)
+        assert host is not None
+        found[host].append(name)
+    return found
+
+
+def test_servers_go_to_different_hosts_first() -> None:
+    found = placed(["s0", "s1", "s2", "s3"], {"a": 8, "b": 2, "c": 2})
+    assert sorted(len(roles) for roles in found.values()) == [1, 1, 2]
+    assert len(found["a"]) == 2, "the second server of a host goes where most cores are free"
+
+
+def test_a_server_goes_to_a_full_host_before_a_second_one_goes_to_any_host() -> None:
+    loads = [HostLoad("a", 8, servers=1), HostLoad("b", 1, workers=1)]
+    assert choose_host("server", loads, 0.0) == "b"
+
+
+def test_workers_are_spread_by_cores() -> None:
+    found = placed(["w0", "w1", "w2", "w3", "w4", "w5"], {"a": 4, "b": 2})
+    assert {host: len(roles) for host, roles in found.items()} == {"a": 4, "b": 2}
+
+
+def test_roles_are_placed_the_same_way_each_time() -> None:
+    hosts = {"b": 2, "a": 2}
+    assert placed(["s0", "w0", "w1"], hosts) == placed(["s0", "w0", "w1"], dict(reversed(hosts.items())))
+
+
+@pytest.mark.parametrize(("role", "limit_s"), [("server", WAITS_S), ("worker", WAITS_S)])
+def test_a_role_waits_for_a_host_with_a_free_core_and_then_shares_one(role: str, limit_s: float) -> None:
+    full = [HostLoad("a", 2, workers=2), HostLoad("b", 2, workers=1, servers=2)]
+    assert choose_host(role, full, limit_s - 0.1) is None
+    assert choose_host(role, full, limit_s) == "a"
+    assert choose_host(role, full, 0.0, may_wait=False) == "a", "at the start of a run no host may return"
+    assert choose_host(role, [*full, HostLoad("c", 1)], 0.0) == "c"
+
+
+def test_no_role_is_placed_without_a_host() -> None:
+    assert choose_host("worker", [], 1e6, may_wait=False) is None
+
+
+def test_auto_means_one_worker_for_each_core_without_a_server() -> None:
+    hosts = [HostLoad("a", 4, workers=1, servers=1), HostLoad("b", 2)]
+    assert worker_count(hosts, 2) == 4
+    assert worker_count(hosts, 9) == 1
