@@ -161,7 +161,10 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):
-    """The arguments of one call of `batches`. If workers give different ones, the job fails and says which."""
+    """The arguments of one call of `batches`. If workers give different ones, the job fails and says which.
+
+    With `steps` above 0 the phase has that many steps, and `epochs` does not count.
+    """
 
     number: int
     data_len: int
@@ -170,25 +173,29 @@ class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):
     epochs: int
     shuffle: bool
     drop_last: bool
+    steps: int = 0
 
 
 class DataFingerprint(msgspec.Struct, frozen=True, array_like=True):
     """What a worker sees of a data set: (position, digest) of a few samples that follow from the seed.
 
     `source` is the text by which a `Source` names its content, empty for a data set. Workers with the same `platform`
-    (kind of CPU and versions of packages) make the same bits of the same data.
+    (kind of CPU and versions of packages) make the same bits of the same data. `unstable` names the first sample that
+    does not follow from the seed; empty if none was found.
     """
 
     length: int
     source: str
     platform: str
     samples: tuple[tuple[int, str], ...]
+    unstable: str = ""
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
     """The position in the data and the dials from `step` on. Every change of a running job appends a segment.
 
-    `epoch` and `offset` are the sample position at `step`; `end_step` is the end of the segment's phase.
+    `epoch` and `offset` are the sample position at `step`; `end_step` is the end of the segment's phase. `end_epoch` is
+    the number of epochs that the job has completed there.
     """
 
     step: int

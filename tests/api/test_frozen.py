@@ -21,7 +21,7 @@ def test_the_package_exports_exactly_these_names() -> None:
 
 
 JOB = {
-    "batches": "data batch_size=None *slots=None *epochs=1 *shuffle=True *collate_fn=None *drop_last=False "
+    "batches": "data batch_size=None *slots=None *epochs=1 *steps=None *shuffle=True *collate_fn=None *drop_last=False "
     "*loader_workers=0",
     "close": "*failed=False",
     "epoch": None,
@@ -30,6 +30,7 @@ JOB = {
     "lead": None,
     "log": "**values",
     "metrics": None,
+    "passed": None,
     "prepare": "model optimizer scheduler=None *clip_norm=None *scheduler_every='step'",
     "save": "path",
     "step": None,

@@ -187,6 +187,63 @@ def test_nested_epochs_are_one_loop_with_more_epochs() -> None:
     assert weights(model) == fitted(epochs=3)
 
 
+def test_loops_of_a_number_of_steps_are_one_loop_over_epochs() -> None:
+    job, model, optimizer = prepared()
+    seen = []
+    with job:
+        for steps in (1, 3, 2):  # an epoch has 2 steps
+            fit(job, model, optimizer, steps=steps)
+            seen.append((job.step, job.epoch))
+    assert seen == [(1, 0), (4, 1), (6, 2)]
+    assert weights(model) == fitted(epochs=3)
+
+
+def test_validate_every_n_steps_keep_the_best_and_stop(tmp_path: Path) -> None:
+    job, model, optimizer = prepared(dir=tmp_path / "run")
+    measured: list[float] = []
+    with job:
+        for _ in range(10):
+            fit(job, model, optimizer, steps=3)
+            measured.append(job.evaluate(lambda m, x, y: {"error": error(m, x, y)}, points())["error"])
+            if measured[-1] == min(measured):
+                job.save(tmp_path / "best.safetensors")
+            if len(measured) == 4:
+                job.stop("enough")
+                break
+    assert (summary_of(tmp_path / "run")["steps"], summary_of(tmp_path / "run")["stopped"]) == (12, "enough")
+    assert (tmp_path / "best.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"steps": 0}, "steps must be at least 1, not 0"),
+        ({"steps": 2, "epochs": 3}, "steps=2 and epochs=3 both say where the loop ends"),
+    ],
+)
+def test_a_number_of_steps_that_cannot_be_is_refused(options: dict[str, Any], named: str) -> None:
+    job, _, _ = prepared()
+    with job, pytest.raises(UsageError, match=named):
+        job.batches(points(), 8, slots=2, **options)
+
+
+@pytest.mark.parametrize("call", ["save", "evaluate", "batches"])
+def test_a_call_that_is_refused_in_a_loop_is_named_with_the_remedy(call: str, tmp_path: Path) -> None:
+    job, model, optimizer = prepared()
+    calls: dict[str, Callable[[], object]] = {
+        "save": lambda: job.save(tmp_path / "model.safetensors"),
+        "evaluate": lambda: job.evaluate(lambda m, x, y: {"error": error(m, x, y)}, points()),
+        "batches": lambda: job.batches(points(), 8),
+    }
+    with job:
+        for x, y in job.batches(points(), 8, slots=2):
+            optimizer.zero_grad()
+            error(model, x, y).backward()
+            with pytest.raises(LoopError, match=rf"^job\.{call}\(\) is refused inside of a loop .*steps=N"):
+                calls[call]()
+            optimizer.step()
+
+
 def test_a_loop_of_zero_epochs_has_no_turns() -> None:
     job, model, optimizer = prepared()
     with job:

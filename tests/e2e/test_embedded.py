@@ -55,3 +55,19 @@ def test_a_script_that_raises_prints_one_traceback_and_leaves_no_summary(tmp_pat
     assert done.lines[-1] == "RuntimeError: the dog ate my gradient"
     assert done.out.count("Traceback") == 1
     assert not (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    "opened", ["job = paceline.join(seed=3, dir=sys.argv[1] or None)", "with paceline.join() as job:"]
+)
+def test_ctrl_c_says_that_the_steps_are_lost_and_how_to_be_able_to_resume(opened: str, tmp_path: Path) -> None:
+    script = SCRIPT.replace('raise RuntimeError("the dog ate my gradient")', "raise KeyboardInterrupt")
+    before, body = script.split("job = paceline.join(seed=3, dir=sys.argv[1] or None)\n")
+    indent = "    " * opened.startswith("with")
+    (tmp_path / "script.py").write_text(
+        f"{before}{opened}\n" + "".join(f"{indent}{line}\n" for line in body.splitlines())
+    )
+    done = python("script.py", "", "raise", cwd=tmp_path)
+    assert done.code != 0
+    (hint,) = [line for line in done.lines if line.startswith("interrupted at step 1: its steps are lost")]
+    assert "`paceline run -w 1 script.py` makes them, and can be resumed" in hint

@@ -104,7 +104,7 @@ def test_an_interrupted_run_resumes_at_the_step_that_its_last_line_names(tmp_pat
         running.hurry()
     hint = re.search(r"interrupted: .*; `paceline run --resume \S+` continues at step (\d+)$", ended.lines[-1])
     assert hint is not None, ended.out
-    assert "interrupted: waits up to 5 s for a checkpoint of the last step" in ended.out
+    assert "interrupted: waits up to 5 s for a checkpoint; another such signal ends the run at once" in ended.out
     step = int(hint[1])
     assert step >= 4
     ended = resume(tmp_path)
@@ -218,3 +218,39 @@ def test_resume_refuses_a_directory_that_is_no_run(tmp_path: Path) -> None:
     RunDir.create(tmp_path / "embedded")
     done = run([*PACELINE, "run", "--resume", "embedded"], tmp_path, timeout_s=20).check(2)
     assert "embedded was not started by `paceline run`" in done.lines[-1]
+
+
+LOOPS = """
+import torch
+import paceline
+
+job = paceline.join(seed=3)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+job.prepare(model, optimizer)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4))
+for loop in range(3):
+    for (x,) in job.batches(data, 8, slots=2):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    if loop < 2:
+        job.save("best.safetensors")
+    if job.lead:
+        print(f"LOOP {loop}: step {job.step} epoch {job.epoch}")
+job.stop("enough")
+"""
+
+
+def test_a_stopped_run_that_is_resumed_passes_its_loops_as_they_were_and_names_a_missing_save(tmp_path: Path) -> None:
+    (tmp_path / "loops.py").write_text(LOOPS)
+    first = run([*PACELINE, "run", "--dir", "run", "-w", "1", "loops.py"], tmp_path).check()
+    loops = re.findall(r"LOOP .*", first.out)
+    assert loops == [f"LOOP {n}: step {2 * n + 2} epoch {n}" for n in range(3)]
+    assert "best.safetensors" not in first.out
+    again = resume(tmp_path).check()
+    assert re.findall(r"LOOP .*", again.out) == loops
+    assert "best.safetensors" not in again.out, "the file is as the run left it"
+    (tmp_path / "best.safetensors").rename(tmp_path / "moved.safetensors")
+    again = resume(tmp_path).check()
+    assert "warning: best.safetensors is missing. job.save('best.safetensors') was done before" in again.out

@@ -90,7 +90,7 @@ def test_status_shows_a_running_and_an_interrupted_run(number: signal.Signals, t
         assert not any(process.is_running() for process in roles.values())
         assert not _ports_in_use() & ports
     gone = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check(3)
-    assert re.search(rf"run: {re.escape(words)} at step \d+ of \d+, \d+ s ago; no checkpoint\. ", gone.out)
+    assert re.search(rf"run: {re.escape(words)} at step \d+ of \d+, \d+ s ago; no checkpoint\.\n", gone.out)
     assert begins in gone.out
     known = json.loads(run([*PACELINE, "status", "run", "--json"], tmp_path, timeout_s=20).check(3).out)
     assert (known["code"], known["checkpoint"]) == (128 + number, None)
@@ -140,7 +140,9 @@ def test_status_shows_a_run_whose_launcher_was_killed(tmp_path: Path) -> None:
         running.process.kill()
         running.process.wait()
     gone = run([*PACELINE, "status", "run"], tmp_path, timeout_s=20).check(3)
-    assert re.search(r"run: the launcher was killed at step \d+; no checkpoint\. `paceline run --resume run`", gone.out)
+    assert re.search(
+        r"run: the launcher was killed at step \d+; no checkpoint\.\n`paceline run --resume run`", gone.out
+    )
     assert "run (unfinished, " in run(prune, tmp_path, timeout_s=20).check().out
     assert not (tmp_path / "run").exists()
 
@@ -166,7 +168,11 @@ def test_an_exception_in_the_loop_ends_the_run_with_its_traceback(tmp_path: Path
     assert ended.out == "", "an error is no result"
     *rest, last = ended.err.splitlines()
     error = "RuntimeError: the dog ate my gradient"
-    assert re.fullmatch(rf"paceline: worker-\d failed: {error} \(fix the script and start again: .*\)", last)
+    assert re.fullmatch(
+        rf"paceline: worker-\d failed: {error} \(fix the script or its data, then `paceline run --resume run "
+        r"--allow-changes` continues at step 2; or start again; .*\)",
+        last,
+    )
     assert "run/logs" in last
     assert rest[-1] == error
     assert ended.err.count("Traceback (most recent call last)") == 1

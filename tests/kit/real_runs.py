@@ -39,6 +39,7 @@ TRAIN_CASE = SCRIPTS / "train_case.py"
 SMALL = SCRIPTS / "small.py"
 WHOLE_API = SCRIPTS / "whole_api.py"
 EARLY_END = SCRIPTS / "early_end.py"
+OWN_VALIDATION = SCRIPTS / "own_validation.py"
 PACELINE = [sys.executable, "-m", "paceline.cli.main"]
 TIMEOUT_S = 100.0
 FOREVER = ["--epochs", "100000", "--sleep", "0.01"]

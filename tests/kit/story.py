@@ -52,10 +52,17 @@ class Story:
         self.facts.append(FactRow(self.incarnation, self.version, fact))
 
     def phase(
-        self, data_len: int = 20, batch: int = 2, epochs: int = 2, *, shuffle: bool = True, drop_last: bool = False
+        self,
+        data_len: int = 20,
+        batch: int = 2,
+        epochs: int = 2,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        steps: int = 0,
     ) -> Segment:
         """Begin a phase, as a call of `batches` does."""
-        spec = PhaseSpec(len(self.book.phases), data_len, batch, self.slots, epochs, shuffle, drop_last)
+        spec = PhaseSpec(len(self.book.phases), data_len, batch, self.slots, epochs, shuffle, drop_last, steps)
         segment = self.book.begin(spec, self.job, "worker-0")
         assert segment is not None
         self._fact(PhaseFact(spec, segment))

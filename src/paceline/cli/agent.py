@@ -36,6 +36,7 @@ def command(
     or Ctrl-C its roles move to other hosts, and then it ends; after the second it ends at once. Exit codes: 0 the run
     has ended or the host has left, 2 usage or turned away, 3 the supervisor is lost.
     """
+    from paceline.cli.addresses import resolved
     from paceline.config.load import cache_dir
     from paceline.engines.agent import Agent
     from paceline.engines.host_facts import host_facts
@@ -45,7 +46,7 @@ def command(
     from paceline.wire.token import check_token
 
     logs.set_up(log_level or "warning", log_format or "text", process="agent")
-    host, port = _resolved(address)
+    host, port = resolved(address)
     if cores is not None and cores < 1:
         raise UsageError(f"--cores must be at least 1, not {cores}")
     if token_file == "-":
@@ -62,23 +63,3 @@ def command(
         click.echo(f"paceline: {text}", err=True)
 
     sys.exit(Agent(where, token, facts, say, folder or cache_dir() / "agents").run())
-
-
-def _resolved(text: str) -> tuple[str, int]:
-    """The IP address and the port of HOST:PORT, where HOST may be a name."""
-    import socket
-
-    from paceline.engines.host_options import DEFAULT_PORT, parse_address
-    from paceline.errors import UsageError
-
-    try:
-        return parse_address(text, "HOST:PORT")
-    except UsageError:
-        host, _, port = text.partition(":")
-        if not host or (port and not port.isdecimal()) or host[0].isdigit() or "[" in host:
-            raise
-        try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise UsageError(f"{host}: this name has no address ({error.strerror}); give an IP address") from None
-        return str(found[0][4][0]), int(port or DEFAULT_PORT)

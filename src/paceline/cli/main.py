@@ -22,6 +22,7 @@ class _Group(click.Group):
         "token": ("paceline.cli.token", "Make a token for a run on several hosts."),
         "agent": ("paceline.cli.agent", "Offer this machine to a run as a host."),
         "drain": ("paceline.cli.drain", "Empty a host of a run, so that it can leave."),
+        "doctor": ("paceline.cli.doctor", "Check whether this machine can be a host of a run."),
         "scale": ("paceline.cli.scale", "Change the number of workers or servers of a run."),
         "status": ("paceline.cli.status", "Show what a run is doing."),
         "runs": ("paceline.cli.runs", "List runs, or remove some of them."),
@@ -49,7 +50,7 @@ class _Group(click.Group):
 @click.command(cls=_Group)
 @click.version_option(package_name="paceline")
 def cli() -> None:
-    """Train PyTorch models on many processes and machines that come and go."""
+    """Train PyTorch models on many processes that come and go."""
 
 
 def main() -> None:

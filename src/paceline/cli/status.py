@@ -113,7 +113,10 @@ def _say(where: RunDir, state: str, detail: str, *, as_json: bool) -> int:
 
 
 def _ended(path: Path, end: Mapping[str, Any], earlier: str = "") -> str:
-    """Says in words how a run ended that was not completed. `earlier` names the summary of an earlier completion."""
+    """Says in words how a run ended that was not completed, and what to do, in lines of their own.
+
+    `earlier` names the summary of an earlier completion.
+    """
     import time
 
     step, end_step, checkpoint = end.get("step"), end.get("end_step"), end.get("checkpoint")
@@ -121,9 +124,9 @@ def _ended(path: Path, end: Mapping[str, Any], earlier: str = "") -> str:
     ago = f", {max(0.0, time.time() - end['at']):,.0f} s ago" if end.get("state") == "ended" else ""
     kept = f"; checkpoint {checkpoint['folder']}, step {checkpoint['step']}" if checkpoint else ""
     kept = kept or "; no checkpoint" * ("checkpoint" in end)  # absent if the checkpoints cannot be listed
-    before = f" {earlier} is from when the run was done before." if earlier else ""
+    before = f"{earlier} is from when the run was done before.\n" if earlier else ""
     advice = end.get("advice") or f"`paceline run --resume {path}` continues the run"
-    return f"{path}: {end['reason']}{at}{ago}{kept}.{before} {advice}"
+    return f"{path}: {end['reason']}{at}{ago}{kept}.\n{before}{advice}"
 
 
 def _processes(status: Status) -> Iterator[str]:

@@ -11,6 +11,7 @@ from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
 from paceline.core.coordinator.tables.live_leases import Lease
 from paceline.core.coordinator.tables.reservations import Reservation
+from paceline.core.sampling import epochs_begun
 from paceline.messages.status import (
     ChangeStatus,
     CheckpointStatus,
@@ -192,7 +193,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         end_step=phase.end if phase else None,
         version=core.version,
         epoch=_epoch(core, segment),
-        end_epoch=phase.segment.end_epoch if phase else None,  # a stop ends the job earlier
+        end_epoch=epochs_begun(phase.segment) if phase else None,  # a stop ends the job earlier
         samples=round(core.totals.samples),
         samples_per_s=_rate(core, timeline, now),
         slowest=_slowest(core),

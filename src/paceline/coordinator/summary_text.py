@@ -25,7 +25,7 @@ def summary_lines(summary: RunSummary) -> list[str]:
         rows[key] = str(getattr(summary, key))
     restarts = summary.restarts or {}
     if any(restarts.values()):
-        rows["restarts"] = ", ".join(f"{count} {role}" for role, count in restarts.items() if count)
+        rows["restarts"] = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count in restarts.items() if count)
     if summary.failovers:
         rows["failovers"] = f"{summary.failovers} (at most {summary.failover_s:.1f} s without a commit)"
     if summary.rewinds:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from paceline.messages import Checkpoint, JobArgs, Message, Position, Sealed, ValidatorSpec
+from paceline.messages import Checkpoint, JobArgs, Message, Position, SavedModel, Sealed, ValidatorSpec
 from paceline.types import Commit, DataFingerprint, ModelSpec, NodeId, PhaseSpec, Placement, SavedFile, Segment
 
 
@@ -100,9 +100,10 @@ class ChoiceFact(Fact, frozen=True):
 
 
 class ClaimFact(Fact, frozen=True):
-    """A task that only one worker does for the whole job, named `key`, is done."""
+    """A task that only one worker does for the whole job, named `key`, is done. `saved` is the file that it wrote."""
 
     key: str
+    saved: SavedModel | None = None
 
 
 class IncarnationFact(Fact, frozen=True):

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
-from paceline.types import Segment
+from paceline.types import PhaseSpec, Segment
 
 Indices = npt.NDArray[np.int64]
 _ROUNDS = 6
@@ -139,6 +140,46 @@ def num_steps(segment: Segment) -> int:
     """How many steps there are from the start of `segment` to the end of the last epoch of its phase."""
     _, first_steps, _, steps = _epochs(segment)
     return first_steps + (segment.end_epoch - segment.epoch - 1) * steps
+
+
+def data_after(segment: Segment) -> tuple[int, int]:
+    """The epoch and the position in it at which the data go on after the end of the segment's phase."""
+    if segment.end_step == segment.step + num_steps(segment):
+        return segment.end_epoch, 0
+    at = sample_range(segment, segment.end_step)
+    return at.epoch, at.offset
+
+
+def epochs_begun(segment: Segment) -> int:
+    """How many epochs of the job have begun at the end of the segment's phase."""
+    epoch, offset = data_after(segment)
+    return epoch + (offset > 0)
+
+
+def data_before(spec: PhaseSpec, last: Segment | None) -> tuple[int, int]:
+    """The epoch and the position in it at which phase `spec` begins, after a phase that ends with the segment `last`.
+
+    A phase of `spec.steps` steps goes on in the epoch that the phase before has left, if both cut the same data in the
+    same way. Any other phase begins that epoch from its first sample.
+    """
+    if last is None:
+        return 0, 0
+    epoch, offset = data_after(last)
+    mine = (spec.data_len, spec.batch_size, spec.shuffle, spec.drop_last)
+    if spec.steps and mine == (last.data_len, last.batch_size, last.shuffle, last.drop_last):
+        return epoch, offset
+    return epoch, 0
+
+
+def phase_end(spec: PhaseSpec, segment: Segment) -> Segment:
+    """The first segment of phase `spec`, with the end that the arguments of the phase give it."""
+    if not spec.steps:
+        whole = replace(segment, end_epoch=segment.epoch + spec.epochs)
+        return replace(whole, end_step=segment.step + num_steps(whole))
+    if not _epochs(segment).steps:  # the data set has no sample, or drop_last leaves none
+        return replace(segment, end_step=segment.step, end_epoch=segment.epoch)
+    end = segment.step + spec.steps
+    return replace(segment, end_step=end, end_epoch=sample_range(segment, end).epoch)
 
 
 class Order:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,7 +26,11 @@ Collate = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """The source of samples, and how they become batches."""
+    """The source of samples, and how they become batches.
+
+    `worker_init_fn` is called in each loader process before its first sample. A loader process that takes longer than
+    `timeout_s` for its samples ends the script with an error; 0 waits for ever.
+    """
 
     source: Source
     batch_size: int
@@ -34,6 +38,8 @@ class DataSpec:
     shuffle: bool
     drop_last: bool
     loader_workers: int
+    worker_init_fn: Callable[[int], None] | None = None
+    timeout_s: float = 0.0
 
     @property
     def length(self) -> int:
@@ -46,6 +52,8 @@ class DataSpec:
         source = self.source
         if type(source) is not DatasetSource or self.collate is not default_collate:
             return None
+        if self.worker_init_fn is not None and self.loader_workers:
+            return None  # it may change the data set of its process
         return source.data.tensors if type(source.data) is TensorDataset else None
 
 
@@ -60,11 +68,22 @@ def open_data(
 ) -> DataSpec:
     """Make the `DataSpec` of `data`: a `Source`, a Dataset or a DataLoader. The settings of a DataLoader are used.
 
+    Arguments other than the defaults go over them.
+
     Raises:
         UsageError: the data cannot be read by position, or a number is out of range.
     """
     if isinstance(data, DataLoader):
-        return _from_loader(data, batch_size, loader_workers)
+        size, shuffles, num_workers = _batch_size(data), _shuffles(data), _num_workers(data)
+        spec = open_data(
+            data.dataset,
+            size if batch_size is None else batch_size,
+            shuffle=shuffles and shuffle,
+            collate_fn=collate_fn or data.collate_fn,
+            drop_last=drop_last or data.drop_last,
+            loader_workers=loader_workers or num_workers,
+        )
+        return replace(spec, worker_init_fn=data.worker_init_fn, timeout_s=data.timeout)
     source = _source(data)
     length = source.length
     if batch_size is None:
@@ -108,25 +127,31 @@ def whole_number(name: str, value: Any) -> int:
         raise UsageError(f"{name} must be a whole number, not {value!r}") from None
 
 
-def _from_loader(loader: DataLoader[Any], batch_size: int | None, loader_workers: int) -> DataSpec:
+def _batch_size(loader: DataLoader[Any]) -> int:
     if loader.batch_size is None or type(loader.batch_sampler).__name__ != "BatchSampler":
         raise UsageError(
-            "a DataLoader with its own batch_sampler is refused, since slots decide batches: pass its data set instead"
+            "a DataLoader with its own batch_sampler is refused, since slots decide batches: pass its data set "
+            "instead, and put weights of samples into the data set or the loss"
         )
+    return loader.batch_size
+
+
+def _shuffles(loader: DataLoader[Any]) -> bool:
     if isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement:
-        shuffle = True
-    elif isinstance(loader.sampler, SequentialSampler):
-        shuffle = False
-    else:
-        raise UsageError(
-            f"a DataLoader with a {type(loader.sampler).__name__} is refused, since slots decide which samples are "
-            "read: pass its data set instead"
-        )
-    return open_data(
-        loader.dataset,
-        batch_size or loader.batch_size,
-        shuffle=shuffle,
-        collate_fn=loader.collate_fn,
-        drop_last=loader.drop_last,
-        loader_workers=loader_workers or loader.num_workers,
+        return True
+    if isinstance(loader.sampler, SequentialSampler):
+        return False
+    raise UsageError(
+        f"a DataLoader with a {type(loader.sampler).__name__} is refused, since slots decide which samples are "
+        "read: pass its data set instead, and put weights of samples into the data set or the loss"
     )
+
+
+def _num_workers(loader: DataLoader[Any]) -> int:
+    context = loader.multiprocessing_context
+    if context is not None and (method := context.get_start_method()) != "fork":
+        raise UsageError(
+            f"a DataLoader with the multiprocessing_context {method!r} is refused, since loader processes are forked: "
+            "remove it. What a forked process must not share, such as an open file, it can open in worker_init_fn"
+        )
+    return loader.num_workers

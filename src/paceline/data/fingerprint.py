@@ -38,7 +38,8 @@ class Fingerprints:
     def of(self, maker: BatchMaker) -> DataFingerprint | None:
         """The fingerprint of the data of `maker`; None if this object was asked for the same data set before.
 
-        Reads a few samples twice, in the loader processes if there are any. The random generators do not change.
+        Reads a few samples twice in one process, which is a loader process if there are any. The random generators do
+        not change.
         """
         source = maker.spec.source
         data = source.data if isinstance(source, DatasetSource) else source
@@ -46,10 +47,12 @@ class Fingerprints:
             return None
         began = self._clock()
         with preserved():
-            samples = self._samples(maker, began)
+            samples, unstable = self._samples(maker, began)
         self._seconds += self._clock() - began
         name = "" if isinstance(source, DatasetSource) else source.fingerprint
-        return DataFingerprint(source.length, name, _platform(), samples)
+        return DataFingerprint(
+            source.length, name, _platform(), samples, f"sample {unstable} of {type(data).__name__}" * (unstable >= 0)
+        )
 
     def _is_known(self, data: Any) -> bool:
         self._known = [known for known in self._known if known() is not None]
@@ -59,26 +62,34 @@ class Fingerprints:
             self._known.append(weakref.ref(data))
         return False
 
-    def _samples(self, maker: BatchMaker, began: float) -> tuple[tuple[int, str], ...]:
-        samples = []
+    def _samples(self, maker: BatchMaker, began: float) -> tuple[tuple[tuple[int, str], ...], int]:
+        """The digests of a few samples; and the first position whose sample differs at another reading, else -1."""
+        samples, unstable = [], -1
         for k, position in enumerate(_positions(maker.spec.length)):
             if k >= _FEWEST and self._seconds + self._clock() - began > _BUDGET_S:
                 break
             seed = slot_seed(self._seed, k, position, "fingerprint")
-            digests = {_read(maker, seed, position), _read(maker, seed, position)}
-            # A sample that differs at the second reading does not follow from the seed: it cannot be compared.
-            if len(digests) == 1 and (digest := digests.pop()):
-                samples.append((position, digest))
-        return tuple(samples)
+            digests = _read(maker, seed, position)
+            if len(digests) == 1:
+                samples.append((position, digests.pop()))
+            elif digests and unstable < 0:
+                # The sample does not follow from the seed: it cannot be compared.
+                unstable = position
+        return tuple(samples), unstable
 
 
-def _read(maker: BatchMaker, seed: int, position: int) -> str:
-    """The digest of one sample; empty if it cannot be read. The loop raises the error if it needs the sample."""
+def _read(maker: BatchMaker, seed: int, position: int) -> set[str]:
+    """The digests of several readings of one sample; none if it cannot be read: the loop raises the error if need be.
+
+    One reading more than there are loader processes: one of them reads twice. Copies of a generator in two processes
+    would draw the same numbers.
+    """
+    readings = 1 + max(1, maker.spec.loader_workers)
     try:
-        return sample_digest(maker.read([(seed, position)])[0])
+        return {sample_digest(sample) for sample in maker.read([(seed, position)] * readings)}
     except Exception:
         maker.close()  # what is left of the request must not be taken for the next one
-        return ""
+        return set()
 
 
 def _positions(length: int) -> list[int]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from paceline.core.sampling import Indices, slot_seed
 from paceline.data.data_spec import DataSpec
 from paceline.data.seeding import seed_sample
-from paceline.data.source import Source
+from paceline.data.source import DatasetSource, Source
 from paceline.orphans import die_with_parent
 
 _SEEDS = 0x7FFFFFFFFFFFFFFF  # the largest seed
@@ -51,19 +52,30 @@ def _as_is(samples: list[Any]) -> list[Any]:
     return samples
 
 
-def _die_with_parent(_: int) -> None:
-    die_with_parent()
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    """Begins a loader process. `init` is the function of the user; it finds the user's data set where torch has it."""
+
+    data: Any
+    init: Callable[[int], None] | None
+
+    def __call__(self, number: int) -> None:
+        die_with_parent()
+        object.__setattr__(get_worker_info(), "dataset", self.data)
+        if self.init is not None:
+            self.init(number)
 
 
 class BatchMaker:
     """Makes batches. A batch follows from its positions, its slot and the job's seed alone.
 
-    The number of loader processes changes only the speed. `close` ends them.
+    The number of loader processes changes only the speed if samples follow from their seed. `close` ends them.
     """
 
     def __init__(self, spec: DataSpec, seed: int) -> None:
         self.spec = spec
         self.seed = seed
+        self._data = spec.source.data if isinstance(spec.source, DatasetSource) else spec.source
         self._samples = _Samples(spec.source)
         self._feed = _Feed()
         self._iterator: Iterator[list[Any]] | None = None
@@ -97,7 +109,8 @@ class BatchMaker:
                 num_workers=workers,
                 prefetch_factor=1,
                 collate_fn=_as_is,
-                worker_init_fn=_die_with_parent,
+                worker_init_fn=_Begin(self._data, self.spec.worker_init_fn),
+                timeout=self.spec.timeout_s,
             )
             self._iterator = iter(loader)
         size = -(-len(requests) // workers)

@@ -87,14 +87,14 @@ def host_facts(
         address=address,
         cores=cores or own_cores(),
         memory_nbytes=int(psutil.virtual_memory().total),
-        devices=_devices(),
+        devices=own_devices(),
         labels=labels,
         versions=own_versions(),
         cpu=own_cpu(),
     )
 
 
-def _devices() -> tuple[str, ...]:
+def own_devices() -> tuple[str, ...]:
     """The accelerators of this machine, as the driver lists them; torch is not loaded for this."""
     folder = "/proc/driver/nvidia/gpus"
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from paceline.core.hosts.choice import worker_count
+from paceline.core.hosts.choice import crowded_host, worker_count
 from paceline.engines.actions import Action, Rescale, Tell, Terminate
 from paceline.engines.coordinator_client import CoordinatorClient
 from paceline.engines.decisions import Decisions
@@ -12,6 +12,8 @@ from paceline.engines.host_options import HostOptions
 from paceline.engines.role_runner import HostGone, HostJoined, HostLeaves, Note, RoleRunner
 from paceline.messages.status import Status
 from paceline.runtime.roles import WORKER, role_of
+
+_MOVE_S = 10.0  # seconds between two moves of workers: the first must have begun to work
 
 
 class HostNews:
@@ -32,6 +34,7 @@ class HostNews:
         self._decisions = decisions
         # Hosts that are being emptied, each with whether a status has said so: the coordinator learns it a bit later.
         self._leaving: dict[str, bool] = {}
+        self._next_move = 0.0
 
     def handle(self, event: HostJoined | HostGone | HostLeaves | Note) -> Iterator[Action]:
         """The actions that an event calls for."""
@@ -50,7 +53,7 @@ class HostNews:
                 self._client.drain(host)
                 yield from self._empty(host)
 
-    def saw(self, status: Status, *, resizable: bool) -> Iterator[Action]:
+    def saw(self, status: Status, now: float, *, resizable: bool) -> Iterator[Action]:
         """The actions that a new status calls for: hosts that shall be emptied, and hosts that are empty now."""
         for host in [host for host, said in self._leaving.items() if said and host not in status.draining_hosts]:
             del self._leaving[host]
@@ -63,6 +66,19 @@ class HostNews:
                 self._runner.dismiss(host)
         if resizable:
             yield from self._resize()
+            yield from self._even_out(now)
+
+    def _even_out(self, now: float) -> Iterator[Action]:
+        """Move a worker from a crowded host to one with a free core: a host has joined or returned."""
+        if self._decisions.waiting or now < self._next_move:
+            return
+        self._next_move = now + _MOVE_S
+        host = crowded_host(self._runner.capacity())
+        workers = [name for name in self._runner.roles_on(host or "") if role_of(name) is WORKER]
+        if workers:
+            self._decisions.move(workers[-1])
+            yield Tell(f"{workers[-1]} moves from host {host}, which has more roles than cores")
+            yield Terminate(workers[-1])
 
     def _empty(self, host: str) -> Iterator[Action]:
         self._leaving.setdefault(host, False)

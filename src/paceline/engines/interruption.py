@@ -45,8 +45,8 @@ class Interruption:
         self._client.look(0.5)
         following = last.begin(self._client.status if self._client.heard else None, time.monotonic())
         if following is not Next.OVER:
-            wait = f"waits up to {PATIENCE_S:.0f} s for a checkpoint of the last step"
-            self._screen.note(f"{reason}: {wait}; another Ctrl-C ends the run at once")
+            wait = f"waits up to {PATIENCE_S:.0f} s for a checkpoint"
+            self._screen.note(f"{reason}: {wait}; another such signal ends the run at once")
         while following is not Next.OVER:
             if following is Next.ASK:
                 self._client.save_now()

@@ -43,6 +43,6 @@ class ResumeHint:
         elif self.begun_from:
             where = f"checkpoint {self.begun_from}"
         else:
-            return "fix the script and start again: no checkpoint was made"
+            return "fix the script or its data and start again: no checkpoint was made"
         command = f"`paceline run --resume {self.run} --allow-changes`"
-        return f"fix the script, then {command} continues at {where}; or start again"
+        return f"fix the script or its data, then {command} continues at {where}; or start again"

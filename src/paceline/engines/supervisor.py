@@ -273,7 +273,7 @@ class Supervisor:
         self._announcements.status(status)
         self.runner.saw(taking_part(status))
         resizable = self._client.settled and not self._client.finishing
-        self._carry_out(self._hosts.saw(status, resizable=resizable))
+        self._carry_out(self._hosts.saw(status, time.monotonic(), resizable=resizable))
         self._carry_out(self._decisions.saw(status, time.monotonic(), resizable=resizable))
 
     def _end_hanging(self) -> None:

@@ -123,10 +123,12 @@ from paceline.messages.work import (
     PhaseBegun,
     PhaseOver,
     Revoke,
+    SavedModel,
     Sealed,
     Stop,
     Turn,
     ValidatorSpec,
+    Warn,
 )
 
 AnyMessage = (
@@ -209,6 +211,7 @@ AnyMessage = (
     | FilePiece
     | FilePieceAck
     | FilesUnpacked
+    | Warn
 )
 
 __all__ = [
@@ -290,6 +293,7 @@ __all__ = [
     "SaveNow",
     "SaveOver",
     "Saved",
+    "SavedModel",
     "SavedPiece",
     "Scale",
     "Seal",
@@ -309,5 +313,6 @@ __all__ = [
     "Unpin",
     "Unreachable",
     "ValidatorSpec",
+    "Warn",
     "Welcome",
 ]

@@ -45,7 +45,7 @@ class BeginPhase(Message, frozen=True):
 
 
 class PhaseBegun(Message, frozen=True):
-    """Reply to `BeginPhase`: the phase's segment, None if the job has ended."""
+    """Reply to `BeginPhase`: the phase's segment, None if the job has ended and has no such phase."""
 
     req: int
     generation: int
@@ -183,31 +183,58 @@ class EvalOver(Message, frozen=True):
 class Stop(Message, frozen=True):
     """End the job after step `step`. With `at_once`: before the first step that has a slot that nobody has sealed.
 
-    Observers may send it, too.
+    Observers may send it, too. With `passed` the worker is behind the job: the stop has no effect.
     """
 
     req: int
     reason: str
     step: int
     at_once: bool = False
+    passed: bool = False
 
 
 class Claim(Message, frozen=True):
-    """A worker asks to do `key` once for the whole job; the other workers wait until it is done."""
+    """A worker asks to do `key` once for the whole job; the other workers wait until it is done.
+
+    With `passed` the worker is behind the job, at the end of a loop that others have left: it never gets the task, and
+    does not wait.
+    """
 
     req: int
     key: str
+    passed: bool = False
+
+
+class SavedModel(msgspec.Struct, frozen=True, array_like=True):
+    """A file that `job.save` wrote on `host`, and the digest of the weights in it."""
+
+    file: str
+    digest: str
+    host: str
 
 
 class Claimed(Message, frozen=True):
-    """The reply to `Claim`. With `mine` the worker does the work and sends `ClaimDone`; otherwise the work is done."""
+    """The reply to `Claim`. With `mine` the worker does the work and sends `ClaimDone`; otherwise the work is done.
+
+    `saved` is set if the work was done before the worker asked, and wrote a file: what the job saved there last.
+    """
 
     req: int
     mine: bool
+    saved: SavedModel | None = None
 
 
 class ClaimDone(Message, frozen=True):
-    """Reports that the work claimed as `key` is done."""
+    """Reports that the work claimed as `key` is done; `saved` is the file that it wrote, if it wrote one."""
 
     req: int
     key: str
+    saved: SavedModel | None = None
+
+
+class Warn(Message, frozen=True):
+    """A worker warns the user of something outside of its turns. The job shows the first warning of each `topic`."""
+
+    req: int
+    topic: str
+    text: str

@@ -164,10 +164,10 @@ def _clustered(spec: RoleSpec, worker: WorkerSpec, args: JobArgs) -> Job:
         raise
 
     def on_saved(path: Path) -> None:
-        if spec.shared.returns_files:
-            note_saved(run, spec.name, path)
+        note_saved(run, spec.name, path)
 
-    return Job(session, welcome.job or args, end, send_ahead=send_ahead, on_saved=on_saved)
+    saves = on_saved if spec.shared.returns_files else None
+    return Job(session, welcome.job or args, end, send_ahead=send_ahead, on_saved=saves)
 
 
 def _cores() -> int:
@@ -188,7 +188,9 @@ def _embedded(worker: WorkerSpec, args: JobArgs, path: Path | None) -> Job:
 
     def end(failed: bool) -> None:
         _forget(failed)
-        cluster.close(failed=failed)
+        # Within `with join() as job:` the exception is being handled; at the exit of the script it was printed before.
+        error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+        cluster.close(failed=failed, interrupted=isinstance(error, KeyboardInterrupt))
 
     session.open(cluster.address)
     # One thread does everything, so sending during backward gains nothing; PACELINE_OVERLAP=1 does it nevertheless.

@@ -76,14 +76,21 @@ class EmbeddedCluster:
                 sys.stderr.write(f"warning: {text}\n")
             self._warned = len(texts)
 
-    def close(self, *, failed: bool) -> None:
+    def close(self, *, failed: bool, interrupted: bool = False) -> None:
         """End both roles. If the job has not failed, print the summary, and write it to the run directory if any.
 
-        Results go to standard output, progress goes to standard error. Nothing is printed if nothing was trained.
+        If it was `interrupted` by Ctrl-C, say that its steps are lost, and how they are not lost the next time. Results
+        go to standard output, all else goes to standard error. Nothing is printed if nothing was trained.
         """
         self._warn()
         if not failed:
             self._summarize()
+        elif interrupted and self.coordinator.core.version > 0:
+            sys.stderr.write(
+                f"interrupted at step {self.coordinator.core.watermark.low}: its steps are lost, since a job in one "
+                f"process makes no checkpoints. `paceline run -w 1 {sys.argv[0]}` makes them, and can be resumed after "
+                "Ctrl-C\n"
+            )
         for opened in self._ports:
             opened.close()
         self._log.close()

@@ -14,7 +14,7 @@ from paceline.runtime import current_job
 from paceline.runtime.exit_codes import EXIT_AGAIN, EXIT_COLLATERAL, EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT
 from paceline.runtime.last_words import say_last_words
 from paceline.worker.preemption import Preempted, heed_sigterm
-from paceline.worker.script_errors import add_remedy
+from paceline.worker.script_errors import add_remedy, loader_death
 
 
 def run_script(script: str, arguments: list[str], *, module: str = "") -> int:
@@ -77,6 +77,9 @@ def _ended(script: str, error: BaseException) -> int:
     if rewound is not None or isinstance(error, JobError | TransportError):
         current_job.close(failed=True)
         return _lost(rewound or error)
+    died = loader_death(error)
+    if died is not None:
+        return _lost_loader(died)
     if isinstance(error, SystemExit):
         text = f"SystemExit: {error.code}" if isinstance(error.code, str) else f"the script called exit({error.code})"
         return _failed(text)
@@ -103,6 +106,13 @@ def _lost(error: BaseException) -> int:
         return EXIT_COLLATERAL
     sys.stderr.write(f"{text}\n")
     return EXIT_AGAIN if isinstance(error, JobRewoundError) else EXIT_LOST
+
+
+def _lost_loader(died: str) -> int:
+    """End as a worker that was killed does: it is started again, with new loader processes."""
+    sys.stderr.write(f"a loader process was killed (out of memory?), so this worker starts again: {died}\n")
+    current_job.close(failed=True)
+    return EXIT_LOST
 
 
 def _failed(trace: str) -> int:

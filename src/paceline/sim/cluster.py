@@ -7,7 +7,8 @@ from random import Random
 
 from paceline.sim.disk import Disk
 from paceline.sim.faults import Faults
-from paceline.sim.hosts import Hosts, host_of
+from paceline.sim.host_names import host_of
+from paceline.sim.hosts import Hosts
 from paceline.sim.log_checks import LogChecks
 from paceline.sim.network import Network
 from paceline.sim.record import Record

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from paceline.coordinator.placement_report import drained_hosts
 from paceline.messages import Drain, HostLost
+from paceline.sim.host_names import host_of
 from paceline.sim.network import CUTS
-from paceline.sim.scenario import Fault, Scenario
+from paceline.sim.scenario import Fault
 from paceline.sim.world import Process
 from paceline.types import COORDINATOR, NodeId
 
@@ -18,21 +19,6 @@ if TYPE_CHECKING:
 
 _LATER_S = 0.3  # seconds after which a fault that would have been a second loss is tried again
 _SLOWER = 6.0  # the factor by which workers of a slow host take longer
-
-
-def host_of(scenario: Scenario, number: int) -> str:
-    """The host of the worker or server with that number."""
-    return "here" if scenario.hosts < 2 else f"host-{number % scenario.hosts}"
-
-
-def number_of(node: NodeId) -> int:
-    """The number in the name of a process."""
-    return int(node.partition("/")[0].rpartition("-")[2])
-
-
-def fingerprint_of(scenario: Scenario, host: str) -> str:
-    """The fingerprint of workers on `host`."""
-    return f"machine of {host}" if scenario.unequal else ""
 
 
 class Hosts:

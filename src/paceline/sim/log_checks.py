@@ -23,7 +23,7 @@ from paceline.core.effects import (
     Write,
 )
 from paceline.messages import Choose, Committed, EvalGrant, Grant, PhaseOver
-from paceline.sim.hosts import host_of, number_of
+from paceline.sim.host_names import host_of, number_of
 from paceline.sim.record import Record
 from paceline.sim.scenario import Scenario
 from paceline.sim.world import Violation

@@ -77,7 +77,9 @@ class Scenario:
 
     def __str__(self) -> str:
         """The scenario as one line of text."""
-        steps = "+".join(f"{p.data_len}/{p.batch_size}x{p.epochs}" for p in self.phases)
+        steps = "+".join(
+            f"{p.data_len}/{p.batch_size}" + (f"to{p.steps}" if p.steps else f"x{p.epochs}") for p in self.phases
+        )
         return (
             f"seed {self.seed}: {self.job.mode} slots={self.job.slots} det={self.model.deterministic} "
             f"w={self.cluster.workers} s={self.cluster.servers} r={self.cluster.replicas}"
@@ -130,7 +132,10 @@ class _Shape:
     @property
     def num_slots(self) -> int:
         """The slots of all phases."""
-        return sum(-(-p.data_len // p.batch_size) * p.epochs for p in self.phases)
+        return sum(
+            p.steps * (self.slots or self.workers) if p.steps else -(-p.data_len // p.batch_size) * p.epochs
+            for p in self.phases
+        )
 
     def length_s(self, mean_turn_s: float, mean_delay_s: float) -> float:
         """About how many seconds most of the job takes. Faults are planned within this time, while workers run."""
@@ -185,6 +190,7 @@ def _on_one_host(
 ) -> Scenario:
     rng, chance = Random(f"scenario {seed}"), Random(f"copies {seed}")
     shape = _shape(rng, chance, mode=mode, workers=workers, servers=servers, replicas=replicas)
+    shape = replace(shape, phases=_with_steps(Random(f"steps {seed}"), shape.phases))
     calm = rng.random() < 0.15
     mean_turn_s = rng.choice((0.02, 0.08, 0.3))
     speeds = _speeds(rng, shape.workers)
@@ -322,6 +328,16 @@ def _phases(rng: Random, slots: int) -> tuple[PhaseSpec, ...]:
             )
         )
     return tuple(phases)
+
+
+def _with_steps(rng: Random, phases: tuple[PhaseSpec, ...]) -> tuple[PhaseSpec, ...]:
+    """Some jobs have phases of a number of steps, which share the epochs of one data set."""
+    if rng.random() < 0.75:
+        return phases
+    return tuple(
+        msgspec.structs.replace(phases[0], number=number, steps=rng.randint(1, 5))
+        for number in range(len(phases) + rng.randint(0, 2))
+    )
 
 
 def _model(rng: Random) -> ModelSpec:

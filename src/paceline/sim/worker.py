@@ -23,7 +23,7 @@ from paceline.messages import (
     Unreachable,
     Welcome,
 )
-from paceline.sim.hosts import fingerprint_of
+from paceline.sim.host_names import fingerprint_of
 from paceline.sim.script import Ask, Ready, Sleep, TrainingScript
 from paceline.sim.symbols import Reads, Value
 from paceline.sim.world import Node, Violation

@@ -19,8 +19,7 @@ class DataComparison:
         """Compare the data of `maker`, which the script uses in the call `use`, unless they were compared before.
 
         Raises:
-            JobError: the job has failed because the data differ.
-            UsageError: the data differ, and the job goes on without this worker.
+            MismatchError: the data differ. The job fails, or goes on without this worker.
         """
         fingerprint = self._fingerprints.of(maker)
         if fingerprint is not None:

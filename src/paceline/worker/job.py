@@ -17,9 +17,6 @@ from paceline.data.loader import BatchMaker
 from paceline.errors import JobError, JobRewoundError, LoopError, UsageError
 from paceline.messages import (
     Bye,
-    Claim,
-    ClaimDone,
-    Claimed,
     Declare,
     EvalOver,
     Failed,
@@ -35,12 +32,13 @@ from paceline.reducers.servers import ServersReducer
 from paceline.types import PhaseSpec
 from paceline.worker.binding import Binding
 from paceline.worker.data_comparison import DataComparison
+from paceline.worker.last_checkpoint import save_last
 from paceline.worker.loop import Loop
 from paceline.worker.loop_hint import line_to_write
 from paceline.worker.metric_series import Metric
 from paceline.worker.metrics import Metrics
 from paceline.worker.optimizer_hook import attach, refuse_others
-from paceline.worker.save_model import refuse_suffix, save_model, with_suffix
+from paceline.worker.saves import Saves
 from paceline.worker.scheduler_replay import SchedulerReplay
 from paceline.worker.script_errors import add_remedy
 from paceline.worker.session import Session
@@ -62,20 +60,19 @@ class Job:
         *,
         send_ahead: SendAhead = lambda nbytes, addresses: False,
         make_reducer: MakeReducer = ServersReducer,
-        on_saved: Callable[[Path], None] = lambda path: None,
+        on_saved: Callable[[Path], None] | None = None,
     ) -> None:
         self._session = session
         self._args = args
         self._close = close
         self._send_ahead = send_ahead
         self._make_reducer = make_reducer
-        self._on_saved = on_saved
         self._validators = Validators(args.seed)
         self._data = DataComparison(session, Fingerprints(args.seed))
         self._loop: Loop | None = None
         self._guard: Any = None
         self._closed = False
-        self._saves = 0
+        self._saves = Saves(session, on_saved)
 
     # ------------------------------------------------------------ what a script sees
 
@@ -88,6 +85,14 @@ class Job:
     def epoch(self) -> int:
         """The epoch of the current step."""
         return 0 if self._loop is None else self._loop.epoch
+
+    @property
+    def passed(self) -> bool:
+        """True after a loop that was finished before this worker came to it: the job is in a later loop.
+
+        The model does not have the weights of that loop then. `metrics`, `evaluate` and `save` are those of then.
+        """
+        return self._loop is not None and self._loop.behind.is_behind
 
     @property
     def lead(self) -> bool:
@@ -126,7 +131,7 @@ class Job:
         Raises:
             UsageError: a job cannot train them; the message says why and names the remedy.
         """
-        self._check_open()
+        self._check_open("job.prepare")
         if self._loop is not None:
             raise UsageError("prepare() was called before: a job trains one model with one optimizer")
         binding = Binding(model, optimizer, clip_norm)
@@ -159,7 +164,7 @@ class Job:
             raise UsageError(f"every must be at least 1, not {every}")
 
         def register(metric: M) -> M:
-            self._declare(metric, data, batch_size, every)
+            self._declare("job.validate", metric, data, batch_size, every)
             return metric
 
         return register
@@ -169,10 +174,10 @@ class Job:
 
         Calls with the same function and data share their names in `metrics` and in the summary: the newest counts.
         """
-        self._check_open()
+        self._check_open("job.evaluate")
         if self._loop is None:
             raise UsageError("nothing to evaluate: call job.prepare(model, optimizer) first")
-        validator = self._declare(metric, data, batch_size, 0)
+        validator = self._declare("job.evaluate", metric, data, batch_size, 0)
         try:
             self._data.compare(f"the evaluation {validator.name} (number {validator.number + 1})", validator.batches)
             over = self._loop.next_task(evaluation=validator.number)
@@ -181,8 +186,8 @@ class Job:
         assert isinstance(over, EvalOver)
         return dict(over.metrics)
 
-    def _declare(self, metric: Metric, data: Any, batch_size: int | None, every: int) -> Validator:
-        self._check_open()
+    def _declare(self, call: str, metric: Metric, data: Any, batch_size: int | None, every: int) -> Validator:
+        self._check_open(call)
         size = batch_size or (None if hasattr(data, "batch_size") else 256)
         spec = open_data(data, size, shuffle=False)
         period = -1 if self._loop is None else self._loop.phase
@@ -200,6 +205,7 @@ class Job:
         *,
         slots: int | None = None,
         epochs: int = 1,
+        steps: int | None = None,
         shuffle: bool = True,
         collate_fn: Collate | None = None,
         drop_last: bool = False,
@@ -208,10 +214,11 @@ class Job:
         """Iterate over leased slots, one batch per turn, until all workers together have committed all epochs.
 
         `data` is a map-style Dataset, a DataLoader or a `Source` (paceline.data.source). `slots` micro-batches of
-        `batch_size` samples make one step; by default one for each worker. Leaving the loop by `break` ends the job at
-        the last committed version. After the loop the model has the final version of the loop.
+        `batch_size` samples make one step; by default one for each worker. With `steps` the loop ends after that many
+        steps, and the next such loop over the same data goes on in the same epoch. Leaving the loop by `break` ends the
+        job at the last committed version. After the loop the model has the final version of the loop.
         """
-        self._check_open()
+        self._check_open("job.batches")
         if self._loop is None:
             raise UsageError("call job.prepare(model, optimizer) before job.batches(...)")
         slots = None if slots is None else whole_number("slots", slots)
@@ -228,10 +235,11 @@ class Job:
             drop_last=drop_last,
             loader_workers=loader_workers,
         )
+        end = _steps(steps, epochs)
         number = self._loop.phase + 1
         if number > 0:
             self._loop.binding.check_untouched()
-        phase = PhaseSpec(number, spec.length, spec.batch_size, slots, epochs, spec.shuffle, spec.drop_last)
+        phase = PhaseSpec(number, spec.length, spec.batch_size, slots, epochs, spec.shuffle, spec.drop_last, end)
         batches = LocalBatches(spec, self._args.seed)
         return self._loop.run(phase, batches, lambda number: self._compare_data(number, batches.maker))
 
@@ -258,49 +266,52 @@ class Job:
                 raise UsageError(f"log({name}=…) takes one number, not {value!r}")
 
     def stop(self, reason: str = "stopped by the script") -> None:
-        """End the job after the current step, for all workers."""
-        self._check_open(in_loop=True)
+        """End the job after the current step, for all workers. Has no effect while `passed` is true."""
+        self._check_open("job.stop", in_loop=True)
         grant = None if self._loop is None else self._loop.turn.grant
         step = grant.step if grant is not None else self.step - 1
-        self._session.ask(lambda req: Stop(req, str(reason), step), Ok)
+        self._session.ask(lambda req: Stop(req, str(reason), step, passed=self.passed), Ok)
 
     def save(self, path: str | Path) -> None:
         """Write the model's `state_dict` as safetensors. One worker writes; the others wait for the complete file.
+
+        A save that the job has done before, as in a resumed run, writes nothing. If its file is missing or has other
+        weights by now, the job warns of it.
 
         Raises:
             SaveError: the file cannot be written; the message names it and the cause.
             UsageError: `path` does not end in .safetensors. The weights are not lost: they are written to a file whose
                 name is `path` with .safetensors appended, and the message shows how to save and load.
         """
-        self._check_open()
+        self._check_open("job.save")
         if self._loop is None:
             raise UsageError("nothing to save: call job.prepare(model, optimizer) first")
-        self._saves += 1  # workers run the same script: the n-th call of each is the same save
-        key = f"save {self._saves} {Path(path)}"
-        if self._session.ask(lambda req: Claim(req, key), Claimed).mine:
-            save_model(self._loop.binding.model, with_suffix(Path(path)))
-            self._on_saved(with_suffix(Path(path)))
-            self._session.ask(lambda req: ClaimDone(req, key), Ok)
-        refuse_suffix(Path(path))
+        self._saves.save(self._loop.binding.model, Path(path), passed=self.passed)
 
-    def _check_open(self, *, in_loop: bool = False) -> None:
-        """Check that the job can be used now. If the script has dropped its loop, end the job, as `break` does."""
+    def _check_open(self, call: str, *, in_loop: bool = False) -> None:
+        """Check that `call` is allowed now. If the script has dropped its loop, end the job, as `break` does."""
         if self._closed:
             raise UsageError("this job is closed: call paceline.join() again")
         self._session.preemption.check()  # a worker that was asked to leave must not end the job
         if self._loop is not None and self._loop.is_looping and not in_loop:
             if not self._loop.is_dropped:
                 raise LoopError(
-                    "this call is refused inside of a loop: call it before or after the loop. If the loop was left by "
-                    "break, loop over job.batches(...) directly, or close the iterator that you keep (it.close())"
+                    f"{call}() is refused inside of a loop over job.batches(...): call it before or after the loop. To "
+                    "call it every N steps, write a loop for each N steps: `for batch in job.batches(..., steps=N)`, "
+                    "and the call after it. A loop that was left by break counts as left only if nothing keeps its "
+                    "iterator: close the one that you keep (it.close())"
                 )
             self._loop.end_job()
 
     # ------------------------------------------------------------ the end
 
     def fail(self, trace: str) -> None:
-        """Tell the coordinator that this worker's script raised: the job fails with this traceback."""
+        """Tell the coordinator that this worker's script raised: the job fails with this traceback.
+
+        Before that, wait a few seconds for a checkpoint of the last commit: the work so far was not wrong.
+        """
         if not self._closed:
+            save_last(self._session)
             self._session.ask(lambda req: Failed(req, "script", trace), Ok)
 
     def close(self, *, failed: bool = False) -> None:
@@ -323,6 +334,7 @@ class Job:
             self._validators.close()
             if self._loop is not None:
                 self._loop.turn.close()
+                self._loop.behind.caught_up()
             if self._guard is not None:
                 self._guard.remove()
             self._close(failed)
@@ -333,6 +345,8 @@ class Job:
         elif not failed:
             if self._loop is not None and self._loop.is_looping:
                 self._loop.end_job()
+            if self._loop is not None and self.passed:
+                self._loop.behind.leave()
             self._session.ask(Bye, Ok)
 
     def __enter__(self) -> Job:
@@ -344,3 +358,19 @@ class Job:
         if error is not None:
             add_remedy(error)
         self.close(failed=error is not None)
+
+
+def _steps(steps: int | None, epochs: int) -> int:
+    """The number of steps that a loop is limited to; 0 if it has whole epochs.
+
+    Raises:
+        UsageError: the number cannot be, or `epochs` is given, too.
+    """
+    if steps is None:
+        return 0
+    steps = whole_number("steps", steps)
+    if steps < 1:
+        raise UsageError(f"steps must be at least 1, not {steps}")
+    if epochs != 1:
+        raise UsageError(f"steps={steps} and epochs={epochs} both say where the loop ends: give one of them")
+    return steps

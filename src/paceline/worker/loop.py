@@ -12,10 +12,11 @@ import msgspec
 from paceline.core.sampling import sample_range
 from paceline.core.worker.turn import WorkerState
 from paceline.data.batch_source import BatchSource
-from paceline.messages import BeginPhase, EvalGrant, EvalOver, Evaluated, Grant, Ok, PhaseBegun, PhaseOver, Stop
+from paceline.messages import BeginPhase, EvalGrant, EvalOver, Evaluated, Grant, Ok, PhaseBegun, PhaseOver, Stop, Warn
 from paceline.reducers.base import Reducer
 from paceline.telemetry import tracing
 from paceline.types import INIT_STEP, Measured, PhaseSpec, Segment
+from paceline.worker.behind import Behind
 from paceline.worker.binding import Binding
 from paceline.worker.break_detection import left_by_break
 from paceline.worker.prefetch import Prefetch
@@ -55,6 +56,7 @@ class Loop:
         self.is_dropped = False
         self.turn = turn
         self.binding = binding
+        self.behind = Behind(session.core.registration.introduction.name, binding.model, self._warn)
         self._session = session
         self._reducer = reducer
         self._validators = validators
@@ -140,6 +142,9 @@ class Loop:
     def _stop_at_once(self) -> None:
         self._session.ask(lambda req: Stop(req, "the script left its loop", self.step, True), Ok)
 
+    def _warn(self, topic: str, text: str) -> None:
+        self._session.ask(lambda req: Warn(req, topic, text), Ok)
+
     # ------------------------------------------------------------ tasks
 
     def next_task(self, evaluation: int = -1) -> Grant | PhaseOver | EvalOver:
@@ -167,6 +172,7 @@ class Loop:
             elif isinstance(task, EvalGrant):
                 self._validate_slot(task, evaluation)
             elif isinstance(task, Grant):
+                self.behind.caught_up()
                 return task
             else:
                 assert isinstance(task, PhaseOver | EvalOver)
@@ -181,6 +187,10 @@ class Loop:
         self.metrics = task.metrics if isinstance(task, PhaseOver) else {**self.metrics, **task.shown}
         self.binding.begin_turn()
         if isinstance(task, PhaseOver):
+            if task.version < 0:
+                self.behind.passed(self.phase)
+            else:
+                self.behind.caught_up()
             # Other workers may be in a later loop already. This loop has ended at the end of its own segment.
             segment = self._segment
             self.step = task.step if segment is None else min(task.step, segment.end_step)
@@ -189,7 +199,8 @@ class Loop:
 
     def _validate_slot(self, task: EvalGrant, evaluation: int) -> None:
         self.binding.begin_turn()
-        sums = self._validators.run(task.validator, self.binding.model, task.slot)
+        with self.behind.validating():
+            sums = self._validators.run(task.validator, self.binding.model, task.slot)
         report = Evaluated(task.round, task.slot, task.fence, sums)
         core = self._session.core
         self._session.say(core.ask(time.monotonic(), self.phase, evaluated=report, evaluation=evaluation))

@@ -8,7 +8,7 @@ import sys
 from types import FrameType
 
 _WRAPPERS = ("enumerate", "tqdm")
-_DEFAULT = "for x, y in job.batches(loader):"
+_DEFAULT = "for x, y in job.batches(loader, slots=4):"
 
 
 def line_to_write() -> str:
@@ -52,7 +52,10 @@ def _target(target: ast.expr) -> str:
 
 
 def _over_batches(data: ast.expr) -> ast.expr:
-    """``job.batches(data)``; inside of `enumerate` and progress bars, which stay around it."""
+    """``job.batches(data, slots=4)``, inside of `enumerate` and progress bars, which stay around it.
+
+    It has `slots`, since they are part of the result.
+    """
     if isinstance(data, ast.Call) and data.args and ast.unparse(data.func).rpartition(".")[2] in _WRAPPERS:
         return ast.Call(data.func, [_over_batches(data.args[0]), *data.args[1:]], data.keywords)
-    return ast.Call(ast.Attribute(ast.Name("job"), "batches"), [data], [])
+    return ast.Call(ast.Attribute(ast.Name("job"), "batches"), [data], [ast.keyword("slots", ast.Constant(4))])

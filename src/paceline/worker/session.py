@@ -23,6 +23,7 @@ from paceline.errors import (
     JobFailedError,
     JobRewoundError,
     JobStoppedError,
+    MismatchError,
     PeerLostError,
     PeerUnknownError,
     RefusedFrameError,
@@ -44,7 +45,10 @@ from paceline.messages import (
     Push,
     Refused,
     Register,
+    SaveNow,
+    StatusRequest,
     Stop,
+    Warn,
     Welcome,
 )
 from paceline.transport.base import Delivery, PeerDown, PeerUp, Port, Received
@@ -65,7 +69,10 @@ _ANSWERS: Mapping[type[Message], str] = {
     Failed: "take the error of the script",
     Prepare: "take the model",
     Register: "let this worker join",
+    SaveNow: "begin a checkpoint",
+    StatusRequest: "report its status",
     Stop: "stop the job",
+    Warn: "take the warning",
 }
 """What the coordinator does on each request, in the words of an error."""
 
@@ -327,7 +334,8 @@ class Session:
 def error_of(abort: Abort) -> Exception:
     """The exception to raise for `abort`, by which the coordinator has ended the job."""
     if abort.kind == "script":
-        return JobFailedError(abort.reason, abort.trace) if abort.trace else UsageError(abort.reason)
+        # Without a traceback no script raised: the coordinator has found that workers differ.
+        return JobFailedError(abort.reason, abort.trace) if abort.trace else MismatchError(abort.reason)
     if abort.kind == "lost":
         return ClusterLostError(abort.reason)
     if abort.kind == "rewound":

@@ -104,8 +104,8 @@ def test_status_of_a_run_that_is_done(run: RunDir) -> None:
 @pytest.mark.parametrize(("code", "exit_code"), [(130, 3), (143, 3), (3, 1), (1, 1)])
 def test_status_of_a_run_that_ended_too_early(code: int, exit_code: int, run: RunDir) -> None:
     run.write_end({**INTERRUPTED, "code": code, "reason": "it ended", "advice": "do this"})
-    said = f"{run.path}: it ended at step 24 of 30, 0 s ago; no checkpoint. do this"
-    assert paceline("status", run.path) == Done(exit_code, [said])
+    said = [f"{run.path}: it ended at step 24 of 30, 0 s ago; no checkpoint.", "do this"]
+    assert paceline("status", run.path) == Done(exit_code, said)
     assert paceline("status", run.path, "--json").code == exit_code
 
 
@@ -115,8 +115,8 @@ def test_status_of_a_resumed_run_does_not_count_the_summary_of_before(run: RunDi
     killed = paceline("status", run.path)
     assert killed.code == 3
     assert killed.text.startswith(
-        f"{run.path}: the launcher of a resumed run was killed at step 26; checkpoint i0003-v0000000026, step 26. "
-        "summary.json is from when the run was done before. "
+        f"{run.path}: the launcher of a resumed run was killed at step 26; checkpoint i0003-v0000000026, step 26.\n"
+        "summary.json is from when the run was done before.\n"
     )
     assert json.loads(paceline("status", run.path, "--json").text)["step"] == 26
     run.write_end(INTERRUPTED)
@@ -135,7 +135,7 @@ def test_status_of_a_run_whose_launcher_was_killed_is_read_from_the_log(
     run.announce("tcp://127.0.0.1:9", 1)
     killed = paceline("status", run.path)
     assert killed.code == 3
-    assert "the launcher was killed at step 26; checkpoint i0003-v0000000026, step 26. `paceline run" in killed.text
+    assert "the launcher was killed at step 26; checkpoint i0003-v0000000026, step 26.\n`paceline run" in killed.text
     run.log_file.write_text("damaged")
     assert "the launcher was killed; checkpoint i0003-v0000000026" in paceline("status", run.path).text
 

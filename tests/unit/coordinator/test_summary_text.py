@@ -23,3 +23,4 @@ def test_a_field_without_a_value_has_no_line() -> None:
     clustered = rows(RunSummary(mode="bsp", slots=1, run="runs/a-0001", digest="d" * 64, restarts={"worker": 1}))
     assert clustered["run"] == "runs/a-0001"
     assert clustered["restarts"] == "1 worker"
+    assert rows(RunSummary(restarts={"worker": 3, "server": 1, "coordinator": 0}))["restarts"] == "3 workers, 1 server"

@@ -6,9 +6,21 @@ import hashlib
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.kit.core import segment
 
-from paceline.core.sampling import Order, num_steps, permute, sample_range, slot_seed
+from paceline.core.sampling import (
+    Order,
+    data_after,
+    data_before,
+    epochs_begun,
+    num_steps,
+    permute,
+    phase_end,
+    sample_range,
+    slot_seed,
+)
+from paceline.types import PhaseSpec
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 65, 1000, 4097, 60_000])
@@ -110,3 +122,38 @@ def test_a_slot_that_crosses_the_border_of_a_chunk_has_all_its_samples() -> None
 @pytest.mark.parametrize("changes", [{"data_len": 0}, {"data_len": 1, "drop_last": True}])
 def test_a_segment_without_a_usable_batch_has_no_steps(changes: dict[str, object]) -> None:
     assert num_steps(segment(end_epoch=3, **changes)) == 0
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("lengths", [(3, 3, 1, 6), (5, 5), (1,) * 11, (13,)])
+def test_phases_of_a_number_of_steps_have_the_samples_of_one_long_phase(
+    lengths: tuple[int, ...], drop_last: bool
+) -> None:
+    spec = PhaseSpec(0, 19, 2, 2, 1, True, drop_last)
+    whole = phase_end(replace(spec, epochs=3), segment(data_len=19, drop_last=drop_last, end_step=0))
+    last, step = None, 0
+    for steps in lengths:
+        here = replace(spec, steps=steps)
+        epoch, offset = data_before(here, last)
+        last = phase_end(here, segment(data_len=19, drop_last=drop_last, step=step, epoch=epoch, offset=offset))
+        assert last.end_step == step + steps
+        assert last.end_epoch == sample_range(whole, last.end_step).epoch
+        for _ in range(steps):
+            assert sample_range(last, step) == sample_range(whole, step)
+            step += 1
+
+
+def test_a_phase_of_steps_begins_an_epoch_anew_if_it_cuts_the_data_in_another_way() -> None:
+    spec = PhaseSpec(1, 20, 2, 2, 1, True, False, steps=2)
+    last = segment(data_len=20, end_step=3, end_epoch=0)
+    assert data_after(last) == (0, 12)
+    assert epochs_begun(last) == 1
+    assert data_before(spec, last) == (0, 12)
+    for other in (replace(spec, batch_size=4), replace(spec, data_len=21), replace(spec, steps=0)):
+        assert data_before(other, last) == (0, 0)
+
+
+def test_a_phase_of_steps_without_a_usable_batch_has_no_steps() -> None:
+    spec = PhaseSpec(0, 1, 2, 2, 1, True, True, steps=4)
+    end = phase_end(spec, segment(data_len=1, drop_last=True, epoch=2, end_step=0))
+    assert (end.end_step, end.end_epoch) == (0, 2)

@@ -145,3 +145,35 @@ def test_a_source_is_named_by_its_own_fingerprint() -> None:
             return [p * p for p in positions]
 
     assert _of(Squares()).source == "squares"
+
+
+class OwnGenerator(Dataset[Any]):
+    """Draws from a generator of its own, which nobody seeds for each sample."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, position: int) -> float:
+        return position + float(self.rng.random())
+
+
+@pytest.mark.parametrize("loader_workers", [0, 1, 2])
+def test_a_data_set_with_a_generator_of_its_own_is_named(loader_workers: int) -> None:
+    """Two loader processes have copies of the generator, which draw the same numbers."""
+    maker = _maker(OwnGenerator(), loader_workers)
+    try:
+        found = Fingerprints(SEED).of(maker)
+    finally:
+        maker.close()
+    assert found is not None
+    assert (found.samples, found.unstable) == ((), "sample 22 of OwnGenerator")
+
+
+def test_samples_that_follow_from_the_seed_or_cannot_be_read_are_not_unstable() -> None:
+    def broken(position: int) -> int:
+        raise OSError("a damaged file")
+
+    assert [_of(Made(make)).unstable for make in (_noisy, broken)] == ["", ""]

@@ -35,6 +35,9 @@ def test_a_resumed_run_that_made_no_checkpoint_begins_where_it_began() -> None:
 
 def test_an_error_of_the_script_is_to_be_fixed_first() -> None:
     again = "`paceline run --resume runs/a --allow-changes` continues at"
-    assert HINT.after_error(KEPT) == f"fix the script, then {again} step 231; or start again"
-    assert RESUMED.after_error(None) == f"fix the script, then {again} checkpoint i0000-v0000000320; or start again"
-    assert HINT.after_error(Status()) == "fix the script and start again: no checkpoint was made"
+    assert HINT.after_error(KEPT) == f"fix the script or its data, then {again} step 231; or start again"
+    assert (
+        RESUMED.after_error(None)
+        == f"fix the script or its data, then {again} checkpoint i0000-v0000000320; or start again"
+    )
+    assert HINT.after_error(Status()) == "fix the script or its data and start again: no checkpoint was made"

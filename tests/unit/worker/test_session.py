@@ -8,7 +8,7 @@ import pytest
 
 from paceline.core.worker.reachability import ServerReachability
 from paceline.core.worker.turn import WorkerState
-from paceline.errors import ClusterLostError, DeadlineError, JobRewoundError, JobStoppedError
+from paceline.errors import ClusterLostError, DeadlineError, JobRewoundError, JobStoppedError, MismatchError
 from paceline.messages import (
     Abort,
     Bye,
@@ -259,7 +259,13 @@ def test_a_worker_can_leave_even_if_no_coordinator_answers(opened: Open, coordin
 
 
 @pytest.mark.parametrize(
-    ("kind", "error"), [("rewound", JobRewoundError), ("lost", ClusterLostError), ("stopped", JobStoppedError)]
+    ("kind", "error"),
+    [
+        ("rewound", JobRewoundError),
+        ("lost", ClusterLostError),
+        ("stopped", JobStoppedError),
+        ("script", MismatchError),
+    ],
 )
 def test_each_kind_of_abort_has_its_error(kind: str, error: type[Exception]) -> None:
     assert type(error_of(Abort(1, kind, "why"))) is error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from paceline.core.sampling import Indices, permute, sample_ranges
+from paceline.core.sampling import Indices, epochs_begun, permute, sample_ranges
 from paceline.core.schedule import Schedule
 from paceline.types import PhaseEntry
 
@@ -90,8 +90,9 @@ def cover(phases: Sequence[PhaseEntry], steps: Steps, bound: int, seed: int, bud
     order = np.lexsort((steps.offset, steps.epoch, steps.phase))
     steps = steps.pick(order)
     whole, left_out, begun, holes = 0, 0, [], list[Hole]()
-    for entry in phases:
-        for epoch, mine, closed in _epochs(entry, steps, bound):
+    for entries in _runs(phases):
+        entry = entries[0]
+        for epoch, mine, closed in _epochs(entries, steps, bound):
             usable = _usable(entry)
             target = usable if closed else int((mine.offset + mine.samples)[mine.step < bound].max(initial=0))
             missing, twice = _compare(mine, target)
@@ -119,16 +120,29 @@ def _usable(entry: PhaseEntry) -> int:
     return spec.data_len - spec.data_len % spec.batch_size if spec.drop_last else spec.data_len
 
 
-def _epochs(entry: PhaseEntry, steps: Steps, bound: int) -> Iterator[tuple[int, Steps, bool]]:
-    """The epochs of a phase that the job has reached, each with its steps and whether it must be complete."""
-    mine = steps.pick(slice(*np.searchsorted(steps.phase, (entry.spec.number, entry.spec.number + 1))))
-    first = entry.segment.epoch
-    ended = bound >= entry.end and entry.end >= entry.segment.end_step
+def _runs(phases: Sequence[PhaseEntry]) -> list[list[PhaseEntry]]:
+    """The phases in runs: a phase that begins in the middle of an epoch goes on with the data of the phase before."""
+    runs: list[list[PhaseEntry]] = []
+    for entry in phases:
+        if runs and entry.spec.steps and entry.segment.offset:
+            runs[-1].append(entry)
+        else:
+            runs.append([entry])
+    return runs
+
+
+def _epochs(entries: Sequence[PhaseEntry], steps: Steps, bound: int) -> Iterator[tuple[int, Steps, bool]]:
+    """The epochs of a run of phases that the job has reached, each with its steps and whether it must be complete."""
+    begin, end = entries[0], entries[-1]
+    mine = steps.pick(slice(*np.searchsorted(steps.phase, (begin.spec.number, end.spec.number + 1))))
+    mine = mine.pick(np.lexsort((mine.offset, mine.epoch)))
+    first = begin.segment.epoch
+    ended = bound >= end.end and end.end >= end.segment.end_step
     reached = int(mine.epoch[mine.step < bound].max(initial=first - 1))
-    last = first + entry.spec.epochs - 1 if ended else int(mine.epoch.max(initial=first - 1))
+    last = epochs_begun(end.segment) - 1 if ended else int(mine.epoch.max(initial=first - 1))
     for epoch in range(first, min(last, first + len(mine.step) + _SPARE) + 1):
         of_epoch = slice(*np.searchsorted(mine.epoch, (epoch, epoch + 1)))
-        yield epoch, mine.pick(of_epoch), ended or epoch < reached
+        yield epoch, mine.pick(of_epoch), epoch < (end.segment.end_epoch if ended else reached)
 
 
 Spans = list[tuple[int, int]]

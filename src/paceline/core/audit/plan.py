@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.core.audit.case import Case
 from paceline.core.effects import PhaseFact, StopFact
-from paceline.core.sampling import num_steps, sample_range
+from paceline.core.sampling import data_before, phase_end, sample_range
 from paceline.core.schedule import Schedule
 from paceline.types import UNLIMITED, PhaseEntry, Segment
 
@@ -34,7 +34,7 @@ def plan(case: Case, incarnation: int, *, check: bool = False) -> tuple[list[Pha
 
 def _phases(case: Case, phases: list[PhaseEntry], segments: list[Segment]) -> None:
     """Check that each phase has the data that `batches()` asked for, and begins where the phase before it ended."""
-    step = epoch = 0
+    last: Segment | None = None
     firsts = {entry.segment for entry in phases}
     closing = {s.phase: s for s in segments if s.step == s.end_step and s not in firsts}
     for number, entry in enumerate(phases):
@@ -42,17 +42,17 @@ def _phases(case: Case, phases: list[PhaseEntry], segments: list[Segment]) -> No
         if not _is_sound(segment):
             case.report.add("phase", f"the segment of phase {number} has impossible numbers: {segment}", phase=number)
             continue
-        asked = (number, spec.data_len, spec.batch_size, spec.shuffle, spec.drop_last, spec.epochs, 0)
-        span = segment.end_epoch - segment.epoch
-        got = (segment.phase, segment.data_len, segment.batch_size, segment.shuffle, segment.drop_last, span)
-        if (*got, segment.offset) != asked or segment.end_step != segment.step + num_steps(segment):
+        asked = (number, spec.data_len, spec.batch_size, spec.shuffle, spec.drop_last)
+        got = (segment.phase, segment.data_len, segment.batch_size, segment.shuffle, segment.drop_last)
+        if got != asked or phase_end(spec, segment) != segment or (segment.offset and not spec.steps):
             detail = f"phase {number} was declared as {spec}, but its segment is {segment}"
             case.report.add("phase", detail, phase=number, step=segment.step)
-        if number and (segment.step, segment.epoch) != (step, epoch):
-            detail = f"phase {number} begins at step {segment.step} in epoch {segment.epoch}"
-            case.report.add("phase", f"{detail}, not at step {step} in epoch {epoch}", phase=number, step=step)
+        step, (epoch, offset) = 0 if last is None else last.end_step, data_before(spec, last)
+        if number and (segment.step, segment.epoch, segment.offset) != (step, epoch, offset):
+            detail = f"phase {number} begins at step {segment.step} in epoch {segment.epoch}, not at step {step} in "
+            detail += f"epoch {epoch}" + f" (sample {segment.offset} instead of {offset})" * (segment.offset != offset)
+            case.report.add("phase", detail, phase=number, step=step)
         last = closing.get(segment.phase, segment)
-        step, epoch = last.end_step, last.end_epoch
     before = Schedule()
     for segment in filter(_is_sound, segments):
         later = bool(before.segments) and segment.step >= before.segments[-1].step and before.covers(segment.step)

@@ -64,6 +64,8 @@ class Checkpoints:
         self._completing: dict[str, Checkpoint] = {}
         self._last_version = 0
         self._last_at = 0.0
+        self._tried = -1  # the last version for which a checkpoint began
+        self._told_at = 0.0
 
     def restore(self, history: History) -> list[Output]:
         """Start without a checkpoint under way. With `checkpoint_s`, the next one is due at once."""
@@ -77,6 +79,7 @@ class Checkpoints:
         self._saving = self.saving = None
         self._last_version = max(0, self._log.version)
         self._last_at = self._clock.now
+        self._tried = -1
         return []
 
     @property
@@ -127,6 +130,7 @@ class Checkpoints:
 
     def _begin(self, version: int) -> None:
         self.saving, self._last_version, self._last_at = version, version, self._clock.now
+        self._tried, self._told_at = version, self._clock.now
 
     def _hold(self) -> None:
         folder = folder_name(self._incarnation.number, self._log.version, self._identity.spec.term)
@@ -155,6 +159,26 @@ class Checkpoints:
     def save_now(self, sender: NodeId, message: SaveNow) -> list[Output]:
         """Begin a checkpoint of the last version as `finish` does: the launcher is about to end the run."""
         return [Send(sender, Ok(message.req)), *([] if self._identity.failure else self.finish())]
+
+    def tick(self) -> list[Output]:
+        """Between two phases, make up for a checkpoint that was not begun when the phase ended.
+
+        It was not begun if another one was under way, or had begun a moment before. In a phase the next commit makes up
+        for it; after a phase there may be no commit for a long time. For the same reason the order to save is repeated.
+        """
+        version, blocked = self._log.version, self._identity.failure is not None or self._incarnation.awaited
+        if self._phases.open is not None or blocked:
+            return []
+        saving = self._saving
+        if saving is None:
+            return self.finish() if self._tried != version and self.is_due(version, last=True) else []
+        if saving.completing or self.saving != version or self._clock.now < self._told_at + _BETWEEN_S:
+            return []
+        # The order may be lost with the session of a server.
+        assert self._log.last is not None
+        self._told_at = self._clock.now
+        announcement = Committed(self._identity.generation, self._placed.epoch, self._log.last, save=True)
+        return [Send(server, announcement) for server in self._placed.owners if server not in saving.files]
 
     def finish(self) -> list[Output]:
         """Begin a checkpoint of the last version, unless there is one or one is under way."""
@@ -217,6 +241,7 @@ class Checkpoints:
         spec = self._identity.spec
         self._last_at = self._clock.now - spec.checkpoint_s
         self._last_version -= spec.checkpoint_steps
+        self._tried = -1
         return self._over(self._saving)
 
     def completed(self, folder: str, problem: str) -> list[Output]:

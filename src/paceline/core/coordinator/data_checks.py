@@ -19,7 +19,9 @@ class DataChecks:
 
     def __init__(self, tables: Tables) -> None:
         self._members = tables.members
+        self._identity = tables.identity
         self._first: dict[str, DataFact] = {}
+        self._before: set[str] = set()  # calls whose data an earlier coordinator has noted
 
     def restore(self, history: History) -> list[Output]:
         """Take over the fingerprints of the log."""
@@ -28,6 +30,7 @@ class DataChecks:
                 self._first[row.fact.use] = row.fact
             elif isinstance(row.fact, DataChangeFact):
                 self._first.clear()
+        self._before = set(self._first)
         return []
 
     def reset(self, position: Position | None) -> list[Output]:
@@ -37,6 +40,7 @@ class DataChecks:
     def forget(self) -> list[Output]:
         """Forget the data of the job so far: the user resumes it with changes."""
         self._first.clear()
+        self._before.clear()
         return [DataChangeFact()]
 
     def compare(self, sender: NodeId, message: CompareData) -> list[Output]:
@@ -45,24 +49,42 @@ class DataChecks:
         Raises:
             MismatchError: the data differ.
         """
-        worker, ok = self._members.name(sender), Send(sender, Ok(message.req))
+        worker = self._members.name(sender)
+        ok = [*_warning(message.use, message.fingerprint), Send(sender, Ok(message.req))]
         known = self._first.get(message.use)
         if known is None:
             known = self._first[message.use] = DataFact(message.use, worker, message.fingerprint)
-            return [known, ok]
+            return [known, *ok]
         what = difference(known.fingerprint, message.fingerprint)
         if not what:
-            return [ok]
+            return ok
         problem = f"{worker} has other data than {known.worker} had in {message.use}: {what}"
         if known.fingerprint.platform == message.fingerprint.platform:
+            if self._identity.spec.resume is not None and message.use in self._before:
+                raise MismatchError(
+                    f"the data are not those of the run: in {message.use}, {what} ({worker}). Put the data back as "
+                    "they were, or add --allow-changes to continue with these. If the data are a random split or a "
+                    "list of files: make the split after paceline.join(), which seeds torch, and sort the list"
+                )
             raise MismatchError(
                 f"{problem}. Every worker must see the same sample at the same position: make a random split after "
                 "paceline.join(), which seeds torch, numpy.random and random, or seed it "
-                "(numpy.random.default_rng(0)), and sort lists of files. To resume a run with other data, add "
-                "--allow-changes"
+                "(numpy.random.default_rng(0)), and sort lists of files"
             )
         hint = "the kind of CPU or the versions of packages differ, too. The result depends on who computes a slot"
-        return [WarningFound("data", f"{problem}; {hint}"), ok]
+        return [WarningFound("data", f"{problem}; {hint}"), *ok]
+
+
+def _warning(use: str, fingerprint: DataFingerprint) -> list[Output]:
+    """A warning if a sample of the data differs from one reading to the next."""
+    if not fingerprint.unstable:
+        return []
+    text = (
+        f"{fingerprint.unstable} (in {use}) differs from one reading to the next, so the result will depend on the "
+        "number of workers. Draw random numbers from torch, numpy.random or random, which are seeded for each sample, "
+        "not from a generator of the data set's own (numpy.random.default_rng, torch.Generator, random.Random)"
+    )
+    return [WarningFound("random data", text)]
 
 
 def difference(known: DataFingerprint, mine: DataFingerprint) -> str:

@@ -174,15 +174,9 @@ class Membership:
             )
         if message.undo:
             return None
-        leaving = self._members.draining
-        servers = [m for m in self._members.by_role("server") if m.node not in leaving and m.host != message.host]
-        copies = self._identity.spec.replicas + 1
-        if len(servers) >= copies or not any(m.role == "server" for m in self._members.of_host(message.host)):
-            return None
-        return "replicas", (
-            f"--replicas {copies - 1} needs {copies} servers, and without host {message.host} the job has "
-            f"{len(servers)}: add servers on other hosts first (paceline scale)"
-        )
+        if set(self._members.hosts) - self._members.draining_hosts - {message.host}:
+            return None  # the launcher starts servers on other hosts; blocks wait until there are enough of them
+        return "host", f"{message.host} is the only host of the job that is not being emptied: add another one first"
 
     def forget_drains(self) -> None:
         """Let every host be used again: the run is resumed, perhaps on other hosts."""

@@ -108,8 +108,17 @@ class Rebalance:
             return []
         if self._pins.older(self._log.version):  # a new copy would not have the pinned version
             return []
+        if self._lacks_servers():
+            self._look_at = now + _AGAIN_S
+            return []
         self._look_at = self._reach.next_end(now)
         return self._plan(placement)
+
+    def _lacks_servers(self) -> bool:
+        """Whether servers leave before enough others are there: their blocks keep all copies until then."""
+        servers, leaving = self._members.by_role("server"), self._members.draining
+        copies = min(self._identity.spec.replicas + 1, len(servers))
+        return bool(leaving) and len(servers) - len(leaving) < copies
 
     def _plan(self, placement: Placement) -> list[Output]:
         blocks, servers = self._identity.blocks, self._servers()

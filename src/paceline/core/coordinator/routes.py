@@ -66,6 +66,7 @@ from paceline.messages import (
     Summed,
     Turn,
     Unreachable,
+    Warn,
 )
 
 Handler = Callable[..., list[on.Output]]
@@ -201,6 +202,7 @@ def member_routes(m: Machines) -> dict[type[Message], Handler]:
         BeginPhase: m.segments.begin,
         Claim: m.claims.claim,
         ClaimDone: m.claims.done,
+        Warn: m.warnings.warn,
         Bye: m.membership.bye,
         PlacementRequest: m.placement.where,
         Copied: m.placement.copied,
@@ -322,5 +324,6 @@ def ticks(m: Machines) -> tuple[Callable[[], list[on.Output]], ...]:
         m.reachability.recheck,
         m.reachability.fail_if_stuck,
         m.rebalance.tick,
+        m.checkpoints.tick,
         m.leasing.tick,
     )

@@ -15,6 +15,7 @@ from paceline.core.coordinator.events import (
     RoundEnded,
     StepCommitted,
     StepsDropped,
+    WarningFound,
     WorkFreed,
 )
 from paceline.core.coordinator.metric_names import Result
@@ -26,6 +27,12 @@ from paceline.core.policies.base import PhaseBegan, Policy, PolicyEvent, StepDon
 from paceline.core.policies.lowest_stop import lowest_stop
 from paceline.messages import BeginPhase, Ok, PhaseBegun, Plan, Position, Stop
 from paceline.types import INIT_STEP, Measured, NodeId, Segment
+
+_PASSED = (
+    "job.stop({reason!r}) of {worker} had no effect: {worker} called it after a loop that the job had finished before, "
+    "and the job was not stopped there. A script must decide by job.metrics, or by the result of job.evaluate, which "
+    "are the same in every worker and after a restart"
+)
 
 
 class Segments:
@@ -179,13 +186,14 @@ class Segments:
     # ------------------------------------------------------------ phases begin and end
 
     def begin(self, sender: NodeId, message: BeginPhase) -> list[Output]:
-        """A worker enters a phase; the first worker that does begins it."""
-        generation = self._identity.generation
+        """A worker enters a phase; the first worker that does begins it. After the end of the job no phase begins."""
+        generation, number = self._identity.generation, message.phase.number
         if self.finished:
+            # A phase that the job has done has its segment: the worker needs its steps and epochs.
+            done = self._phases.phases[number].segment if number < len(self._phases.phases) else None
             self._attendance.leave(sender)
-            return [Send(sender, PhaseBegun(message.req, generation, None)), AttendanceChanged()]
+            return [Send(sender, PhaseBegun(message.req, generation, done)), AttendanceChanged()]
         assert self._identity.job is not None
-        number = message.phase.number
         segment = self._phases.begin(message.phase, self._identity.job, self._members.name(sender))
         self._attendance.ask(sender, number)
         out: list[Output] = []
@@ -238,10 +246,14 @@ class Segments:
         """Stop the job after a step, or at once; a worker or a user asks for it.
 
         A slot whose `optimizer.step()` was called counts. So "at once" is before the first step that has a slot that
-        nobody has sealed: perhaps nobody computes it any more.
+        nobody has sealed: perhaps nobody computes it any more. A worker that is behind the job stops nothing: nobody
+        stopped the job at that point when the job was there.
         """
         if self._identity.failure is not None:
             return []
+        if message.passed:
+            text = _PASSED.format(worker=self._members.name(sender), reason=message.reason)
+            return [WarningFound("passed stop", text), Send(sender, Ok(message.req))]
         end = _first_unsealed(self._log, self._phases, self._leases) if message.at_once else message.step + 1
         return self._stop(message.reason, end, sooner=message.at_once, reply=[Send(sender, Ok(message.req))])
 

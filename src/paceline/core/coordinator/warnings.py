@@ -16,8 +16,9 @@ from paceline.core.coordinator.machine_kinds import (
     servers_text,
     workers_text,
 )
-from paceline.core.effects import History, WarningFact
-from paceline.messages import NOT_FINITE, Position, Sealed
+from paceline.core.effects import History, Send, WarningFact
+from paceline.messages import NOT_FINITE, Ok, Position, Sealed, Warn
+from paceline.types import NodeId
 
 
 class Warnings:
@@ -67,6 +68,10 @@ class Warnings:
     def unequal(self) -> str:
         """What unequal machines mean for the bits of this job; "" if they are all equal."""
         return "; ".join(self.texts[topic] for topic in (UNEQUAL_WORKERS, UNEQUAL_SERVERS) if topic in self.texts)
+
+    def warn(self, sender: NodeId, message: Warn) -> list[Output]:
+        """Take a warning that a worker sends outside of its turns."""
+        return [*self._add(message.topic, message.text), Send(sender, Ok(message.req))]
 
     def found(self, event: WarningFound) -> list[Output]:
         """Take the warning of another machine."""

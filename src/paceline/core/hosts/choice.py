@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SERVER_WAITS_S = 10.0
-WORKER_WAITS_S = 30.0
-"""Seconds that a role waits for a host with a free core before it is started on a host without one."""
+WAITS_S = 30.0
+"""Seconds that a role waits for a host with a free core before it is started on a host without one.
+
+Meanwhile the run goes on: blocks have copies on other servers, and slots go to other workers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +36,18 @@ def choose_host(role: str, hosts: Sequence[HostLoad], waited_s: float, *, may_wa
     """
     if not hosts:
         return None
-    limit_s = SERVER_WAITS_S if role == "server" else WORKER_WAITS_S
     roomy = [host for host in hosts if host.free > 0]
-    if not roomy and may_wait and waited_s < limit_s:
+    if not roomy and may_wait and waited_s < WAITS_S:
         return None
     if role == "server":
         return min(hosts, key=lambda h: (h.servers, -h.free, h.name)).name
     return min(roomy or hosts, key=lambda h: (-h.free / h.cores, h.workers, h.name)).name
+
+
+def crowded_host(hosts: Sequence[HostLoad]) -> str | None:
+    """Return the host from which a worker should move, because it has too few cores and another host has a free one."""
+    crowded = min((host for host in hosts if host.free < 0 and host.workers), key=lambda h: h.free, default=None)
+    return crowded.name if crowded is not None and any(host.free > 0 for host in hosts) else None
 
 
 def worker_count(hosts: Sequence[HostLoad], servers: int) -> int:

@@ -233,7 +233,11 @@ def phase_segment(number: int, **fields: object) -> Tamper:
 
     def apply(story: Story) -> None:
         for i, row in enumerate(story.facts):
-            if isinstance(row.fact, PhaseFact) and row.fact.spec.number == number and row.incarnation == 3:
+            if (
+                isinstance(row.fact, PhaseFact)
+                and row.fact.spec.number == number
+                and row.incarnation == story.incarnation
+            ):
                 fact = PhaseFact(row.fact.spec, replace(row.fact.segment, **fields))
                 story.facts[i] = FactRow(row.incarnation, row.version, fact)
 
@@ -553,3 +557,37 @@ def test_sample_ranges_equals_sample_range_for_each_step(
     assert [tuple(map(int, at)) for at in zip(*sample_ranges(seg, steps), strict=True)] == [
         sample_range(seg, s) for s in steps.tolist()
     ]
+
+
+def test_phases_of_a_number_of_steps_share_the_epochs_of_their_data() -> None:
+    story = Story("bsp", slots=2)
+    for steps in (3, 3, 1, 6):  # an epoch has 5 steps
+        story.phase(data_len=18, batch=2, steps=steps)
+        story.go()
+    report = story.audit()
+    assert report.problems == []
+    assert (report.counts.epochs, report.counts.samples, report.begun) == (2, 48, ((2, 12),))
+    story.phase(data_len=18, batch=2, epochs=1)
+    story.go()
+    report = story.audit()
+    assert report.problems == []
+    assert (report.counts.epochs, report.begun) == (3, ((2, 12),)), "a loop over epochs begins with a whole one"
+
+
+def test_a_phase_that_does_not_go_on_where_the_one_before_it_ended_is_reported() -> None:
+    story = Story("bsp", slots=2)
+    for _ in range(2):
+        story.phase(data_len=18, batch=2, steps=2)
+        story.go()
+    phase_segment(1, offset=12)(story)
+    report = story.audit()
+    assert any("in epoch 0 (sample 12 instead of 8)" in problem.detail for problem in report.problems)
+    assert any(problem.kind == "sample-missing" for problem in report.problems)
+
+
+def test_the_steps_of_a_phase_are_those_that_it_was_declared_with() -> None:
+    story = Story("bsp", slots=2)
+    story.phase(data_len=18, batch=2, steps=2)
+    story.go()
+    phase_segment(0, end_step=3)(story)
+    assert any("phase 0 was declared as" in problem.detail for problem in story.audit().problems)

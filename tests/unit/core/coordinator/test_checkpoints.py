@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.kit.core import BLOCKS, HYPER, ServerKit, fence, segment, sent
+from tests.kit.core import BLOCKS, HYPER, CoordinatorKit, ServerKit, fence, segment, sent
 from tests.kit.restarted_job import save, trained
 
 from paceline.messages import Committed, Ok, Saved, SaveNow, SaveOver
@@ -117,3 +117,54 @@ def test_a_checkpoint_whose_manifest_cannot_be_written_does_not_count() -> None:
     assert job.core.machines.checkpoints.newest is None
     assert "there is no older one" in job.core.machines.checkpoints.warning
     assert [o.version for o in sent(effects, SaveOver)] == [2, 2]
+
+
+def _at_the_end_of_a_phase() -> CoordinatorKit:
+    """Return a job whose phase has ended at version 4 while the checkpoint of version 2 was being written."""
+    job = CoordinatorKit(servers=2, slots=1, checkpoint_steps=2).start(data_len=8).initialise()
+    for step in range(4):
+        job.finish_step(step)
+    assert (job.core.version, job.core.machines.checkpoints.saving) == (4, 2)
+    return job
+
+
+def test_a_checkpoint_that_was_due_while_another_was_written_is_made_up_for_after_a_phase() -> None:
+    """No commit follows that could begin it: the script may do other things for hours."""
+    job = _at_the_end_of_a_phase()
+    assert sent(job.core.tick(job.now), Committed) == [], "one is under way"
+    complete = save(job, 2)
+    job.core.completed(complete.checkpoint.folder, "", job.now)
+    assert [(c.commit.version, c.save) for c in sent(job.core.tick(job.now), Committed)] == [(4, True), (4, True)]
+    assert sent(job.core.tick(job.now + 0.5), Committed) == [], "once"
+    complete = save(job, 4)
+    assert len(complete.checkpoint.position.phases) == 1
+    assert complete.checkpoint.position.phases[0].end_version == 4
+
+
+def test_a_checkpoint_that_cannot_be_written_is_not_begun_again_and_again() -> None:
+    job = _at_the_end_of_a_phase()
+    job.core.completed(save(job, 2).checkpoint.folder, "", job.now)
+    job.core.tick(job.now)
+    job.say("server-0", Saved(0, 1, 4, (), (), "disk full"))
+    assert sent(job.core.tick(job.now + 2.0), Committed) == []
+
+
+def test_the_end_of_a_phase_goes_to_a_checkpoint_a_moment_later_if_the_last_one_has_just_begun() -> None:
+    job = CoordinatorKit(servers=2, slots=1, checkpoint_steps=3).start(data_len=8).initialise()
+    for step in range(3):
+        job.finish_step(step)
+    job.core.completed(save(job, 3).checkpoint.folder, "", job.now)
+    job.finish_step(3)
+    assert sent(job.core.tick(job.now + 0.5), Committed) == []
+    assert [(c.commit.version, c.save) for c in sent(job.core.tick(job.now + 1.0), Committed)] == [(4, True), (4, True)]
+
+
+def test_the_order_to_save_the_end_of_a_phase_is_repeated_to_a_server_that_has_not_reported() -> None:
+    job = _at_the_end_of_a_phase()
+    job.core.completed(save(job, 2).checkpoint.folder, "", job.now)
+    job.core.tick(job.now)
+    job.say("server-0", Saved(0, 1, 4, (), ()))
+    assert sent(job.core.tick(job.now + 0.5), Committed) == []
+    effects = job.core.tick(job.now + 1.0)
+    assert [(c.commit.version, c.save) for c in sent(effects, Committed)] == [(4, True)]
+    assert sent(effects, Committed, "server-1")

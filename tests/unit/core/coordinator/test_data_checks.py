@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.kit.core import CoordinatorKit, sent, written
 
 from paceline.core.coordinator.data_checks import difference
-from paceline.core.effects import DataFact, Effect
+from paceline.core.effects import DataFact, Effect, WarningFact
 from paceline.messages import Abort, CompareData, Ok, Register
 from paceline.types import DataFingerprint
 
@@ -70,6 +71,30 @@ def test_a_resumed_job_has_the_same_data_unless_changes_are_allowed(job: Coordin
     assert sent(_compare(job, "worker-1", data((3, "aa"))), Abort)
 
 
+def test_a_resume_with_other_data_says_so(job: CoordinatorKit) -> None:
+    _compare(job, "worker-0", data((3, "aa")))
+    job.begin("worker-0")
+    job.initialise()
+    job.restart(resume="")
+    job.start(begin=False)
+    abort = sent(_compare(job, "worker-0", data((3, "a0"))), Abort)[0]
+    assert abort.reason.startswith(
+        "the data are not those of the run: in loop number 1 (job.batches), sample 3 of 600 differs (worker-0). Put "
+        "the data back as they were, or add --allow-changes"
+    )
+
+
+def test_workers_of_a_resume_with_changes_that_differ_are_told_from_each_other(job: CoordinatorKit) -> None:
+    _compare(job, "worker-0", data((3, "aa")))
+    job.begin("worker-0")
+    job.initialise()
+    job.restart(resume="", allow_changes=True)
+    job.start(begin=False)
+    _compare(job, "worker-0", data((3, "a0")))
+    abort = sent(_compare(job, "worker-1", data((3, "a1"))), Abort)[0]
+    assert abort.reason.startswith("worker-1 has other data than worker-0 had")
+
+
 def test_another_platform_is_warned_of(job: CoordinatorKit) -> None:
     _compare(job, "worker-0", data((3, "aa")))
     assert sent(_compare(job, "worker-1", data((3, "a0"), platform="other")), Ok)
@@ -88,3 +113,17 @@ def test_another_platform_is_warned_of(job: CoordinatorKit) -> None:
 )
 def test_data_are_compared_where_both_have_a_digest(mine: DataFingerprint, expected: str) -> None:
     assert difference(data((3, "aa"), (9, "bb")), mine) == expected
+
+
+def test_data_that_do_not_follow_from_the_seed_give_one_warning_by_name(job: CoordinatorKit) -> None:
+    mine = msgspec.structs.replace(data(), unstable="sample 16 of Pictures")
+    effects = _compare(job, "worker-0", mine)
+    assert len(sent(effects, Ok)) == 1
+    (warning,) = written(effects, WarningFact)
+    assert warning.text.startswith("sample 16 of Pictures (in loop number 1 (job.batches)) differs from one reading")
+    assert written(_compare(job, "worker-1", mine), WarningFact) == []
+
+
+def test_a_fingerprint_of_an_older_log_is_read() -> None:
+    old = msgspec.msgpack.encode((600, "", "cpu", ((3, "aa"),)))
+    assert msgspec.msgpack.decode(old, type=DataFingerprint).unstable == ""

@@ -133,13 +133,28 @@ def test_an_unknown_host_is_refused_and_the_known_ones_are_named() -> None:
     assert "a, b, c" in refused.detail
 
 
-def test_a_drain_is_refused_when_the_other_hosts_cannot_hold_the_copies() -> None:
+def test_the_last_host_that_is_not_being_emptied_is_not_emptied() -> None:
     job = job_on_hosts()
     assert sent(drain(job, "a"), Ok)
-    (refused,) = sent(drain(job, "b"), Refused)
-    assert refused.rule == "replicas"
-    assert "--replicas 1 needs 2 servers" in refused.detail
-    assert job.core.tables.members.draining_hosts == {"a"}
+    assert sent(drain(job, "b"), Ok)
+    (refused,) = sent(drain(job, "c"), Refused)
+    assert (refused.rule, "c is the only host" in refused.detail) == ("host", True)
+    assert job.core.tables.members.draining_hosts == {"a", "b"}
+
+
+def test_blocks_keep_their_copies_until_enough_servers_are_on_other_hosts() -> None:
+    job = job_on_hosts()
+    drain(job, "a")
+    settle(job)
+    before = placed(job)
+    drain(job, "b")
+    settle(job)
+    assert [set(placed(job).copies(b)) for b in range(len(before.owners))] == [{"server-1", "server-2"}] * len(
+        before.owners
+    )
+    job.say("server-9/1", job.registration("server", "server-9/1", name="server-9", start=1))
+    settle(job)
+    assert set(placed(job).holders) == {"server-2", "server-9/1"}
 
 
 def test_a_worker_of_a_draining_host_gets_no_validation_slot() -> None:

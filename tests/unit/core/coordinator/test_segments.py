@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from tests.kit.core import CoordinatorKit, sent, written
 
-from paceline.core.effects import PhaseFact, StopFact
+from paceline.core.effects import PhaseFact, StopFact, WarningFact
 from paceline.messages import (
     Abort,
     Committed,
     Declare,
     EvalGrant,
+    Ok,
     PhaseBegun,
     PhaseOver,
     Plan,
@@ -126,6 +127,15 @@ def test_stop_ends_the_job_at_the_next_step_boundary() -> None:
     assert sent(job.begin("worker-1", number=1), PhaseBegun)[0].segment is None
 
 
+def test_a_stop_of_a_worker_that_is_behind_the_job_has_no_effect_and_is_shown() -> None:
+    job = CoordinatorKit().start(data_len=40).initialise()
+    effects = job.say("worker-1", Stop(job.req(), "no better", -1, passed=True))
+    assert len(sent(effects, Ok, "worker-1")) == 1
+    assert (written(effects, StopFact), job.core.state) == ([], "running")
+    (warning,) = written(effects, WarningFact)
+    assert warning.text.startswith("job.stop('no better') of worker-1 had no effect")
+
+
 def test_stop_revokes_leases_beyond_the_last_step() -> None:
     job = CoordinatorKit(slots=1).start(data_len=40).initialise()
     job.lease("worker-0")
@@ -201,3 +211,19 @@ def test_a_stop_between_phases_finishes_the_job() -> None:
     job.say("worker-0", Stop(job.req(), "enough", 0))
     assert job.core.state == "finished"
     assert sent(job.begin("worker-0", number=1), PhaseBegun)[0].segment is None
+
+
+def test_a_worker_of_a_stopped_job_learns_the_segments_of_its_loops() -> None:
+    """Its script runs from the start, as after a resume: `job.step` and `job.epoch` in it are those of each loop."""
+    job = CoordinatorKit(slots=1).start(data_len=2).initialise()
+    job.finish_step(0)
+    (second,) = sent(job.begin("worker-0", number=1, data_len=2), PhaseBegun)
+    job.finish_step(1, phase=1)
+    job.say("worker-0", Stop(job.req(), "enough", 1))
+    assert job.core.state == "finished"
+    job.join("late")
+    (first,) = sent(job.begin("late", number=0, data_len=2), PhaseBegun)
+    assert first.segment is not None
+    assert (first.segment.epoch, first.segment.end_step) == (0, 1)
+    assert sent(job.begin("late", number=1, data_len=2), PhaseBegun)[0].segment == second.segment
+    assert sent(job.begin("late", number=2, data_len=2), PhaseBegun)[0].segment is None

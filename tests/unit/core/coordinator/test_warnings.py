@@ -6,10 +6,10 @@ from math import inf, nan
 
 import msgspec
 import pytest
-from tests.kit.core import CoordinatorKit, written
+from tests.kit.core import CoordinatorKit, sent, written
 
 from paceline.core.effects import WarningFact
-from paceline.messages import Sealed
+from paceline.messages import Ok, Sealed, Warn
 
 
 @pytest.fixture
@@ -40,6 +40,12 @@ def test_the_first_warning_of_a_topic_counts(job: CoordinatorKit) -> None:
     _seal(job, "worker-1", {"loss": nan}, schedule="it ended before")
     assert list(job.core.machines.warnings.texts) == ["schedule", "not finite"]
     assert job.core.machines.warnings.texts["schedule"] == "it has ended"
+
+
+def test_a_worker_can_warn_outside_of_a_turn(job: CoordinatorKit) -> None:
+    effects = job.say("worker-1", Warn(job.req(), "passed loop", "look here"))
+    assert ([fact.text for fact in written(effects, WarningFact)], len(sent(effects, Ok))) == (["look here"], 1)
+    assert written(job.say("worker-0", Warn(job.req(), "passed loop", "and here")), WarningFact) == []
 
 
 def test_a_new_coordinator_does_not_warn_again(job: CoordinatorKit) -> None:

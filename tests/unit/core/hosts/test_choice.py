@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core.hosts.choice import SERVER_WAITS_S, WORKER_WAITS_S, HostLoad, choose_host, worker_count
+from paceline.core.hosts.choice import WAITS_S, HostLoad, choose_host, worker_count
 
 
 def placed(names: list[str], hosts: dict[str, int]) -> dict[str, list[str]]:
@@ -42,7 +42,7 @@ def test_roles_are_placed_the_same_way_each_time() -> None:
     assert placed(["s0", "w0", "w1"], hosts) == placed(["s0", "w0", "w1"], dict(reversed(hosts.items())))
 
 
-@pytest.mark.parametrize(("role", "limit_s"), [("server", SERVER_WAITS_S), ("worker", WORKER_WAITS_S)])
+@pytest.mark.parametrize(("role", "limit_s"), [("server", WAITS_S), ("worker", WAITS_S)])
 def test_a_role_waits_for_a_host_with_a_free_core_and_then_shares_one(role: str, limit_s: float) -> None:
     full = [HostLoad("a", 2, workers=2), HostLoad("b", 2, workers=1, servers=2)]
     assert choose_host(role, full, limit_s - 0.1) is None

@@ -1,4 +1,4 @@
-"""Agents and their supervisor under random cuts, deaths and adoptions: rule 13 holds, and in the end both sides agree."""
+"""Agents and a supervisor under random cuts, deaths and adoptions: rule 13 holds, and in the end both sides agree."""
 
 from __future__ import annotations
 

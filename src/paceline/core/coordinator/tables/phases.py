@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from paceline.config.dials import parse_mode
-from paceline.core.sampling import num_steps
+from paceline.core.sampling import data_before, phase_end
 from paceline.core.schedule import Schedule
 from paceline.errors import MismatchError
 from paceline.messages import JobArgs, Position
@@ -127,14 +127,14 @@ class PhaseBook:
         slots = job.slots or spec.slots or mode.default_slots or self.num_workers
         last = self.schedule.segments[-1] if self.schedule.segments else None
         step = last.end_step if last else 0
-        epoch = last.end_epoch if last else 0
+        epoch, offset = data_before(spec, last)
         segment = Segment(
             step=step,
             phase=spec.number,
             epoch=epoch,
-            offset=0,
+            offset=offset,
             end_step=step,
-            end_epoch=epoch + spec.epochs,
+            end_epoch=epoch,
             data_len=spec.data_len,
             slots=slots,
             batch_size=spec.batch_size,
@@ -143,7 +143,7 @@ class PhaseBook:
             window=mode.window,
             mode=mode.name,
         )
-        return msgspec.structs.replace(segment, end_step=step + num_steps(segment))
+        return phase_end(spec, segment)
 
     def end_at(self, step: int) -> Segment | None:
         """End the open phase before `step`; returns the segment that says so, None if it ends there anyway."""
