@@ -16,6 +16,7 @@ class AgentFolder:
     """A new folder in `parent`. While it is open, no other agent removes it."""
 
     def __init__(self, parent: Path, name: str) -> None:
+        parent = parent.absolute()  # roles have directories of their own
         parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(parent)
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{name}-", dir=parent))
