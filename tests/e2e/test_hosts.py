@@ -7,7 +7,6 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,7 +67,7 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("hosts")
     work = make_code(folder / "code").parent
     with contextlib.chdir(work), HostCluster(folder / "cluster", HOSTS) as cluster:
@@ -84,7 +83,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         story.output = launched.out.read_text()
         for host in HOSTS:
             story.ended(f"{host} at the end", cluster._agents[host])
-    yield story
+    return story
 
 
 def play(story: Story, cluster: HostCluster) -> None:

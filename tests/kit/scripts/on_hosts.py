@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-import beside
+import beside  # type: ignore[import-not-found]
 import torch
 
 import paceline

@@ -108,7 +108,7 @@ def test_copies_need_hosts_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     values: dict[str, Any] = {"script": tmp_path / "train.py", "run": tmp_path, "servers": 3}
     few = HostOptions(listen="10.0.0.1", min_hosts=2)
-    with pytest.raises(UsageError, match="--replicas 2 .* needs --min-hosts 3 or more, not 2"):
+    with pytest.raises(UsageError, match=r"--replicas 2 .* needs --min-hosts 3 or more, not 2"):
         RunPlan(**values, replicas=2, hosts=few)
     RunPlan(**values, replicas=1, hosts=few)
     with pytest.raises(UsageError, match="--trace works only for runs on this machine"):
