@@ -120,7 +120,7 @@ def test_the_summary_shows_restarts_and_rewinds(show: Show) -> None:
         "warning": "disk full",
     }
     rows = dict(line.split(None, 1) for line in show(lambda screen: screen.summary(summary(lived))) if line.strip())
-    assert rows["restarts"] == "2 worker, 1 coordinator"
+    assert rows["restarts"] == "2 workers, 1 coordinator"
     assert rows["rewinds"] == "1 (17 steps computed again)"
     assert rows["checkpoint"] == "i0001-v0000000100"
     assert rows["warning"] == "disk full"

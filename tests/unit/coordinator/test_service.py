@@ -39,6 +39,7 @@ class Cluster:
         self.path, self.spec, self.storage = path, spec, storage
         self.hub = InprocHub(strict=True)
         self._stops: dict[str, Callable[[], None]] = {}
+        self._starts = 0
         self.hub.add_pump(self._tick)
         self._services: dict[str, tuple[CoordinatorService | ServerService, InprocPort]] = {}
         self.start_coordinator()
@@ -75,8 +76,9 @@ class Cluster:
         name = f"server-{number}"
         node = f"{name}/{secrets.token_hex(4)}"
         port = self.hub.port(node, listen=node.replace("/", "-"))
-        start = secrets.randbelow(1 << 30) + 1
-        service = ServerService(port, Register(1, "server", name, start, "here", port.address), storage=self.storage)
+        self._starts += 1
+        intro = Register(1, "server", name, self._starts, "here", port.address)
+        service = ServerService(port, intro, storage=self.storage)
         port.connect("inproc://coordinator")
         self._services[name] = service, port
 
