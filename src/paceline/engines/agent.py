@@ -6,9 +6,7 @@ import logging
 import os
 import queue
 import secrets
-import shutil
 import signal
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +19,7 @@ from paceline.config.role_spec import decode_role_spec
 from paceline.core.files.manifest import FileManifest
 from paceline.core.files.receiver import FileReceiver, Unpack
 from paceline.core.hosts.agent import AgentCore, Announce, Beat, Begin, Effect, Over, SignalProcess, StartProcess, Tell
+from paceline.engines.agent_folder import AgentFolder
 from paceline.engines.bundle.store import Store
 from paceline.engines.bundle.unpack import unpack
 from paceline.engines.output import Exit, Line
@@ -41,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.02
 _FLUSH_S = 3.0  # for the last reports, after the roles have ended
+_REFUSED_S = 2.0
 _PIECE = 128 << 10
 _MAX_FILES_NBYTES = 64 << 30  # the supervisor's user sets the limit; this one only bounds what a supervisor can do
 _SUPERVISOR = "supervisor"
@@ -58,8 +58,8 @@ class Agent:
         self._token = token
         self._facts = facts
         self._say = say
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix=f"paceline-agent-{facts.name}-", dir=folder))
+        self._made = AgentFolder(folder, facts.name)
+        self._folder = self._made.path
         self._run = RunDir(self._folder / "run")
         self._children = Children(self._run)
         self._store = Store(self._folder / "contents")
@@ -72,6 +72,7 @@ class Agent:
         self._notices = 0
         self._over: Over | None = None
         self._problem = ""
+        self._refused_until: float | None = None
 
     def run(self) -> int:
         """Serve until the end; returns the exit code: 0 if the run has ended or the host has left."""
@@ -88,7 +89,7 @@ class Agent:
         finally:
             self._children.end(at_once=lambda role: True)
             port.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._made.close()
         assert self._over is not None
         self._say(f"host {self._facts.name}: {self._over.reason}")
         if not self._over.failed:
@@ -102,6 +103,8 @@ class Agent:
         while self._over is None:
             self._step(port)
             self._carry_out(port, self._core.tick(time.monotonic()))
+            if self._refused_until is not None and time.monotonic() >= self._refused_until:
+                self._over = Over("its token is not the supervisor's: give both the same --token-file", failed=True)
             if self._notices > passed_on:
                 passed_on = self._notices
                 self._notice()
@@ -129,6 +132,7 @@ class Agent:
         match event:
             case PeerUp(peer=peer) if peer.startswith(f"{_SUPERVISOR}/"):
                 self._supervisor = peer
+                self._refused_until = None
                 self._say(f"host {self._facts.name}: has reached the supervisor")
                 self._carry_out(port, self._core.connected(time.monotonic()))
             case PeerDown(peer=peer, reason=reason, refused=refused):
@@ -161,12 +165,15 @@ class Agent:
         return ""
 
     def _refused(self, rule: str, reason: str) -> None:
-        """Say why the two sides refuse each other. Another token does not become the right one by waiting."""
+        """Say why the two sides refuse each other. Another token does not become the right one by waiting.
+
+        A connection that ends in the handshake is refused for its token, unless the other side was just closing.
+        """
         self._say(
             f"host {self._facts.name}: the supervisor at {self._address} and this agent refuse each other: {reason}"
         )
-        if rule == "token" and not self._core.run:
-            self._over = Over("its token is not the supervisor's: give both the same --token-file", failed=True)
+        if rule in ("token", "connection-handshake") and not self._core.run:
+            self._refused_until = time.monotonic() + (0.0 if rule == "token" else _REFUSED_S)
 
     def _take_output(self) -> None:
         """Queue the lines and ends of roles, unless the supervisor is too far behind."""

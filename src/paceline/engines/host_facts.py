@@ -9,6 +9,7 @@ import socket
 
 import psutil
 
+from paceline.core.hosts.checks import NAME
 from paceline.errors import UsageError
 from paceline.messages.hosts import HostFacts
 
@@ -66,8 +67,12 @@ def host_facts(
     """What this machine offers to the supervisor at the address `supervisor`. Arguments override what was found.
 
     Raises:
-        UsageError: there is no way to the supervisor, or this machine cannot listen at `address`.
+        UsageError: the name has another form, there is no way to the supervisor, or this machine cannot listen at
+            `address`.
     """
+    name = name if name is not None else socket.gethostname().partition(".")[0]
+    if not NAME.fullmatch(name):
+        raise UsageError(f"--name {name!r}: use letters, digits, dots and dashes, at most 64")
     address = address or address_towards(supervisor)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -78,7 +83,7 @@ def host_facts(
                 f"--address {address}: this machine cannot listen there ({error.strerror}); give one of its addresses"
             ) from None
     return HostFacts(
-        name=name or socket.gethostname().partition(".")[0],
+        name=name,
         address=address,
         cores=cores or own_cores(),
         memory_nbytes=int(psutil.virtual_memory().total),

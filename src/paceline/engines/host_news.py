@@ -57,6 +57,7 @@ class HostNews:
         """The actions that a new status calls for: hosts that shall be emptied, and hosts that are empty now."""
         for host in [host for host, said in self._leaving.items() if said and host not in status.draining_hosts]:
             del self._leaving[host]
+            self._runner.drain(host, undo=True)
         for host in status.draining_hosts:
             if host not in self._leaving and self._runner.has_host(host):
                 yield from self._empty(host)

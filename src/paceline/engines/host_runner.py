@@ -172,6 +172,7 @@ class HostRunner:
         spec = encode_role_spec(order(place))
         cwd = self._plan.path_at(place, self._plan.cwd or Path.cwd())
         self._table.assign(host, name, start)
+        self._logs.begin(name)
         self._known.write(self._table.hosts)
         assert known.peer is not None
         self._port.send(known.peer, StartRole(name, start, spec, cwd, dict(self._plan.env)))
@@ -200,9 +201,9 @@ class HostRunner:
         known = self._table.hosts.get(host)
         return [] if known is None else list(known.roles)
 
-    def drain(self, host: str) -> None:
+    def drain(self, host: str, *, undo: bool = False) -> None:
         """See `RoleRunner.drain`."""
-        self._table.drain(host)
+        self._table.drain(host, undo=undo)
 
     def dismiss(self, host: str) -> None:
         """See `RoleRunner.dismiss`."""

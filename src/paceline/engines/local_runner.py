@@ -75,7 +75,7 @@ class LocalRunner:
         """Return nothing: there are no hosts to name."""
         return []
 
-    def drain(self, host: str) -> None:
+    def drain(self, host: str, *, undo: bool = False) -> None:
         """Do nothing: there are no hosts to name."""
 
     def dismiss(self, host: str) -> None:

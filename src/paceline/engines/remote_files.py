@@ -18,13 +18,20 @@ class RemoteLogs:
         self._folder = folder
         self._is_kept = True
 
+    def begin(self, name: str) -> None:
+        """Make the log of a role, which perhaps prints nothing."""
+        self._append(name, "")
+
     def add(self, name: str, text: str) -> None:
         """Append one line. If the disk is full, the run goes on without its logs."""
+        self._append(name, f"{text}\n")
+
+    def _append(self, name: str, text: str) -> None:
         if not self._is_kept:
             return
         try:
             with (self._folder / f"{name}.log").open("a") as file:
-                file.write(f"{text}\n")
+                file.write(text)
         except OSError as error:
             self._is_kept = False
             logger.warning("%s is no longer written: %s", self._folder, error.strerror)

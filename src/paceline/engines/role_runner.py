@@ -136,8 +136,8 @@ class RoleRunner(Protocol):
         """The load of each host that can take roles; empty if there is only this machine."""
         ...
 
-    def drain(self, host: str) -> None:
-        """Start no more processes on `host`."""
+    def drain(self, host: str, *, undo: bool = False) -> None:
+        """Start no more processes on `host`; with `undo`, start processes there again."""
         ...
 
     def dismiss(self, host: str) -> None:

@@ -203,3 +203,47 @@ def test_no_worker_is_ended_while_the_job_has_work_or_no_script_has_ended() -> N
     list(decisions.saw(FINISHED, 1000.0, resizable=False))
     list(decisions.saw(RUNNING, 1029.0, resizable=False))  # a rewind: the wait begins again
     assert list(decisions.saw(FINISHED, 1031.0, resizable=False)) == []
+
+
+# ---------------------------------------------------------------- hosts
+
+
+def test_a_process_without_a_host_is_tried_again_a_little_later() -> None:
+    decisions = made()
+    decisions.wait("worker-1", 10.0)
+    assert decisions.waiting
+    assert decisions.due(10.1) == []
+    assert decisions.due(10.3) == ["worker-1"]
+    assert decisions.restarts == {"worker": 0, "server": 0, "coordinator": 0}, "waiting is no death"
+
+
+def test_a_worker_that_moves_is_started_again_once_whatever_its_code() -> None:
+    decisions = made()
+    decisions.move("worker-0")
+    (told,) = ended(decisions, "worker-0", EXIT_LEFT)
+    assert isinstance(told, Tell)
+    assert not told.warning
+    assert decisions.due(1.0) == ["worker-0"]
+    decisions.started("worker-0", 2, 1.0)
+    ended(decisions, "worker-0", EXIT_LEFT)
+    assert decisions.due(9.0) == [], "the next time it leaves for good"
+
+
+def test_a_worker_that_moves_after_the_job_is_complete_stays_away() -> None:
+    decisions = made()
+    ended(decisions, "worker-1", EXIT_DONE, FINISHED)
+    decisions.move("worker-0")
+    ended(decisions, "worker-0", EXIT_LEFT, FINISHED)
+    assert not decisions.waiting
+
+
+def test_adopted_processes_count_and_the_missing_ones_are_started() -> None:
+    decisions = Decisions(2, 2, 0, 5, ResumeHint(Path("run"), "30s"), resumed=False, grace_s=30.0)
+    decisions.resize(3, 2)
+    assert list(decisions.first({"server-1": 4, "worker-0": 1, "worker-2": 2})) == [
+        "coordinator",
+        "server-2",
+        "worker-3",
+    ]
+    assert decisions.servers.active == ["server-1", "server-2"]
+    assert decisions.workers.active == ["worker-0", "worker-2", "worker-3"]

@@ -6,11 +6,14 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from paceline.engines.host_options import HostOptions
 from paceline.engines.plan import RunPlan, parse_every
 from paceline.engines.resume import resumed
+from paceline.engines.role_runner import Place
 from paceline.errors import UsageError
 from paceline.runtime.roles import WORKER
 from paceline.runtime.rundir import RunDir
@@ -166,3 +169,55 @@ def test_an_address_of_another_host_is_refused_before_anything_starts(
     monkeypatch.setenv("PACELINE_VIA", "ssh there")
     if "/" not in host:
         plan.check_environment()
+
+
+# ---------------------------------------------------------------- hosts
+
+
+def on_hosts(script: Path, **changes: Any) -> RunPlan:
+    options = HostOptions(listen="10.0.0.1:7411", insecure_blocks=True)
+    return RunPlan(script=script, run=script.parent / "runs" / "one", hosts=options, **changes)
+
+
+def test_a_role_at_a_place_gets_the_directories_and_the_address_of_its_host(script: Path) -> None:
+    plan = on_hosts(script, cwd=script.parent / "data", workers=8)
+    place = Place(
+        host_name="a", address="10.0.0.2", run="/cache/run", code_root="/cache/files", saves=True, cores=6, workers=3
+    )
+    spec = plan.role_spec("worker-0", 4, place=place)
+    assert (spec.name, spec.start) == ("worker-0", 4)
+    shared = spec.shared
+    assert (shared.run, shared.host, shared.host_name) == ("/cache/run", "10.0.0.2", "a")
+    assert shared.returns_files
+    assert shared.insecure_blocks
+    settings = json.loads(bytes(spec.settings))
+    assert settings["script"] == "/cache/files/train.py"
+    assert settings["local_workers"] == 3
+    assert json.loads(bytes(plan.role_spec("server-0", 1, place=place).settings))["threads"] == 3
+
+
+def test_the_coordinator_of_a_run_on_hosts_stays_on_this_machine(script: Path) -> None:
+    shared = on_hosts(script).role_spec("coordinator", 1).shared
+    assert (shared.host, shared.host_name) == ("10.0.0.1", "supervisor")
+    assert shared.run == str(script.parent / "runs" / "one")
+    assert not shared.returns_files
+
+
+def test_paths_at_a_place_are_those_of_the_copy(script: Path) -> None:
+    plan = on_hosts(script)
+    place = Place(host_name="a", address="10.0.0.2", run="/cache/run", code_root="/cache/files")
+    assert plan.path_at(place, script.parent / "data" / "x.csv") == "/cache/files/data/x.csv"
+    assert plan.path_at(place, Path("/elsewhere/x.csv")) == "/cache/files"
+    shared = Place(host_name="a", address="10.0.0.2", run="/cache/run")
+    assert plan.path_at(shared, script) == str(script)
+    assert plan.path_at(None, script) == str(script)
+
+
+def test_the_options_for_hosts_survive_in_the_run_directory_but_the_token_file_does_not(script: Path) -> None:
+    plan = on_hosts(script, token_file=script)
+    plan.run.mkdir(parents=True)
+    plan.save()
+    kept = RunPlan.of(plan.run, adopt=True)
+    assert kept.hosts == plan.hosts
+    assert kept.token_file is None
+    assert kept.adopt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core.hosts.choice import WAITS_S, HostLoad, choose_host, worker_count
+from paceline.core.hosts.choice import WAITS_S, HostLoad, choose_host, crowded_host, worker_count
 
 
 def placed(names: list[str], hosts: dict[str, int]) -> dict[str, list[str]]:
@@ -45,8 +45,8 @@ def test_roles_are_placed_the_same_way_each_time() -> None:
 @pytest.mark.parametrize(("role", "limit_s"), [("server", WAITS_S), ("worker", WAITS_S)])
 def test_a_role_waits_for_a_host_with_a_free_core_and_then_shares_one(role: str, limit_s: float) -> None:
     full = [HostLoad("a", 2, workers=2), HostLoad("b", 2, workers=1, servers=2)]
-    assert choose_host(role, full, limit_s - 0.1) is None
-    assert choose_host(role, full, limit_s) == "a"
+    assert choose_host(role, full, WAITS_S - 0.1) is None
+    assert choose_host(role, full, WAITS_S) == "a"
     assert choose_host(role, full, 0.0, may_wait=False) == "a", "at the start of a run no host may return"
     assert choose_host(role, [*full, HostLoad("c", 1)], 0.0) == "c"
 
@@ -59,3 +59,12 @@ def test_auto_means_one_worker_for_each_core_without_a_server() -> None:
     hosts = [HostLoad("a", 4, workers=1, servers=1), HostLoad("b", 2)]
     assert worker_count(hosts, 2) == 4
     assert worker_count(hosts, 9) == 1
+
+
+def test_a_worker_moves_only_from_too_few_cores_to_a_free_one() -> None:
+    crowded, full, free = HostLoad("a", 2, workers=3), HostLoad("b", 2, workers=2), HostLoad("c", 2, workers=1)
+    assert crowded_host([crowded, full, free]) == "a"
+    assert crowded_host([crowded, full]) is None
+    assert crowded_host([full, free]) is None
+    assert crowded_host([HostLoad("a", 1, servers=2), free]) is None, "servers stay"
+    assert crowded_host([crowded, HostLoad("d", 2, workers=5), free]) == "d"
