@@ -40,10 +40,11 @@ class WorkerSpeeds:
         """Note that `worker` sealed a slot `held_s` seconds after it could read its state.
 
         This includes the time in which the state travels. It says which slots are late: to lease a slot a second time
-        because the network is slow makes the network slower. It says nothing about who computes fast.
+        because the network is slow makes the network slower. It says nothing about who computes fast. One slot counts
+        at most as twice the mean: after a pause of the worker, the next late slot must still be found soon.
         """
         known = self._held.get(worker, held_s)
-        self._held[worker] = known + _NEWEST * (held_s - known)
+        self._held[worker] = known + _NEWEST * (min(held_s, 2.0 * known) - known)
 
     def _is_old(self, worker: NodeId, now: float) -> bool:
         known = self._mean.get(worker)
