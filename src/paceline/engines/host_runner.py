@@ -101,14 +101,17 @@ class HostRunner:
         while True:
             self._look(_STEP_S)
             hosts, now = self._table.hosts, time.monotonic()
-            enough = self._num_ready() >= self._options.min_hosts
-            if enough and (known <= hosts.keys() or now > deadline):
+            if self._num_ready() >= self._num_needed() and (known <= hosts.keys() or now > deadline):
                 break
             if now >= next_show:
                 next_show = now + _SHOW_S
                 show(self._awaited(known - hosts.keys()))
         self._is_adopting = False
         return dict(self._adopted)
+
+    def _num_needed(self) -> int:
+        """How many hosts must be able to take roles. A run that is adopted goes on with what has returned."""
+        return 1 if self._is_adopting else self._options.min_hosts
 
     def _num_ready(self) -> int:
         """How many hosts can take roles."""
@@ -120,7 +123,7 @@ class HostRunner:
 
     def _awaited(self, missing: frozenset[str] | set[str]) -> str:
         there = self._num_ready()
-        text = f"waits for hosts: {there} of {self._options.min_hosts} are there"
+        text = f"waits for hosts: {there} of {self._num_needed()} are there"
         if missing:
             text += f"; {', '.join(sorted(missing))} carried roles of the run and may return"
         how = f"`paceline agent {self.address} --token-file FILE` on a machine adds it"

@@ -231,6 +231,7 @@ class HostTable:
         known.peer, known.heard_at, known.facts, known.is_cut_off = peer, ran, facts, False
         known.reported = message.reported
         known.unproven = tuple(role for role in known.running if role not in message.roles)
+        self.problems.pop(name, None)
         self._peers[peer] = name
         return [Joined(name, facts, is_same, message.roles, message.req)]
 

@@ -156,6 +156,8 @@ def test_other_versions_and_other_runs_are_turned_away() -> None:
     assert isinstance(answer, TurnedAway)
     assert "serves another run (another)" in answer.reason
     assert table.hosts == {}
+    enlist(table)
+    assert table.problems == {}, "the host takes part now"
 
 
 # ---------------------------------------------------------------- reports
