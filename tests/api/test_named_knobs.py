@@ -41,6 +41,14 @@ OPTIONS_OF_OTHERS = {
     "--bare": "git",
     "--git-dir": "git",
     "--work-tree": "git",
+    "--now": "systemctl",
+    "--init": "docker",
+    "--network": "docker",
+    "--shm-size": "docker",
+    "--stop-timeout": "docker",
+    "--cpus": "docker",
+    "--no-kill": "Slurm",
+    "--from-file": "kubectl",
 }
 VARIABLES_OF_OTHERS = {"_PACELINE_COMPLETE": "click reads it for completion in a shell"}
 WORDS_OF_OTHERS = {

@@ -75,6 +75,26 @@ def test_a_late_slot_is_leased_twice_and_the_first_attempt_counts() -> None:
     assert job.core.totals.wasted_slots == 1, "the late attempt counts as wasted"
 
 
+def test_a_slot_whose_state_travels_slowly_is_not_late() -> None:
+    """Another attempt would need the same slow network. A slot takes 0.1 s to compute here, and 1 s with its state."""
+    job = CoordinatorKit(workers=3, slots=1).start(data_len=40).initialise()
+    for worker in job.workers:
+        busy(job, worker, 0.1)
+    first = job.lease("worker-0")
+    job.core.tick(job.now)
+    job.now = 1.0
+    (held,) = sent(job.seal("worker-0", first), Grant, "worker-0")
+    job.ready("server-0", 0, first.fence)
+    job.core.tick(job.now)
+    assert (held.step, job.lease("worker-1").step) == (1, 2)
+    assert sent(job.turn("worker-2"), Grant) == []
+    job.now = 1.0 + 2.5
+    assert sent(job.core.tick(job.now), Grant) == [], "25 times the computation, but 2.5 times the usual time"
+    job.now = 1.0 + 3.5
+    (again,) = sent(job.core.tick(job.now), Grant, "worker-2")
+    assert (again.step, again.slot) == (held.step, held.slot), "three times the usual time is late on any network"
+
+
 def test_a_late_slot_is_leased_again_to_a_worker_that_only_waits_for_it() -> None:
     """A worker may hold a lease of the next step; it is revoked so that the worker can help with the late slot."""
     job = CoordinatorKit(workers=2, slots=1).start(data_len=40).initialise()

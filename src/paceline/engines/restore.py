@@ -24,8 +24,8 @@ from paceline.runtime.rundir import CODE, FILES, RunDir, next_run
 def restore_run(place: str, run_dir: Path | None, given: Mapping[str, Any]) -> Path:
     """Take over the run whose checkpoints are at `place`; returns its new run directory, ready to be resumed.
 
-    The directory has a new token, the log up to the newest checkpoint, the plan, and the user's files in ``code``. A
-    run that still writes to the place is deposed.
+    The directory has a new token (or that of `token_file` in `given`), the log up to the newest checkpoint, the plan,
+    and the user's files in ``code``. A run that still writes to the place is deposed.
 
     Raises:
         UsageError: there is no checkpoint that can be resumed without its run directory, an option of `given` would
@@ -47,7 +47,7 @@ def restore_run(place: str, run_dir: Path | None, given: Mapping[str, Any]) -> P
             )
         path = run_dir if run_dir is not None else next_run(Path("runs"), _name_of(kept))
         made = not path.exists() or not any(path.iterdir())
-        run = RunDir.create(path)
+        run = RunDir.create(path, given.get("token_file"))
         try:
             term = take_term(storage, next_term(newest, holder(path)))
             # Only now no other run completes or removes a checkpoint: look again for the newest one.

@@ -222,3 +222,11 @@ def test_checkpoints_of_an_older_version_need_their_run_directory(tmp_path: Path
         restore_run(str(tmp_path / "ckpt"), None, {})
     assert not is_place(str(tmp_path / "ckpt"))
     assert is_place("s3://bucket/run")
+
+
+def test_a_restored_run_has_the_token_that_its_agents_have(tmp_path: Path) -> None:
+    plan = begun(new_plan(tmp_path))
+    token = tmp_path / "token"
+    token.write_text("ab" * 32 + "\n")
+    path = restore_run(plan.checkpoints or "", tmp_path / "new", {"token_file": token})
+    assert RunDir(path).token() == bytes.fromhex("ab" * 32)

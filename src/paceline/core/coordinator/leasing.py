@@ -104,9 +104,12 @@ class Leasing:
                 report = turn.sealed
                 if report.step != INIT_STEP:
                     self._speeds.note(sender, report.seconds, self._clock.now)
-                if self._leases.seal(report.fence, sender) is None:
+                lease = self._leases.seal(report.fence, sender)
+                if lease is None:
                     self.wasted_slots += 1  # the step was committed with another attempt, or the lease is void
                 else:
+                    if report.step != INIT_STEP:
+                        self._speeds.note_held(sender, self._clock.now - self._late.readable_since(lease))
                     out.append(SlotSealed(report, sender))
             if turn.evaluated is not None:
                 out.append(SlotEvaluated(turn.evaluated))

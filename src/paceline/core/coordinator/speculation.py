@@ -43,7 +43,7 @@ class Speculation:
         return [
             lease
             for lease in sorted(self._leases.live.open_leases(), key=lambda lease: lease.slot)
-            if lease.slot.step == step and self._speeds.is_late(lease.worker, now - self._since(lease))
+            if lease.slot.step == step and self._speeds.is_late(lease.worker, now - self.readable_since(lease))
         ]
 
     def is_new(self, late: Lease) -> bool:
@@ -71,7 +71,7 @@ class Speculation:
                 del self._late[fence]
         return None
 
-    def _since(self, lease: Lease) -> float:
+    def readable_since(self, lease: Lease) -> float:
         """The time from which `lease` could be computed: the state that it reads may be committed after the grant."""
         version, at = self._readable_since
         if version != self._log.version:
@@ -88,6 +88,6 @@ class Speculation:
         slots = leases.unleased(end_step, in_step=in_step)
         if not 0 < slots <= 4 * len(self._members.members):
             return False
-        busy = {ls.worker: now - self._since(ls) for ls in leases.live.open_leases()}
+        busy = {ls.worker: now - self.readable_since(ls) for ls in leases.live.open_leases()}
         others = {n: 0.0 for n in waiting if n != node} | {n: s for n, s in busy.items() if n != node}
         return self._speeds.others_are_sooner(node, slots, others.items())

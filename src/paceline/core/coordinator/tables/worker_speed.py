@@ -24,8 +24,10 @@ class WorkerSpeeds:
 
     def __init__(self) -> None:
         self._mean: dict[NodeId, float] = {}
+        self._held: dict[NodeId, float] = {}
         self._noted: dict[NodeId, float] = {}
         self.typical: float | None = None
+        self._typical_held = 0.0
         self._fastest = 0.0
 
     def note(self, worker: NodeId, seconds: float, now: float) -> None:
@@ -33,6 +35,16 @@ class WorkerSpeeds:
         known = None if self._is_old(worker, now) else self._mean[worker]
         self._mean[worker] = seconds if known is None else known + _NEWEST * (seconds - known)
         self._noted[worker] = now
+
+    def note_held(self, worker: NodeId, held_s: float) -> None:
+        """Note that `worker` sealed a slot `held_s` seconds after it could read its state.
+
+        This includes the time in which the state travels. It says which slots are late: to lease a slot a second time
+        because the network is slow makes the network slower. It says nothing about who computes fast. One slot counts
+        at most as twice the mean: after a pause of the worker, the next late slot must still be found soon.
+        """
+        known = self._held.get(worker, held_s)
+        self._held[worker] = known + _NEWEST * (min(held_s, 2.0 * known) - known)
 
     def _is_old(self, worker: NodeId, now: float) -> bool:
         known = self._mean.get(worker)
@@ -45,6 +57,7 @@ class WorkerSpeeds:
     def forget(self, worker: NodeId) -> None:
         """Forget the measurements of `worker`, which is gone."""
         self._mean.pop(worker, None)
+        self._held.pop(worker, None)
         self._noted.pop(worker, None)
 
     def refresh(self) -> None:
@@ -52,6 +65,7 @@ class WorkerSpeeds:
         means = self._mean.values()
         self.typical = median(means) if means else None
         self._fastest = min(means, default=0.0)
+        self._typical_held = median(self._held.values()) if self._held else 0.0
 
     def of(self, worker: NodeId) -> float | None:
         """The seconds that `worker` takes for a slot; the median of all workers if it has no measurement."""
@@ -61,7 +75,8 @@ class WorkerSpeeds:
         """Whether `worker` has held a slot for much longer than it should take."""
         if self.typical is None or elapsed_s < _LATE_S:
             return False
-        return elapsed_s > _LATE * max(self.typical, self._mean.get(worker, 0.0))
+        usual_s = max(self.typical, self._typical_held, self._mean.get(worker, 0.0), self._held.get(worker, 0.0))
+        return elapsed_s > _LATE * usual_s
 
     def is_slow(self, worker: NodeId, now: float) -> bool:
         """Whether it can be better to lease the last slots of a step to other workers than to `worker`.
