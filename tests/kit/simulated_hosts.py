@@ -113,7 +113,7 @@ class SimulatedSupervisor:
 
     def __init__(self, sim: SimulatedHosts, *, adopt: bool) -> None:
         self.sim = sim
-        self.table = HostTable("run", "run", VERSIONS, TERM_S)
+        self.table = HostTable("run", "run", VERSIONS, TERM_S, "10.0.0.9")
         self.counted: dict[str, int] = {}
         self.adopting = adopt
         self.deadline = sim.now + self.table.lost_after_s

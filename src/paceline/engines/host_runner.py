@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from paceline.config.role_spec import encode_role_spec
-from paceline.core.hosts.checks import address_problem
 from paceline.core.hosts.choice import HostLoad, choose_host
 from paceline.core.hosts.host_table import CutOff, Gone, HostTable, Joined, Leaves, Output, Reported, Say
 from paceline.engines.file_delivery import FileDelivery
@@ -67,7 +66,7 @@ class HostRunner:
         self._logs = RemoteLogs(run.logs)
         self._known = KnownHosts(run)
         self._saved = SavedFiles(plan.cwd or Path.cwd())
-        self._table = HostTable(run_identity(run), str(plan.run), own_versions(), options.term_s)
+        self._table = HostTable(run_identity(run), str(plan.run), own_versions(), options.term_s, options.address[0])
         self._ready: deque[RunnerEvent] = deque()
         self._waiting: dict[str, float] = {}
         self._chosen: dict[str, str] = {}
@@ -278,7 +277,6 @@ class HostRunner:
 
     def _joined(self, joined: Joined) -> None:
         facts = joined.facts
-        problem = address_problem(facts, self._options.address[0])
         if self._is_adopting:
             self._adopted |= self._table.adopt(joined, last_starts(self._run))
         self._carry_out(self._table.welcome(joined))
@@ -287,8 +285,6 @@ class HostRunner:
         if self._files is not None and peer is not None:
             for message in self._files.begin(joined.host):
                 self._port.send(peer, message)
-        if problem is not None:
-            self._ready.append(Note(problem, warning=True))
         offers = f"{facts.cores} core{'s' * (facts.cores != 1)} at {facts.address}"
         if joined.again:
             self._ready.append(Note(f"host {joined.host} is back"))

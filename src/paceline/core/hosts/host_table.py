@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from paceline.core.hosts.agent import BEAT_S
-from paceline.core.hosts.checks import final_problem
+from paceline.core.hosts.checks import address_problem, final_problem
 from paceline.core.hosts.choice import HostLoad
 from paceline.core.running_time import RunningTime
 from paceline.messages.base import Message
@@ -121,9 +121,12 @@ class Host:
 
 
 class HostTable:
-    """All hosts of the run called `run`. Time is running time: pauses of the supervisor are no silence of a host."""
+    """All hosts of the run called `run`, whose supervisor listens at the IP address `listen`.
 
-    def __init__(self, run: str, label: str, versions: dict[str, str], term_s: float) -> None:
+    Time is running time: pauses of the supervisor are no silence of a host.
+    """
+
+    def __init__(self, run: str, label: str, versions: dict[str, str], term_s: float, listen: str) -> None:
         self.hosts: dict[str, Host] = {}
         self.problems: dict[str, str] = {}
         """Why a host was turned away, by name."""
@@ -131,6 +134,7 @@ class HostTable:
         self._label = label
         self._versions = versions
         self._term_s = term_s
+        self._listen = listen
         self._clock = RunningTime()
         self._peers: dict[NodeId, str] = {}
         # The number of the last report that was handled of each agent whose host was given up.
@@ -209,7 +213,7 @@ class HostTable:
     def _enlist(self, peer: NodeId, message: Enlist, ran: float) -> list[Output]:
         facts, name = message.facts, message.facts.name
         known = self.hosts.get(name)
-        problem = final_problem(facts, self._versions)
+        problem = final_problem(facts, self._versions) or address_problem(facts, self._listen)
         if problem is None and message.run not in ("", self._run):
             problem = f"the agent serves another run ({message.run}): end it, or give this one another --name"
         if problem is not None:

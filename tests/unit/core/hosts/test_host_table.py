@@ -37,7 +37,7 @@ LINE = RoleLine("worker-0", 1, "OUT", "hello")
 
 
 def made() -> HostTable:
-    return HostTable("run", "runs/x", VERSIONS, 30.0)
+    return HostTable("run", "runs/x", VERSIONS, 30.0, "10.0.0.9")
 
 
 def enlist(
@@ -152,6 +152,10 @@ def test_other_versions_and_other_runs_are_turned_away() -> None:
     assert answer.final
     assert "install the same version of Paceline on every host" in answer.reason
     assert table.problems == {"a": answer.reason}
+    loopback = Enlist(1, "a-1", facts_of("a", address="127.0.0.1"), "/cache/a")
+    (answer,) = said(table.handle("agent/a-1", loopback, 0.0))
+    assert isinstance(answer, TurnedAway)
+    assert "other hosts cannot reach a loopback address" in answer.reason
     (answer,) = said(enlist(table, run="another"))
     assert isinstance(answer, TurnedAway)
     assert "serves another run (another)" in answer.reason

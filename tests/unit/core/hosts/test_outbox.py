@@ -136,3 +136,12 @@ def test_every_report_arrives_once_and_in_order_whatever_is_lost(steps: list[str
     assert arrived == [line(number) for number in range(1, outbox.last + 1)]
     outbox.acknowledge(seen)
     assert outbox.is_empty
+
+
+def test_messages_of_an_earlier_session_are_not_on_their_way_any_more() -> None:
+    outbox = Outbox()
+    for number in range(1, 1001):
+        outbox.add(line(number))
+        outbox.unsent()
+    outbox.rewind(0)
+    assert numbers(outbox.unsent()) == list(range(1, 1001))
