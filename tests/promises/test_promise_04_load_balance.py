@@ -17,7 +17,8 @@ from tests.kit.real_runs import train
 from tests.kit.restarted_job import busy
 
 from paceline.core.coordinator.tables.worker_speed import WorkerSpeeds
-from paceline.messages import Grant, Revoke
+from paceline.core.effects import Send
+from paceline.messages import Grant, Revoke, Summed
 from paceline.types import Commit
 
 
@@ -52,6 +53,26 @@ def test_a_worker_held_back_for_long_is_tried_again() -> None:
     speeds.note("slow", 0.012, 11.5)
     assert speeds.of("slow") == 0.012, "the old measurement does not count"
     assert not speeds.is_slow("slow", 11.6)
+
+
+def test_only_a_worker_that_is_slower_than_another_is_slow_before_the_first_tick() -> None:
+    speeds = WorkerSpeeds()
+    speeds.note("first", 0.1, 0.0)
+    speeds.note("second", 0.12, 0.0)
+    speeds.note("third", 0.4, 0.0)
+    assert [speeds.is_slow(worker, 0.1) for worker in ("first", "second", "third")] == [False, False, True]
+
+
+def test_workers_that_wait_get_free_slots_in_the_order_in_which_they_asked() -> None:
+    job = CoordinatorKit(workers=9, slots=9, hold=4).start(data_len=180).initialise()
+    for number in range(4):
+        job.lease(f"worker-{number}")
+    asked = [f"worker-{number}" for number in (6, 4, 8, 5, 7)]
+    for worker in asked:
+        assert sent(job.turn(worker), Grant) == []
+    effects = job.say("server-0", Summed(0, job.core.tables.placed.epoch, 0, 4))
+    found = [e.to for e in effects if isinstance(e, Send) and isinstance(e.message, Grant)]
+    assert found == asked[:4], "four slots are within `hold` now"
 
 
 def test_a_late_slot_is_leased_twice_and_the_first_attempt_counts() -> None:

@@ -28,7 +28,7 @@ command.add_command(chaos.command)
 @click.option("--replicas", type=int, default=None, help="Backups of each block. [default: the seed says]")
 @click.option("--hosts", type=int, default=None, help="Hosts of the job, 1 for none. [default: the seed says]")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Write the figures here.")
-@click.option("--measure", is_flag=True, help="Measure the cost of a slot with 10 to 10,000 workers instead.")
+@click.option("--measure", is_flag=True, help="Measure the cost of a slot: 10 to 10,000 workers, or 10 a host.")
 def sim(
     seeds: int,
     start: int,
@@ -43,11 +43,8 @@ def sim(
     """Simulate runs with faults, one for each seed, and check every rule of the protocol after each event."""
     if replicas is not None and servers is not None and servers <= replicas:
         raise click.UsageError(f"--replicas {replicas} needs at least {replicas + 1} servers: --servers is {servers}")
-    result = (
-        _measure(mode, hosts or 1)
-        if measure
-        else _play(range(start, start + seeds), mode, workers, servers, replicas, hosts)
-    )
+    chosen = range(start, start + seeds)
+    result = _measure(mode, hosts) if measure else _play(chosen, mode, workers, servers, replicas, hosts)
     if json_file is not None:
         json_file.write_text(json.dumps(result, indent=2) + "\n")
     if result.get("violations"):
@@ -101,13 +98,13 @@ def _play(
     return tally.as_dict()
 
 
-def _measure(mode: str | None, hosts: int) -> dict[str, object]:
-    from paceline.sim.measure import SIZES, measure
+def _measure(mode: str | None, hosts: int | None) -> dict[str, object]:
+    from paceline.sim.measure import ROLES_PER_HOST, SIZES, measure
 
     costs = []
     for one in (mode,) if mode else ("bsp", "asp"):
-        for size in SIZES:
-            cost = measure(size, one, hosts=min(hosts, size))
+        for size in SIZES if hosts is None else (hosts * ROLES_PER_HOST,):
+            cost = measure(size, one, hosts=hosts or 1)
             click.echo(str(cost))
             costs.append(cost.as_dict())
     return {"costs": costs}

@@ -29,7 +29,7 @@ class PortThread:
 
     def __init__(self, port: ZmqPort, name: str) -> None:
         self._port = port
-        self.events: queue.Queue[Event] = queue.Queue(_MAX_WAITING)
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()  # a signal cannot leave it locked
         self._outgoing: deque[tuple[NodeId, Message]] = deque()
         self._beats: dict[NodeId, tuple[Message, float]] = {}
         self._next_beat = 0.0
@@ -86,7 +86,6 @@ class PortThread:
         return False
 
     def _put(self, event: Event) -> None:
-        while not self._closing.is_set():
-            with contextlib.suppress(queue.Full):
-                self.events.put(event, timeout=_POLL_S)
-                return
+        while self.events.qsize() >= _MAX_WAITING and not self._closing.is_set():
+            time.sleep(_POLL_S)
+        self.events.put(event)

@@ -27,6 +27,7 @@ from paceline.runtime.starts import hand_over
 logger = logging.getLogger(__name__)
 
 _MAX_WAITING = 2000
+_FULL_S = 0.02  # seconds between two looks at a full queue
 
 
 @dataclass(slots=True)
@@ -68,8 +69,9 @@ class Children:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._fork_client = ForkClient()
-        # Bounded: a process that prints faster than the screen can show must wait, as with any pipe.
-        self.events: queue.Queue[Line | Exit] = queue.Queue(maxsize=_MAX_WAITING)
+        # A SimpleQueue: an exception that a signal raises in the thread that reads cannot leave it locked. `_put` bounds
+        # it: a process that prints faster than the screen can show must wait, as with any pipe.
+        self.events: queue.SimpleQueue[Line | Exit] = queue.SimpleQueue()
         self._ending = threading.Event()
         self.children: dict[str, Child] = {}
         self._watchers: list[threading.Thread] = []
@@ -132,13 +134,11 @@ class Children:
         self._put(Exit(child.name, child.start, code))
 
     def _put(self, event: Line | Exit) -> None:
-        while True:
-            try:
-                self.events.put(event, timeout=0.05)
-                return
-            except queue.Full:
-                if self._ending.is_set():
-                    return  # the launcher reads no more events; the log has the line
+        while self.events.qsize() >= _MAX_WAITING:
+            if self._ending.is_set():
+                return  # the launcher reads no more events; the log has the line
+            time.sleep(_FULL_S)
+        self.events.put(event)
 
     def alive(self, role: Role | None = None) -> list[Child]:
         """The children that run: those of `role`, or all of them."""

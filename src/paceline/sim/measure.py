@@ -14,6 +14,7 @@ from paceline.sim.scenario import Habits, Scenario
 from paceline.types import Kind, ModelSpec, OptimizerSpec, PhaseSpec, TensorSpec
 
 SIZES = (10, 100, 1_000, 10_000)
+ROLES_PER_HOST = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Cost:
     events: int
     seconds: float
     coordinator_s: float
+    hosts: int = 1
 
     @property
     def events_per_s(self) -> float:
@@ -56,8 +58,10 @@ class Cost:
 
     def __str__(self) -> str:
         """The figures as one line of text."""
+        where = f" on {self.hosts:,} hosts" * (self.hosts > 1)
         return (
-            f"{self.mode:<6} {self.workers:>6} workers {self.slots:>7} slots {self.events_per_s:>9,.0f} events/s "
+            f"{self.mode:<6} {self.workers:>6} workers{where} {self.slots:>7} slots "
+            f"{self.events_per_s:>9,.0f} events/s "
             f"{self.slot_us:>7.1f} us/slot, coordinator {self.coordinator_us:>6.1f} us/slot"
         )
 
@@ -65,7 +69,7 @@ class Cost:
 def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000, hosts: int = 1) -> Cost:
     """Run about `num_slots` slots with `num_workers` workers and one server; `bsp` steps have one slot per worker.
 
-    The workers are on that many `hosts`.
+    With several `hosts`, the workers are on the hosts in turn.
     """
     slots = num_workers if mode == "bsp" else 1
     steps = max(3, num_slots // slots)
@@ -96,6 +100,5 @@ def measure(num_workers: int, mode: str = "bsp", *, num_slots: int = 30_000, hos
         pass
     seconds = process_time() - began
     gc.unfreeze()
-    return Cost(
-        mode, num_workers, cluster.log_checks.slots_done - 1, world.events - events, seconds, coordinator.spent_s
-    )
+    done, played = cluster.log_checks.slots_done - 1, world.events - events
+    return Cost(mode, num_workers, done, played, seconds, coordinator.spent_s, hosts)

@@ -22,6 +22,7 @@ NAMES = {
         "sealed_over_curve", "sealed_over_plain", "sealed_over_insecure", "insecure_over_plain",
         "sealed_cpu_over_curve", "sealed_cpu_over_plain",
     },
+    "hosts": {"hosts_over_ddp", "hosts_over_ddp_plain", "hosts_over_ddp_1gbit"},
     "replicas": {"replicas_over_none", "replicas_over_none_tcp"},
 }  # fmt: skip
 
@@ -48,6 +49,17 @@ def test_sync_has_ratios_by_size_against_two_workers_and_the_limit() -> None:
     limit = load("figures").memory_limit_s(1.0, 2, load("harness").num_cores())
     assert ratios["shm_over_memory_limit"]["25"] == pytest.approx(4.0 / limit)
     assert ratios["tcp_push_pull_gb_per_s"] == pytest.approx(2.5)
+
+
+def test_ratios_between_hosts_are_steps_per_second_over_those_of_gloo() -> None:
+    hosts = load("hosts")
+    values = {"sealed_25": [8.0], "insecure_25": [4.0], "gloo_25": [6.0], "sealed_1gbit_100": [9.0]}
+    ratios = hosts.ratios({**values, "gloo_1gbit_100": [9.0]})
+    assert all(set(by_size) == {"25", "100"} for by_size in ratios.values())
+    assert ratios["hosts_over_ddp"] == {"25": pytest.approx(0.75), "100": None}
+    assert ratios["hosts_over_ddp_plain"] == {"25": pytest.approx(1.5), "100": None}
+    assert ratios["hosts_over_ddp_1gbit"] == {"25": None, "100": pytest.approx(1.0)}
+    assert set(hosts.labels(hosts.SIZES)) >= {*values, "gloo_1gbit_100"}
 
 
 @pytest.mark.parametrize(

@@ -90,3 +90,9 @@ def test_the_cost_of_a_slot_can_be_measured(mode: str) -> None:
     assert cost.slots >= 200
     assert 0 < cost.coordinator_us < cost.slot_us
     assert cost.events > cost.slots
+
+
+def test_the_cost_of_a_slot_can_be_measured_on_hosts() -> None:
+    cost = measure(20, num_slots=200, hosts=4)
+    assert (cost.hosts, cost.as_dict()["hosts"]) == (4, 4)
+    assert "20 workers on 4 hosts" in str(cost)

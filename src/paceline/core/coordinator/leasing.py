@@ -6,6 +6,8 @@ A worker for which there is no slot waits. Workers that wait are offered free sl
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterator
+from itertools import islice
 
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
@@ -177,7 +179,7 @@ class Leasing:
             if reply is not None:
                 del self._evaluating[node]
                 out.append(Send(node, reply))
-        for node, turn in list(self._waiting.items()):
+        for node, turn in self._in_order():
             # All workers in this queue are in the open phase: if the first gets nothing, the others get nothing
             # either, unless the first was held back, does not know a validator, or slots are reserved for others.
             reply = self._offers.offer(node, turn, self._waiting)
@@ -193,6 +195,18 @@ class Leasing:
             if lease is not None:
                 out.append(self._revoke(lease))
         return out
+
+    def _in_order(self) -> Iterator[tuple[NodeId, Turn]]:
+        """The workers that wait, in order. The caller may remove the worker that it was given last.
+
+        Thousands may wait, and most callers stop after one or two of them: so the queue is copied in parts.
+        """
+        kept, size = 0, 2
+        while part := list(islice(self._waiting.items(), kept, kept + size)):
+            before = len(self._waiting)
+            yield from part
+            kept += len(part) - (before - len(self._waiting))
+            size *= 2
 
     def _revoke(self, lease: Lease) -> Send:
         return Send(lease.worker, Revoke(self._identity.generation, lease.fence))

@@ -35,6 +35,8 @@ class WorkerSpeeds:
         known = None if self._is_old(worker, now) else self._mean[worker]
         self._mean[worker] = seconds if known is None else known + _NEWEST * (seconds - known)
         self._noted[worker] = now
+        if self.typical is None:  # no refresh yet: without a bound, every worker would count as slow
+            self._fastest = min(self._mean[worker], self._fastest or self._mean[worker])
 
     def note_held(self, worker: NodeId, held_s: float) -> None:
         """Note that `worker` sealed a slot `held_s` seconds after it could read its state.
@@ -79,10 +81,7 @@ class WorkerSpeeds:
         return elapsed_s > _LATE * usual_s
 
     def is_slow(self, worker: NodeId, now: float) -> bool:
-        """Whether it can be better to lease the last slots of a step to other workers than to `worker`.
-
-        Until the first `refresh` the fastest speed is unknown, and every worker with a recent measurement is slow.
-        """
+        """Whether it can be better to lease the last slots of a step to other workers than to `worker`."""
         return not self._is_old(worker, now) and self._mean[worker] > _SLOW * self._fastest
 
     def others_are_sooner(self, worker: NodeId, slots: int, others: Iterable[tuple[NodeId, float]]) -> bool:
