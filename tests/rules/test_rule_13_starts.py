@@ -11,6 +11,7 @@ Upheld by:
 - `core.hosts.agent.AgentCore.tick`: an agent whose term has passed ends its roles
 - `core.hosts.agent.AgentCore._enlisted`: an agent kills the roles that do not count any more
 - `core.hosts.agent.AgentCore._start`: a later start waits for the end of the earlier one
+- `core.coordinator.membership.Membership._end_earlier`: the coordinator ends earlier starts of a name
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.kit.core import CoordinatorKit, sent
 from tests.kit.simulated_hosts import TERM_S, SimulatedHosts
 
+from paceline.messages import Abort, HostLost, Welcome
 from paceline.runtime.rundir import RunDir
 from paceline.runtime.starts import last_starts, next_start
 
@@ -111,3 +114,23 @@ def test_an_agent_that_dies_and_is_started_again_at_once_takes_part_again() -> N
     sim.start_agent("a")
     sim.run(12.0)
     sim.check_agreement()
+
+
+@pytest.mark.parametrize("role", ["server", "worker"])
+def test_the_coordinator_ends_an_earlier_start_that_returns_and_keeps_the_later_one(role: str) -> None:
+    """A host is cut off, its role is started elsewhere, and then the cut ends."""
+    job = CoordinatorKit().start()
+    later, earlier = f"{role}-9/2", f"{role}-9/1"
+    assert sent(job.say(later, job.registration(role, later, name=f"{role}-9", start=2)), Welcome)
+    effects = job.say(earlier, job.registration(role, earlier, name=f"{role}-9", start=1))
+    assert [abort.kind for abort in sent(effects, Abort, earlier)] == ["lost"]
+    assert later in job.core.tables.members.members
+    assert earlier not in job.core.tables.members.members
+
+
+def test_an_earlier_start_is_ended_even_after_the_later_one_was_lost() -> None:
+    job = CoordinatorKit().start()
+    job.say("server-9/2", job.registration("server", "server-9/2", name="server-9", start=2))
+    job.say("engine", HostLost(job.req(), "here", "its agent is gone"))
+    effects = job.say("server-9/1", job.registration("server", "server-9/1", name="server-9", start=1))
+    assert sent(effects, Abort, "server-9/1")

@@ -52,7 +52,7 @@ def take_host_options(given: dict[str, Any], kept: HostOptions | None) -> dict[s
         option = named.replace("_", "-").replace("ssh", "hosts")
         raise UsageError(f"--{option}: this is for runs on several hosts; add --engine hosts, or leave it out")
     if engine == "local":
-        return given
+        return given if kept is None else {**given, "hosts": None}
     chosen |= {"auto_workers": workers, "servers_per_host": servers} if kept is None or workers or servers else {}
     if kept is not None:
         return {**given, "hosts": replace(kept, **chosen)}

@@ -50,7 +50,8 @@ from paceline.runtime.starts import last_starts
 from paceline.transport.base import PeerDown, Received
 from paceline.transport.zmq.port import ZmqPort
 
-_STEP_S = 0.02
+_STEP_S = 0.05
+_TICK_S = 0.2
 _FAREWELL_S = 5.0  # for agents to end their roles after the run
 _SHOW_S = 10.0
 
@@ -73,6 +74,7 @@ class HostRunner:
         self._adopted: dict[str, int] = {}
         self._is_adopting = plan.adopt
         self._has_lost = False
+        self._next_tick = 0.0
         self._files = None if options.shared_dir else FileDelivery(plan, run)
         port = _listen(run.token(), *options.address)
         self.address = (port.address or "").removeprefix("tcp://")
@@ -240,8 +242,10 @@ class HostRunner:
                 self._deliver(heard)
             elif isinstance(heard, PeerDown):
                 self._carry_out(self._table.session_lost(heard.peer))
-        self._carry_out(self._table.tick(time.monotonic(), self._run.coordinator() or ""))
-        self._ready += self._ssh.tick(list(self._table.hosts))
+        if time.monotonic() >= self._next_tick:
+            self._next_tick = time.monotonic() + _TICK_S
+            self._carry_out(self._table.tick(time.monotonic(), self._run.coordinator() or ""))
+            self._ready += self._ssh.tick(list(self._table.hosts))
 
     def _deliver(self, heard: Received) -> None:
         """Send a host the files that it asks for."""

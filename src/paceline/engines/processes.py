@@ -69,8 +69,8 @@ class Children:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._fork_client = ForkClient()
-        # A SimpleQueue: an exception that a signal raises in the thread that reads cannot leave it locked. `_put` bounds
-        # it: a process that prints faster than the screen can show must wait, as with any pipe.
+        # An exception that a signal raises in the reading thread cannot leave a SimpleQueue locked. `_put` bounds it: a
+        # process that prints faster than the screen can show must wait, as with any pipe.
         self.events: queue.SimpleQueue[Line | Exit] = queue.SimpleQueue()
         self._ending = threading.Event()
         self.children: dict[str, Child] = {}
