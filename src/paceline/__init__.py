@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from paceline.runtime.current_job import join as join
     from paceline.worker.job import Job as Job
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 _PUBLIC = {
     "Job": ("paceline.worker.job", "Job"),
