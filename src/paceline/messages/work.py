@@ -206,7 +206,7 @@ class Claim(Message, frozen=True):
 
 
 class SavedModel(msgspec.Struct, frozen=True, array_like=True):
-    """A file that `job.save` wrote on `host`, and the digest of the weights in it."""
+    """A file that `job.save` wrote on `host`, and the SHA-256 of that file."""
 
     file: str
     digest: str

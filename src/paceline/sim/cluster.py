@@ -19,7 +19,7 @@ from paceline.sim.server_pool import ServerPool
 from paceline.sim.worker import SimWorker
 from paceline.sim.worker_checks import WorkerChecks
 from paceline.sim.world import Trace, World
-from paceline.types import NodeId
+from paceline.types import NodeId, name_of
 
 
 class Cluster:
@@ -118,6 +118,11 @@ class Cluster:
         """Start a worker again because its script is ahead of the rewound job, as the engine does."""
         self.faults.count("again")
         self.replace(worker, self.rng.uniform(0.1, 1.0))
+
+    def has_later_start(self, worker: SimWorker) -> bool:
+        """Whether another worker with the name of `worker` was started after it: the coordinator ends `worker` then."""
+        later = self.workers[self.workers.index(worker) + 1 :]
+        return any(name_of(other.node) == name_of(worker.node) for other in later)
 
     def next_start(self) -> int:
         """The number of the next start of a process; each call returns a new number."""

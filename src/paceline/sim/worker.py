@@ -145,6 +145,11 @@ class SimWorker(Node):
                 self._script.close()
                 self.cluster.start_again(self)
                 return
+            if self.core.turn.abort.kind == "lost" and self.cluster.has_later_start(self):
+                self.done = True
+                self._script.close()
+                self.cluster.script_ended(self)
+                return
             if self.cluster.coordinator.core.failure is None:
                 raise Violation(f"{self.node} believes that the job failed: {self.core.turn.abort.reason}")
             self.done = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from contextlib import suppress
@@ -9,11 +10,10 @@ from pathlib import Path
 
 import torch
 
-from paceline.blocks.tensors import clean_name, digest
+from paceline.blocks.tensors import clean_name
 from paceline.errors import SaveError, UsageError
 
 SUFFIX = ".safetensors"
-_DIGEST = "paceline_digest"  # a key of the metadata: what the file holds can be told without reading its tensors
 
 
 def _default_mode() -> int:
@@ -43,26 +43,21 @@ def refuse_suffix(path: Path) -> None:
         )
 
 
-def digest_in(path: Path) -> str:
-    """The digest that `save_model` wrote into the file at `path`; "" if the file is not from `save_model`.
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file.
 
     Raises:
         FileNotFoundError: there is no such file.
     """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            return str((file.metadata() or {}).get(_DIGEST, ""))
-    except SafetensorError:
-        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def save_model(model: torch.nn.Module, path: Path) -> str:
     """Write the model's `state_dict` to `path`. A reader of `path` sees the old file or the complete new one.
 
-    Tied weights are written under each of their names, so that a strict `load_state_dict` accepts the file. Returns the
-    digest of the model, which the file has in its metadata.
+    Tied weights are written under each of their names, so that a strict `load_state_dict` accepts the file. Equal
+    weights give equal files. Returns the SHA-256 of the file.
 
     Raises:
         SaveError: the file cannot be written. The old file, if there is one, is unchanged.
@@ -74,28 +69,28 @@ def save_model(model: torch.nn.Module, path: Path) -> str:
         for name, value in model.state_dict().items()
         if isinstance(value, torch.Tensor)
     }
-    found = digest(model)
     try:
-        _write(state, path, found)
+        return _write(state, path)
     except OSError as error:
         folder = f" ({error.filename})" if error.filename in map(str, path.parents) else ""
         raise SaveError(str(path), f"{error.strerror or error}{folder}") from None
     except SafetensorError as error:
         raise SaveError(str(path), _cause(str(error))) from None
-    return found
 
 
-def _write(state: dict[str, torch.Tensor], path: Path, digest: str) -> None:
+def _write(state: dict[str, torch.Tensor], path: Path) -> str:
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        save_file(state, temporary, metadata={"format": "pt", _DIGEST: digest})
+        save_file(state, temporary, metadata={"format": "pt"})  # a second entry would be written in random order
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.chmod(_default_mode())
+        found = file_digest(temporary)
         temporary.replace(path)
+        return found
     finally:
         with suppress(OSError):  # on a read-only disk there is nothing to remove
             temporary.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from paceline.messages import Claim, ClaimDone, Claimed, Ok, SavedModel, Warn
-from paceline.worker.save_model import digest_in, refuse_suffix, save_model, with_suffix
+from paceline.worker.save_model import file_digest, refuse_suffix, save_model, with_suffix
 from paceline.worker.session import Session
 
 
@@ -51,7 +51,7 @@ class Saves:
         """Warn the user if the file of a save that was done before is not as the job left it."""
         try:
             # A worker that runs beside this one may have just saved again, and not reported it yet.
-            if file.stat().st_mtime >= self._began or digest_in(file) == saved.digest:
+            if file.stat().st_mtime >= self._began or file_digest(file) == saved.digest:
                 return
             problem = "has other weights than this job saved there: another program has written it since"
         except FileNotFoundError:

@@ -67,7 +67,7 @@ class Claims:
         A worker that is behind the job never gets a task: its model does not have the weights that the task needs.
         """
         claim = self._claims.get(message.key)
-        if message.passed:
+        if message.passed and (claim is None or not claim.done):
             warning = [WarningFound("passed claim", _PASSED.format(key=message.key))] if claim is None else []
             return [*warning, Send(sender, Claimed(message.req, False))]
         if claim is None:
