@@ -32,6 +32,8 @@ for x, y in job.batches(loader, slots=2, epochs=2):
         Path("killed").touch()
         os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
         time.sleep(10)
+    while os.environ.get("PACELINE_NAME") == "worker-0" and job.step > 2 and not Path("killed").exists():
+        time.sleep(0.01)  # this worker must not complete the job alone
     optimizer.zero_grad()
     F.cross_entropy(model(x), y).backward()
     optimizer.step()

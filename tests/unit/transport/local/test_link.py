@@ -341,6 +341,8 @@ def test_ten_thousand_messages_leak_no_memory_and_no_descriptor(make_port: MakeP
         maps = Path("/proc/self/maps").read_text().count("memfd:paceline")
         return len(os.listdir("/proc/self/fd")), maps, server.memory.stats.regions + client.memory.stats.regions
 
+    gc.collect()
+    others = set(loans._borrowed)  # frames that earlier tests of this process still hold
     kept = frames_of(client, 3, 1000)
     sizes = []
     for number in range(10_000):
@@ -360,7 +362,7 @@ def test_ten_thousand_messages_leak_no_memory_and_no_descriptor(make_port: MakeP
             sizes.append(size())
             frames = big = []
     assert len(set(sizes[2:])) == 1, sizes
-    assert not loans._borrowed
+    assert set(loans._borrowed) <= others
 
 
 def test_a_closed_port_keeps_no_descriptors() -> None:
