@@ -10,7 +10,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -25,6 +24,7 @@ from paceline.engines.bundle.unpack import unpack
 from paceline.engines.output import Exit, Line
 from paceline.engines.port_thread import PortThread
 from paceline.engines.processes import Children
+from paceline.engines.sigterm import Notices
 from paceline.errors import FilesError, PacelineError
 from paceline.messages.base import Message
 from paceline.messages.hosts import HostFacts, RoleEnded, SavedPiece, StartRole
@@ -69,7 +69,7 @@ class Agent:
         self._core = AgentCore(secrets.token_hex(8), facts, str(self._folder))
         self._unreported: deque[Callable[[], Iterable[Effect]]] = deque()
         self._supervisor: NodeId | None = None
-        self._notices = 0
+        self._notices = Notices()
         self._over: Over | None = None
         self._problem = ""
         self._refused_until: float | None = None
@@ -83,7 +83,7 @@ class Agent:
         try:
             self._say(f"host {self._facts.name}: waits for a supervisor at {self._address}")
             self._children.warm()
-            with self._signals():
+            with self._notices:
                 self._serve(port)
             self._end(port)
         finally:
@@ -105,12 +105,12 @@ class Agent:
             self._carry_out(port, self._core.tick(time.monotonic()))
             if self._refused_until is not None and time.monotonic() >= self._refused_until:
                 self._over = Over("its token is not the supervisor's: give both the same --token-file", failed=True)
-            if self._notices > passed_on:
-                passed_on = self._notices
+            if self._notices.count > passed_on:
+                passed_on = self._notices.count
                 self._notice()
 
     def _notice(self) -> None:
-        if self._notices > 1 or not self._core.run:
+        if self._notices.count > 1 or not self._core.run:
             self._over = Over("ended by a signal")
         else:
             self._say(
@@ -269,20 +269,6 @@ class Agent:
             self._step(port)
             if not self._unreported and self._children.events.empty() and self._core.has_reported:
                 break
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Count each SIGTERM and Ctrl-C during the block."""
-
-        def on_signal(number: int, _: object) -> None:
-            self._notices += 1
-
-        previous = {s: signal.signal(s, on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
 
 def _pieces(path: Path, name: str) -> Iterator[SavedPiece]:

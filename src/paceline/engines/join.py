@@ -7,13 +7,14 @@ import queue
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from paceline.engines.output import Exit, Line, Stream
 from paceline.engines.plan import RunPlan
 from paceline.engines.processes import Children
 from paceline.engines.restart_policy import Again, RestartPolicy
+from paceline.engines.sigterm import Notices
 from paceline.errors import DeadlineError, TransportError, UsageError
 from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_LOST, EXIT_SCRIPT, how
 from paceline.runtime.observing import observing
@@ -39,7 +40,7 @@ class JoinedWorker:
         self._say = say
         self._children = Children(self.dir)
         self._policy = RestartPolicy(plan.max_restarts)
-        self._told = 0
+        self._notices = Notices()
         self._passed_on = 0
 
     def run(self) -> int:
@@ -52,7 +53,7 @@ class JoinedWorker:
         self._check_running()
         self._say(f"{self.name} joins {self.plan.run}")
         try:
-            with self._notices():
+            with self._notices:
                 return self._follow()
         finally:
             self._children.end(at_once=lambda role: True)
@@ -79,23 +80,9 @@ class JoinedWorker:
             return True
         return False
 
-    @contextmanager
-    def _notices(self) -> Iterator[None]:
-        """Count each Ctrl-C and SIGTERM during the block: the first asks the worker to leave, the second kills it."""
-
-        def on_signal(number: int, _: object) -> None:
-            self._told += 1
-
-        previous = {s: signal.signal(s, on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
     def _pass_on(self) -> None:
         """Send SIGTERM to the worker after the first signal to this process, and SIGKILL after the next ones."""
-        while self._passed_on < self._told:
+        while self._passed_on < self._notices.count:
             self._passed_on += 1
             for child in self._children.alive():
                 if self._passed_on == 1:
@@ -138,14 +125,14 @@ class JoinedWorker:
         if code == EXIT_DONE:
             return EXIT_DONE
         self._report(event)
-        if code == EXIT_LEFT or self._told:
+        if code == EXIT_LEFT or self._notices.count:
             self._say(f"{self.name} has left {self.plan.run}")
             return EXIT_DONE
         decision = self._policy.ended(self.name, code, time.monotonic())
         if code >= 0 and isinstance(decision, Again) and self._answers():
             self._say(f"{self.name} ended ({how(code)}): restarted")
             self._pause(decision.after_s)
-            if self._told:
+            if self._notices.count:
                 return EXIT_DONE
             self._start()
             return None
@@ -158,7 +145,7 @@ class JoinedWorker:
 
     def _pause(self, pause_s: float) -> None:
         until = time.monotonic() + pause_s
-        while time.monotonic() < until and not self._told:
+        while time.monotonic() < until and not self._notices.count:
             time.sleep(0.02)
 
     def _report(self, event: Exit) -> None:
