@@ -84,6 +84,20 @@ def test_the_next_epoch_after_the_unequal_worker_has_gone_counts_parts_again() -
     assert not job.core.machines.segments.needs_one_attempt(0)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_unequal_worker_that_comes_after_all_others_are_gone_begins_an_epoch(restarts: bool) -> None:
+    """The workers that are gone may have left attempts on the servers."""
+    job = job_with(worker_0=OLD, worker_1=OLD)
+    kill(job, "worker-0")
+    kill(job, "worker-1")
+    if restarts:
+        job.restart()
+    before = epoch(job)
+    (fact,) = joins(job, "worker-2", NEW)
+    assert (fact.placement.epoch, fact.whole_attempts, fact.kind) == (before + 1, False, NEW)
+    assert joins(job, "worker-3", NEW) == []
+
+
 @pytest.mark.parametrize("change", [{"mode": "asp", "slots": None}, {"deterministic": False}])
 def test_no_epoch_begins_where_slots_count_as_whole_attempts_anyway(change: dict[str, Any]) -> None:
     job = replicated_job(machines={"worker-0": OLD, "worker-1": OLD}, **change)

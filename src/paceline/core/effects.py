@@ -62,7 +62,8 @@ class PlacementFact(Fact, frozen=True):
 
     With `failover`, backups became primaries because the primary of some blocks was lost. A `planned` change makes or
     moves copies; any other change follows the loss of copies. With `whole_attempts`, each slot counts as one attempt
-    because workers are not equal machines.
+    because workers are not equal machines; otherwise `kind` is the machine of all workers whose attempts may count in
+    this epoch, also of those that are gone ("" if there was none yet).
     """
 
     placement: Placement
@@ -70,6 +71,7 @@ class PlacementFact(Fact, frozen=True):
     failover: bool = False
     planned: bool = False
     whole_attempts: bool = False
+    kind: str = ""
 
 
 class PhaseFact(Fact, frozen=True):

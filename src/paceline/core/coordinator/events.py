@@ -195,6 +195,7 @@ class PlacementDecided(Event, frozen=True, gc=False):
     placement: Placement
     failover: bool
     whole_attempts: bool = False
+    kind: str = ""
 
 
 class BlocksPlaced(Event, frozen=True, gc=False):

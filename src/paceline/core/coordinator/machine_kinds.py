@@ -18,6 +18,12 @@ def workers_differ(members: Members) -> bool:
     return len(members.kinds("worker")) > 1
 
 
+def kind_of_workers(members: Members) -> str:
+    """The machine of all active workers; "" if they are unequal, or there are none."""
+    kinds = members.kinds("worker")
+    return kinds[0] if len(kinds) == 1 else ""
+
+
 def other_kind(members: Members, role: str, name: str, fingerprint: str) -> Member | None:
     """A member of `role`, other than `name`, whose machine is not equal to that of `fingerprint`; None without any."""
     others = [kind for kind in members.kinds(role) if kind != fingerprint] if fingerprint else []

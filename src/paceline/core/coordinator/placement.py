@@ -28,7 +28,7 @@ from paceline.core.coordinator.events import (
 )
 from paceline.core.coordinator.host_loss import silence_s, suspects
 from paceline.core.coordinator.in_sync_sets import Backups, Joining, Owners, enter, promote, shrink
-from paceline.core.coordinator.machine_kinds import workers_differ
+from paceline.core.coordinator.machine_kinds import kind_of_workers, workers_differ
 from paceline.core.coordinator.placement_plan import Servers, balance, spread
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.tables.members import Member
@@ -147,9 +147,10 @@ class BlockPlacement:
             )
             addresses = {s.node: s.address or "" for s in servers}
             placement = Placement(self._placed.epoch + 1, owners, addresses, backups)
-            whole = workers_differ(self._members)
-            self._placed.set(placement, whole_attempts=whole)
-            out += [PlacementFact(placement, whole_attempts=whole), *self._tell(servers), BlocksPlaced(), WorkFreed()]
+            whole, kind = workers_differ(self._members), kind_of_workers(self._members)
+            self._placed.set(placement, whole_attempts=whole, kind=kind)
+            fact = PlacementFact(placement, whole_attempts=whole, kind=kind)
+            out += [fact, *self._tell(servers), BlocksPlaced(), WorkFreed()]
         placed = self._placed.placement
         assert placed is not None
         out += [self._prepared(node, req, placed) for node, req in self._prepare_waiting.items()]
@@ -175,25 +176,31 @@ class BlockPlacement:
         known = old.addresses | {m.node: m.address or "" for m in self._members.by_role("server")}
         addresses = {node: known.get(node, "") for node in placement.holders}
         placement = msgspec.structs.replace(placement, addresses=addresses)
-        whole = workers_differ(self._members)
-        fact = PlacementFact(placement, why, failover, planned, whole)
-        return [fact, PlacementDecided(placement, failover, whole)]
+        whole, kind = workers_differ(self._members), kind_of_workers(self._members)
+        fact = PlacementFact(placement, why, failover, planned, whole, kind)
+        return [fact, PlacementDecided(placement, failover, whole, kind)]
 
     def enact(self, event: PlacementDecided) -> list[Output]:
         """Put the new placement into force, and tell every server."""
-        self._placed.set(event.placement, failover=event.failover, whole_attempts=event.whole_attempts)
+        self._placed.set(event.placement, failover=event.failover, whole_attempts=event.whole_attempts, kind=event.kind)
         return self._tell(self._members.by_role("server"))
 
     def worker_joined(self, event: WorkerJoined) -> list[Output]:
-        """Begin an epoch in which slots count as whole attempts, if the new worker's machine is not equal (rule 12).
+        """Begin a new epoch if the machine of the new worker is not that of all workers of this epoch (rule 12).
 
-        The worker gets no lease before: a server may not count attempts of unequal workers as interchangeable.
+        The worker gets no lease before: a server may not count attempts of unequal workers as interchangeable. A worker
+        that is gone may have left attempts on the servers; the new epoch makes them void.
         """
         old, job = self._placed.placement, self._identity.job
-        if old is None or job is None or self._placed.whole_attempts or not workers_differ(self._members):
+        kind = self._members.members[event.node].fingerprint
+        if old is None or job is None or self._placed.whole_attempts or kind in ("", self._placed.kind):
             return []
         if self._identity.one_attempt or parse_mode(job.mode).window or self._identity.failure is not None:
             return []  # slots count as whole attempts anyway
+        if not self._placed.kind:
+            self._placed.set(old, whole_attempts=False, kind=kind)
+            why = f"{self._members.name(event.node)} is the first worker of this epoch"
+            return [PlacementFact(old, why, planned=True, kind=kind)]
         why = f"{self._members.name(event.node)} has another kind of machine than other workers"
         return [BlocksMayMove(_AGAIN_S), *self.change(old.owners, old.backups, why=why, planned=True)]
 
@@ -240,9 +247,10 @@ class BlockPlacement:
         if joining == old.joining:
             return [over]
         placement = msgspec.structs.replace(old, backups=backups, joining=joining)
-        whole = self._placed.whole_attempts
-        self._placed.set(placement, whole_attempts=whole)
-        fact = PlacementFact(placement, f"{name_of(sender)} has its copies", planned=True, whole_attempts=whole)
+        whole, kind = self._placed.whole_attempts, self._placed.kind
+        self._placed.set(placement, whole_attempts=whole, kind=kind)
+        why = f"{name_of(sender)} has its copies"
+        fact = PlacementFact(placement, why, planned=True, whole_attempts=whole, kind=kind)
         return [fact, over, BlocksMayMove(0.0)]
 
     def copies_differ(self, event: CopiesDiffer) -> list[Output]:

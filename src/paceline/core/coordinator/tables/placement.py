@@ -12,7 +12,8 @@ class PlacedBlocks:
     """The placement and its epoch (rule 5). Only `BlockPlacement` changes it.
 
     `owners` are the primaries, `holders` all servers that have some copy or are being sent one. With `whole_attempts`,
-    each slot of this epoch counts as one attempt, because workers are not equal machines (rule 12).
+    each slot of this epoch counts as one attempt, because workers are not equal machines (rule 12). `kind` is the
+    machine of all workers that took part in this epoch, "" if it is not known.
     """
 
     def __init__(self, incarnation: Incarnation) -> None:
@@ -23,6 +24,7 @@ class PlacedBlocks:
         self.holders: tuple[NodeId, ...] = ()
         self.failovers = 0
         self.whole_attempts = False
+        self.kind = ""
 
     def restore(self, history: History) -> None:
         """Take over the last placement of this incarnation, and the highest epoch of all incarnations."""
@@ -32,16 +34,16 @@ class PlacedBlocks:
                 self.failovers += row.fact.failover
                 if row.incarnation == history.incarnation:
                     self._place(row.fact.placement)
-                    self.whole_attempts = row.fact.whole_attempts
+                    self.whole_attempts, self.kind = row.fact.whole_attempts, row.fact.kind
 
     def reset(self, position: Position | None) -> None:
         """Forget the placement; its epoch stays used."""
         self._place(None)
 
-    def set(self, placement: Placement, *, failover: bool = False, whole_attempts: bool) -> None:
+    def set(self, placement: Placement, *, failover: bool = False, whole_attempts: bool, kind: str) -> None:
         """Put `placement` into force. `failover`: a backup was promoted."""
         self.epoch = placement.epoch
-        self.whole_attempts = whole_attempts
+        self.whole_attempts, self.kind = whole_attempts, kind
         self.failovers += failover
         self._place(placement)
 
