@@ -72,6 +72,10 @@ seeds: setup ## play 100,000 simulator seeds from START on (SEEDS=100000)
 
 chaos: setup ## kill, stop, cut and resume real runs about 1,200 times, for hours; the figures go to chaos/
 	@$(BIN)/paceline dev chaos --campaign all --seed 1 --dir chaos --json chaos/all.json
+	@for mode in bsp ssp:3 asp; do \
+		$(BIN)/paceline dev hosts --kills 15 --cuts 15 --leaves 20 --mode $$mode --dir chaos/hosts-$$mode \
+			--json chaos/hosts-$$mode.json || exit 1; \
+	done
 
 bench: setup ## measure beside peers for about 25 minutes and write docs/performance.md (ROUNDS=5)
 	@$(BIN)/python bench/all.py --rounds $(ROUNDS)
