@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+ENGINES := $(VENV)/.engines
 LOG    := $(VENV)/pip.log
 
 TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
@@ -21,7 +22,7 @@ endif
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 SHOW_LOG = { echo "setup failed; the end of $(LOG):"; tail -n 40 $(LOG); exit 1; }
 
-.PHONY: help setup demo static check test long seeds bench chaos format clean
+.PHONY: help setup engines demo static check test long seeds bench chaos format clean
 
 help: ## show what each target does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -41,6 +42,13 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) -e '.[dev,bench,hosts]' >> $(LOG) 2>&1 || $(SHOW_LOG)
 	@touch $@
 
+engines: $(ENGINES) ## also install Ray and PySpark, for the tests of these engines
+
+$(ENGINES): $(READY)
+	@echo "[setup] Ray and PySpark for the tests of the engines, about a minute the first time"
+	@$(PIP) -e '.[ray,spark]' >> $(LOG) 2>&1 || $(SHOW_LOG)
+	@touch $@
+
 demo: setup ## train LeNet on Fashion-MNIST with 2 workers and 2 parameter servers
 	@$(BIN)/paceline demo
 
@@ -57,7 +65,7 @@ check: static ## check format, lint, types and layers, and run the tests without
 	@echo "[tests] pytest -n $(PROCESSES), without real runs and with 200 simulator seeds"
 	@$(PYTEST) -m "not real_run and not many_seeds"
 
-test: static ## everything that a change must pass: the static checks and every test; about 12 minutes on 2 cores
+test: static engines ## everything that a change must pass: the static checks and every test; about 12 minutes on 2 cores
 	@echo "[tests] pytest -n $(PROCESSES)" && $(PYTEST)
 
 SEEDS  ?= 100000
@@ -70,14 +78,22 @@ seeds: setup ## play 100,000 simulator seeds from START on (SEEDS=100000)
 	@echo "paceline dev sim --start $(START) --seeds $(SEEDS)"
 	@$(BIN)/paceline dev sim --start $(START) --seeds $(SEEDS)
 
-chaos: setup ## kill, stop, cut and resume real runs about 1,200 times, for hours; the figures go to chaos/
+chaos: engines ## kill, stop, cut and resume real runs about 1,200 times, for hours; the figures go to chaos/
 	@$(BIN)/paceline dev chaos --campaign all --seed 1 --dir chaos --json chaos/all.json
 	@for mode in bsp ssp:3 asp; do \
 		$(BIN)/paceline dev hosts --kills 15 --cuts 15 --leaves 20 --mode $$mode --dir chaos/hosts-$$mode \
 			--json chaos/hosts-$$mode.json || exit 1; \
 	done
+	@for faults in "--agent-cuts 10" "--role-cuts 10" "--adoptions 10" "--joins 20 --drains 20"; do \
+		name=chaos/hosts-$$(echo $$faults | tr -d ' 0-9-'); \
+		$(BIN)/paceline dev hosts $$faults --dir $$name --json $$name.json || exit 1; \
+	done
+	@for engine in "ray --adds 5" spark; do \
+		name=chaos/$$(echo $$engine | cut -d ' ' -f 1); \
+		$(BIN)/paceline dev engines --engine $$engine --kills 10 --dir $$name --json $$name.json || exit 1; \
+	done
 
-bench: setup ## measure beside peers for about 25 minutes and write docs/performance.md (ROUNDS=5)
+bench: engines ## measure beside peers for about 25 minutes and write docs/performance.md (ROUNDS=5)
 	@$(BIN)/python bench/all.py --rounds $(ROUNDS)
 
 format: setup ## format the code and apply the safe fixes

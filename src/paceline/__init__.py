@@ -9,19 +9,23 @@ if TYPE_CHECKING:
     from paceline import datasets as datasets
     from paceline import errors as errors
     from paceline.blocks.tensors import digest as digest
+    from paceline.engines.launch import launch as launch
+    from paceline.engines.launched_run import Run as Run
     from paceline.runtime.current_job import join as join
     from paceline.worker.job import Job as Job
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 _PUBLIC = {
     "Job": ("paceline.worker.job", "Job"),
+    "Run": ("paceline.engines.launched_run", "Run"),
     "datasets": ("paceline.datasets", None),
     "digest": ("paceline.blocks.tensors", "digest"),
     "errors": ("paceline.errors", None),
     "join": ("paceline.runtime.current_job", "join"),
+    "launch": ("paceline.engines.launch", "launch"),
 }
-__all__ = ["Job", "datasets", "digest", "errors", "join"]
+__all__ = ["Job", "Run", "datasets", "digest", "errors", "join", "launch"]
 
 
 def __getattr__(name: str) -> object:

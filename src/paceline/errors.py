@@ -15,6 +15,8 @@
     │   ├── SlotPoisonedError             one slot lost too many workers in a row; names its samples
     │   ├── UpdateError                   the optimizer raised on a server; names the parameters
     │   └── ClusterLostError              a role is lost without which the job cannot go on
+    ├── RunError (also RuntimeError)      a run of paceline.launch ended and is not done; has the role's traceback
+    │   └── RunStoppedError               it was stopped or interrupted, and can be resumed
     ├── SaveError (also OSError)          job.save cannot write its file; names the file and the cause
     ├── CheckpointError                   a checkpoint is incomplete or damaged; names the file
     ├── FilesError                        the user's files cannot be listed, sent, kept or unpacked; names the file
@@ -133,6 +135,27 @@ class UpdateError(JobError):
 
 class ClusterLostError(JobError):
     """The job cannot go on without a role that was lost. `paceline run --resume RUN` starts at the last checkpoint."""
+
+
+class RunError(PacelineError, RuntimeError):
+    """A run that `paceline.launch` has started has ended, and is not done.
+
+    `code` is the exit code that `paceline run` has then. `reason` says why the run ended and `advice` what to do.
+    `trace` is the traceback of the role that ended it, "" if there is none; the message ends with it.
+    """
+
+    def __init__(self, code: int, reason: str, trace: str = "", advice: str = "") -> None:
+        self.code, self.reason, self.trace, self.advice = code, reason, trace, advice
+        said = f"{reason} ({advice})" if advice else reason
+        super().__init__(f"{said}\n\n{trace.rstrip()}" if trace else said)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the arguments when the error is pickled."""
+        return (type(self), (self.code, self.reason, self.trace, self.advice))
+
+
+class RunStoppedError(RunError):
+    """A run was stopped by its program, or interrupted by a signal. `advice` says at which step a resume begins."""
 
 
 class SaveError(PacelineError, OSError):

@@ -20,6 +20,12 @@ def name_of(node: NodeId) -> str:
     return node.split("/")[0]
 
 
+def start_of(node: NodeId) -> int:
+    """The number of the start of this process; 0 if the node id does not contain it."""
+    first = node.partition("/")[2].split("-")[0]
+    return int(first) if first.isdecimal() else 0
+
+
 def pid_of(node: NodeId) -> int:
     """The process id, to be shown to people; 0 if the node id does not contain it."""
     words = node.partition("/")[2].split("-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import get_type_hints
 
 import click
 import pytest
@@ -10,10 +11,11 @@ import pytest
 import paceline
 from paceline.cli.main import cli
 from paceline.config import load
+from paceline.engines.run_options import RunOptions
 
 
 def test_the_package_exports_exactly_these_names() -> None:
-    assert paceline.__all__ == ["Job", "datasets", "digest", "errors", "join"]
+    assert paceline.__all__ == ["Job", "Run", "datasets", "digest", "errors", "join", "launch"]
     for name in paceline.__all__:
         assert getattr(paceline, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'train'"):
@@ -63,6 +65,30 @@ def test_the_job_has_exactly_these_methods_and_parameters() -> None:
     assert _describe(paceline.digest) == "model"
 
 
+RUN = {
+    "directory": None,
+    "scale": "*workers=None *servers=None",
+    "status": "",
+    "stop": "*save=True",
+    "wait": "timeout=None",
+}
+
+
+def test_a_launched_run_has_exactly_these_methods_and_parameters() -> None:
+    assert {name for name in dir(paceline.Run) if not name.startswith("_")} == set(RUN)
+    for name, expected in RUN.items():
+        member = inspect.getattr_static(paceline.Run, name)
+        assert isinstance(member, property) if expected is None else _describe(member) == expected, name
+    assert _describe(paceline.launch) == "script=None *args=() *show='all' **options"
+
+
+def test_launch_has_every_option_of_the_command_by_its_name() -> None:
+    command = cli.get_command(click.Context(cli), "run")
+    assert command is not None
+    typed = [p.name for p in command.params if isinstance(p, click.Option)]
+    assert list(get_type_hints(RunOptions)) == typed
+
+
 ERRORS = {
     "AuthenticationError": "TransportError",
     "CheckpointError": "PacelineError",
@@ -82,6 +108,8 @@ ERRORS = {
     "PeerLostError": "TransportError",
     "PeerUnknownError": "TransportError",
     "RefusedFrameError": "TransportError",
+    "RunError": "PacelineError",
+    "RunStoppedError": "RunError",
     "SaveError": "PacelineError",
     "SlotPoisonedError": "JobError",
     "StateError": "PacelineError",
@@ -104,10 +132,10 @@ def test_the_errors_are_exactly_these_with_these_bases() -> None:
 FLAGS = {
     "run": "-m/--module -w/--workers -s/--servers --replicas --mode --slots --seed --threads --checkpoint-every --keep "
     "--checkpoints --files-limit --max-restarts --max-steps --resume --adopt --allow-changes --dir --summary "
-    "--trace --engine --listen --token-file --hosts --min-hosts --local-roles --shared-dir --same-cpu "
-    "--insecure-blocks --log-level --log-format script arguments",
+    "--trace --engine --ray-address --master --listen --token-file --hosts --min-hosts --local-roles --shared-dir "
+    "--same-cpu --insecure-blocks --log-level --log-format script arguments",
     "token": "file",
-    "agent": "address --token-file --name --address --cores --label --dir --log-level --log-format",
+    "agent": "address --token-file --name --address --cores --label --dir --parent --log-level --log-format",
     "drain": "run host --undo",
     "doctor": "address --token-file --json",
     "examples": "names --dir",

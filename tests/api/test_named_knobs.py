@@ -19,6 +19,7 @@ from tests.kit.shown_texts import PACKAGE, PAGES, Text, commands, helps, message
 import paceline
 import paceline.datasets
 from paceline.config import load
+from paceline.engines.run_options import RunOptions
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+\b")
 VARIABLE = re.compile(r"\b_?PACELINE_[A-Z_]+\b")
@@ -32,6 +33,8 @@ DEVELOPERS = ("src/paceline/sim/", "src/paceline/testing/")
 
 OPTIONS_OF_OTHERS = {
     "--install": "wsl, on Windows",
+    "--head": "ray start",
+    "--working-dir": "ray job submit",
     "--index-url": "pip",
     "--nproc-per-node": "torchrun",
     "--cached": "git",
@@ -49,6 +52,12 @@ OPTIONS_OF_OTHERS = {
     "--cpus": "docker",
     "--no-kill": "Slurm",
     "--from-file": "kubectl",
+    "--conf": "spark-submit",
+    "--host": "Spark's own daemons",
+    "--port": "Spark's own daemons",
+    "--webui-port": "Spark's own daemons",
+    "--memory": "Spark's own daemons",
+    "--work-dir": "Spark's own daemons",
 }
 VARIABLES_OF_OTHERS = {"_PACELINE_COMPLETE": "click reads it for completion in a shell"}
 WORDS_OF_OTHERS = {
@@ -93,9 +102,11 @@ def variables() -> frozenset[str]:
 def arguments() -> frozenset[str]:
     """The parameters of the public functions."""
     functions: list[Callable[..., object]] = [paceline.join, paceline.digest, paceline.datasets.fashion_mnist]
-    members = [getattr(paceline.Job, name) for name in dir(paceline.Job) if name[0] != "_"]
+    functions.append(paceline.launch)
+    members = [getattr(owner, name) for owner in (paceline.Job, paceline.Run) for name in dir(owner) if name[0] != "_"]
     functions += [member for member in members if callable(member)]
-    return frozenset(name for function in functions for name in signature(function).parameters)
+    names = frozenset(name for function in functions for name in signature(function).parameters)
+    return names | RunOptions.__annotations__.keys()
 
 
 Texts = Callable[[], tuple[Text, ...]]

@@ -30,6 +30,7 @@ WORDS = (DOCS / "words.md").read_text()
 FUNCTIONS: dict[str, Callable[..., object]] = {
     "paceline.join": paceline.join,
     "paceline.digest": paceline.digest,
+    "paceline.launch": paceline.launch,
     "paceline.datasets.fashion_mnist": paceline.datasets.fashion_mnist,
     "job.prepare": paceline.Job.prepare,
     "job.validate": paceline.Job.validate,
@@ -92,6 +93,16 @@ def test_every_property_of_the_job_is_described() -> None:
     assert {row for row in rows if row.count(".") == 1} == {f"job.{name}" for name in names}
     deeper = {row.removeprefix("job.metrics.") for row in rows if row.count(".") == 2}
     assert all(hasattr(Metrics({}, ""), name) for name in deeper)
+
+
+def test_every_member_of_a_launched_run_is_described() -> None:
+    rows = {re.split(r"\W", row.removeprefix("run."))[0]: row for row in _rows(_section(REFERENCE, "A launched run"))}
+    names = {name for name in dir(paceline.Run) if not name.startswith("_")}
+    assert names <= set(rows)
+    for name in names:
+        member = inspect.getattr_static(paceline.Run, name)
+        if not isinstance(member, property):
+            assert f"`{rows[name]}`" == _signature(f"run.{name}", member)
 
 
 def test_every_error_is_described_with_its_base() -> None:

@@ -17,6 +17,7 @@ class DummyRunner:
     """A `RoleRunner` without processes. `told` has what it was asked to do with hosts, `hosts` the roles on each."""
 
     def __init__(self) -> None:
+        self.wanted: tuple[int, int] | None = None
         self.running: dict[str, int] = {}
         self.events: deque[RunnerEvent] = deque()
         self.loads: list[HostLoad] = []
@@ -52,9 +53,12 @@ class DummyRunner:
         """Return the next event."""
         return self.events.popleft() if self.events else None
 
-    def gather(self, show: Callable[[str], None]) -> dict[str, int]:
+    def gather(self, show: Callable[[str], None], check: Callable[[], None] = lambda: None) -> dict[str, int]:
         """Return what runs already."""
         return dict(self.running)
+
+    def want(self, workers: int, servers: int) -> None:
+        self.wanted = (workers, servers)
 
     def has_host(self, host: str) -> bool:
         """Return whether `hosts` has it."""

@@ -1,4 +1,7 @@
-"""A run on three hosts, which are network namespaces: one is killed and returns, one leaves, strangers are refused."""
+"""A run on three hosts, which are network namespaces: one is killed and returns, one leaves, strangers are refused.
+
+The agent of one is cut off from the supervisor, and the supervisor is killed and its run adopted.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,20 @@ import psutil
 import pytest
 from tests.kit.real_runs import PACELINE, SCRIPTS, background, run
 
+from paceline.messages.status import Status
 from paceline.runtime.rundir import RunDir
 from paceline.testing.chaos import network as network_module
 from paceline.testing.chaos.launch import Launched
 from paceline.testing.chaos.network import problem
 from paceline.testing.hosts.cluster import HostCluster, has_hosts
+from paceline.testing.hosts.watch import RunWatch
 from paceline.wire.token import new_token
 
 _why = problem()
 as_root = pytest.mark.skipif(_why is not None, reason=str(_why))
 
 HOSTS = ("a", "b", "c")
+Starts = set[tuple[str, int]]
 ROWS = 64
 BESIDE = """
 import torch
@@ -45,7 +51,10 @@ def make_code(folder: Path) -> Path:
 
 @dataclass(slots=True)
 class Story:
-    """What was seen of the run on three hosts. `codes` and `texts` are those of agents, by what they did."""
+    """What was seen of the run on three hosts. `codes` and `texts` are those of commands, by what they did.
+
+    `starts` has the (name, start) of all roles before and after something that must not end them.
+    """
 
     folder: Path
     run: RunDir
@@ -55,6 +64,8 @@ class Story:
     codes: dict[str, int | None] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     family: list[psutil.Process] = field(default_factory=list)
+    starts: dict[str, tuple[Starts, Starts]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
 
     @property
     def summary(self) -> dict[str, object]:
@@ -75,12 +86,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         for host in HOSTS:
             cluster.agent(host)
         words = ["-w", 3, "-s", 3, "--replicas", 1, "--min-hosts", 3, "--checkpoint-every", "0"]
-        launched = cluster.start(*words, work / "train.py")
-        play(story, cluster)
-        story.family = launched.family()
+        cluster.start(*words, work / "train.py")
+        with RunWatch(cluster) as watch:
+            play(story, cluster)
+        story.problems = watch.problems
+        story.family = cluster.run.family()
         cluster.stop()
-        story.code = launched.wait(40.0)
-        story.output = launched.out.read_text()
+        story.code = cluster.run.wait(40.0)
+        story.output = cluster.run.out.read_text()
         for host in HOSTS:
             story.ended(f"{host} at the end", cluster._agents[host])
     return story
@@ -98,7 +111,44 @@ def play(story: Story, cluster: HostCluster) -> None:
     cluster.terminate("b")
     story.ended("leaves", leaving, 60.0)
     left = cluster.until(lambda s: not any(p.host == "b" for p in s.processes), "the end of all roles of host b")
-    story.rewinds = cluster.until(lambda s: s.version > left.version + 3, "a commit without host b").rewinds
+    cluster.until(lambda s: s.version > left.version + 3, "a commit without host b")
+    story.ended("drain unknown", cluster.launch("supervisor", ["drain", cluster.run_dir.path, "z"], "drain.txt"))
+    cut_agent(story, cluster)
+    story.rewinds = adopt(story, cluster).rewinds
+
+
+def cut_agent(story: Story, cluster: HostCluster) -> None:
+    """Cut the agent of host c off from the supervisor until this is noticed; its roles reach the coordinator."""
+    before = cluster.until(lambda s: has_hosts(s, ("a", "c"), 1), "copies of all blocks on hosts a and c")
+    with cluster.cut_agent("c"):
+        wait_for_text(cluster, "the agent of host c does not answer")
+        during = cluster.until(lambda s: s.version > before.version + 3, "a commit without the agent")
+    wait_for_text(cluster, "host c is back", "the agent of host c answers again")
+    story.starts["agent cut"] = starts(before), starts(during)
+
+
+def adopt(story: Story, cluster: HostCluster) -> Status:
+    """Kill the supervisor, and let another one adopt the run."""
+    before = cluster.until(lambda s: has_hosts(s, ("a", "c"), 1), "copies of all blocks on hosts a and c")
+    cluster.kill_supervisor()
+    cluster.forget()
+    cluster.adopt()
+    after = cluster.until(lambda s: s.version > before.version + 3, "a commit after the adoption")
+    story.starts["adoption"] = starts(before), starts(after)
+    return after
+
+
+def starts(status: Status) -> Starts:
+    """Return the (name, start) of each role that takes part."""
+    return {(process.name, process.start) for process in status.processes}
+
+
+def wait_for_text(cluster: HostCluster, *texts: str) -> None:
+    """Wait until the run has shown one of the texts."""
+    deadline = time.monotonic() + 30.0
+    while not any(text in cluster.run.out.read_text() for text in texts):
+        assert time.monotonic() < deadline, cluster.run.out.read_text()
+        time.sleep(0.05)
 
 
 def strangers(story: Story, cluster: HostCluster) -> None:
@@ -129,8 +179,29 @@ def test_the_loss_of_a_host_and_the_leave_of_another_undo_nothing(story: Story) 
     assert "host a is lost" in story.output
     assert "host b is being emptied" in story.output
     assert "host b has left" in story.output
+    after = story.output[story.output.index("host b has left") :]
+    assert "host b joins" not in after, "an agent that ends does not offer its host again"
     assert story.codes["leaves"] == 0, story.texts["leaves"]
     assert "told to leave" in story.texts["leaves"]
+
+
+@as_root
+@pytest.mark.parametrize("what", ["agent cut", "adoption"])
+def test_roles_go_on_without_their_agent_or_supervisor(story: Story, what: str) -> None:
+    before, after = story.starts[what]
+    assert {name.partition("-")[0] for name, _ in before} == {"server", "worker"}
+    assert before <= after, "others may have started meanwhile"
+
+
+@as_root
+def test_no_name_lived_twice(story: Story) -> None:
+    assert story.problems == []
+
+
+@as_root
+def test_a_host_that_cannot_be_drained_is_refused_with_the_reason(story: Story) -> None:
+    assert story.codes["drain unknown"] == 2
+    assert "no process of this job runs on host 'z'; it runs on a, c" in story.texts["drain unknown"]
 
 
 @as_root

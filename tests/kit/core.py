@@ -161,6 +161,9 @@ class Recorder:
     def save(self, version: int) -> None:
         self.saved.append(version)
 
+    def freeze(self) -> list[int]:
+        return self.blocks
+
     def anticipate(
         self, key: SumKey, slot: int, fence: Fence, weight: float, payloads: Mapping[int, tuple[int, object]]
     ) -> None:

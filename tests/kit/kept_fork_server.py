@@ -9,6 +9,12 @@ import psutil
 from paceline.engines.fork_client import ForkClient, _subreaper
 
 
+class _Opened(ForkClient):
+    def open(self) -> None:
+        if self._server is None:
+            super().open()
+
+
 class KeptForkServer:
     """A fork server of the tests of one file. No engine uses it: each gets a copy, which it may kill."""
 
@@ -23,9 +29,15 @@ class KeptForkServer:
 
     def lend(self) -> ForkClient:
         """Return a client that has opened its first fork server, which is ready: a copy of this one."""
+        return self._lend(ForkClient())
+
+    def lend_opened(self) -> ForkClient:
+        """The same, for those who open it themselves: it has a server, and opens none."""
+        return self._lend(_Opened())
+
+    def _lend(self, lent: ForkClient) -> ForkClient:
         self._client._next_spare = 0.0
         self._client._make_spare()
-        lent = ForkClient()
         lent._server, self._client._spare = self._client._spare, None
         assert lent._server is not None
         lent._loaded, lent._opened, lent._inherits = self._client._loaded, 1, _subreaper.begin()

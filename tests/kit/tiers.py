@@ -6,8 +6,11 @@ LONGEST_FIRST = (
     "test_promise_06_commits_survive.py",
     "test_promise_02_same_result.py",
     "test_pages.py",
+    "test_spark.py",
+    "test_ray.py",
     "test_promise_05_no_hang.py",
     "test_run.py",
+    "test_launch.py",
     "test_fork_client.py",
     "test_elastic.py",
     "test_promise_01_exactly_once.py",
@@ -25,5 +28,5 @@ LONGEST_FIRST = (
 )
 """Processes share the tests by file: the long files begin first, so that the processes end at about the same time."""
 
-REAL_UNITS = ("test_fork_client.py", "test_processes.py", "test_lazy_imports.py")
+REAL_UNITS = ("test_fork_client.py", "test_processes.py", "test_lazy_imports.py", "test_carried_agent.py")
 """Unit tests whose subject is the start of a process that loads torch: they cannot be quick."""

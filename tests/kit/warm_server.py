@@ -3,6 +3,7 @@
 A forked command differs from a started one only in what it need not load. It has its own command line, environment,
 directory and output, and runs its module or script as `__main__`. A forked `paceline run` also finds its fork server
 already forked: where the launcher would start `paceline.runtime.fork_server`, that fork gets the same words instead.
+So does a program called `driver.py`, which launches a run.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ Main = Callable[[], int | None]
 LOADED = (
     *("numpy.random", "torch", "torch._dynamo"),
     *(f"paceline.cli.{name}" for name in ("run", "join", "scale", "status", "runs", "checkpoints", "audit", "screen")),
-    *(f"paceline.engines.{name}" for name in ("join", "resume", "supervisor")),
+    *(f"paceline.engines.{name}" for name in ("join", "launch", "resume", "supervisor")),
     *("paceline.checkpoint.listing", "paceline.clients.observer", "paceline.coordinator.service"),
     *("paceline.coordinator.store", "paceline.server.service", "paceline.worker.job"),
     *("paceline.runtime.current_job", "paceline.runtime.role_process", "paceline.runtime.script"),
@@ -114,7 +115,7 @@ def _become(request: Request, output: int) -> Main:
     fork_server._set_title(" ".join(request.command).encode())
     fork_server._reseed()
     _, *words = request.command
-    if words[:3] == ["-m", "paceline.cli.main", "run"]:
+    if words[:3] == ["-m", "paceline.cli.main", "run"] or words[0] == "driver.py":
         prepared = _prepare_fork_server()
         if prepared is not None:
             return prepared

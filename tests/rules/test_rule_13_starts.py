@@ -12,6 +12,7 @@ Upheld by:
 - `core.hosts.agent.AgentCore._enlisted`: an agent kills the roles that do not count any more
 - `core.hosts.agent.AgentCore._start`: a later start waits for the end of the earlier one
 - `core.coordinator.membership.Membership._end_earlier`: the coordinator ends earlier starts of a name
+- `core.coordinator.membership.Membership.register`: a later start replaces an earlier one
 """
 
 from __future__ import annotations
@@ -125,6 +126,17 @@ def test_the_coordinator_ends_an_earlier_start_that_returns_and_keeps_the_later_
     effects = job.say(earlier, job.registration(role, earlier, name=f"{role}-9", start=1))
     assert [abort.kind for abort in sent(effects, Abort, earlier)] == ["lost"]
     assert later in job.core.tables.members.members
+    assert earlier not in job.core.tables.members.members
+
+
+@pytest.mark.parametrize("role", ["server", "worker"])
+def test_a_later_start_replaces_an_earlier_one_whose_end_nobody_has_reported(role: str) -> None:
+    """The earlier start has returned after a cut, and its agent has just killed it: it does not count any more."""
+    job = CoordinatorKit().start()
+    later, earlier = f"{role}-9/2", f"{role}-9/1"
+    job.say(earlier, job.registration(role, earlier, name=f"{role}-9", start=1))
+    assert sent(job.say(later, job.registration(role, later, name=f"{role}-9", start=2)), Welcome, later)
+    assert [m.node for m in job.core.tables.members.named(f"{role}-9")] == [later]
     assert earlier not in job.core.tables.members.members
 
 

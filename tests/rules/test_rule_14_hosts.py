@@ -10,6 +10,7 @@ Upheld by:
 - `core.coordinator.in_sync_sets.promote`: heirs on hosts that nobody suspects
 - `core.coordinator.host_loss`: which processes are lost together
 - `core.coordinator.membership.Membership.evict`: one event, one change of placement
+- `core.coordinator.membership.Membership.host_lost`: also servers that are known only from the log
 - `core.coordinator.reachability.Reachability.evict_silent`: a silent host is lost as one
 - `core.coordinator.reachability.Reachability._reports`: hosts complain, not processes
 - `core.coordinator.tables.lost_holders.LostHolders.add`: a lost host counts once
@@ -21,13 +22,13 @@ from typing import Any
 
 import pytest
 from tests.kit.core import CoordinatorKit, sent, written
-from tests.kit.placed_job import SMALL, compute, epoch, placed, ready, replicated_job, settle, tick
+from tests.kit.placed_job import SMALL, TENSORS, compute, epoch, placed, ready, replicated_job, settle, tick
 
 from paceline.core.coordinator.in_sync_sets import promote
 from paceline.core.effects import Effect, IncarnationFact, PlacementFact
 from paceline.core.layout import cut
 from paceline.messages import Abort, Beat, Exited, Grant, HostLost, Ok, Unreachable
-from paceline.types import NodeId, Placement, SlotId
+from paceline.types import NodeId, Placement, SlotId, name_of
 
 HOSTS = {"server-0": "a", "server-1": "a", "server-2": "b", "server-3": "b", "worker-0": "a", "worker-1": "b"}
 
@@ -179,6 +180,37 @@ def test_a_lost_server_that_a_restarted_coordinator_knows_only_from_the_log_goes
     silence(job, 11.0, others)
     assert set(job.core.tables.members.members) == set(others)
     assert "server-0" not in placed(job).holders
+
+
+def restarted_job() -> CoordinatorKit:
+    """A restarted coordinator that knows server-0/3 and server-1/4 of host a, and two servers of b, from its log."""
+    servers = ["server-0/3-11-ab", "server-1/4-12-ab", "server-2/1-13-ab", "server-3/1-14-ab"]
+    hosts = dict(zip((*servers, "worker-0", "worker-1"), "aabbbb", strict=True))
+    spec: dict[str, Any] = {"replicas": 1, "rewinds": True, "heartbeat_timeout_s": 100.0, "reach_s": 100.0}
+    job = CoordinatorKit(servers=4, tensors=TENSORS, hosts=hosts, **spec)
+    job.servers = servers
+    job.start(data_len=12).initialise()
+    assert set(placed(job).holders) == set(servers)
+    job.restart()
+    return job
+
+
+def test_a_restarted_coordinator_learns_of_a_lost_host_whose_servers_have_not_registered_again() -> None:
+    """It does not know their host: the report names them, and they go as one."""
+    job = restarted_job()
+    effects = job.say("engine", HostLost(job.req(), "a", "its agent is gone", (("server-0", 3), ("server-1", 4))))
+    assert len(written(effects, PlacementFact)) == 1
+    assert written(effects, IncarnationFact) == []
+    assert {name_of(node) for node in placed(job).holders} == {"server-2", "server-3"}
+    assert {name_of(node) for node in job.core.tables.incarnation.awaited} == {"server-2", "server-3"}
+
+
+def test_the_end_of_an_earlier_start_says_nothing_of_a_server_that_has_not_registered_again() -> None:
+    job = restarted_job()
+    job.say("engine", Exited(job.req(), "server-0", 2, -9))
+    assert "server-0/3-11-ab" in job.core.tables.members.members
+    job.say("engine", Exited(job.req(), "server-0", 3, -9))
+    assert "server-0/3-11-ab" not in job.core.tables.members.members
 
 
 def test_a_host_whose_sessions_all_broke_is_lost_and_one_with_a_session_is_not() -> None:

@@ -18,6 +18,7 @@ from paceline.cli.log_options import log_options
 @click.option("--cores", type=int, metavar="N", help="How many cores it offers.  [default: all that it may use]")
 @click.option("--label", "labels", multiple=True, help="A word about this host, such as gpu; may be repeated.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Where files are kept.  [default: cache]")
+@click.option("--parent", type=int, metavar="PID", help="End when this process, which starts the agent, has ended.")
 @log_options
 def command(
     address: str,
@@ -27,6 +28,7 @@ def command(
     cores: int | None,
     labels: tuple[str, ...],
     folder: Path | None,
+    parent: int | None,
     log_level: str | None,
     log_format: str | None,
 ) -> None:
@@ -62,4 +64,4 @@ def command(
     def say(text: str) -> None:
         click.echo(f"paceline: {text}", err=True)
 
-    sys.exit(Agent(where, token, facts, say, folder or cache_dir() / "agents").run())
+    sys.exit(Agent(where, token, facts, say, folder or cache_dir() / "agents", parent).run())

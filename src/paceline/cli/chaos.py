@@ -153,8 +153,8 @@ def _named(campaign: str, folder: Path | None, json_file: Path | None, fraction:
 
 
 def _play(folder: Path | None, *, fraction: float = 1.0, **given: Any) -> dict[str, Any]:
-    from paceline.cli.screen import make_console
     from paceline.engines.sigterm import terminable
+    from paceline.engines.text_screen import make_console
     from paceline.runtime.rundir import next_run
     from paceline.testing.chaos.campaign import Campaign
 

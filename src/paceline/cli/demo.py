@@ -48,7 +48,7 @@ def command(epochs: int, run_dir: Path, **options: str | None) -> None:
         logs.set_up(plan.log_level, plan.log_format, process="launcher")
         local = Supervisor(plan, screen)
         point_latest(run_dir)
-        code = local.run()
+        code = local.run().code
         if code == 0:
             screen.note(f"summary: {run_dir / 'summary.json'}")
     sys.exit(code)

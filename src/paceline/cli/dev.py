@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from paceline.cli import chaos
+
+if TYPE_CHECKING:
+    from paceline.testing.hosts.outcome import Outcome
 
 
 @click.group(name="dev")
@@ -55,19 +59,44 @@ def sim(
 @click.option("--kills", default=0, show_default=True, help="How many times a whole host is killed.")
 @click.option("--cuts", default=0, show_default=True, help="How many times a host is cut off.")
 @click.option("--leaves", default=0, show_default=True, help="How many times a host is emptied and returns.")
+@click.option("--agent-cuts", default=0, show_default=True, help="How many agents are cut off from their supervisor.")
+@click.option(
+    "--role-cuts", default=0, show_default=True, help="How many times all but the agent of a host is cut off."
+)
+@click.option("--adoptions", default=0, show_default=True, help="How many times the run is killed and adopted.")
+@click.option("--joins", default=0, show_default=True, help="How many times a further host joins.")
+@click.option("--drains", default=0, show_default=True, help="How many times a host is drained.")
 @click.option("--cut-s", default=20.0, show_default=True, help="How many seconds a cut lasts.")
 @click.option("--mode", default="bsp", show_default=True, help="bsp, ssp:K or asp.")
 @click.option("--seed", default=0, show_default=True, help="Chooses the order of the faults, and their hosts.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path("chaos/hosts"), show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Write the figures here.")
-def hosts(
-    kills: int, cuts: int, leaves: int, cut_s: float, mode: str, seed: int, folder: Path, json_file: Path | None
-) -> None:
-    """Lose, cut off and empty hosts of a run on three hosts, which are network namespaces of this machine."""
+def hosts(folder: Path, json_file: Path | None, **given: Any) -> None:
+    """Lose, cut off, empty and add hosts of a run on three hosts, which are network namespaces of this machine."""
     from paceline.testing.hosts.campaign import HostCampaign, play
 
-    campaign = HostCampaign(kills=kills, cuts=cuts, leaves=leaves, cut_s=cut_s, mode=mode, seed=seed)
-    outcome = play(campaign, folder.absolute(), click.echo)
+    _report(play(HostCampaign(**given), folder.absolute(), click.echo), json_file)
+
+
+@command.command(name="engines")
+@click.option("--engine", type=click.Choice(["ray", "spark"]), required=True, help="Who carries the run.")
+@click.option("--kills", default=0, show_default=True, help="How many times a node is killed.")
+@click.option("--adds", default=0, show_default=True, help="How many times a node is added.")
+@click.option("--mode", default="bsp", show_default=True, help="bsp, ssp:K or asp.")
+@click.option("--seed", default=0, show_default=True, help="Chooses the order of the faults, and their nodes.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path("chaos/engines"), show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Write the figures here.")
+def engines(engine: str, kills: int, adds: int, mode: str, seed: int, folder: Path, json_file: Path | None) -> None:
+    """Kill and add nodes of a cluster of three nodes on this machine, which carries a run."""
+    from paceline.testing.engines.campaign import EngineCampaign, play
+    from paceline.testing.engines.made import make_cluster
+
+    campaign = EngineCampaign(kills=kills, adds=adds, mode=mode, seed=seed)
+    _report(play(campaign, make_cluster(engine), folder.absolute(), click.echo), json_file)
+
+
+def _report(outcome: Outcome, json_file: Path | None) -> None:
+    """Show and write the figures of a campaign; the exit code says whether all was well."""
     text = json.dumps(outcome.as_dict(), indent=2)
     click.echo(text)
     if json_file is not None:

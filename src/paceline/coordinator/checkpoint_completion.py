@@ -23,7 +23,7 @@ from paceline.checkpoint.manifest import (
 )
 from paceline.checkpoint.storage import Storage
 from paceline.checkpoint.terms import Term, check_term
-from paceline.coordinator.log_parts import Reached, write_new_rows
+from paceline.coordinator.log_parts import FOLDER, TIP, Reached, removable, retire, write_new_rows
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.store import sync_log
 from paceline.core.effects import Complete
@@ -128,7 +128,8 @@ class CheckpointCompletion:
                     raise CheckpointError(folder, f"{file.name} is missing")
             manifest = Manifest(FORMAT, complete.model, complete.checkpoint.position, complete.files, complete.chains)
             if self._place is not None and self._log is not None:
-                self.reached = write_new_rows(storage, self._log, self.reached, self._place.term.number)
+                after = write_new_rows(storage, self._log, self.reached, self._place.term.number)
+                self.reached = retire(self.reached, after, folder)
                 plan = dict(self._place.plan())
                 manifest = msgspec.structs.replace(manifest, plan=plan, log=self.reached.tip)
             self._check_term(storage)
@@ -144,6 +145,7 @@ class CheckpointCompletion:
         for old in complete.drop:
             self._drop(old)
         self._sweep(folder, also=False)
+        self._remove_retired(storage)
         return ""
 
     def _check_term(self, storage: Storage) -> None:
@@ -168,6 +170,27 @@ class CheckpointCompletion:
                     self._drop(name)
         except Exception:
             logger.warning("cannot look for incomplete checkpoints in %s", storage.url, exc_info=True)
+
+    def _remove_retired(self, storage: Storage) -> None:
+        """Remove files of the log on which no checkpoint stands any more.
+
+        Only those that the log calls retired: if this coordinator dies now, the next one goes on from what the log
+        says, and must find the files of that chain.
+        """
+        if self._place is None or self._log is None:
+            return
+        try:
+            with LogReader(self._log) as reader:
+                durable = msgspec.json.decode(reader.get(TIP) or "{}", type=Reached)
+            for name in removable(durable, storage.folders()):
+                self._check_term(storage)
+                storage.delete(f"{FOLDER}/{name}")
+                left = tuple(file for file in self.reached.retired if file.name != name)
+                self.reached = msgspec.structs.replace(self.reached, retired=left)
+        except DeposedError as error:
+            self.deposed = error
+        except Exception:
+            logger.warning("cannot remove old files of the log in %s", storage.url, exc_info=True)
 
     def _drop(self, folder: str) -> None:
         assert self._storage is not None

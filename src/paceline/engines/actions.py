@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.messages.status import RunSummary
 from paceline.runtime.exit_codes import EXIT_DONE
 
 
@@ -11,7 +12,8 @@ from paceline.runtime.exit_codes import EXIT_DONE
 class Outcome:
     """How a run ended: its exit code and, if that is not 0, what the user is shown.
 
-    `ended` names the process whose end ended the run: without a `trace`, the user is shown its last words.
+    `ended` names the process whose end ended the run: without a `trace`, the user is shown its last words. A run that
+    is done has a `summary`.
     """
 
     code: int = EXIT_DONE
@@ -19,6 +21,7 @@ class Outcome:
     trace: str = ""
     advice: str = ""
     ended: str = ""
+    summary: RunSummary | None = None
 
 
 @dataclass(frozen=True, slots=True)

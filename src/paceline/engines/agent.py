@@ -52,12 +52,24 @@ class Agent:
     The first SIGTERM or Ctrl-C is a notice for the whole host, which the supervisor then empties; the second ends it.
     """
 
-    def __init__(self, address: str, token: bytes, facts: HostFacts, say: Callable[[str], None], folder: Path) -> None:
-        """`say` shows a text to the user. The files of a run are kept in `folder` while it lasts."""
+    def __init__(
+        self,
+        address: str,
+        token: bytes,
+        facts: HostFacts,
+        say: Callable[[str], None],
+        folder: Path,
+        parent: int | None = None,
+    ) -> None:
+        """`say` shows a text to the user. The files of a run are kept in `folder` while it lasts.
+
+        If `parent` is given, the agent and its roles end when that process, which has started it, has ended.
+        """
         self._address = address
         self._token = token
         self._facts = facts
         self._say = say
+        self._parent = parent
         self._made = AgentFolder(folder, facts.name)
         self._folder = self._made.path
         self._run = RunDir(self._folder / "run")
@@ -104,14 +116,17 @@ class Agent:
             self._step(port)
             self._carry_out(port, self._core.tick(time.monotonic()))
             if self._refused_until is not None and time.monotonic() >= self._refused_until:
-                self._over = Over("its token is not the supervisor's: give both the same --token-file", failed=True)
+                why = "its token is not the supervisor's: give both the same --token-file"
+                self._carry_out(port, self._core.end(why, failed=True))
+            if self._parent is not None and os.getppid() != self._parent:
+                self._carry_out(port, self._core.end("the process that started this agent has ended", failed=True))
             if self._notices.count > passed_on:
                 passed_on = self._notices.count
-                self._notice()
+                self._notice(port)
 
-    def _notice(self) -> None:
+    def _notice(self, port: PortThread) -> None:
         if self._notices.count > 1 or not self._core.run:
-            self._over = Over("ended by a signal")
+            self._carry_out(port, self._core.end("ended by a signal"))
         else:
             self._say(
                 f"host {self._facts.name}: told to leave; its roles move to other hosts (a second signal ends it)"

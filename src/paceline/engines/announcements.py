@@ -5,16 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from paceline.engines.actions import Tell
+from paceline.engines.actions import Outcome, Tell
 from paceline.engines.fork_client import ServerEnd
 from paceline.engines.output import Line, Stream
 from paceline.engines.restart_policy import QUICK_S, Again, Decision, GiveUp, Stay
 from paceline.engines.screen import Screen
 from paceline.messages.status import Status
-from paceline.runtime.exit_codes import EXIT_DONE, EXIT_LEFT, EXIT_SCRIPT, HOST_LOST, how
+from paceline.runtime.exit_codes import (
+    EXIT_CLOSED,
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_LEFT,
+    EXIT_SCRIPT,
+    EXIT_TERMINATED,
+    HOST_LOST,
+    how,
+)
 from paceline.runtime.roles import Role, role_of
 
 _MAX_WORDS = 1000
+_INTERRUPTED = (EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_CLOSED)
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?")
 
 
@@ -40,6 +50,13 @@ class Announcements:
             del kept[:-_MAX_WORDS]
         else:
             self._screen.line(line.name, line.text, error=line.stream is Stream.ERR or not role_of(line.name).scripted)
+
+    def ended(self, outcome: Outcome) -> None:
+        """Show how a run ended that is not done."""
+        if outcome.code in _INTERRUPTED:
+            self._screen.note(f"{outcome.reason}: every process has ended; {outcome.advice}", warning=True)
+        elif outcome.code != EXIT_DONE:
+            self._screen.failure(outcome.reason, outcome.trace, outcome.advice)
 
     def started(self, name: str) -> None:
         """Forget the last words of earlier processes called `name`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from paceline.clients.observer import Observer, decode_status, decode_summary
 from paceline.clients.redial import Find
@@ -41,6 +41,8 @@ class CoordinatorClient:
         self._finishing = False
         self._observer = Observer(find, token)
         self._reports: deque[_Make] = deque()
+        self._drains: dict[_Make, str] = {}
+        self._refused: dict[str, str] = {}
         self._asked: _Make | None = None
         self._next_status = 0.0
 
@@ -73,13 +75,28 @@ class CoordinatorClient:
         """Report that start number `start` of the process called `name` has ended with exit code `code`."""
         self._reports.append(lambda req: Exited(req, name, start, code))
 
-    def host_lost(self, host: str, reason: str) -> None:
-        """Report that every process of the host `host` is gone, for this `reason`."""
-        self._reports.append(lambda req: HostLost(req, host, reason))
+    def host_lost(self, host: str, reason: str, roles: Iterable[tuple[str, int]] = ()) -> None:
+        """Report that every process of the host `host` is gone, for this `reason`: the (name, start) in `roles`."""
+        gone = tuple(roles)
+        self._reports.append(lambda req: HostLost(req, host, reason, gone))
 
     def drain(self, host: str, *, undo: bool = False) -> None:
-        """Ask that `host` become empty, or with `undo` that it be used again. The coordinator may refuse it."""
-        self._reports.append(lambda req: Drain(req, host, undo))
+        """Ask that `host` become empty, or with `undo` that it be used again. Another host can take its roles.
+
+        `refused_drains` tells if the coordinator refuses it.
+        """
+
+        def make(req: int) -> Drain:
+            return Drain(req, host, undo, others=True)
+
+        self._reports.append(make)
+        if not undo:
+            self._drains[make] = host
+
+    def refused_drains(self) -> dict[str, str]:
+        """Why the coordinator has refused to drain a host, by host. Each refusal is returned once."""
+        refused, self._refused = self._refused, {}
+        return refused
 
     def scale(self, workers: int, servers: int = 0) -> None:
         """Report how many workers and servers the run shall have; 0 servers means: do not change them."""
@@ -96,8 +113,10 @@ class CoordinatorClient:
             self._ask_next()
             try:
                 reply = self._observer.poll(max(0.0, deadline - time.monotonic()))
-            except UsageError:
+            except UsageError as error:
                 reply = None  # the coordinator refused the report: do not repeat it
+                if self._asked in self._drains:
+                    self._refused[self._drains[self._asked]] = str(error)
                 self._answered()
             if reply is None:
                 return False
@@ -121,7 +140,7 @@ class CoordinatorClient:
 
     def _answered(self) -> None:
         if self._reports and self._asked is self._reports[0]:
-            self._reports.popleft()
+            self._drains.pop(self._reports.popleft(), None)
         self._asked = None
 
     def _ask_next(self) -> None:

@@ -77,7 +77,7 @@ class Decisions:
         self._due[name] = now + _ROOM_S
 
     def move(self, name: str) -> None:
-        """Start the worker called `name` elsewhere after it has ended: its host is being emptied."""
+        """Start the process called `name` elsewhere after it has ended: it was told to leave its host."""
         self._moving.add(name)
 
     @property

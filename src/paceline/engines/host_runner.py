@@ -8,11 +8,15 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from paceline.config.role_spec import encode_role_spec
 from paceline.core.hosts.choice import HostLoad, choose_host
 from paceline.core.hosts.host_table import CutOff, Gone, HostTable, Joined, Leaves, Output, Reported, Say
+from paceline.engines.awaited_hosts import awaited, how_hosts_come
+from paceline.engines.carriers.base import Wanted
+from paceline.engines.carriers.made import make_carrier
 from paceline.engines.file_delivery import FileDelivery
 from paceline.engines.fork_client import ServerEnd
 from paceline.engines.host_facts import own_cores, own_versions
@@ -33,7 +37,6 @@ from paceline.engines.role_runner import (
     RunnerEvent,
     RunningProcess,
 )
-from paceline.engines.ssh_agents import SshAgents
 from paceline.errors import TransportError, UsageError
 from paceline.messages.hosts import (
     EndHost,
@@ -44,7 +47,7 @@ from paceline.messages.hosts import (
     StartRole,
 )
 from paceline.runtime.exit_codes import HOST_LOST
-from paceline.runtime.roles import COORDINATOR, SERVER, Role, role_of
+from paceline.runtime.roles import COORDINATOR, SERVER, Role, is_process_name, role_of
 from paceline.runtime.rundir import RunDir, run_identity
 from paceline.runtime.starts import last_starts
 from paceline.transport.base import PeerDown, Received
@@ -67,20 +70,29 @@ class HostRunner:
         self._logs = RemoteLogs(run.logs)
         self._known = KnownHosts(run)
         self._saved = SavedFiles(plan.cwd or Path.cwd())
-        self._table = HostTable(run_identity(run), str(plan.run), own_versions(), options.term_s, options.address[0])
+        self._files = None if options.shared_dir else FileDelivery(plan, run)
+        self._carrier = make_carrier(options, run)
+        self._listen = options.address or (self._carrier.own_address() or "127.0.0.1", 0)
+        self._table = HostTable(run_identity(run), str(plan.run), own_versions(), options.term_s, self._listen[0])
         self._ready: deque[RunnerEvent] = deque()
         self._waiting: dict[str, float] = {}
         self._chosen: dict[str, str] = {}
         self._adopted: dict[str, int] = {}
         self._is_adopting = plan.adopt
         self._has_lost = False
+        self._is_ending = False
         self._next_tick = 0.0
-        self._files = None if options.shared_dir else FileDelivery(plan, run)
-        port = _listen(run.token(), *options.address)
-        self.address = (port.address or "").removeprefix("tcp://")
-        """Where agents find this supervisor, as they are told to dial it."""
-        self._port = PortThread(port, "agents")
-        self._ssh = SshAgents(options.ssh, self.address, run.token(), run.logs)
+        hosts = max(0, options.min_hosts - options.local_roles)
+        self._wanted = Wanted(plan.workers + plan.servers, hosts, options.unlimited)
+        try:
+            port = _listen(run.token(), *self._listen)
+            self.address = (port.address or "").removeprefix("tcp://")
+            """Where agents find this supervisor, as they are told to dial it."""
+            self._port = PortThread(port, "agents")
+            self._carrier.begin(self.address, run.token())
+        except BaseException:
+            self._carrier.close()
+            raise
 
     # ------------------------------------------------------------ before the first role
 
@@ -93,43 +105,33 @@ class HostRunner:
         """See `RoleRunner.fork_server_ended`."""
         return self._local.fork_server_ended()
 
-    def gather(self, show: Callable[[str], None]) -> dict[str, int]:
+    def gather(self, show: Callable[[str], None], check: Callable[[], None] = lambda: None) -> dict[str, int]:
         """See `RoleRunner.gather`: wait for `min_hosts` hosts, or for the hosts of a run that is adopted."""
         known = self._known.read() if self._is_adopting else frozenset()
         # A role of a host that does not return may run until its agent's term has passed: rule 13.
         deadline = time.monotonic() + self._table.lost_after_s
         next_show = 0.0
+        needed = 1 if self._is_adopting else self._options.min_hosts  # an adopted run goes on with what has returned
         while True:
+            check()
             self._look(_STEP_S)
             hosts, now = self._table.hosts, time.monotonic()
-            if self._num_ready() >= self._num_needed() and (known <= hosts.keys() or now > deadline):
+            is_complete = not self._carrier.coming(self._joined()) and (known <= hosts.keys() or now > deadline)
+            ready = sum(map(self._is_ready, hosts)) + self._options.local_roles
+            if is_complete and ready >= needed:
                 break
             if now >= next_show:
                 next_show = now + _SHOW_S
-                show(self._awaited(known - hosts.keys()))
+                how = how_hosts_come(self._options.engine, self.address)
+                problems = self._table.problems.values()
+                show(awaited(ready, needed, known - hosts.keys(), deadline - now, how, problems))
         self._is_adopting = False
+        self._wanted = replace(self._wanted, has_begun=True)
         return dict(self._adopted)
-
-    def _num_needed(self) -> int:
-        """How many hosts must be able to take roles. A run that is adopted goes on with what has returned."""
-        return 1 if self._is_adopting else self._options.min_hosts
-
-    def _num_ready(self) -> int:
-        """How many hosts can take roles."""
-        return sum(map(self._is_ready, self._table.hosts)) + self._options.local_roles
 
     def _is_ready(self, host: str) -> bool:
         """Whether a host has the user's files."""
         return self._files is None or self._files.has(host)
-
-    def _awaited(self, missing: frozenset[str] | set[str]) -> str:
-        there = self._num_ready()
-        text = f"waits for hosts: {there} of {self._num_needed()} are there"
-        if missing:
-            text += f"; {', '.join(sorted(missing))} carried roles of the run and may return"
-        how = f"`paceline agent {self.address} --token-file FILE` on a machine adds it"
-        turned = "".join(f"; turned away: {problem}" for problem in self._table.problems.values())
-        return f"{text} ({how}){turned}"
 
     # ------------------------------------------------------------ roles
 
@@ -159,20 +161,9 @@ class HostRunner:
         """See `RoleRunner.start`."""
         host = self._chosen.pop(name, LOCAL_HOST)
         if host == LOCAL_HOST:
-            self._local.start(name, start, order)
+            self._local.start(name, start, lambda _: order(self._place(host, name)))
             return
-        known = self._table.hosts[host]
-        root = None if self._options.shared_dir else f"{known.folder}/files"
-        workers = sum(role_of(role).scripted for role in known.roles) + role_of(name).scripted
-        place = Place(
-            host_name=host,
-            address=known.facts.address,
-            run=f"{known.folder}/run",
-            code_root=root,
-            saves=root is not None,
-            cores=known.facts.cores,
-            workers=max(1, workers),
-        )
+        known, place = self._table.hosts[host], self._place(host, name)
         spec = encode_role_spec(order(place))
         cwd = self._plan.path_at(place, self._plan.cwd or Path.cwd())
         self._table.assign(host, name, start)
@@ -180,6 +171,25 @@ class HostRunner:
         self._known.write(self._table.hosts)
         assert known.peer is not None
         self._port.send(known.peer, StartRole(name, start, spec, cwd, dict(self._plan.env)))
+
+    def _place(self, host: str, name: str) -> Place:
+        """The place of the role called `name` on `host`, which may be this machine."""
+        known = self._table.hosts.get(host)
+        names = [child.name for child in self._local.alive()] if known is None else list(known.roles)
+        workers = max(1, sum(role_of(other).scripted for other in [*names, name]))
+        if known is None:
+            run = str(self._run.path.resolve())
+            return Place(host_name=host, address=self._listen[0], run=run, cores=own_cores(), workers=workers)
+        root = None if self._options.shared_dir else f"{known.folder}/files"
+        return Place(
+            host_name=host,
+            address=known.facts.address,
+            run=f"{known.folder}/run",
+            code_root=root,
+            saves=root is not None,
+            cores=known.facts.cores,
+            workers=workers,
+        )
 
     def signal(self, name: str, number: int, *, group: bool = False) -> None:
         """See `RoleRunner.signal`. A signal to a host that is cut off is not sent."""
@@ -195,6 +205,14 @@ class HostRunner:
         return [*self._local.alive(role), *(r for r in away if role is None or role_of(r.name) is role)]
 
     # ------------------------------------------------------------ hosts
+
+    def want(self, workers: int, servers: int) -> None:
+        """See `RoleRunner.want`."""
+        self._wanted = replace(self._wanted, roles=workers + servers)
+
+    def _joined(self) -> dict[str, int]:
+        """The number of roles on each host that takes part."""
+        return {name: len(host.roles) for name, host in self._table.hosts.items()}
 
     def has_host(self, host: str) -> bool:
         """See `RoleRunner.has_host`."""
@@ -245,7 +263,8 @@ class HostRunner:
         if time.monotonic() >= self._next_tick:
             self._next_tick = time.monotonic() + _TICK_S
             self._carry_out(self._table.tick(time.monotonic(), self._run.coordinator() or ""))
-            self._ready += self._ssh.tick(list(self._table.hosts))
+            if not self._is_ending:  # no agent is brought for those that end with the run
+                self._ready += self._carrier.tick(self._joined(), self._wanted)
 
     def _deliver(self, heard: Received) -> None:
         """Send a host the files that it asks for."""
@@ -263,12 +282,12 @@ class HostRunner:
                 case Say(to=peer, message=message):
                     self._port.send(peer, message)
                 case Joined():
-                    self._joined(output)
+                    self._welcome(output)
                 case Gone(host=host, reason=reason, roles=roles):
                     self._has_lost |= lost
                     if self._files is not None:
                         self._files.forget(host)
-                    self._ready.append(HostGone(host, reason, lost=lost))
+                    self._ready.append(HostGone(host, reason, lost=lost, roles=roles))
                     self._ready += [Exit(role.name, role.start, HOST_LOST) for role in roles]
                     self._known.write(self._table.hosts)
                 case Leaves(host=host):
@@ -279,7 +298,7 @@ class HostRunner:
                 case Reported(host=host, report=report):
                     self._reported(host, report)
 
-    def _joined(self, joined: Joined) -> None:
+    def _welcome(self, joined: Joined) -> None:
         facts = joined.facts
         if self._is_adopting:
             self._adopted |= self._table.adopt(joined, last_starts(self._run))
@@ -290,16 +309,19 @@ class HostRunner:
             for message in self._files.begin(joined.host):
                 self._port.send(peer, message)
         offers = f"{facts.cores} core{'s' * (facts.cores != 1)} at {facts.address}"
-        if joined.again:
+        if joined.was_away:
             self._ready.append(Note(f"host {joined.host} is back"))
-        else:
-            self._ready.append(HostJoined(joined.host, f"host {joined.host} joins: {offers}", joined.roles))
+        elif not joined.again:
+            self._ready.append(HostJoined(joined.host, f"host {joined.host} joins: {offers}"))
 
     def _reported(self, host: str, report: RoleLine | RoleEnded | SavedPiece) -> None:
         match report:
+            case RoleLine(name=name) if not is_process_name(name):
+                text = f"host {host} returned a line of {name[:64]!r}, which is refused: no process has that name"
+                self._ready.append(Note(text, warning=True))
             case RoleLine(name=name, stream=stream, text=text):
                 self._logs.add(name, text)
-                self._ready.append(Line(name, text, Stream[stream]))
+                self._ready.append(Line(name, text, Stream.__members__.get(stream, Stream.OUT)))
             case RoleEnded(name=name, start=start, code=code, problem=problem):
                 if problem:
                     self._logs.add(name, problem)
@@ -313,6 +335,7 @@ class HostRunner:
 
     def end(self, patience_s: float = 1.0, *, at_once: Callable[[Role], bool] = lambda role: False) -> None:
         """See `RoleRunner.end`. Agents end with the run; one that is cut off ends when its term has passed."""
+        self._is_ending = True
         for host in self._table.hosts.values():
             if host.peer is None:
                 continue
@@ -325,7 +348,7 @@ class HostRunner:
             self._look(_STEP_S)
         self._local.end(patience_s, at_once=at_once)
         self._port.close()
-        self._ssh.close()
+        self._carrier.close()
 
 
 def _listen(token: bytes, address: str, port: int) -> ZmqPort:

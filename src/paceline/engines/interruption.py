@@ -13,9 +13,21 @@ from paceline.engines.plan import RunPlan, parse_every
 from paceline.engines.resume_hint import ResumeHint
 from paceline.engines.role_runner import RoleRunner
 from paceline.engines.screen import Screen, ScreenClosed
+from paceline.engines.sigterm import Terminated
+from paceline.engines.stop_requests import Stopped
+from paceline.errors import ClusterLostError, UsageError
+from paceline.runtime.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
 from paceline.runtime.roles import COORDINATOR
 
 _WAIT_S = 0.1
+_STOPPED = "stopped"
+
+
+def interrupted_by(error: KeyboardInterrupt) -> tuple[int, str]:
+    """The exit code of a run that `error` ends, and the reason in words."""
+    if isinstance(error, Terminated):
+        return EXIT_TERMINATED, "terminated by SIGTERM"
+    return EXIT_INTERRUPTED, _STOPPED if isinstance(error, Stopped) else "interrupted"
 
 
 class Interruption:
@@ -33,10 +45,12 @@ class Interruption:
     def end(self, code: int, reason: str, drain: Callable[[], None]) -> Outcome:
         """Wait a few seconds for a last checkpoint, unless another signal comes; returns how the run ended.
 
-        Meanwhile `drain` shows what the processes print.
+        Meanwhile `drain` shows what the processes print, and raises requests to end at once.
         """
         last = LastCheckpoint(enabled=any(parse_every(self._plan.checkpoint_every)))
-        with suppress(KeyboardInterrupt, ScreenClosed):  # the second signal ends the run at once
+        # The second signal ends the run at once, and so does a cluster that ends meanwhile.
+        with suppress(KeyboardInterrupt, ScreenClosed, ClusterLostError, UsageError):
+            drain()
             self._save(last, reason, drain)
         known = self._client.status if self._client.heard else None
         return Outcome(code, reason, advice=self._hint.after_end(known, last.problem))
@@ -46,7 +60,8 @@ class Interruption:
         following = last.begin(self._client.status if self._client.heard else None, time.monotonic())
         if following is not Next.OVER:
             wait = f"waits up to {PATIENCE_S:.0f} s for a checkpoint"
-            self._screen.note(f"{reason}: {wait}; another such signal ends the run at once")
+            again = "; another such signal ends the run at once" * (reason != _STOPPED)
+            self._screen.note(f"{reason}: {wait}{again}")
         while following is not Next.OVER:
             if following is Next.ASK:
                 self._client.save_now()

@@ -59,9 +59,13 @@ class LocalRunner:
         except queue.Empty:
             return None
 
-    def gather(self, show: Callable[[str], None]) -> dict[str, int]:
+    def gather(self, show: Callable[[str], None], check: Callable[[], None] = lambda: None) -> dict[str, int]:
         """Return at once: this machine is there."""
+        check()
         return {}
+
+    def want(self, workers: int, servers: int) -> None:
+        """See `RoleRunner.want`: this machine is there anyway."""
 
     def has_host(self, host: str) -> bool:
         """Return False: there are no hosts to name."""

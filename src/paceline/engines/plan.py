@@ -205,7 +205,8 @@ class RunPlan:
         """The settings for all roles, for roles at `place`."""
         if self.hosts is None:
             return shared
-        own = Place(host_name=LOCAL_HOST, address=self.hosts.address[0], run=shared.run)
+        listen = self.hosts.address
+        own = Place(host_name=LOCAL_HOST, address=shared.host if listen is None else listen[0], run=shared.run)
         place = own if place is None else place
         return msgspec.structs.replace(
             shared,
@@ -271,6 +272,13 @@ class RunPlan:
     def at(self, run: Path) -> RunPlan:
         """The same plan in another run directory."""
         return replace(self, run=run)
+
+    def pinned(self) -> RunPlan:
+        """The same plan with absolute paths: it holds also after this process has changed its working directory."""
+        names = ("run", "script", "summary", "trace", "token_file")
+        paths = {name: path.absolute() for name in names if (path := getattr(self, name)) is not None}
+        place = None if self.checkpoints is None else absolute_url(self.checkpoints)
+        return replace(self, **paths, checkpoints=place, cwd=(self.cwd or Path.cwd()).absolute())
 
 
 def absolute_url(where: str) -> str:

@@ -8,13 +8,13 @@ import threading
 import time
 from collections import deque
 
+from paceline.core.hosts.agent import BEAT_S
 from paceline.errors import TransportError
 from paceline.messages.base import Message
 from paceline.transport.base import Event
 from paceline.transport.zmq.port import ZmqPort
 from paceline.types import NodeId
 
-BEAT_S = 0.5
 _POLL_S = 0.02
 _MAX_WAITING = 4000
 _HANGS_S = 60.0

@@ -16,20 +16,20 @@ from paceline.runtime.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class HostJoined:
-    """A host takes part; `note` says what it offers. `adopted` are the roles on it that the supervisor takes over."""
+    """A host takes part; `note` says what it offers."""
 
     host: str
     note: str
-    adopted: tuple[RunningRole, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HostGone:
-    """A host does not take part any more. The `Exit` of each of its roles follows. With `lost`, it did not leave."""
+    """A host does not take part any more. The `Exit` of each of its `roles` follows. With `lost`, it did not leave."""
 
     host: str
     reason: str
     lost: bool = True
+    roles: tuple[RunningRole, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,15 @@ class RoleRunner(Protocol):
         """The next event; None if none comes within `timeout_s`. An `Exit` follows the last line of its process."""
         ...
 
-    def gather(self, show: Callable[[str], None]) -> dict[str, int]:
+    def gather(self, show: Callable[[str], None], check: Callable[[], None] = lambda: None) -> dict[str, int]:
         """Wait until there are enough hosts to begin. Returns the start numbers of the roles that run, by name.
 
-        `show` is told what is awaited.
+        `show` is told what is awaited. `check` is called several times a second; what it raises ends the wait.
         """
+        ...
+
+    def want(self, workers: int, servers: int) -> None:
+        """Take note of how many workers and servers the run shall have, so that hosts for them can be brought."""
         ...
 
     def has_host(self, host: str) -> bool:

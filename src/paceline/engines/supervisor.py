@@ -38,7 +38,7 @@ from paceline.engines.decisions import Decisions
 from paceline.engines.fingerprint import fingerprint
 from paceline.engines.hang_detection import HangDetection, taking_part
 from paceline.engines.host_news import HostNews
-from paceline.engines.interruption import Interruption
+from paceline.engines.interruption import Interruption, interrupted_by
 from paceline.engines.output import Exit, Line
 from paceline.engines.place import checkpoints_note
 from paceline.engines.plan import RunPlan as RunPlan
@@ -46,24 +46,24 @@ from paceline.engines.resume_hint import ResumeHint
 from paceline.engines.role_runner import RunnerEvent
 from paceline.engines.runners import make_runner
 from paceline.engines.screen import Screen, ScreenClosed
-from paceline.engines.sigterm import Terminated, terminable
+from paceline.engines.sigterm import terminable
 from paceline.engines.standing import standing
+from paceline.engines.stop_requests import StopRequests
 from paceline.engines.trace_merge import draw
-from paceline.errors import StateError
-from paceline.messages.status import FailureStatus, RunSummary
+from paceline.errors import ClusterLostError, StateError, UsageError
+from paceline.messages.status import FailureStatus, RunSummary, Status
 from paceline.runtime.exit_codes import (
     EXIT_CLOSED,
     EXIT_DEPOSED,
     EXIT_DONE,
-    EXIT_INTERRUPTED,
     EXIT_LOG,
     EXIT_LOST,
     EXIT_SCRIPT,
-    EXIT_TERMINATED,
+    EXIT_USAGE,
 )
 from paceline.runtime.roles import COORDINATOR, WORKER, role_of
 from paceline.runtime.rundir import ENDED, RunDir, begin_run, finish_run
-from paceline.runtime.starts import next_start
+from paceline.runtime.starts import last_starts, next_start
 
 logger = logging.getLogger(__name__)
 
@@ -72,18 +72,18 @@ _BUSY_WAIT_S = 0.02
 _BURST = 1000
 _LEAST_HANG_S = 5.0
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-_INTERRUPTED = (EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_CLOSED)
 
 
 class Supervisor:
-    """Runs one run, from its start to its summary. Call `run` only once."""
+    """Runs one run, from its start to its summary. Call `run` only once, in any thread; others may ask it to `stop`."""
 
-    def __init__(self, plan: RunPlan, screen: Screen) -> None:
+    def __init__(self, plan: RunPlan, screen: Screen, stop: StopRequests | None = None) -> None:
         plan.check_environment()
         if plan.fingerprint is None:
             plan = replace(plan, fingerprint=fingerprint(plan.script, plan.code_root))
         self.plan = plan
         self.screen = screen
+        self._stop = StopRequests() if stop is None else stop
         grace_s = timeout_s({**plan.env, **os.environ})
         # Half of PACELINE_TIMEOUT_S, so that a hanging process is killed before the other roles give up on it.
         self._hangs = HangDetection(max(_LEAST_HANG_S, grace_s / 2))
@@ -92,11 +92,9 @@ class Supervisor:
         self.dir = RunDir.create(plan.run, plan.token_file) if is_new else RunDir(plan.run)
         self.runner = make_runner(plan, self.dir)
         self._client = CoordinatorClient(self.dir.coordinator, self.dir.token())
-        size, resumed = (plan.workers, plan.servers), plan.resume is not None
+        size, again = (plan.workers, plan.servers), plan.resume is not None
         self._hint = ResumeHint(self.dir.path, plan.checkpoint_every, plan.resume or "")
-        self._decisions = Decisions(
-            *size, plan.replicas, plan.max_restarts, self._hint, resumed=resumed, grace_s=grace_s
-        )
+        self._decisions = Decisions(*size, plan.replicas, plan.max_restarts, self._hint, resumed=again, grace_s=grace_s)
         self._conclusion = Conclusion(self._decisions.workers, self._hint)
         self._interruption = Interruption(plan, self.runner, self._client, self._hint, screen)
         self._hosts = HostNews(plan.hosts, plan.replicas, self.runner, self._client, self._decisions)
@@ -104,44 +102,54 @@ class Supervisor:
         self._next_look = 0.0
         self._news = False
 
-    def run(self) -> int:
-        """Start all processes, follow them until the run ends, and end all of them. Returns the exit code.
+    @property
+    def status(self) -> Status:
+        """The newest status of the run."""
+        return self._client.status
+
+    def run(self) -> Outcome:
+        """Start all processes, follow them until the run ends, and end all of them. Returns how the run ended.
 
         Raises:
             UsageError: another launcher is running this run.
         """
         outcome = Outcome(EXIT_LOST, "the launcher itself failed")
+        is_ours = False
         try:
             with self.dir.launching(), terminable():
+                is_ours = True
                 try:
                     begin_run(self.dir)
                     self._start_all()
                     outcome = self._follow()
                     outcome = explained(outcome, self._announcements.last_words(outcome.ended))
                 except ScreenClosed as error:
-                    outcome = self._interruption.end(EXIT_CLOSED, str(error), self._drain)
-                except Terminated:
-                    outcome = self._interruption.end(EXIT_TERMINATED, "terminated by SIGTERM", self._drain)
-                except KeyboardInterrupt:
-                    outcome = self._interruption.end(EXIT_INTERRUPTED, "interrupted", self._drain)
+                    outcome = self._interruption.end(EXIT_CLOSED, str(error), self._drain_checked)
+                except KeyboardInterrupt as error:
+                    outcome = self._interruption.end(*interrupted_by(error), self._drain_checked)
                 except StateError as error:
-                    outcome = self._unwritable(str(error))
+                    outcome = self._cut_short(str(error), on_disk=True)
+                except ClusterLostError as error:
+                    outcome = self._cut_short(str(error))
+                except UsageError as error:
+                    outcome = Outcome(EXIT_USAGE, str(error))
+                    raise
                 except OSError as error:
                     if error.errno not in _OF_DISKS:
                         raise
-                    outcome = self._unwritable(f"cannot write {error.filename or self.dir.path}: {error.strerror}")
+                    reason = f"cannot write {error.filename or self.dir.path}: {error.strerror}"
+                    outcome = self._cut_short(reason, on_disk=True)
                 finally:
                     self._end(outcome)
                     if self.plan.trace is not None:
                         draw(self.dir.trace, self.plan.trace, self.screen)
         finally:
+            if not is_ours:
+                self.runner.end(0.0)
             self._client.close()
         with suppress(ScreenClosed):
-            if outcome.code in _INTERRUPTED:
-                self.screen.note(f"{outcome.reason}: every process has ended; {outcome.advice}", warning=True)
-            elif outcome.code != EXIT_DONE:
-                self.screen.failure(outcome.reason, outcome.trace, outcome.advice)
-        return outcome.code
+            self._announcements.ended(outcome)
+        return outcome
 
     # ------------------------------------------------------------ starting and ending
 
@@ -153,9 +161,11 @@ class Supervisor:
         self.runner.warm()
         if self.plan.hosts is not None and (note := checkpoints_note(self.plan)):
             self.screen.note(note, warning=True)
-        adopted = self.runner.gather(self.screen.note)
+        adopted = self.runner.gather(self.screen.note, self._stop.check)
         self._decisions.resize(*self._hosts.size())
         self.plan = replace(self.plan, workers=self._decisions.workers.target, servers=self._decisions.servers.target)
+        if self.plan.adopt:
+            self._hosts.adopted(last_starts(self.dir), adopted)
         for name, start in adopted.items():
             self._decisions.started(name, start, time.monotonic())
         for name in self._decisions.first(adopted):
@@ -183,11 +193,10 @@ class Supervisor:
         if policy.due(now):
             self.runner.warm()
 
-    def _unwritable(self, reason: str) -> Outcome:
-        """How the run ends because its directory cannot be written."""
-        known = self._client.status if self._client.heard else None
-        advice = f"make room on the disk of {self.dir.path}; {self._hint.after_end(known)}"
-        return Outcome(EXIT_LOST, reason, advice=advice)
+    def _cut_short(self, reason: str, *, on_disk: bool = False) -> Outcome:
+        """How the run ends by something that it needs: its cluster, or (`on_disk`) its directory."""
+        advice = self._hint.after_end(self._client.status if self._client.heard else None)
+        return Outcome(EXIT_LOST, reason, advice=f"make room on the disk of {self.dir.path}; " * on_disk + advice)
 
     def _end(self, outcome: Outcome) -> None:
         failed = outcome.code != EXIT_DONE
@@ -237,6 +246,7 @@ class Supervisor:
 
     def _events(self) -> Iterator[RunnerEvent]:
         """The events of the processes so far. Waits a moment for the first event, and not for the others."""
+        self._stop.check()
         wait_s = _BUSY_WAIT_S if self._client.busy or self._decisions.waiting else _WAIT_S
         for number in range(_BURST):
             event = self.runner.next_event(0.0 if number else wait_s)
@@ -258,6 +268,10 @@ class Supervisor:
             if isinstance(event, Line):
                 self._line(event)
 
+    def _drain_checked(self) -> None:
+        self._stop.check()
+        self._drain()
+
     def _look(self, timeout_s: float = 0.5) -> bool:
         """Ask for the status, wait for it and act on it; False if none came within `timeout_s`."""
         heard = self._client.look(timeout_s)
@@ -275,6 +289,7 @@ class Supervisor:
         resizable = self._client.settled and not self._client.finishing
         self._carry_out(self._hosts.saw(status, time.monotonic(), resizable=resizable))
         self._carry_out(self._decisions.saw(status, time.monotonic(), resizable=resizable))
+        self.runner.want(self._decisions.workers.target, self._decisions.servers.target)
 
     def _end_hanging(self) -> None:
         """Kill the processes that run but do not answer: they are then started again like any that died."""
@@ -367,10 +382,10 @@ class Supervisor:
             self._look()
         outcome = self._carry_out(self._conclusion.summarized(summary, self._client.status))
         if outcome is not None and outcome.code == EXIT_DONE:
-            self._summarize(summary)
+            return replace(outcome, summary=self._summarize(summary))
         return outcome
 
-    def _summarize(self, summary: RunSummary) -> None:
+    def _summarize(self, summary: RunSummary) -> RunSummary:
         if self._client.status.headline is None:
             self.screen.note("nothing was trained: the script never looped over job.batches(...)", warning=True)
         summary = msgspec.structs.replace(summary, restarts=self._decisions.restarts)
@@ -382,3 +397,4 @@ class Supervisor:
         self._drain()
         with suppress(ScreenClosed):  # the run is complete, and the directory has the summary
             self.screen.summary(summary)
+        return summary

@@ -98,6 +98,7 @@ from paceline.messages.replicas import (
     CopyPartAck,
     Echo,
     Echoed,
+    Hashed,
     Probe,
     Reachable,
     Replicate,
@@ -189,6 +190,7 @@ AnyMessage = (
     | CopyPartAck
     | Copied
     | Chained
+    | Hashed
     | CopyOver
     | Unreachable
     | Reachable
@@ -259,6 +261,7 @@ __all__ = [
     "Finish",
     "GiveBack",
     "Grant",
+    "Hashed",
     "HeldLease",
     "HostFacts",
     "HostLost",

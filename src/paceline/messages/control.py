@@ -39,23 +39,30 @@ class Scale(Message, frozen=True):
 
 
 class HostLost(Message, frozen=True):
-    """Reports that every process of the host `host` is gone, for this `reason`. The answer is `Ok`."""
+    """Reports that every process of the host `host` is gone, for this `reason`. The answer is `Ok`.
+
+    `roles` has the (name, start) of the processes that ran there: a coordinator that was restarted does not know the
+    host of a server that has not registered again.
+    """
 
     req: int
     host: str
     reason: str
+    roles: tuple[tuple[str, int], ...] = ()
 
 
 class Drain(Message, frozen=True):
     """Asks that the host `host` be emptied: its servers give up their blocks, its workers get no more leases.
 
-    With `undo` the host may be used again. The answer is `Ok`, or `Refused` if the other hosts cannot hold the copies.
-    The status names the draining hosts, and those that are empty.
+    With `undo` the host may be used again. The answer is `Ok`, or `Refused` if no other host carries roles. With
+    `others` the launcher says that it has another host, perhaps one without roles. The status names the draining hosts,
+    and those that are empty.
     """
 
     req: int
     host: str
     undo: bool = False
+    others: bool = False
 
 
 class SaveNow(Message, frozen=True):

@@ -97,17 +97,13 @@ class SupervisorBeat(Message, frozen=True):
 
 
 class StartRole(Message, frozen=True):
-    """Start a process. `spec` is its `RoleSpec` as JSON, `cwd` its directory, `env` variables with a low precedence.
-
-    With `files`, the process starts when the bundle of that digest is unpacked in the agent's folder.
-    """
+    """Start a process. `spec` is its `RoleSpec` as JSON, `cwd` its directory, `env` variables with a low precedence."""
 
     name: str
     start: int
     spec: bytes
     cwd: str
     env: dict[str, str]
-    files: str = ""
 
 
 class SignalRole(Message, frozen=True):

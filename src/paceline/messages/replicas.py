@@ -101,6 +101,18 @@ class Chained(Message, frozen=True):
     chains: tuple[tuple[int, bytes], ...]
 
 
+class Hashed(Message, frozen=True):
+    """To the coordinator: the content hashes of blocks that this server holds in sync, at `version`, for a checkpoint.
+
+    A primary reports blocks that others copy, a backup its copies. Not repeated: the next checkpoint compares again.
+    """
+
+    incarnation: int
+    epoch: int
+    version: int
+    contents: tuple[tuple[int, bytes], ...]
+
+
 class CopyOver(Message, frozen=True):
     """The reply to `Copied`: the coordinator knows that the copy from `source` is complete."""
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import threading
 from dataclasses import dataclass
 
 from paceline.blocks.block_state import FrozenVersion
 from paceline.checkpoint.shards import write_shards
 from paceline.checkpoint.storage import Storage
+from paceline.server.background import BackgroundThread, yield_to_training
 from paceline.types import NodeId, SavedFile
 
 logger = logging.getLogger(__name__)
-
-_NICE = 15  # lower priority than training; hashing and writing, most of the work, do not hold the interpreter's lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +27,18 @@ class _GivenUpError(Exception):
     """The version is no longer needed, so the thread stops writing."""
 
 
-class _WriterThread(threading.Thread):
+class _WriterThread(BackgroundThread):
     """Writes one version. Before it ends, it sets `outcome` and releases the version's memory."""
 
     def __init__(self, storage: Storage, folder: str, prefix: str, frozen: FrozenVersion) -> None:
-        super().__init__(name="paceline-save", daemon=True)
+        super().__init__("paceline-save")
         self._storage, self._folder, self._prefix = storage, folder, prefix
         self.frozen = frozen
-        self._given_up = False
         self.outcome: Outcome | None = None
-
-    @property
-    def given_up(self) -> bool:
-        """Whether the version was given up, so that its outcome is ignored."""
-        return self._given_up
-
-    def give_up(self) -> None:
-        """Stop writing as soon as possible."""
-        self._given_up = True
 
     def run(self) -> None:
         """Write the version; no exception leaves the thread."""
-        with contextlib.suppress(AttributeError, OSError):  # Linux has a priority for each thread
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
+        yield_to_training()
         files: tuple[SavedFile, ...] = ()
         problem = ""
         try:

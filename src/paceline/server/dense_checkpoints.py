@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paceline.blocks.block_state import FrozenVersion
+from paceline.blocks.block_state import FrozenContents, FrozenVersion
 from paceline.checkpoint.manifest import read_manifest
 from paceline.checkpoint.shards import read_shards
 from paceline.checkpoint.storage import Storage
@@ -32,6 +32,13 @@ class DenseCheckpoints:
         self.frozen = FrozenVersion(version, self._held.snapshot())
         self._sums.economise(True)
         self._held.freeze(self.frozen)
+
+    def freeze(self) -> FrozenContents:
+        """The current version, to be hashed. Its memory is not copied; nothing writes to it until it is released."""
+        held = self._held
+        contents = FrozenContents(held.versions.number, held.snapshot(), held.blocks)
+        held.freeze(contents)
+        return contents
 
     def thaw(self) -> None:
         """Forget the frozen version, which is written or given up. Its memory is used again once its reader is done."""

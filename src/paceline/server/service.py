@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import cast
 
-from paceline.blocks.block_state import FrozenVersion
+from paceline.blocks.block_state import FrozenContents, FrozenVersion
 from paceline.blocks.chunks import LentFrame
 from paceline.blocks.threads import Threads
 from paceline.checkpoint.manifest import folder_name
@@ -19,6 +19,7 @@ from paceline.core.server.dispatch import ServerCore
 from paceline.errors import PeerLostError, PeerUnknownError, UpdateError
 from paceline.messages import Abort, BeatAck, Failed, Message, Probe, Register, Shutdown, Welcome
 from paceline.server.checkpoint_writer import CheckpointWriter
+from paceline.server.content_hasher import ContentHasher
 from paceline.server.dense_store import DenseStore
 from paceline.telemetry import tracing
 from paceline.transport.base import Event, PeerDown, PeerUp, Port, Received
@@ -61,6 +62,7 @@ class ServerService:
         self.coordinator: NodeId | None = None
         self.ended: str | None = None
         self._writer = CheckpointWriter(storage, port.node)
+        self._hasher = ContentHasher()
         self._frozen: FrozenVersion | None = None
         self._links = Links(port)
         self._failure: Failed | None = None
@@ -108,6 +110,9 @@ class ServerService:
             self._epoch = at
             self._links.need(self.core.peers, now)
         self._send(sends)
+        frozen = self.core.contents.take()
+        if frozen and not self._hasher.begin(cast(Sequence[FrozenContents], frozen)):
+            self.core.contents.void()
         self.store.sums.update_early()
         self._follow_saving()
 
@@ -131,6 +136,8 @@ class ServerService:
             self.store.checkpoints.thaw()
             self._frozen = None
             self._send(self.core.saved(outcome.version, outcome.files, outcome.problem))
+        if hashes := self._hasher.poll():
+            self._send(self.core.contents.hashed(*hashes))
         self._follow_saving()
         self._links.tick(now)
         self._send(self.core.tick(now))
@@ -144,6 +151,7 @@ class ServerService:
     def close(self) -> None:
         """End the background threads."""
         self._writer.close()
+        self._hasher.close()
         self._threads.close()
 
     def _introduce(self) -> None:

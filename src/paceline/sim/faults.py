@@ -80,7 +80,7 @@ class Faults:
                 world.after(fault.lasts_s, self._clock, world.wake, cluster.coordinator)
             case "kill-coordinator":
                 self._kill_coordinator()
-            case "kill-server" | "pause-server" | "cut-server" | "cut-servers" | "scale":
+            case "kill-server" | "pause-server" | "cut-server" | "cut-servers" | "scale" | "flip":
                 cluster.server_pool.inject(fault)
             case "lose-host" | "cut-host" | "drain-host" | "slow-host":
                 cluster.hosts.inject(fault)

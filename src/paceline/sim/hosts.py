@@ -90,6 +90,8 @@ class Hosts:
         if not cluster.scenario.cluster.rewinds:
             return
         nodes, back_s = self._nodes(host), rng.choice((0.3, 2.0, 6.0))
+        here = [s.introduction for s in cluster.servers if s.alive and s.introduction.host == host]
+        roles = tuple((server.name, server.start) for server in here)
         cluster.faults.count("host-killed")
         cluster.server_pool.lose(host, back_s)
         for worker in self._workers(host):
@@ -97,7 +99,8 @@ class Hosts:
             cluster.replace(worker, back_s + rng.uniform(0.1, 2.0))
         how = rng.random()
         if how < 0.4:
-            cluster.network.send("engine", COORDINATOR, HostLost(rng.randrange(1 << 30), host, "the host is lost"))
+            lost = HostLost(rng.randrange(1 << 30), host, "the host is lost", roles)
+            cluster.network.send("engine", COORDINATOR, lost)
         elif how < 0.6:
             cluster.world.after(rng.uniform(0.0, 0.1), self._clock, cluster.sessions_lost, nodes)
 

@@ -36,7 +36,8 @@ class LogChecks:
     """Checks each row that the coordinator writes, and each message before it is sent. Raises `Violation`.
 
     A rewind may have ended validations of versions up to `excused` without a result. `results` has the results of
-    validations by (incarnation, validator, version).
+    validations by (incarnation, validator, version). `flipped` are the servers with copies in which a bit was
+    flipped; copies were found to be different `different` times.
     """
 
     def __init__(self, record: Record, scenario: Scenario) -> None:
@@ -50,6 +51,8 @@ class LogChecks:
         self.excused = -1
         self.slots_done = 0
         self.copies = 0
+        self.flipped: set[NodeId] = set()
+        self.different = 0
         self._epochs: dict[Fence, int] = {}
         self._granted: dict[Fence, tuple[SlotId, NodeId]] = {}
         self._by_worker: dict[NodeId, list[Fence]] = {}
@@ -75,10 +78,20 @@ class LogChecks:
             case FactRow(fact=PlacementFact(placement=placement, why=why, whole_attempts=whole)):
                 self._whole = whole
                 if why.endswith(DIFFERENT):
-                    raise Violation(why)
+                    self._differ(why)
                 self._placed(placement)
             case LogRow() | FactRow():
                 pass
+
+    def flip(self, server: NodeId) -> None:
+        """Note that a bit is flipped in a copy on `server`."""
+        self.flipped.add(server)
+
+    def _differ(self, why: str) -> None:
+        """Check that copies differ only after a bit was flipped (a flipped copy may have become a primary since)."""
+        if not self.flipped:
+            raise Violation(why)
+        self.different += 1
 
     def _placed(self, placement: Placement) -> None:
         """Check a new placement: within an epoch, copies are only added. A new epoch makes earlier choices void."""

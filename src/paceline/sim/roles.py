@@ -11,14 +11,15 @@ from paceline.core.effects import Complete, Effect, Send, Write
 from paceline.core.running_time import RunningTime
 from paceline.core.server.dispatch import ServerCore
 from paceline.messages import BeatAck, GiveBack, Message, PullReply, Push, Register, Turn, Welcome
-from paceline.sim.symbols import SymbolStore
+from paceline.sim.symbols import SymbolStore, Value, content_hash
 from paceline.sim.world import Node
-from paceline.types import COORDINATOR, Commit, NodeId
+from paceline.types import COORDINATOR, Commit, NodeId, start_of
 
 if TYPE_CHECKING:
     from paceline.sim.cluster import Cluster
 
 _TICK_S = 0.25
+_HASH_S = 0.1
 
 
 class SimCoordinator(Node):
@@ -107,7 +108,7 @@ class SimServer(Node):
     def __init__(self, cluster: Cluster, name: str, node: NodeId, host: str) -> None:
         super().__init__(node)
         self.cluster = cluster
-        self.introduction = Register(1, "server", name, 1, host, f"sim://{node}")
+        self.introduction = Register(1, "server", name, start_of(node) or 1, host, f"sim://{node}")
         scenario = cluster.scenario
         self.core = ServerCore(
             node,
@@ -156,6 +157,11 @@ class SimServer(Node):
             self.cluster.disk.put(folder_name(self.core.assignment.incarnation, version), values)
         self._send(self.core.saved(version, (), problem))
 
+    def _hash(self, version: int, frozen: tuple[dict[int, Value], ...]) -> None:
+        """Report the hashes of the content of all blocks that have copies."""
+        contents = {block: content_hash(value) for values in frozen for block, value in values.items()}
+        self._send(self.core.contents.hashed(version, contents))
+
     def receive(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:
         """One message."""
         if isinstance(message, BeatAck):
@@ -167,6 +173,8 @@ class SimServer(Node):
         self._send(self.core.handle(sender, message, payload, self.cluster.world.now))
         if isinstance(message, Push):
             self.cluster.server_checks.held(self.core, message.step)
+        if (frozen := self.core.contents.take()) and self.core.contents.version is not None:
+            self.cluster.world.after(_HASH_S, self, self._hash, self.core.contents.version, frozen)
         if self.store.frozen is not before and self.store.frozen is not None:
             self.cluster.world.after(self.cluster.rng.uniform(0.0, 0.5), self, self._save)
 

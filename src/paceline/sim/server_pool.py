@@ -10,6 +10,7 @@ from paceline.core.server.backups import Backup
 from paceline.messages import Exited, Scale
 from paceline.sim.network import CUTS
 from paceline.sim.scenario import Fault
+from paceline.sim.symbols import SymbolStore
 from paceline.sim.world import Process, Violation
 from paceline.types import COORDINATOR, Commit, NodeId, Placement
 
@@ -49,6 +50,9 @@ class ServerPool:
         if fault.kind == "scale":
             self._scale()
             return
+        if fault.kind == "flip":
+            self._flip(fault)
+            return
         if not self.may(fault):
             if self._cluster.faults.on:
                 self._cluster.world.after(_LATER_S, self._clock, self.inject, fault)
@@ -71,6 +75,24 @@ class ServerPool:
                 other = rng.choice(self.servers)
                 if other is not server:
                     cluster.network.cut(server.node, other.node, fault.lasts_s, rng.choice(CUTS))
+
+    def _flip(self, fault: Fault) -> None:
+        """Flip a bit in a copy of a block, later if there is no copy now."""
+        cluster, rng = self._cluster, self._rng
+        stores = [
+            group.store
+            for server in self.servers
+            for group in server.core.backups.synced_groups
+            if group.blocks and server.core.versions.applied > 0
+        ]
+        if not stores:
+            if cluster.faults.on:
+                cluster.world.after(_LATER_S, self._clock, self._flip, fault)
+            return
+        store = rng.choice(stores)
+        assert isinstance(store, SymbolStore)
+        cluster.log_checks.flip(store.node)
+        store.flip(rng.choice(sorted(store.blocks)))
 
     def may(self, fault: Fault) -> bool:
         """Whether the fault may happen now. In a careful scenario, every block must have all its copies first."""
@@ -114,10 +136,15 @@ class ServerPool:
         )
 
     def _spans_hosts(self) -> bool:
-        """Whether every block has copies on two hosts, so that no loss of one host loses a block."""
-        placement, hosts = self._placement(), {s.node: s.introduction.host for s in self.servers}
+        """Whether every block has copies on two hosts that stay, so that no loss of one host loses a block.
+
+        Copies on a draining host do not count: they may be dropped in the moment in which another host is lost.
+        """
+        draining = self._cluster.coordinator.core.tables.members.draining_hosts
+        placement = self._placement()
+        hosts = {s.node: s.introduction.host for s in self.servers if s.introduction.host not in draining}
         assert placement is not None
-        return all(len({hosts[m] for m in placement.copies(b)}) > 1 for b in range(len(placement.owners)))
+        return all(len({hosts[m] for m in placement.copies(b) if m in hosts}) > 1 for b in range(len(placement.owners)))
 
     def _placement(self) -> Placement | None:
         cluster = self._cluster

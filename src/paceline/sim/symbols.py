@@ -21,6 +21,10 @@ class Value(NamedTuple):
     chain: int
 
 
+class Flipped(Value):
+    """A value with a flipped bit: equal to the true value for every check but a hash of its content."""
+
+
 class Reads(NamedTuple):
     """The state on which a turn was computed: version and value of each block."""
 
@@ -91,6 +95,11 @@ class Observer(Protocol):
         ...
 
 
+def content_hash(value: Value) -> bytes:
+    """What stands for a hash of the value's bytes."""
+    return repr(value).encode()
+
+
 class SymbolStore:
     """A `BlockStore` that keeps symbols instead of numbers."""
 
@@ -138,6 +147,14 @@ class SymbolStore:
         """Freeze the current version."""
         self.frozen = version, dict(self.current)
 
+    def freeze(self) -> dict[int, Value]:
+        """The current values."""
+        return dict(self.current)
+
+    def flip(self, block: int) -> None:
+        """Flip a bit of a block."""
+        self.current[block] = Flipped(*self.current[block])
+
     def thaw(self) -> tuple[int, dict[int, Value]]:
         """Remove the frozen version from the store and return it. The caller writes it to the simulated disk."""
         assert self.frozen is not None
@@ -173,7 +190,8 @@ class SymbolStore:
                 continue
             old = self.current.get(index)
             chain = hash((commit.version, commit.step, old.chain if old else 0, tuple(used)))
-            self.current[index] = Value(index, commit.version, chain)
+            kind = Value if old is None else type(old)  # a flipped bit stays
+            self.current[index] = kind(index, commit.version, chain)
         self.version = commit.version
         self.observer.applied(self, key, commit, terms)
 

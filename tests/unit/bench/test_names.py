@@ -23,6 +23,7 @@ NAMES = {
         "sealed_cpu_over_curve", "sealed_cpu_over_plain",
     },
     "hosts": {"hosts_over_ddp", "hosts_over_ddp_plain", "hosts_over_ddp_1gbit"},
+    "engines": {"ray_over_hosts", "spark_over_hosts"},
     "replicas": {"replicas_over_none", "replicas_over_none_tcp"},
 }  # fmt: skip
 
@@ -60,6 +61,13 @@ def test_ratios_between_hosts_are_steps_per_second_over_those_of_gloo() -> None:
     assert ratios["hosts_over_ddp_plain"] == {"25": pytest.approx(1.5), "100": None}
     assert ratios["hosts_over_ddp_1gbit"] == {"25": None, "100": pytest.approx(1.0)}
     assert set(hosts.labels(hosts.SIZES)) >= {*values, "gloo_1gbit_100"}
+
+
+def test_ratios_of_engines_are_steps_per_second_over_those_of_hosts_beside_the_same_cluster() -> None:
+    engines = load("engines")
+    values = {"ray_steps": [19.0], "hosts_steps_ray": [20.0], "spark_steps": [5.0], "hosts_steps_spark": [4.0]}
+    assert engines.ratios(values) == {"ray_over_hosts": pytest.approx(0.95), "spark_over_hosts": pytest.approx(1.25)}
+    assert set(engines.labels()) >= set(values)
 
 
 @pytest.mark.parametrize(

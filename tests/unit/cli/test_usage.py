@@ -24,7 +24,10 @@ from paceline.errors import UsageError
         (["run", "--replicas", "-1", "here.py"], "--replicas must be 0 or more, not -1"),
         (["run", "--slots", "0", "here.py"], "--slots must be at least 1, not 0"),
         (["run", "--threads", "0", "here.py"], "--threads must be at least 1, not 0"),
-        (["run", "-w", "many", "here.py"], "--workers must be a whole number, or auto with --engine hosts: 'many'"),
+        (
+            ["run", "-w", "many", "here.py"],
+            "--workers must be a whole number, or auto for a run on several hosts: 'many'",
+        ),
         (["run", "--wrokers", "2", "here.py"], "--wrokers"),
         (["run", "there.py"], "there.py is not a file"),
         (["run"], "SCRIPT"),

@@ -18,7 +18,7 @@ from paceline.checkpoint.storage import LocalStorage, Storage, open_storage
 from paceline.coordinator import log_parts
 from paceline.coordinator.checkpoint_completion import CheckpointCompletion, HeldPlace
 from paceline.coordinator.log_check import check_log
-from paceline.coordinator.log_parts import TIP, Reached, restore_log, write_new_rows
+from paceline.coordinator.log_parts import TIP, Reached, removable, restore_log, write_new_rows
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.store import LogStore
 from paceline.coordinator.tables import SCHEMA
@@ -127,8 +127,9 @@ def test_a_long_log_goes_in_several_files(
 def test_a_missing_or_damaged_file_is_named_and_leaves_no_log(log: LogStore, tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "ckpt")
     write(log, commit(0, INIT_STEP))
+    grow(log, 1, 20)
     first = write_new_rows(storage, log.path, Reached(), 1)
-    grow(log, 1, 2)
+    grow(log, 21, 22)
     second = write_new_rows(storage, log.path, first, 1)
     assert first.tip is not None
     assert second.tip is not None
@@ -177,3 +178,115 @@ def test_each_checkpoint_stands_on_the_rows_up_to_it(log: LogStore, tmp_path: Pa
         restore_log(storage, tip, tmp_path / f"{version}.sqlite")
         with LogReader(tmp_path / f"{version}.sqlite") as reader:
             assert [c.version for c in reader.commits()] == list(range(version + 1))
+
+
+# ---------------------------------------------------------------- old files are joined
+
+
+KEPT = 4
+
+
+class Place:
+    """A place of checkpoints, and the coordinator that completes them and keeps the last `KEPT`."""
+
+    def __init__(self, log: LogStore, storage: LocalStorage) -> None:
+        self.log, self.storage = log, storage
+        self.term = taken(storage)
+        self.version = 0
+        self.keeper = CheckpointCompletion(storage, log.path, log.generation, HeldPlace(self.term, dict))
+
+    def checkpoint(self, *, durable: bool = True) -> str:
+        """Complete a checkpoint and drop the oldest; returns the problem. `durable`: the log learns of it."""
+        self.version += 1
+        grow(self.log, self.version, self.version)
+        number = self.term.number
+        drop = [folder_name(0, self.version - KEPT, number)] if self.version > KEPT else []
+        self.keeper.complete(complete(self.storage, self.version, *drop, term=number))
+        problem = outcome(self.keeper)[1]
+        if durable and not problem:
+            self.log.put(TIP, msgspec.json.encode(self.keeper.reached).decode())
+        return problem
+
+    def durable(self) -> Reached:
+        """What the log says of the files."""
+        with LogReader(self.log.path) as reader:
+            return msgspec.json.decode(reader.get(TIP) or "{}", type=Reached)
+
+    def restart(self) -> None:
+        """Start the coordinator again: it knows what the log says."""
+        place = HeldPlace(self.term, dict)
+        self.keeper = CheckpointCompletion(self.storage, self.log.path, self.log.generation, place, self.durable())
+
+    def check(self, folder: Path) -> None:
+        """Check that each checkpoint stands on all rows up to it."""
+        for version in range(max(1, self.version - KEPT + 1), self.version + 1):
+            tip = read_manifest(self.storage, folder_name(0, version, self.term.number)).log
+            assert tip is not None
+            new = folder / f"{version}-{self.version}.sqlite"
+            restore_log(self.storage, tip, new)
+            with LogReader(new) as reader:
+                assert [c.version for c in reader.commits()] == list(range(version + 1))
+            new.unlink()
+
+
+@pytest.fixture
+def place(log: LogStore, tmp_path: Path) -> Place:
+    write(log, commit(0, INIT_STEP))
+    return Place(log, LocalStorage(tmp_path / "ckpt"))
+
+
+def test_many_checkpoints_leave_few_files(place: Place, tmp_path: Path) -> None:
+    most = 0
+    for number in range(50):
+        assert place.checkpoint() == ""
+        if number % 3 == 0:
+            place.check(tmp_path)
+        most = max(most, len(place.storage.files("log")))
+    assert most < 20
+    assert len(place.keeper.reached.links) < 10
+
+
+def test_files_are_removed_only_once_the_log_says_that_they_are_retired(place: Place, tmp_path: Path) -> None:
+    """A coordinator that dies after a checkpoint, and before its log knows of it, goes on from the chain before."""
+    for number in range(28):
+        assert place.checkpoint(durable=number % 9 == 0) == ""
+        assert {link.tip.name for link in place.durable().links} <= set(place.storage.files("log"))
+        if number % 9 == 8:
+            place.restart()
+            place.check(tmp_path)
+
+
+def test_a_restored_log_goes_on_joining(place: Place, tmp_path: Path) -> None:
+    for _ in range(20):
+        place.checkpoint()
+    tip = place.keeper.reached.tip
+    assert tip is not None
+    restore_log(place.storage, tip, tmp_path / "new.sqlite")
+    with LogReader(tmp_path / "new.sqlite") as reader:
+        reached = msgspec.json.decode(reader.get(TIP) or "", type=Reached)
+    assert reached.links == place.keeper.reached.links
+
+
+def test_a_deposed_run_removes_no_file_of_the_log(place: Place) -> None:
+    for _ in range(9):
+        place.checkpoint()
+    for version in range(1, place.version):
+        place.storage.remove(folder_name(0, version, 1))
+    assert removable(place.keeper.reached, place.storage.folders())
+    files = place.storage.files("log")
+    taken(place.storage, "another run")
+    place.keeper._remove_retired(place.storage)
+    assert place.storage.files("log") == files
+    assert "term" in place.checkpoint()
+
+
+def test_a_chain_of_an_earlier_version_is_kept_as_it_is(place: Place, tmp_path: Path) -> None:
+    for _ in range(5):
+        place.checkpoint()
+    reached = place.keeper.reached
+    files = {link.tip.name for link in reached.links}
+    place.keeper.reached = Reached(reached.tip, reached.rows, reached.number)
+    for _ in range(10):
+        place.checkpoint()
+    place.check(tmp_path)
+    assert files <= set(place.storage.files("log"))

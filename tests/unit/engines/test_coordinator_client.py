@@ -130,3 +130,19 @@ def test_a_report_that_is_refused_is_not_repeated(client: CoordinatorClient) -> 
         heard = [m for m in coordinator.heard if not isinstance(m, StatusRequest)]
         assert [type(m).__name__ for m in heard] == ["Scale", "Exited", "HostLost", "Drain"]
         assert [getattr(m, "host", "") for m in heard][2:] == ["b", "c"]
+
+
+def test_the_refusal_of_a_drain_is_kept_for_the_user(client: CoordinatorClient) -> None:
+    def picky(message: Message) -> Message | None:
+        if isinstance(message, Drain):
+            return Refused(message.req, "host", f"{message.host} is the only host")
+        return StatusReply(getattr(message, "req", 0), b"{}")
+
+    with fake_coordinator(picky) as coordinator:
+        announced[0] = coordinator.address
+        client.drain("a")
+        client.drain("b", undo=True)
+        until(lambda: client.settled, client)
+        assert client.refused_drains() == {"a": "the run refuses the request: a is the only host"}
+        assert client.refused_drains() == {}, "each refusal is told once"
+        assert all(m.others for m in coordinator.heard if isinstance(m, Drain))

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cli.host_options import take_host_options
-from paceline.engines.host_options import HostOptions, parse_address
+from paceline.engines.host_options import HostOptions, parse_address, take_host_options
 from paceline.engines.plan import RunPlan
 from paceline.errors import UsageError
 
@@ -69,8 +68,8 @@ def test_fewer_than_one_host_are_refused() -> None:
         ({"token_file": Path("t")}, "--token-file: .*add --engine hosts"),
         ({"workers": "auto"}, "--workers: .*add --engine hosts"),
         ({"servers": "per-host"}, "--servers: .*add --engine hosts"),
-        ({"workers": "many"}, "--workers must be a whole number, or auto with --engine hosts: 'many'"),
-        ({"servers": "1.5"}, "--servers must be a whole number, or per-host with --engine hosts: '1.5'"),
+        ({"workers": "many"}, "--workers must be a whole number, or auto for a run on several hosts: 'many'"),
+        ({"servers": "1.5"}, "--servers must be a whole number, or per-host for a run on several hosts: '1.5'"),
         ({**HOSTS, "listen": "everywhere"}, "--listen must be ADDRESS:PORT"),
         ({**HOSTS, "listen": "0.0.0.0:7411"}, "not a wildcard"),
         ({"engine": "hosts", "token_file": Path("t")}, "--engine hosts: give --listen ADDR:PORT"),

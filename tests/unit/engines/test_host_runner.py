@@ -145,6 +145,19 @@ def test_a_role_is_started_signalled_and_reported_by_the_agent_of_its_host(tmp_p
         assert (tmp_path / "run" / "logs" / "worker-0.log").read_text() == "hello\n"
 
 
+@pytest.mark.parametrize("name", ["../../x", "a\0b", "", "worker", "worker-0/..", "nobody-1", "worker-" + "0" * 300])
+def test_a_line_of_no_process_of_the_run_is_refused_and_written_nowhere(tmp_path: Path, name: str) -> None:
+    runner = made(tmp_path)
+    with hosted(runner, "a") as (agent,):
+        agent.enlist()
+        runner.gather(lambda text: None)
+        logs = set((tmp_path / "run" / "logs").glob("*"))
+        agent.say(Reports(1, (RoleLine(name, 1, "OUT", "x"), RoleLine("worker-0", 1, "NO STREAM", "an odd line"))))
+        assert "which is refused" in event(runner, Note).text
+        assert event(runner, Line) == Line("worker-0", "an odd line"), "an unknown stream is the standard output"
+        assert {path.name for path in set((tmp_path / "run" / "logs").glob("*")) - logs} == {"worker-0.log"}
+
+
 def test_a_role_that_cannot_be_started_ends_with_the_reason_as_its_last_words(tmp_path: Path) -> None:
     runner = made(tmp_path)
     with hosted(runner, "a") as (agent,):
@@ -182,7 +195,7 @@ def test_an_agent_that_other_hosts_cannot_reach_is_turned_away(tmp_path: Path) -
         answer = agent.hear(TurnedAway)
         assert answer.final
         assert "--address 0.0.0.0: give the one IP address" in answer.reason
-        assert answer.reason in runner._awaited(set())
+        assert answer.reason in runner._table.problems.values()
 
 
 def test_an_adopting_runner_takes_over_the_last_start_of_each_name(tmp_path: Path) -> None:
@@ -218,3 +231,21 @@ def test_an_address_that_is_taken_is_refused_by_name(tmp_path: Path) -> None:
             HostRunner(runner._plan, taken, runner._run, LocalRunner(runner._run))
     finally:
         runner.end(0.1)
+
+
+def test_no_agent_is_brought_while_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = made(tmp_path)
+    asked: list[object] = []
+
+    def tick(joined: object, wanted: object) -> list[object]:
+        asked.append(wanted)
+        return []
+
+    monkeypatch.setattr(runner._carrier, "tick", tick)
+    with hosted(runner, "a") as (agent,):
+        agent.enlist()
+        runner.gather(lambda text: None)
+        assert asked
+        asked.clear()
+        runner._next_tick = 0.0
+    assert asked == []

@@ -8,6 +8,7 @@ import tracemalloc
 
 import msgspec
 import pytest
+from tests.kit.damage import mutate
 
 from paceline import messages
 from paceline.errors import RefusedFrameError
@@ -99,27 +100,6 @@ def test_header_check_allocates_nothing_for_a_claimed_length(claimed: int) -> No
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
-
-
-def mutate(data: bytes, rng: random.Random) -> bytes:
-    """Return a damaged copy of the bytes: with bits flipped, bytes set, or parts cut, repeated or spliced."""
-    broken = bytearray(data)
-    for _ in range(rng.randint(1, 4)):
-        kind = rng.randrange(6)
-        at = rng.randrange(len(broken) + 1)
-        if kind == 0 and at < len(broken):
-            broken[at] ^= 1 << rng.randrange(8)
-        elif kind == 1 and at < len(broken):
-            broken[at] = rng.choice((0x00, 0x7F, 0x80, 0xC1, 0xCF, 0xD3, 0xDC, 0xDD, 0xDE, 0xDF, 0xFF))
-        elif kind == 2:
-            del broken[at:]
-        elif kind == 3:
-            broken[at:at] = rng.randbytes(rng.randint(1, 9))
-        elif kind == 4:
-            broken[at:at] = broken[at : at + rng.randint(1, 16)]
-        else:
-            broken += rng.randbytes(rng.randint(1, 4))
-    return bytes(broken)
 
 
 def test_forty_thousand_mutated_headers_are_decoded_or_refused() -> None:

@@ -37,7 +37,7 @@ def lost_with(members: Members, member: Member, limit_s: float) -> tuple[Member,
 def silent_hosts(members: Members, now: float, limit_s: float) -> dict[str, list[Member]]:
     """The members of each host of which no process was heard for `limit_s`, while processes of other hosts were."""
     found = {}
-    for host in members.hosts if members.num_hosts > 1 else ():
+    for host in members.hosts if len(members.hosts) > 1 else ():
         mates = members.of_host(host)
         if all(now - m.seen > limit_s for m in mates) and _is_heard_elsewhere(members, mates, limit_s):
             found[host] = mates
@@ -53,14 +53,14 @@ def _is_heard_elsewhere(members: Members, mates: Collection[Member], limit_s: fl
 
 def is_cut_off(members: Members, now: float, limit_s: float) -> bool:
     """Whether the coordinator is probably cut off itself: it hears no process of several hosts."""
-    return members.num_hosts > 1 and all(now - m.seen > limit_s for m in members.members.values())
+    return len(members.hosts) > 1 and all(now - m.seen > limit_s for m in members.members.values())
 
 
 def suspects(
     members: Members, cuts: Collection[tuple[NodeId, NodeId]], now: float, limit_s: float
 ) -> frozenset[NodeId]:
     """The members of hosts that another host cannot reach, or that are silent: they may be lost next."""
-    if members.num_hosts < 2:
+    if len(members.hosts) < 2:
         return frozenset()
     host = {m.node: m.host for m in members.members.values()}
     bad = {host[peer] for node, peer in cuts if host.get(node) and host.get(peer) and host[node] != host[peer]}

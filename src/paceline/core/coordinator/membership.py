@@ -95,11 +95,11 @@ class Membership:
             if self._segments.is_ahead(message.progress):
                 return [WorkerRewound(sender)]
             self._attendance.advance(sender, message.progress)
-        if message.role == "server":
-            # A server that was started again does not have the blocks of the earlier process with its name.
-            for member in self._members.by_role("server"):
-                if member.name == message.name and member.node != sender:
-                    out.append(Evicted((member,), "it was started again"))
+        for member in self._members.named(message.name):
+            # A server that was started again does not have the blocks of the earlier process with its name. A worker
+            # that was started again has ended before: nobody reports its end if it was counted as lost (rule 13).
+            if member.node != sender and (message.role == "server" or member.start < message.start):
+                out.append(Evicted((member,), "it was started again"))
         out.append(Admitted(sender, message))
         return out
 
@@ -174,9 +174,10 @@ class Membership:
             )
         if message.undo:
             return None
-        if set(self._members.hosts) - self._members.draining_hosts - {message.host}:
+        if message.others or set(self._members.hosts) - self._members.draining_hosts - {message.host}:
             return None  # the launcher starts servers on other hosts; blocks wait until there are enough of them
-        return "host", f"{message.host} is the only host of the job that is not being emptied: add another one first"
+        problem = f"{message.host} is the only host with roles of the job that is not being emptied"
+        return "host", f"{problem}: add a host first, or give one roles (`paceline scale`)"
 
     def forget_drains(self) -> None:
         """Let every host be used again: the run is resumed, perhaps on other hosts."""
@@ -192,17 +193,19 @@ class Membership:
     def exited(self, sender: NodeId, message: Exited) -> list[Output]:
         """Evict a process whose end the launcher reports."""
         ok = Send(sender, Ok(message.req))
-        for member in self._members.members.values():
-            if member.name == message.name and member.start == message.start:
+        for member in self._members.named(message.name):
+            if member.is_start(message.name, message.start):
                 how = f"signal {-message.code}" if message.code < 0 else f"exit code {message.code}"
                 return [ok, Evicted((member,), how)]
         return [ok]
 
     def host_lost(self, sender: NodeId, message: HostLost) -> list[Output]:
         """Evict every process of a host in one event: the launcher reports that the host is gone (rule 14)."""
-        mates = tuple(self._members.of_host(message.host))
+        mates = {member.node: member for member in self._members.of_host(message.host)}
+        for name, start in message.roles:
+            mates |= {member.node: member for member in self._members.named(name) if member.is_start(name, start)}
         ok = Send(sender, Ok(message.req))
-        return [ok, Evicted(mates, message.reason, message.host)] if mates else [ok]
+        return [ok, Evicted(tuple(mates.values()), message.reason, message.host)] if mates else [ok]
 
     def session_lost(self, node: NodeId, reason: str) -> list[Output]:
         """Evict `node`: the transport lost the session with it."""

@@ -17,6 +17,7 @@ from paceline.core.coordinator.attendance import Attendance
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.claims import Claims
 from paceline.core.coordinator.commits import Commits
+from paceline.core.coordinator.copy_contents import CopyContents
 from paceline.core.coordinator.data_checks import DataChecks
 from paceline.core.coordinator.heartbeats import Heartbeats
 from paceline.core.coordinator.job_identity import Identity
@@ -49,6 +50,7 @@ from paceline.messages import (
     Exited,
     Failed,
     GiveBack,
+    Hashed,
     HostLost,
     Message,
     NotLoaded,
@@ -99,6 +101,7 @@ class Machines:
     requests: Requests
     segments: Segments
     checkpoints: Checkpoints
+    copy_contents: CopyContents
     leasing: Leasing
     adoption: Adoption
     restart: Restart
@@ -125,6 +128,7 @@ class Machines:
             self.requests,
             self.segments,
             self.checkpoints,
+            self.copy_contents,
             self.leasing,
             self.adoption,
             self.restart,
@@ -163,6 +167,7 @@ def make_machines(
         requests=requests,
         segments=segments,
         checkpoints=keeper,
+        copy_contents=CopyContents(tables),
         leasing=Leasing(tables, segments, validation, wasted_slots),
         adoption=Adoption(tables, segments),
         restart=Restart(tables, segments, commits, placement, membership),
@@ -210,6 +215,7 @@ def member_routes(m: Machines) -> dict[type[Message], Handler]:
         Reachable: m.reachability.reachable,
         Saved: m.checkpoints.saved,
         Chained: m.checkpoints.chained,
+        Hashed: m.copy_contents.hashed,
         NotLoaded: m.rewind.not_loaded,
     }
 
@@ -294,6 +300,7 @@ def _of_blocks(m: Machines) -> Subscribers:
     return {
         on.PlacementDecided: (
             m.checkpoints.void,
+            m.copy_contents.void,
             m.commits.void,
             m.leasing.void,
             m.validation.void,

@@ -28,7 +28,7 @@ from paceline.messages.hosts import (
 )
 
 BEAT_S = 0.5
-"""Seconds between two heartbeats of a supervisor."""
+"""Seconds between two heartbeats of a supervisor, and of an agent."""
 
 _ASK_AGAIN_S = 1.0
 
@@ -107,6 +107,7 @@ class AgentCore:
         self._next: dict[str, StartRole] = {}
         self._has_session = False
         self._is_enlisted = False
+        self._is_over = False
         self._ask_again_at: float | None = None
         self._term_s = 0.0
         self._heard_at = 0.0
@@ -131,7 +132,9 @@ class AgentCore:
     # ------------------------------------------------------------ the session
 
     def connected(self, now: float) -> list[Effect]:
-        """Enlist the host: a session with a supervisor has begun."""
+        """Enlist the host: a session with a supervisor has begun. An agent that ends does not offer its host again."""
+        if self._is_over:
+            return []
         self._has_session, self._is_enlisted, self._ask_again_at = True, False, None
         self._req += 1
         roles = [RunningRole(name, start) for name, start in self._roles.items()]
@@ -146,14 +149,16 @@ class AgentCore:
         return []
 
     def handle(self, message: Message, now: float) -> list[Effect]:
-        """Handle a message of the supervisor."""
+        """Handle a message of the supervisor. An agent that ends takes only acknowledgements."""
         self._heard_at = now
+        if self._is_over and not isinstance(message, SupervisorBeat):
+            return []
         match message:
             case Enlisted():
                 return self._enlisted(message) if message.req == self._req else []
             case TurnedAway(reason=reason, final=final):
                 self._ask_again_at = now + _ASK_AGAIN_S
-                return [Over(reason, failed=True)] if final else []
+                return self.end(reason, failed=True) if final else []
             case SupervisorBeat():
                 return self._beat(message)
             case StartRole():
@@ -163,7 +168,7 @@ class AgentCore:
             case EnlistAgain():
                 return self.connected(now)
             case EndHost(reason=reason):
-                return [Over(reason)]
+                return self.end(reason)
         return []
 
     def _enlisted(self, message: Enlisted) -> list[Effect]:
@@ -232,6 +237,11 @@ class AgentCore:
 
     # ------------------------------------------------------------ time passes
 
+    def end(self, reason: str, *, failed: bool = False) -> list[Effect]:
+        """End the agent. Reports of the last ends are still sent."""
+        self._is_over = True
+        return [Over(reason, failed=failed)]
+
     def leave(self) -> list[Effect]:
         """Tell the supervisor that this host must leave, so that it empties the host."""
         self.leaving = True
@@ -243,7 +253,7 @@ class AgentCore:
         Pauses of this process count: the supervisor does not know of them, and gives up the host.
         """
         if self.run and now - self._heard_at > self._term_s:
-            return [Over(f"the supervisor has not been heard for {self._term_s:.0f} s", failed=True)]
+            return self.end(f"the supervisor has not been heard for {self._term_s:.0f} s", failed=True)
         if self._has_session and self._ask_again_at is not None and now >= self._ask_again_at:
             return self.connected(now)
         return [Beat(AgentBeat(self.leaving))] if self._is_enlisted else []

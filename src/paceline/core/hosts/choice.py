@@ -50,6 +50,18 @@ def crowded_host(hosts: Sequence[HostLoad]) -> str | None:
     return crowded.name if crowded is not None and any(host.free > 0 for host in hosts) else None
 
 
+def host_of_spare_server(hosts: Sequence[HostLoad], replicas: int) -> str | None:
+    """Return the host from which a server should move, so that the copies of a block can be on different hosts.
+
+    None if enough hosts have a server for `replicas` copies, or no host is without one.
+    """
+    serving = [host for host in hosts if host.servers]
+    if len(serving) > replicas or len(serving) == len(hosts):
+        return None
+    most = max(serving, key=lambda h: (h.servers, h.name), default=None)
+    return most.name if most is not None and most.servers > 1 else None
+
+
 def worker_count(hosts: Sequence[HostLoad], servers: int) -> int:
     """How many workers ``-w auto`` means: one for each core of `hosts` that has no server."""
     return max(1, sum(host.cores for host in hosts) - servers)

@@ -47,6 +47,7 @@ class Say:
 class Joined:
     """A host takes part. With `again`, its agent has returned. Its `roles` run.
 
+    With `was_away`, it was reported as cut off before: an agent that was slow may enlist many times in a row.
     Whoever reads this calls `HostTable.adopt` if it adopts a run, and then `HostTable.welcome`.
     """
 
@@ -55,6 +56,7 @@ class Joined:
     again: bool
     roles: tuple[RunningRole, ...]
     req: int
+    was_away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +234,14 @@ class HostTable:
             known = self.hosts[name] = Host(facts, message.agent, message.folder, peer, ran, seen=seen)
         elif known.peer is not None:
             self._peers.pop(known.peer, None)
+        if known.peer != peer:  # an order of the same session is not lost: the agent will get it
+            known.unproven = tuple(role for role in known.running if role not in message.roles)
+        was_away = known.is_cut_off
         known.peer, known.heard_at, known.facts, known.is_cut_off = peer, ran, facts, False
         known.reported = message.reported
-        known.unproven = tuple(role for role in known.running if role not in message.roles)
         self.problems.pop(name, None)
         self._peers[peer] = name
-        return [Joined(name, facts, is_same, message.roles, message.req)]
+        return [Joined(name, facts, is_same, message.roles, message.req, was_away)]
 
     def adopt(self, joined: Joined, starts: Mapping[str, int]) -> dict[str, int]:
         """Count the roles of a host that an earlier supervisor of the run has started; returns their start numbers.

@@ -176,6 +176,11 @@ class Backups:
         groups = [*self.synced_groups, *(joining.group for joining in self.joining.values() if joining.caught_up)]
         return {block: chain for group in groups for block, chain in group.chains.items()}
 
+    def at(self, version: int) -> list[BlockGroup]:
+        """The blocks of each complete copy that is at `version`, which is the newest one."""
+        joined = [copy.group for copy in self.joining.values() if copy.caught_up and copy.version == version]
+        return [*self.synced_groups, *joined]
+
     # ------------------------------------------------------------ placements
 
     def open(self, assign: Assign, own: BlockGroup) -> None:

@@ -145,6 +145,13 @@ class Checkpoints(Protocol):
         """
         ...
 
+    def freeze(self) -> object:
+        """The current version with its optimizer state, for the shell, which hashes it while training goes on.
+
+        It does not change until the shell releases it. What `save` has frozen is not affected.
+        """
+        ...
+
 
 class BlockStore(Protocol):
     """Blocks of one primary: their readable versions, and the sums from which the next version is computed."""

@@ -19,6 +19,7 @@ from paceline.core.server.attempts import Attempts
 from paceline.core.server.backups import Backups
 from paceline.core.server.block_groups import BlockGroup, shares
 from paceline.core.server.block_store import BlockStore
+from paceline.core.server.contents import Contents
 from paceline.core.server.held_versions import HeldVersions
 from paceline.core.server.plan import KnownPlan
 from paceline.core.server.probes import Probes
@@ -92,6 +93,7 @@ class ServerCore:
         self.saving = Saving(self.assignment, self.own)
         self.versions = HeldVersions(self.plan, self.own, self.backups)
         self.replication = Replication(self.own.store, reach_s, part_nbytes)
+        self.contents = Contents(self.assignment, self.own, self.backups, self.replication)
         self._running = RunningTime()
         self.attempts = Attempts(
             self.assignment,
@@ -259,7 +261,7 @@ class ServerCore:
         if commit.incarnation != assignment.incarnation or commit.version <= versions.applied:
             if message.save and (commit.incarnation, commit.version) == (assignment.incarnation, versions.applied):
                 self.saving.begin(versions.applied)
-                return self.backups.report_chains(*assignment.at, versions.applied)
+                return self._report_copies()
             return []
         if assignment.entered and not versions.follows_log:
             return []
@@ -285,10 +287,18 @@ class ServerCore:
         if self.backups.joining:
             out += self.backups.drain(versions.kept, *assignment.at)
         if message.save:
-            out += self.backups.report_chains(*assignment.at, versions.applied)
+            out += self._report_copies()
         if waiting is not None and versions.applied >= waiting.at:
             out += self._assign(waiting, now)
         return out
+
+    def _report_copies(self) -> list[Send]:
+        """Report what this server has of the applied version, which is being saved, for comparison with other holders.
+
+        The hash chains follow now; the content is hashed in the background.
+        """
+        self.contents.begin(self.versions.applied)
+        return self.backups.report_chains(*self.assignment.at, self.versions.applied)
 
     def _drop_beyond_end(self) -> None:
         """Drop all sums once the last version of a stopped job is applied: no other step will be committed."""
@@ -329,6 +339,7 @@ class ServerCore:
         self.versions.reset()
         self.attempts.reset()
         self.saving.void()
+        self.contents.void()
         self.pulls.void()
         if not self.assignment.load(message, self.own, self.backups):
             return False
@@ -348,6 +359,7 @@ class ServerCore:
         """
         self.assignment.move(message)
         self.saving.void()
+        self.contents.void()
         self.backups.drop_sums()
         self.attempts.drop_all()
         self.assignment.count_by(message)  # after the sums, which were made by the old count, are dropped

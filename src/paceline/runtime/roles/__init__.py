@@ -5,6 +5,8 @@ Nothing here imports torch: a role imports what it needs when it runs.
 
 from __future__ import annotations
 
+import re
+
 from paceline.errors import UsageError
 from paceline.runtime.roles.base import HangRule, Launch, Role
 from paceline.runtime.roles.coordinator import CoordinatorRole
@@ -12,12 +14,14 @@ from paceline.runtime.roles.server import ServerRole
 from paceline.runtime.roles.worker import WorkerRole
 
 __all__ = [
-    "COORDINATOR", "SERVER", "WORKER", "HangRule", "Launch", "Role", "register", "registered", "role_named", "role_of",
+    "COORDINATOR", "SERVER", "WORKER", "HangRule", "Launch", "Role", "is_process_name", "register", "registered",
+    "role_named", "role_of",
 ]  # fmt: skip
 
 COORDINATOR, SERVER, WORKER = CoordinatorRole(), ServerRole(), WorkerRole()
 
 _roles: dict[str, Role] = {}
+_PROCESS_NAME = re.compile(r"(?P<role>\w{1,64})(-(?P<number>[a-z0-9]{1,16}))?", re.ASCII)
 
 
 def register(role: Role) -> None:
@@ -50,6 +54,13 @@ def role_named(name: str) -> Role:
 def role_of(process: str) -> Role:
     """Return the role of a process by the name of the process, such as ``worker-3``."""
     return role_named(process.partition("-")[0])
+
+
+def is_process_name(text: str) -> bool:
+    """Whether a process of a run can have this name. It is then also the name of a file."""
+    found = _PROCESS_NAME.fullmatch(text)
+    role = None if found is None else _roles.get(found["role"])
+    return found is not None and role is not None and role.single == (found["number"] is None)
 
 
 for _role in (COORDINATOR, SERVER, WORKER):

@@ -3,7 +3,8 @@
 Every node of a campaign has a namespace with one address. A bridge in one more namespace connects them. The machine's
 own network is not changed, and no packet filter is needed: each namespace has a fixed table of neighbours, and a cut
 replaces a neighbour's hardware address by an address that no node has. So a cut has a direction, takes effect at once,
-sends no error to either side, and does not close connections.
+sends no error to either side, and does not close connections. A cut by port sends the packets of that port the same
+way: a rule for their port selects a route to a neighbour that does not exist.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -28,6 +30,19 @@ _NETWORK = "10.93.0"
 _NOWHERE = "02:93:ff:ff:ff:ff"
 _MAX_NODES = 250
 _CLONE_NEWNET = 0x40000000
+_LOST = f"{_NETWORK}.254"  # a neighbour that does not exist
+_LOST_TABLE = 93
+_FIRST_RULE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PortCut:
+    """Close the connections of `node` to the TCP port `port` of `other`; with `all_but`, all others between the two."""
+
+    node: str
+    other: str
+    port: int
+    all_but: bool = False
 
 
 def problem() -> str | None:
@@ -72,6 +87,7 @@ class Network:
         self._numbers = {node: number for number, node in enumerate(nodes, 1)}
         self._prefix = _own_prefix()
         self._closed: set[Way] = set()
+        self._cut_ports: tuple[PortCut, ...] = ()
 
     @property
     def range(self) -> str:
@@ -118,7 +134,9 @@ class Network:
         _ip("-n", switch, *here, *there, "netns", name)
         _ip("-n", switch, "link", "set", f"v{number}", "master", "sw", "up")
         address = f"addr add {_NETWORK}.{number}/24 dev eth0"
-        self._batch(node, ["link set lo up", "link set eth0 up", address])
+        lost = [f"neigh replace {_LOST} lladdr {_NOWHERE} nud permanent dev eth0"]
+        lost += [f"route add {_NETWORK}.0/24 via {_LOST} dev eth0 table {_LOST_TABLE}"]
+        self._batch(node, ["link set lo up", "link set eth0 up", address, *lost])
 
     def _neighbour(self, node: str, reached: bool) -> str:
         number = self._numbers[node]
@@ -137,6 +155,25 @@ class Network:
             changed = [b for a, b in wanted ^ self._closed if a == node]
             self._batch(node, [self._neighbour(other, (node, other) not in wanted) for other in sorted(changed)])
         self._closed = wanted
+
+    def cut_ports(self, cuts: Sequence[PortCut]) -> None:
+        """Close exactly the connections of `cuts`, in both directions, and open all others that were cut by port."""
+        for verb, each in (("del", self._cut_ports), ("add", tuple(cuts))):
+            for place, cut in enumerate(each):
+                for node, rules in self._rules(cut, _FIRST_RULE + 2 * place).items():
+                    self._batch(node, [f"rule {verb} {rule}" for rule in rules])
+        self._cut_ports = tuple(cuts)
+
+    def _rules(self, cut: PortCut, order: int) -> dict[str, list[str]]:
+        """The rules of a cut by port, for each of its two nodes. The rule with the lowest number counts."""
+        found = {}
+        for node, peer, end in ((cut.node, cut.other, "dport"), (cut.other, cut.node, "sport")):
+            to = f"to {self.address(peer)}"
+            chosen = "main" if cut.all_but else str(_LOST_TABLE)
+            found[node] = [f"pref {order} {to} ipproto tcp {end} {cut.port} lookup {chosen}"]
+            if cut.all_but:
+                found[node].append(f"pref {order + 1} {to} lookup {_LOST_TABLE}")
+        return found
 
     # ------------------------------------------------------------ this process
 

@@ -1,80 +1,110 @@
 """Campaigns on a run with several hosts: hosts are killed, cut off, emptied and added while it trains.
 
+Agents are cut off from their supervisor, roles from the coordinator, and supervisors are killed and replaced.
+
 Each fault waits until every host takes part and every block has its copies. The run then ends by a stop, and its digest
 is compared with that of a run on this machine without faults.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
-from typing import Any
 
+from paceline.errors import UsageError
 from paceline.messages.status import Status
 from paceline.testing.chaos.campaigns import SCRIPT
-from paceline.testing.chaos.launch import finish
-from paceline.testing.hosts.cluster import HostCluster, figures, has_hosts
+from paceline.testing.hosts.cluster import HostCluster, has_hosts
+from paceline.testing.hosts.faults import ADOPTION, AGENT_CUT, CUT, DRAIN, JOIN, KILL, LEAVE, ROLE_CUT, Faults
+from paceline.testing.hosts.outcome import Outcome
+from paceline.testing.hosts.watch import RunWatch
 
-KILL, CUT, LEAVE = "kill", "cut", "leave"
 _END_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCampaign:
-    """What to do: how many faults of each kind, in which mode. A cut lasts `cut_s` seconds."""
+    """What to do: how many faults of each kind, in which mode. A cut of a whole host lasts `cut_s` seconds.
+
+    Cuts of the agent or of the roles of a host last as long as `partial_cut_s` says, in turn: shorter than an agent's
+    term, and longer. With joins or drains, workers and servers follow the hosts; otherwise their number is fixed.
+    """
 
     kills: int = 0
     cuts: int = 0
     leaves: int = 0
+    agent_cuts: int = 0
+    role_cuts: int = 0
+    adoptions: int = 0
+    joins: int = 0
+    drains: int = 0
     hosts: int = 3
     mode: str = "bsp"
     replicas: int = 1
     cut_s: float = 20.0
+    partial_cut_s: tuple[float, ...] = (10.0, 45.0)
     seed: int = 0
     slot_ms: float = 20.0
 
-    def faults(self) -> list[tuple[str, str]]:
-        """The faults in their order, each with the name of its host."""
+    def __post_init__(self) -> None:
+        if abs(self.joins - self.drains) > 1:
+            raise UsageError(f"--joins {self.joins} --drains {self.drains}: they alternate, so give equal numbers")
+
+    def faults(self) -> list[Fault]:
+        """The faults in their order. Joins and drains come last, and alternate."""
         rng = random.Random(self.seed)
         kinds = [KILL] * self.kills + [CUT] * self.cuts + [LEAVE] * self.leaves
+        kinds += [AGENT_CUT] * self.agent_cuts + [ROLE_CUT] * self.role_cuts + [ADOPTION] * self.adoptions
         rng.shuffle(kinds)
-        return [(kind, rng.choice(self.names)) for kind in kinds]
+        found = [Fault(kind, rng.choice(self.first), self.cut_s) for kind in kinds]
+        for kind in (AGENT_CUT, ROLE_CUT):
+            lengths = cycle(self.partial_cut_s)
+            found = [replace(fault, lasts_s=next(lengths)) if fault.kind == kind else fault for fault in found]
+        return found + list(self._alternating(rng))
+
+    def _alternating(self, rng: random.Random) -> Iterator[Fault]:
+        there, away = self.first, [name for name in self.names if name not in self.first]
+        for number in range(self.joins + self.drains):
+            joins = number % 2 == (0 if self.joins >= self.drains else 1)
+            source, target = (away, there) if joins else (there, away)
+            host = source.pop(rng.randrange(len(source)))
+            target.append(host)
+            yield Fault(JOIN if joins else DRAIN, host)
+
+    @property
+    def first(self) -> list[str]:
+        """The names of the hosts that are there from the start."""
+        return self.names[: self.hosts]
 
     @property
     def names(self) -> list[str]:
-        """The names of the hosts."""
-        return [chr(ord("a") + number) for number in range(self.hosts)]
+        """The names of all hosts."""
+        return [chr(ord("a") + number) for number in range(self.hosts + (self.joins > 0))]
+
+    @property
+    def words(self) -> list[object]:
+        """The options of ``paceline run``."""
+        size = ["auto", "per-host"] if self.joins or self.drains else [str(self.hosts)] * 2
+        words: list[object] = ["-w", size[0], "-s", size[1], "--replicas", self.replicas, "--mode", self.mode]
+        return words + ["--min-hosts", self.hosts] + (["--slots", 4] if self.mode == "bsp" else [])
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What was seen: seconds without a commit after each fault, by kind, and how the run ended."""
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of a kind on a host; a cut lasts for `lasts_s`."""
 
-    pauses: dict[str, list[float]] = field(default_factory=dict)
-    returns: dict[str, list[float]] = field(default_factory=dict)
-    rewinds: int = 0
-    steps: int = 0
-    digest: str = ""
-    reference: str = ""
-    audit: int | None = None
-    problems: list[str] = field(default_factory=list)
+    kind: str
+    host: str
+    lasts_s: float = 0.0
 
-    def as_dict(self) -> dict[str, Any]:
-        """The figures for a file."""
-        return {
-            "pauses": {kind: figures(found) for kind, found in self.pauses.items()},
-            "returns": {kind: figures(found) for kind, found in self.returns.items()},
-            "rewinds": self.rewinds,
-            "steps": self.steps,
-            "digest": self.digest,
-            "reference": self.reference,
-            "audit": self.audit,
-            "problems": self.problems,
-        }
+    def __str__(self) -> str:
+        cut = f" for {self.lasts_s:.0f} s" if self.kind in (CUT, AGENT_CUT, ROLE_CUT) else ""
+        return f"{self.kind} {'' if self.kind == ADOPTION else self.host}".strip() + cut
 
 
 def play(campaign: HostCampaign, folder: Path, say: Callable[[str], None]) -> Outcome:
@@ -85,85 +115,50 @@ def play(campaign: HostCampaign, folder: Path, say: Callable[[str], None]) -> Ou
     """
     outcome = Outcome()
     with HostCluster(folder, campaign.names) as cluster:
-        for host in campaign.names:
+        for host in campaign.first:
             cluster.agent(host)
-        words = ["-w", campaign.hosts, "-s", campaign.hosts, "--replicas", campaign.replicas, "--mode", campaign.mode]
-        words += ["--min-hosts", campaign.hosts, "--checkpoints", folder / "checkpoints", "--checkpoint-every", "30s"]
-        words += ["--slots", 4] if campaign.mode == "bsp" else []
-        run = cluster.start(*words, SCRIPT, "--epochs", 100000, "--slot-ms", campaign.slot_ms)
-        for number, (kind, host) in enumerate(campaign.faults(), 1):
-            status = _ready(campaign, cluster)
-            say(f"{number}: {kind} {host} at version {status.version}")
-            began = time.monotonic()
-            outcome.pauses.setdefault(kind, []).append(_fault(campaign, cluster, kind, host))
-            _ready(campaign, cluster)
-            outcome.returns.setdefault(kind, []).append(time.monotonic() - began)
-        outcome.rewinds = _ready(campaign, cluster).rewinds
+        places = ["--checkpoints", folder / "checkpoints", "--checkpoint-every", "30s"]
+        script = [SCRIPT, "--epochs", 100000, "--slot-ms", campaign.slot_ms]
+        cluster.start(*campaign.words, *places, *script)
+        with RunWatch(cluster) as watch:
+            _inject_all(campaign, cluster, watch, outcome, say)
+        outcome.problems += watch.problems
         cluster.stop()
-        code = run.wait(_END_S)
+        code = cluster.run.wait(_END_S)
         if code != 0:
-            outcome.problems.append(f"the run ended with exit code {code}; see {run.out}")
+            outcome.problems.append(f"the run ended with exit code {code}; see {cluster.run.out}")
             return outcome
-    summary = json.loads(cluster.run_dir.summary_file.read_text())
-    outcome.steps, outcome.digest = summary["steps"], summary["digest"]
-    outcome.audit = finish(["audit", cluster.run_dir.path], folder / "audit.txt", {}, _END_S).code
-    if outcome.audit != 0:
-        outcome.problems.append("the audit is not clean")
-    if outcome.rewinds:
-        outcome.problems.append(f"{outcome.rewinds} rewinds")
-    if campaign.mode == "bsp":
-        outcome.reference = _reference(outcome.steps, folder)
-        if outcome.reference != outcome.digest:
-            outcome.problems.append("the digest is not that of a run without faults")
+    outcome.check(campaign.mode, cluster.run_dir, folder)
     return outcome
 
 
-def _ready(campaign: HostCampaign, cluster: HostCluster) -> Status:
+def _inject_all(
+    campaign: HostCampaign, cluster: HostCluster, watch: RunWatch, outcome: Outcome, say: Callable[[str], None]
+) -> None:
+    faults, there = Faults(cluster, watch), set(campaign.first)
+    before = os.getloadavg()[2]
+    for number, fault in enumerate(campaign.faults(), 1):
+        status = _ready(campaign, cluster, there)
+        say(f"{number}: {fault} at version {status.version}")
+        began = time.monotonic()
+        pause = faults.inject(fault.kind, fault.host, fault.lasts_s)
+        there = there | {fault.host} if fault.kind == JOIN else there - {fault.host} if fault.kind == DRAIN else there
+        rewinds = _ready(campaign, cluster, there).rewinds
+        outcome.pauses.setdefault(fault.kind, []).append(pause)
+        outcome.returns.setdefault(fault.kind, []).append(time.monotonic() - began)
+        say(f"{number}: {pause:.2f} s without a commit, whole again after {time.monotonic() - began:.1f} s")
+        if rewinds > outcome.rewinds:
+            say(f"{number}: rewinds: {rewinds - outcome.rewinds}")
+        outcome.rewinds = rewinds
+    outcome.load = (before, os.getloadavg()[2])
+
+
+def _ready(campaign: HostCampaign, cluster: HostCluster, there: Collection[str]) -> Status:
+    """Wait until each of the hosts that are `there`, and no other, takes part, and every block has its copies."""
+
     def reached(status: Status) -> bool:
-        return has_hosts(status, campaign.names, campaign.replicas) and status.version > 3
+        others = {process.host for process in status.processes} - set(there)
+        whole = has_hosts(status, sorted(there), campaign.replicas)
+        return whole and not others and not status.draining_hosts and status.version > 3
 
     return cluster.until(reached, "all hosts with copies of all blocks", 120.0)
-
-
-def _fault(campaign: HostCampaign, cluster: HostCluster, kind: str, host: str) -> float:
-    """Inject a fault; returns the longest time without a commit."""
-    if kind == KILL:
-        cluster.kill(host)
-        pause = _longest_pause(cluster, 6.0)
-        cluster.agent(host)
-    elif kind == CUT:
-        with cluster.cut(host):
-            pause = _longest_pause(cluster, campaign.cut_s)
-        pause = max(pause, _longest_pause(cluster, 3.0))
-    else:
-        cluster.terminate(host)
-        pause = _longest_pause(cluster, 8.0)
-        deadline = time.monotonic() + 60.0
-        while cluster.agent_code(host) is None and time.monotonic() < deadline:
-            pause = max(pause, _longest_pause(cluster, 1.0))
-        cluster.agent(host)
-        pause = max(pause, _longest_pause(cluster, 5.0))
-    return pause
-
-
-def _longest_pause(cluster: HostCluster, seconds: float) -> float:
-    """The longest time between two commits, or since the last one, within the next `seconds`."""
-    began = last = time.monotonic()
-    version, longest = -1, 0.0
-    while (now := time.monotonic()) < began + seconds:
-        status = cluster.status()
-        now = time.monotonic()
-        if status is not None and status.version > version:
-            version, last, longest = status.version, now, max(longest, now - last)
-        longest = max(longest, now - last)
-        time.sleep(0.01)
-    return longest
-
-
-def _reference(steps: int, folder: Path) -> str:
-    """The digest after so many steps of a run on this machine without faults."""
-    where = folder / "reference"
-    words = ["run", "--dir", where, "-w", 1, "-s", 1, "--slots", 4, "--checkpoint-every", "0", "--max-steps", steps]
-    finish([*words, SCRIPT, "--epochs", 100000, "--slot-ms", 0], folder / "reference.txt", {}, 3600.0)
-    digest: str = json.loads((where / "summary.json").read_text())["digest"]
-    return digest

@@ -18,7 +18,7 @@ from paceline.errors import TransportError, UsageError
 from paceline.messages.status import Status
 from paceline.runtime.rundir import RunDir
 from paceline.testing.chaos.launch import Launched
-from paceline.testing.chaos.network import Network
+from paceline.testing.chaos.network import Network, PortCut
 from paceline.wire.token import new_token
 
 SUPERVISOR = "supervisor"
@@ -42,6 +42,7 @@ class HostCluster:
         self._network = Network([SUPERVISOR, *hosts])
         self._agents: dict[str, Launched] = {}
         self._launched: list[Launched] = []
+        self._run: Launched | None = None
         self._observer: Observer | None = None
 
     def __enter__(self) -> HostCluster:
@@ -69,7 +70,28 @@ class HostCluster:
     def start(self, *words: object, node: str = SUPERVISOR, out: str = "run.txt") -> Launched:
         """Start ``paceline run`` with the options for hosts and `words`, in the namespace of `node`."""
         engine = ["--engine", "hosts", "--listen", f"{self.address(node)}:{PORT}", "--token-file", self.token]
-        return self.launch(node, ["run", "--dir", self.run_dir.path, *engine, *words], out)
+        self._run = self.launch(node, ["run", "--dir", self.run_dir.path, *engine, *words], out)
+        return self._run
+
+    @property
+    def run(self) -> Launched:
+        """The ``paceline run`` that supervises the run now."""
+        assert self._run is not None
+        return self._run
+
+    def kill_supervisor(self) -> None:
+        """Kill ``paceline run`` with SIGKILL. The coordinator, its child, ends by itself."""
+        self.run.process.kill()
+        self.run.process.wait()
+
+    def adopt(self, node: str = SUPERVISOR) -> Launched:
+        """Start ``paceline run --adopt``, which goes on with the run of a supervisor that was killed."""
+        self._run = self.launch(node, ["run", "--adopt", self.run_dir.path], "run.txt")
+        return self._run
+
+    def drain(self, host: str) -> int | None:
+        """Ask by ``paceline drain`` that a host be emptied; returns the exit code of the command."""
+        return self.launch(SUPERVISOR, ["drain", self.run_dir.path, host], "drain.txt").wait(20.0)
 
     def launch(self, node: str, words: Sequence[object], out: str) -> Launched:
         """Start a ``paceline`` command in the namespace of `node`."""
@@ -109,6 +131,27 @@ class HostCluster:
             yield
         finally:
             self._network.close_ways(())
+
+    @contextmanager
+    def cut_agent(self, host: str) -> Iterator[None]:
+        """Cut the agent of a host off from its supervisor during the block. The roles of the host reach all others."""
+        with self._cut_ports([PortCut(host, SUPERVISOR, PORT)]):
+            yield
+
+    @contextmanager
+    def cut_roles(self, host: str) -> Iterator[None]:
+        """Cut the roles of a host off from the coordinator and other hosts; its agent reaches the supervisor."""
+        others = [other for other in self.hosts if other != host]
+        with self.cut(host, others), self._cut_ports([PortCut(host, SUPERVISOR, PORT, all_but=True)]):
+            yield
+
+    @contextmanager
+    def _cut_ports(self, cuts: Sequence[PortCut]) -> Iterator[None]:
+        self._network.cut_ports(cuts)
+        try:
+            yield
+        finally:
+            self._network.cut_ports(())
 
     # ------------------------------------------------------------ the status
 

@@ -16,7 +16,9 @@ from paceline.wire.seal import CHUNK_NBYTES, MAX_CHUNK_NBYTES, PREFIX_NBYTES, TA
 
 _ALONE_NBYTES = 16 << 10  # smaller views are gathered into one chunk
 _IOV_MAX = 64
-_IDLE_S, _BETWEEN_S, _PROBES = 30, 10, 3
+# The system looks for a peer that is silent: about as often as ZeroMQ does on the connection beside this one. One more
+# probe than there, because a lost probe is not sent again.
+_IDLE_S, _BETWEEN_S, _PROBES = 1, 1, 3
 _KEPT = 4
 
 

@@ -139,7 +139,11 @@ def test_the_last_host_that_is_not_being_emptied_is_not_emptied() -> None:
     assert sent(drain(job, "b"), Ok)
     (refused,) = sent(drain(job, "c"), Refused)
     assert (refused.rule, "c is the only host" in refused.detail) == ("host", True)
+    assert "add a host first" in refused.detail
     assert job.core.tables.members.draining_hosts == {"a", "b"}
+    others = job.say("engine", Drain(job.req(), "c", others=True))
+    assert sent(others, Ok), "the launcher has another host, which carries no roles yet"
+    assert job.core.tables.members.draining_hosts == {"a", "b", "c"}
 
 
 def test_blocks_keep_their_copies_until_enough_servers_are_on_other_hosts() -> None:

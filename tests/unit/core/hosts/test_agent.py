@@ -113,6 +113,19 @@ def test_a_supervisor_that_has_given_up_the_host_makes_the_agent_enlist_anew() -
     assert core.tick(1.1) == [], "no heartbeat before the answer"
 
 
+def test_an_agent_that_ends_neither_offers_its_host_again_nor_starts_roles() -> None:
+    """The supervisor has dismissed the host, and hears one more heartbeat: it asks the agent to enlist."""
+    core = enlisted(order("worker-0", 1))
+    assert core.handle(EndHost("the host is empty"), 1.0) == [Over("the host is empty")]
+    assert core.handle(EnlistAgain(), 1.0) == []
+    assert core.handle(order("worker-1", 1), 1.0) == []
+    assert told(core.ended(RoleEnded("worker-0", 1, -9))), "the last ends are reported"
+    core.handle(SupervisorBeat("", 1), 1.1)
+    assert core.has_reported
+    core.disconnected()
+    assert core.connected(2.0) == []
+
+
 def test_an_agent_that_is_turned_away_ends_with_the_reason() -> None:
     core = AgentCore("a-1", FACTS, "/cache/a")
     req = enlist(core).req

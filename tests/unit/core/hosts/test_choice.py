@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core.hosts.choice import WAITS_S, HostLoad, choose_host, crowded_host, worker_count
+from paceline.core.hosts.choice import (
+    WAITS_S,
+    HostLoad,
+    choose_host,
+    crowded_host,
+    host_of_spare_server,
+    worker_count,
+)
 
 
 def placed(names: list[str], hosts: dict[str, int]) -> dict[str, list[str]]:
@@ -68,3 +75,14 @@ def test_a_worker_moves_only_from_too_few_cores_to_a_free_one() -> None:
     assert crowded_host([full, free]) is None
     assert crowded_host([HostLoad("a", 1, servers=2), free]) is None, "servers stay"
     assert crowded_host([crowded, HostLoad("d", 2, workers=5), free]) == "d"
+
+
+def test_a_server_moves_only_if_its_copies_can_be_on_more_hosts() -> None:
+    both, one, none = HostLoad("a", 2, servers=2), HostLoad("b", 2, servers=1), HostLoad("c", 2, workers=2)
+    assert host_of_spare_server([both, none], 1) == "a"
+    assert host_of_spare_server([both, none], 0) is None, "there are no copies"
+    assert host_of_spare_server([both], 1) is None, "no host is without a server"
+    assert host_of_spare_server([one, none], 1) is None, "it is the only server"
+    assert host_of_spare_server([both, one, none], 1) is None, "the copies are on two hosts"
+    assert host_of_spare_server([both, one, none], 2) == "a"
+    assert host_of_spare_server([none], 1) is None

@@ -192,6 +192,19 @@ def test_an_order_that_was_lost_with_its_session_is_reported_as_an_end() -> None
     assert table.hosts["a"].running == (W1,)
 
 
+def test_an_order_is_not_lost_if_the_agent_enlists_twice_in_a_session() -> None:
+    """A slow agent is asked several times to enlist. It has sent the second answer before it gets an order."""
+    table = made()
+    enlist(table)
+    table.session_lost("agent/a-1")
+    assert enlist(table)[0] == Joined("a", facts_of("a"), True, (), 7, was_away=True)
+    table.assign("a", W0.name, W0.start)
+    joined, answer = enlist(table)
+    assert joined == Joined("a", facts_of("a"), True, (), 7), "nobody was told that it was away"
+    assert answer == Say("agent/a-1", Enlisted(7, "run", "runs/x", 30.0, 0, (W0,))), "the agent keeps the start"
+    assert table.hosts["a"].running == (W0,)
+
+
 def test_an_end_that_the_agent_reports_again_counts_before_an_order_counts_as_lost() -> None:
     table = with_roles(W0)
     table.session_lost("agent/a-1")

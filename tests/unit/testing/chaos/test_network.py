@@ -18,7 +18,7 @@ from paceline.errors import UsageError
 from paceline.runtime.addresses import own_address
 from paceline.testing.chaos import network as network_module
 from paceline.testing.chaos.campaigns import CAMPAIGNS, SCRIPT
-from paceline.testing.chaos.network import Network, problem
+from paceline.testing.chaos.network import Network, PortCut, problem
 
 NODES = ["coordinator", "server-0", "server-1"]
 _why = problem()
@@ -82,6 +82,54 @@ def test_a_cut_closes_only_its_direction(net: Network) -> None:
     assert not reaches(net, "server-1", "server-0")
     net.close_ways(())
     assert reaches(net, "server-1", "server-0")
+
+
+def echoes(net: Network, one: str, other: str, port: int) -> bool:
+    """Return whether a new connection of `one` to a port of `other` is accepted."""
+    with net.inside(other):
+        there = socket.create_server((own_address(net.range), port))
+    with net.inside(one):
+        here = socket.socket()
+    with there, here:
+        here.settimeout(0.3)
+        try:
+            here.connect(there.getsockname())
+            return True
+        except TimeoutError:
+            return False
+
+
+@as_root
+@pytest.mark.parametrize("all_but", [False, True])
+def test_a_cut_by_port_closes_that_port_or_all_others(net: Network, all_but: bool) -> None:
+    net.cut_ports([PortCut("server-0", "coordinator", 7411, all_but=all_but)])
+    assert echoes(net, "server-0", "coordinator", 7411) == all_but
+    assert echoes(net, "server-0", "coordinator", 7412) == (not all_but)
+    assert echoes(net, "coordinator", "server-0", 7412) == (not all_but), "connections the other way are of no port"
+    assert echoes(net, "server-1", "coordinator", 7411), "others are not cut"
+    assert echoes(net, "server-0", "server-1", 7411)
+    net.cut_ports([])
+    assert echoes(net, "server-0", "coordinator", 7411)
+    assert echoes(net, "server-0", "coordinator", 7412)
+
+
+@as_root
+def test_a_connection_outlives_a_cut_of_its_port(net: Network) -> None:
+    with net.inside("coordinator"):
+        listener = socket.create_server((own_address(net.range), 7411))
+    with net.inside("server-0"):
+        here = socket.create_connection(listener.getsockname())
+    there, _ = listener.accept()
+    with listener, here, there:
+        for sender, receiver in ((here, there), (there, here)):
+            receiver.settimeout(0.3)
+            net.cut_ports([PortCut("server-0", "coordinator", 7411)])
+            sender.sendall(b"late")
+            with pytest.raises(TimeoutError):
+                receiver.recv(100)
+            net.cut_ports([])
+            receiver.settimeout(5.0)
+            assert receiver.recv(100) == b"late"
 
 
 @as_root

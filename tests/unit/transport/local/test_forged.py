@@ -16,9 +16,9 @@ from typing import Self
 import psutil
 import pytest
 from tests.contract.port_contract import Events, push
+from tests.kit.damage import mutate
 from tests.kit.peer import peer_process
 from tests.kit.strangers import Stranger
-from tests.unit.wire.test_headers import mutate
 
 from paceline.messages import Ok
 from paceline.transport.local.listener import connect

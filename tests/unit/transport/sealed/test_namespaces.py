@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import time
 from collections.abc import Iterator
 
@@ -13,6 +15,7 @@ from paceline.messages import Pull, PullReply
 from paceline.runtime.addresses import own_address
 from paceline.testing.chaos.network import Network, problem
 from paceline.transport.limits import LinkLimits
+from paceline.transport.sealed.channel import Buffers, SealedChannel
 from paceline.transport.zmq.port import ZmqPort
 from paceline.wire.token import new_token
 
@@ -67,3 +70,24 @@ def test_two_processes_of_one_namespace_share_memory_also_at_a_public_address(ne
         events.until_up((server, "worker/1"))
         assert near(server) == [True]
         ask(server, events)
+
+
+def test_a_sealed_connection_that_alone_is_cut_while_idle_is_found_within_seconds(net: Network) -> None:
+    """No ZeroMQ connection beside it tells of the cut."""
+    with net.inside("a"):
+        listener = socket.create_server((net.address("a"), 0))
+    with net.inside("b"):
+        there = socket.create_connection(listener.getsockname())
+    here, _ = listener.accept()
+    channel = SealedChannel(here, bytes(32), bytes(32), Buffers())
+    with listener, there:
+        try:
+            assert not select.select([here], [], [], 2.0)[0], "an idle connection stays"
+            net.close_ways({("a", "b"), ("b", "a")})
+            began = time.monotonic()
+            assert select.select([here], [], [], 10.0)[0]
+            assert time.monotonic() - began < 6.0
+            with pytest.raises(TimeoutError):
+                channel.read_head(memoryview(bytearray(100)))
+        finally:
+            channel.close()

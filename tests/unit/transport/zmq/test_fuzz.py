@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
-import socket
 import time
 
 import psutil
 from tests.contract.port_contract import Events
+from tests.kit.damage import mutate
 from tests.kit.peer import peer_process
-from tests.kit.strangers import Stranger
-from tests.unit.wire.test_headers import SAMPLES, mutate
+from tests.kit.strangers import Stranger, pour_noise
+from tests.unit.wire.test_headers import SAMPLES
 
 from paceline.messages import BlockFrame, Ok, PullReply, Push, StatusReply, StatusRequest
 from paceline.transport.zmq.port import ZmqPort
@@ -95,13 +94,7 @@ def flood_handshakes(target: Target, rng: random.Random, count: int) -> None:
 
 
 def flood_tcp(target: Target, rng: random.Random, count: int) -> None:
-    host, port = target.address.removeprefix("tcp://").split(":")
-    greeting = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00PLAIN" + bytes(15) + b"\0" + bytes(31)
-    for _ in range(count):
-        noise = (rng.randbytes(64), greeting, mutate(greeting, rng), b"GET / HTTP/1.1\r\n\r\n")
-        with socket.create_connection((host, int(port))) as raw, contextlib.suppress(ConnectionError):
-            raw.sendall(rng.choice(noise))
-            raw.sendall(rng.randbytes(rng.randrange(200)))
+    pour_noise(target.address, rng, count)
     target.check()
 
 

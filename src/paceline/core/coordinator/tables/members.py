@@ -6,10 +6,11 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import count
 
 from paceline.core.coordinator.tables.incarnation import RESUMED
 from paceline.core.effects import DrainFact, History, IncarnationFact, ScaleFact
-from paceline.types import NodeId
+from paceline.types import NodeId, start_of
 
 
 @dataclass(slots=True)
@@ -32,6 +33,10 @@ class Member:
     left: bool = False
     late: bool = False
     fingerprint: str = ""
+
+    def is_start(self, name: str, start: int) -> bool:
+        """Whether this is start number `start` of `name`. A server that is known only from the log tells it, too."""
+        return self.name == name and (self.start or start_of(self.node)) == start
 
 
 class _Groups:
@@ -62,10 +67,11 @@ class Members:
         self.wanted_servers = servers
         self.members: dict[NodeId, Member] = {}
         self._deadlines: list[tuple[float, int, Member]] = []
-        self._count = 0
+        self._count = count()  # members cannot be compared: no two deadlines are equal
         self._workers: OrderedDict[NodeId, None] = OrderedDict()
         self._hosts = _Groups()
         self._machines = _Groups()
+        self._names = _Groups()
         self.draining_hosts: set[str] = set()
 
     def restore(self, history: History) -> None:
@@ -101,13 +107,10 @@ class Members:
         self.members[member.node] = member
         self._hosts.add(member, member.host)
         self._machines.add(member, member.role, member.fingerprint)
+        self._names.add(member, member.name)
         if member.role == "worker":
             self._workers[member.node] = None
-        self._await(member, member.seen + self.timeout_s)
-
-    def _await(self, member: Member, deadline: float) -> None:
-        self._count += 1
-        heappush(self._deadlines, (deadline, self._count, member))
+        heappush(self._deadlines, (member.seen + self.timeout_s, next(self._count), member))
 
     def seen(self, node: NodeId, now: float) -> bool:
         """Note a sign of life of `node`; False if it is not a member (any more)."""
@@ -128,6 +131,7 @@ class Members:
         if member is not None:
             self._hosts.remove(member, member.host)
             self._machines.remove(member, member.role, member.fingerprint)
+            self._names.remove(member, member.name)
 
     def remove_unheard(self) -> None:
         """Remove the servers that are known only from the log; they become members when they register."""
@@ -151,13 +155,18 @@ class Members:
             if now - member.seen > self.timeout_s:
                 lost.append(member)
             else:
-                self._await(member, max(member.seen + self.timeout_s, now + 1e-3))
+                deadline = max(member.seen + self.timeout_s, now + 1e-3)
+                heappush(self._deadlines, (deadline, next(self._count), member))
         return lost
 
     def name(self, node: NodeId) -> str:
         """The name of a member; the node itself if it is not one."""
         member = self.members.get(node)
         return node if member is None else member.name
+
+    def named(self, name: str) -> list[Member]:
+        """The members with that name: after a restart of the process, perhaps an earlier start of it, too."""
+        return list(self._names.by_key.get((name,), {}).values())
 
     def by_role(self, role: str) -> list[Member]:
         """Members of a role, in order of name."""
@@ -184,11 +193,6 @@ class Members:
     def of_host(self, host: str) -> list[Member]:
         """The members that run on `host`, in order of name."""
         return sorted(self._hosts.by_key.get((host,), {}).values(), key=lambda m: m.name)
-
-    @property
-    def num_hosts(self) -> int:
-        """On how many hosts members run."""
-        return len(self._hosts.by_key)
 
     def of_kind(self, role: str, fingerprint: str) -> Iterable[Member]:
         """The members of a role with that fingerprint, without workers that have left."""

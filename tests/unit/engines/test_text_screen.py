@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.text import Text
 from tests.kit.statuses import status, summary
 
-from paceline.cli.screen import TextScreen, make_console
 from paceline.engines.screen import ScreenClosed
+from paceline.engines.text_screen import TextScreen, make_console
 
 STATUS: dict[str, Any] = {
     "state": "running",

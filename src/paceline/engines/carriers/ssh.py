@@ -6,10 +6,11 @@ import contextlib
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paceline.config.load import remote_paceline, ssh_command
+from paceline.engines.carriers.base import Wanted, agent_words
 from paceline.engines.role_runner import Note
 from paceline.errors import UsageError
 from paceline.orphans import die_with_parent
@@ -21,17 +22,28 @@ _TRIES = 5
 class SshAgents:
     """One ``ssh`` for each machine. The token is written to its standard input: it is never in a command line."""
 
-    def __init__(self, machines: Sequence[str], address: str, token: bytes, logs: Path) -> None:
-        """`address` is that of the supervisor, `logs` the folder for what the agents print."""
-        self._address = address
-        self._token = token
+    def __init__(self, machines: Sequence[str], logs: Path) -> None:
+        """`logs` is the folder for what the agents print."""
+        self._address = ""
+        self._token = b""
         self._logs = logs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._due = dict.fromkeys(machines, 0.0)
         self._tries = dict.fromkeys(machines, 0)
 
-    def tick(self, joined: Sequence[str]) -> list[Note]:
-        """Start what is due; returns a note for each agent that has ended. `joined` are the hosts that take part.
+    def own_address(self) -> None:
+        """See `Carrier.own_address`."""
+
+    def begin(self, address: str, token: bytes) -> None:
+        """See `Carrier.begin`."""
+        self._address, self._token = address, token
+
+    def coming(self, joined: Mapping[str, int]) -> int:
+        """See `Carrier.coming`: ``--min-hosts`` says for how many machines the run waits."""
+        return 0
+
+    def tick(self, joined: Mapping[str, int], wanted: Wanted) -> list[Note]:
+        """See `Carrier.tick`; returns a note for each agent that has ended.
 
         Raises:
             UsageError: the system has no ``ssh``.
@@ -39,7 +51,7 @@ class SshAgents:
         notes = []
         for machine, process in list(self._running.items()):
             if (code := process.poll()) is None:
-                self._tries[machine] = 0 if machine in joined else self._tries[machine]
+                self._tries[machine] = 0 if _name(machine) in joined else self._tries[machine]
                 continue
             del self._running[machine]
             if code == 0:
@@ -57,15 +69,7 @@ class SshAgents:
 
     def _start(self, machine: str) -> None:
         self._tries[machine] += 1
-        remote = [
-            *shlex.split(remote_paceline()),
-            "agent",
-            self._address,
-            "--token-file",
-            "-",
-            "--name",
-            _name(machine),
-        ]
+        remote = [*shlex.split(remote_paceline()), *agent_words(self._address, _name(machine))]
         command = [*shlex.split(ssh_command()), machine, shlex.join(remote)]
         try:
             with self._log(machine).open("ab") as log:
@@ -85,7 +89,7 @@ class SshAgents:
         return self._logs / f"agent-{_name(machine)}.log"
 
     def close(self) -> None:
-        """End what still runs. The agents end by themselves when the run has ended."""
+        """See `Carrier.close`. The agents end by themselves when the run has ended."""
         for process in self._running.values():
             process.terminate()
         for process in self._running.values():
