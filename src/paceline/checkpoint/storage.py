@@ -77,6 +77,9 @@ class Storage(Protocol):
         ...
 
 
+_FOLDER_TRIES = 100  # how often a folder is made again that other processes remove while it is empty
+
+
 class _NewFile(io.FileIO):
     """A new file that bypasses the page cache while its writes are aligned, if the file system supports that.
 
@@ -128,9 +131,9 @@ class LocalStorage:
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
         """As `Storage.create`."""
-        path, temporary = self._prepare(name)
+        path, temporary = self._paths(name)
         try:
-            with _NewFile(temporary) as file:
+            with self._open_new(temporary) as file:
                 yield file
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -141,22 +144,32 @@ class LocalStorage:
         _fsync_directory(path.parent)
         _fsync_directory(path.parent.parent)
 
-    def _prepare(self, name: str) -> tuple[Path, Path]:
-        """Make the folder of a new file; returns the path of the file, and a temporary one beside it."""
+    def _paths(self, name: str) -> tuple[Path, Path]:
+        """The path of a file, and a temporary one beside it."""
         path = self._root / name
+        return path, path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+    def _open_new(self, path: Path) -> _NewFile:
+        """Open a new file; make its folder first.
+
+        Another process whose file of the same folder failed removes the folder while it is empty, so the folder may be
+        gone again before the file is in it.
+        """
         if not self._root.is_dir():
             self._root.mkdir(parents=True, exist_ok=True)
             _fsync_directory(self._root.parent)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path, path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        for _ in range(_FOLDER_TRIES):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                return _NewFile(path)
+        return _NewFile(path)
 
     def claim(self, name: str, content: bytes) -> bool:
         """As `Storage.claim`: a link to the complete file, which fails if the name is taken."""
-        path, temporary = self._prepare(name)
+        path, temporary = self._paths(name)
         try:
-            with temporary.open("xb") as file:
+            with self._open_new(temporary) as file:
                 file.write(content)
-                file.flush()
                 os.fsync(file.fileno())
             _link(temporary, path, content)
         except FileExistsError:

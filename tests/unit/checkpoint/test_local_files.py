@@ -36,3 +36,34 @@ def test_writes_of_any_size_arrive_in_order(
             assert file.write(buffer[:size]) == size
             expected += bytes(buffer[:size])
     assert storage.read("folder/file") == expected
+
+
+def test_a_folder_that_another_writer_removes_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer whose file failed removes the empty folder just before this writer opens its file there."""
+    plain, removed = os.open, []
+
+    def remove_first(path: str, flags: int, mode: int = 0o777) -> int:
+        if str(path).endswith(".part") and len(removed) < 3:
+            Path(path).parent.rmdir()
+            removed.append(path)
+        return plain(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", remove_first)
+    storage = LocalStorage(tmp_path)
+    with storage.create("folder/file") as file:
+        file.write(b"content")
+    assert len(removed) == 3
+    assert storage.read("folder/file") == b"content"
+
+
+def test_a_folder_that_cannot_stay_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = os.open
+
+    def remove_always(path: str, flags: int, mode: int = 0o777) -> int:
+        if str(path).endswith(".part"):
+            Path(path).parent.rmdir()
+        return plain(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", remove_always)
+    with pytest.raises(FileNotFoundError), LocalStorage(tmp_path).create("folder/file"):
+        pass
