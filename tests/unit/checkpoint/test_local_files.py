@@ -40,7 +40,8 @@ def test_writes_of_any_size_arrive_in_order(
 
 def test_a_folder_that_another_writer_removes_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer whose file failed removes the empty folder just before this writer opens its file there."""
-    plain, removed = os.open, []
+    plain = os.open
+    removed: list[str] = []
 
     def remove_first(path: str, flags: int, mode: int = 0o777) -> int:
         if str(path).endswith(".part") and len(removed) < 3:
