@@ -158,7 +158,9 @@ class ChunkUpdate:
         self, total: Sum, weight: float, hyper: Hyper, old: torch.Tensor, new: torch.Tensor, scratch: Scratch
     ) -> bool:
         """As `run` without clipping, but `accept_early` changes the state. False if the optimizer cannot do this."""
-        if not isinstance(self.optimizer, FlatOptimizer) or hyper != self._hyper or not weight:
+        if not isinstance(self.optimizer, FlatOptimizer) or not weight:
+            return False
+        if hyper != self._hyper and not fits(self._spec.optimizer.name, hyper):
             return False
         try:
             return self.optimizer.step_early(hyper, old, new, self._gradient(total, weight, 1.0, scratch), scratch)
@@ -168,6 +170,7 @@ class ChunkUpdate:
     def accept_early(self, hyper: Hyper) -> None:
         """Use the new state of the last `run_early`. State that has readers is not written."""
         assert isinstance(self.optimizer, FlatOptimizer)
+        self._hyper = hyper
         self.optimizer.accept_early(hyper, reuse=all(r.done for r in self._shared))
         self._shared = []
 

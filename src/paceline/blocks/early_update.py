@@ -1,13 +1,13 @@
-"""Updates that are computed before their commit, in other memory than the readable version. They only save time.
+"""Updates that are computed before their commit, in other memory than the readable version.
 
-In lock-step the next weights follow from the gradients of a step and from the hyper-parameters. The hyper-parameters
-of the last commit are taken as a guess. An early update counts only if the commit has the same gradients and
-hyper-parameters; otherwise the update is computed again.
+In lock-step the next weights follow from the gradients of a step and from the hyper-parameters. Before the gradients
+are sealed the hyper-parameters of the last commit are taken as a guess; the seals have the true ones. An early update
+counts only if the commit has the same gradients and hyper-parameters; otherwise the update is computed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from paceline.blocks.chunk_update import ChunkUpdate
@@ -16,6 +16,9 @@ from paceline.blocks.sums import Sum
 from paceline.blocks.threads import Scratch, Threads
 from paceline.blocks.versions import Versions
 from paceline.types import Commit, Hyper
+
+Changed = Mapping[int, tuple[Buffer, Collection[int]]]
+"""New buffers of chunks, by the number of the chunk, each with the blocks that differ from the current version."""
 
 _MAX_PAUSE = 255  # the longest pause after wrong guesses, in commits
 
@@ -45,24 +48,28 @@ class EarlyUpdates:
     def reset(self) -> None:
         """Forget all early updates: the store has opened other blocks."""
         self._made: dict[int, _Made] = {}
+        self._buffers: tuple[Sum, Changed] | None = None
         self._hyper: Hyper | None = None
         self._missed = False
         self._misses = 0
         self._pause = 0
 
-    def make(self, total: Sum, slots: int, updates: Iterable[tuple[int, ChunkUpdate]]) -> None:
-        """Compute the next version of each chunk whose blocks have all `slots` gradients in `total`, sealed or not."""
-        hyper = self._hyper
-        if hyper is None or self._pause:
+    def make(self, total: Sum, slots: int, updates: Iterable[tuple[int, ChunkUpdate]], known: Hyper = ()) -> None:
+        """Compute the next version of each chunk whose blocks have all `slots` gradients in `total`, sealed or not.
+
+        `known` are the hyper-parameters of the seals; without them, those of the last commit are a guess.
+        """
+        hyper = known or self._hyper
+        if hyper is None or (self._pause and not known):
             return
         jobs: list[tuple[int, ChunkUpdate, _Made]] = []
         nbytes = 0
         for number, update in updates:
             if not update.is_complete(total, slots):
                 continue
-            stamps, known = update.stamps(total), self._made.get(number)
-            if known is not None:
-                if known.total is total and known.stamps == stamps:
+            stamps, made = update.stamps(total), self._made.get(number)
+            if made is not None:
+                if made.total is total and made.stamps == stamps and made.hyper == hyper:
                     continue
                 self._drop(number)
             weight = update.expected_weight(total)
@@ -79,6 +86,25 @@ class EarlyUpdates:
         for number, _, made in jobs:
             if number not in self._made:
                 self._versions.put_back(number, made.new)
+
+    def find(self, number: int, update: ChunkUpdate, total: Sum, hyper: Hyper) -> Buffer | None:
+        """The early update of a chunk from all gradients of `total`, which has every slot; None if there is none."""
+        made = self._made.get(number)
+        if made is None or made.total is not total or not update.is_complete(total, total.slots):
+            return None
+        same = (made.stamps, made.weight, made.hyper) == (update.stamps(total), total.weight, hyper)
+        return made.new if same else None
+
+    def keep_buffers(self, total: Sum, made: Changed) -> None:
+        """Keep the next version of the chunks of model buffers, which were made from `total`."""
+        self._buffers = total, made
+
+    def take_buffers(self, total: Sum) -> Changed | None:
+        """What `keep_buffers` has kept of `total`; None if there is nothing."""
+        if self._buffers is None or self._buffers[0] is not total:
+            return None
+        made, self._buffers = self._buffers[1], None
+        return made
 
     def take(self, number: int, update: ChunkUpdate, total: Sum, commit: Commit) -> Buffer | None:
         """The early update of a chunk in which all pieces have a gradient; None if it must be computed now."""
@@ -108,6 +134,9 @@ class EarlyUpdates:
         """Drop all early updates: none of them will count."""
         for number in list(self._made):
             self._drop(number)
+        for number, (buffer, _) in (() if self._buffers is None else self._buffers[1].items()):
+            self._versions.put_back(number, buffer)
+        self._buffers = None
 
     def _drop(self, number: int) -> None:
         self._versions.put_back(number, self._made.pop(number).new)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from paceline.blocks.chunks import Buffer, Chunk, LentFrame
@@ -50,6 +50,7 @@ class Versions:
         self.number = -1
         self._frames: dict[int, BlockFrame] = {}
         self._now = _Version({}, {})
+        self._ahead: _Version | None = None
         self._kept: dict[int, _Version] = {}
         self._spare: dict[int, list[Buffer]] = {}
         self._next = 0
@@ -67,6 +68,7 @@ class Versions:
 
     def begin(self, version: int) -> None:
         """Give the current version the number `version`; calls of `switch` then set the chunks that it changes."""
+        self._ahead = None
         self.number = version
 
     def fresh(self, chunk: int) -> Buffer:
@@ -79,7 +81,8 @@ class Versions:
         return idle[0]
 
     def put_back(self, chunk: int, buffer: Buffer) -> None:
-        """Give back `buffer`, which `fresh` returned and which is not needed."""
+        """Give back `buffer`, which `fresh` returned and which is not needed. The next version is readable no more."""
+        self._ahead = None
         self._spare[chunk].append(buffer)
 
     def switch(self, chunk: int, buffer: Buffer, changed: Iterable[int]) -> None:
@@ -95,6 +98,21 @@ class Versions:
         self.number = version
         for index in self._now.changed:
             self._now.changed[index] = version
+
+    # ------------------------------------------------------------ the next version
+
+    @property
+    def ahead(self) -> int:
+        """The version after the current one, if it can be read already; otherwise -1."""
+        return -1 if self._ahead is None else self.number + 1
+
+    def offer_ahead(self, made: Mapping[int, tuple[Buffer, Collection[int]]]) -> None:
+        """Make the next version readable: `made` has the new buffer, and the changed blocks, of each changed chunk."""
+        buffers, changed = dict(self._now.buffers), dict(self._now.changed)
+        for chunk, (buffer, blocks) in made.items():
+            buffers[chunk] = buffer
+            changed.update(dict.fromkeys(blocks, self.number + 1))
+        self._ahead = _Version(buffers, changed)
 
     # ------------------------------------------------------------ readers
 
@@ -118,16 +136,23 @@ class Versions:
     def read(
         self, version: int, have: int, blocks: Sequence[int] | None
     ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
-        """The blocks of `version` (current or kept) that changed after version `have`, which the reader already has.
+        """The blocks of `version` (current, kept or `ahead`) that changed after version `have` of the reader.
 
         The payload has a `LentFrame` for each. `blocks` limits the answer to some blocks.
         """
-        buffers, changed = self._now if version == self.number else self._kept[version]
+        buffers, changed = self._version(version)
         wanted = self._frames if blocks is None else blocks
         found = [index for index in wanted if changed[index] > have or have < 0]
         chunk_of = self.chunk_of
         read = [(i, buffers[chunk_of[i]]) for i in found]
         return tuple([self._frames[i] for i in found]), [LentFrame(buffer.frames[i], buffer) for i, buffer in read]
+
+    def _version(self, version: int) -> _Version:
+        if version == self.number:
+            return self._now
+        if self._ahead is not None and version == self.number + 1:
+            return self._ahead
+        return self._kept[version]
 
     # ------------------------------------------------------------ chunks that are added or removed
 
@@ -137,6 +162,7 @@ class Versions:
 
     def add(self, moved: ChunkVersions) -> int:
         """Add one chunk with its versions; returns its number."""
+        self._ahead = None
         number, self._next = self._next, self._next + 1
         self.chunks[number] = moved.chunk
         self.chunk_of.update(dict.fromkeys(moved.chunk.blocks, number))
@@ -151,6 +177,7 @@ class Versions:
 
     def remove(self, number: int) -> ChunkVersions:
         """Remove one chunk, and return it with its versions."""
+        self._ahead = None
         chunk = self.chunks.pop(number)
         kept = {}
         for version, (buffers, changed) in self._kept.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from paceline.messages.base import Message
+from paceline.messages.work import Sealed
 from paceline.types import ITEM_NBYTES, Fence
 
 
@@ -56,7 +57,8 @@ class Push(Message, frozen=True):
     """Gradients of one attempt, which count only after a push with `seal`. One frame follows for each of `blocks`.
 
     `base` is the version on which the attempt was computed. `weight` is the weight that the seal will have, unless the
-    slot turns out to be empty.
+    slot turns out to be empty. With the seal comes the `report` of the slot. `ahead` is the placement epoch in which
+    `base` was read before its commit; 0 if its commit was known.
     """
 
     req: int
@@ -69,6 +71,8 @@ class Push(Message, frozen=True):
     blocks: tuple[BlockFrame, ...]
     seal: Seal | None = None
     weight: float = 1.0
+    report: Sealed | None = None
+    ahead: int = 0
 
 
 class PushAck(Message, frozen=True):
@@ -82,6 +86,7 @@ class Pull(Message, frozen=True):
     """Read blocks (None: all) at version `exact`; -1 means the newest one with this `watermark` that contains `after`.
 
     The server answers once it has such a version. It leaves out blocks that have not changed since version `have`.
+    With `ahead`, the pull is for a lease: the server may answer before `exact` is committed, once it is ready for it.
     """
 
     req: int
@@ -92,10 +97,14 @@ class Pull(Message, frozen=True):
     after: int = -2
     have: int = -1
     blocks: tuple[int, ...] | None = None
+    ahead: bool = False
 
 
 class PullReply(Message, frozen=True):
-    """Blocks at `version`; frames follow. A large answer comes in `parts`, numbered from 0, in model order."""
+    """Blocks at `version`; frames follow. A large answer comes in `parts`, numbered from 0, in model order.
+
+    With `ahead`, `version` is not committed yet: the blocks are those that its commit will make in this epoch.
+    """
 
     req: int
     incarnation: int
@@ -104,3 +113,4 @@ class PullReply(Message, frozen=True):
     blocks: tuple[BlockFrame, ...]
     part: int = 0
     parts: int = 1
+    ahead: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline.messages.base import Message
+from paceline.messages.work import Sealed
 from paceline.types import BlockSpec, Commit, Fence, ModelSpec, Placement, Segment
 
 
@@ -83,7 +84,8 @@ class Ready(Message, frozen=True):
     """Reports that this server has all gradients that its own blocks need for the step.
 
     `fences` are the attempts it would use; `staleness` and `lag` say how old the oldest state is they were computed on;
-    `partials` are the squared norms of the mean gradient of each block (only with clip_norm).
+    `partials` are the squared norms of the mean gradient of each block (only with clip_norm). In lock-step the primary
+    of block 0 adds the `reports` of the slots, so that the commit does not wait for a worker that may be dead.
     """
 
     incarnation: int
@@ -93,6 +95,7 @@ class Ready(Message, frozen=True):
     staleness: int
     lag: int
     partials: tuple[tuple[int, float], ...]
+    reports: tuple[Sealed, ...] = ()
 
 
 class Committed(Message, frozen=True):

@@ -93,7 +93,8 @@ class Turn(Message, frozen=True):
 
     `phase` is the phase of the worker's loop; `evaluation` is the number of the validator whose result it waits for
     instead, -1 for none. `abandoned` returns a lease without work. `declared` is how many validators this worker has
-    declared: a new coordinator may know fewer.
+    declared: a new coordinator may know fewer. `held` are the leases that the worker has in hand: it asks for a lease
+    of a later step, for its next turn.
     """
 
     req: int
@@ -104,12 +105,14 @@ class Turn(Message, frozen=True):
     abandoned: Fence | None = None
     evaluation: int = -1
     declared: int = 0
+    held: tuple[Fence, ...] = ()
 
 
 class Grant(Message, frozen=True):
     """A lease of one slot of `step`, which has `slots` slots. `segment` is the step's, None for the initial weights.
 
     `metrics` are the results of validation that the script sees in this turn: in lock-step they depend on `step` alone.
+    With `ask_next`, the worker asks for the lease of its next turn as soon as it computes this one.
     """
 
     req: int
@@ -123,6 +126,7 @@ class Grant(Message, frozen=True):
     segment: Segment | None
     lead: bool
     metrics: dict[str, Measured] = {}  # noqa: RUF012 - msgspec copies it
+    ask_next: bool = False
 
 
 class EvalGrant(Message, frozen=True):

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from paceline.core.worker.turn import Task
-from paceline.messages import Grant
+from paceline.messages import Grant, Sealed
 from paceline.types import BlockSpec
 
 
@@ -40,8 +40,8 @@ class Reducer(Protocol):
     """Hands over gradients and reads versions, in one worker. All calls come from the script's thread.
 
     The order of calls: `read` for a task; if the task is a training lease, `begin`, any number of `offer`, and `seal`;
-    then `read` for the next task. After a failover the slot may be leased again: then `seal_again` is called instead of
-    `begin`, `offer` and `seal`. A turn that is abandoned has no `seal`.
+    then `read` for the next task. After a failover the slot of the last turn, or of the one before, may be leased again:
+    then `seal_again` is called instead of `begin`, `offer` and `seal`. A turn that is abandoned has no `seal`.
     """
 
     @property
@@ -49,8 +49,11 @@ class Reducer(Protocol):
         """False once offers cost more than they gain; the worker then stops calling `offer`."""
         ...
 
-    def begin(self, grant: Grant, weight: float) -> None:
-        """Begin the turn of `grant`, whose slot has `weight` in the step. Offers that were not sealed are void."""
+    def begin(self, grant: Grant, weight: float, *, keep: bool = False) -> None:
+        """Begin the turn of `grant`, whose slot has `weight` in the step. Offers that were not sealed are void.
+
+        With `keep`, the content of the last seal stays in memory until the next call: its step may not be committed.
+        """
         ...
 
     def offer(self, values: Mapping[int, torch.Tensor], blocks: Sequence[BlockSpec]) -> None:
@@ -60,16 +63,20 @@ class Reducer(Protocol):
         """
         ...
 
-    def seal(self, made: Made | None) -> None:
+    def seal(self, made: Made | None, report: Sealed) -> None:
         """End the turn: the present content of `made` counts, whatever was offered. None seals the slot empty.
 
-        Never waits. Nothing of `made` is read after the call, so the script may overwrite its gradients. In the turn
-        of the initial lease (`INIT_STEP`) `made` has every tensor of the model; they become version 0.
+        Never waits. Nothing of `made` is read after the call, so the script may overwrite its gradients. `report` goes
+        with the seal. In the turn of the initial lease (`INIT_STEP`) `made` has every tensor of the model; they become
+        version 0.
         """
         ...
 
-    def seal_again(self) -> None:
-        """Hand over the content of the last `seal` again, for a new lease of the same slot. Never waits."""
+    def seal_again(self, report: Sealed, *, kept: bool = False) -> None:
+        """Hand over the content of the last `seal` again, for a new lease of the same slot. Never waits.
+
+        With `kept`, that of the seal before, which `begin` has kept.
+        """
         ...
 
     def read(self, task: Task) -> None:

@@ -101,9 +101,11 @@ class PushBuffers:
         """Count a turn."""
         self._turn += 1
 
-    def take(self, unacked: Collection[int], lent: Collection[int], in_use: PushBuffer | None) -> PushBuffer:
-        """Return a free buffer other than `in_use`, which this turn uses already. Frees idle buffers."""
-        taken = next((b for b in self._buffers if b is not in_use and b.is_free(unacked, lent)), None)
+    def take(
+        self, unacked: Collection[int], lent: Collection[int], in_use: Collection[PushBuffer | None]
+    ) -> PushBuffer:
+        """Return a free buffer other than those `in_use`, whose content is still needed here. Frees idle buffers."""
+        taken = next((b for b in self._buffers if b not in in_use and b.is_free(unacked, lent)), None)
         if taken is None:
             taken = PushBuffer(self._layout, self._allocate)
             self._buffers.append(taken)

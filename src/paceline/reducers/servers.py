@@ -11,7 +11,7 @@ import torch
 from paceline.core.effects import Send
 from paceline.core.worker.dispatch import Fill, WorkerCore
 from paceline.core.worker.turn import Task, WorkerState
-from paceline.messages import BlockFrame, Grant, Push
+from paceline.messages import BlockFrame, Grant, Push, Sealed
 from paceline.reducers.base import Carried, Made
 from paceline.reducers.model_blocks import ModelBlocks
 from paceline.reducers.push_buffers import BufferLayout, PushBuffer, PushBuffers
@@ -65,6 +65,7 @@ class ServersReducer:
         self._turns_resent = 0
         self._buffer: PushBuffer | None = None
         self._sealed: SealedContent | None = None
+        self._kept: SealedContent | None = None
         self._by_server: Mapping[NodeId, tuple[int, ...]] = {}
         self._seals: dict[tuple[frozenset[int], float], list[ServerPush]] = {}
 
@@ -75,8 +76,9 @@ class ServersReducer:
 
     # ------------------------------------------------------------ the turn
 
-    def begin(self, grant: Grant, weight: float) -> None:
+    def begin(self, grant: Grant, weight: float, *, keep: bool = False) -> None:
         """Begin a turn; see `Reducer`."""
+        self._kept = self._sealed if keep else None
         self._buffers.begin_turn()
         self._weight = weight
         self._is_initial = grant.step == INIT_STEP
@@ -103,31 +105,32 @@ class ServersReducer:
                     pushes.append(ServerPush(server, frames, None))
             self._push(pushes, self._weight, self._buffer, None)
 
-    def seal(self, made: Made | None) -> None:
+    def seal(self, made: Made | None, report: Sealed) -> None:
         """Push with the seal all blocks that the servers do not have in their present state; see `Reducer`."""
         self.resent = 0
         if made is None:
             self._sealed = SealedContent(_NOTHING, 0.0, {}, None, None)
-            self._push(self._known_seals(_NOTHING, 0.0), 0.0, None, None)
+            self._push(self._known_seals(_NOTHING, 0.0), 0.0, None, None, report)
         elif self._is_initial:
             buffer = PushBuffer(BufferLayout(self._model.spec.tensors, self._model.blocks), self._session.allocate)
             self._model.write_all(made, buffer)
-            self._push(self._make_seals(made.carried, self._weight, {}, ()), self._weight, buffer, None)
+            self._push(self._make_seals(made.carried, self._weight, {}, ()), self._weight, buffer, None, report)
         elif self._offered:
-            self._seal_rest(made)
+            self._seal_rest(made, report)
         else:
             buffer = self._take()
             self._model.write_all(made, buffer)
             self._sealed = SealedContent(made.carried, self._weight, {}, buffer, None)
-            self._push(self._known_seals(made.carried, self._weight), self._weight, buffer, None)
+            self._push(self._known_seals(made.carried, self._weight), self._weight, buffer, None, report)
 
-    def seal_again(self) -> None:
-        """Push the content of the last seal, with the seal, to the present servers of its blocks; see `Reducer`."""
-        assert self._sealed is not None
-        carried, weight, revs, buffer, other = self._sealed
-        self._push(self._make_seals(carried, weight, revs, ()), weight, buffer, other)
+    def seal_again(self, report: Sealed, *, kept: bool = False) -> None:
+        """Push the content of an earlier seal, with the seal, to the present servers of its blocks; see `Reducer`."""
+        content = self._kept if kept else self._sealed
+        assert content is not None
+        carried, weight, revs, buffer, other = content
+        self._push(self._make_seals(carried, weight, revs, ()), weight, buffer, other, report)
 
-    def _seal_rest(self, made: Made) -> None:
+    def _seal_rest(self, made: Made, report: Sealed) -> None:
         """Seal a turn that has offered blocks: push the blocks that changed since, and those that were not offered."""
         assert self._buffer is not None
         moved = self._by_server is not self._session.core.model.by_server
@@ -136,7 +139,7 @@ class ServersReducer:
         self.resent = len(sealed.revs)
         self._turns_resent += bool(sealed.revs)
         pushes = self._make_seals(made.carried, self._weight, sealed.revs, self._offered.keys() - sealed.revs.keys())
-        self._push(pushes, self._weight, sealed.buffer, sealed.other)
+        self._push(pushes, self._weight, sealed.buffer, sealed.other, report)
 
     def read(self, task: Task) -> None:
         """Wait until the blocks that the core pulls for its task are in the model; see `Reducer`."""
@@ -171,7 +174,12 @@ class ServersReducer:
         return sealing_pushes(self._session.core.model.by_server, carried, weight, revs, sent)
 
     def _push(
-        self, pushes: Sequence[ServerPush], weight: float, buffer: PushBuffer | None, other: PushBuffer | None
+        self,
+        pushes: Sequence[ServerPush],
+        weight: float,
+        buffer: PushBuffer | None,
+        other: PushBuffer | None,
+        report: Sealed | None = None,
     ) -> None:
         """Send `pushes`. The blocks of revision 0 are in `buffer`, those of revision 1 in `other`."""
         parts = {}
@@ -182,7 +190,7 @@ class ServersReducer:
                 assert source is not None
                 payload.append(source.frames[frame.block])
             parts[server] = (frames, payload, seal)
-        sends = self._session.core.push(time.monotonic(), parts, weight)
+        sends = self._session.core.push(time.monotonic(), parts, weight, report)
         for send in sends:
             assert isinstance(send.message, Push)
             for used in (buffer, other):
@@ -192,4 +200,6 @@ class ServersReducer:
 
     def _take(self) -> PushBuffer:
         """Return a free buffer."""
-        return self._buffers.take(self._session.core.transfers.unacked, self._session.lent(), self._buffer)
+        kept = self._kept
+        in_use = (self._buffer,) if kept is None else (self._buffer, kept.buffer, kept.other)
+        return self._buffers.take(self._session.core.transfers.unacked, self._session.lent(), in_use)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+import torch
 
 from paceline.blocks.block_state import BlockState
 from paceline.blocks.chunk_update import ChunkUpdate
 from paceline.blocks.chunks import Buffer
-from paceline.blocks.early_update import EarlyUpdates
+from paceline.blocks.early_update import Changed, EarlyUpdates
 from paceline.blocks.sums import Sum
 from paceline.blocks.tensors import piece_of
 from paceline.blocks.threads import Scratch, Threads
@@ -21,7 +23,7 @@ from paceline.server.held_blocks import HeldBlocks
 from paceline.telemetry import tracing
 from paceline.transport.base import Memory
 from paceline.transport.memory.arena import Arena
-from paceline.types import INIT_STEP, BlockSpec, Commit, Kind, ModelSpec
+from paceline.types import INIT_STEP, BlockSpec, Commit, Hyper, Kind, ModelSpec
 
 _Job = tuple[ChunkUpdate, list[bool] | None, Buffer, Buffer]
 
@@ -76,6 +78,25 @@ class DenseStore:
 
     # ------------------------------------------------------------ commits
 
+    def update_early(self, key: SumKey, hyper: Hyper) -> bool:
+        """Compute the next version beside the readable one; True if all of it can be read before its commit."""
+        total = self.sums.update_early(key, hyper)
+        if total is None or not hyper or not total.weight:
+            return False
+        made: dict[int, tuple[Buffer, Collection[int]]] = {}
+        for number, update in self._held.updates.items():
+            present = total.presence.of_pieces(update.chunk)
+            if present is not None and not any(present):
+                continue
+            new = self._early.find(number, update, total, hyper) if present is None else None
+            if new is None:
+                return False
+            made[number] = new, update.chunk.blocks
+        buffers = self._write_buffers(total)
+        self._early.keep_buffers(total, buffers)
+        self._held.versions.offer_ahead({**made, **buffers})
+        return True
+
     def apply(self, key: SumKey, commit: Commit) -> None:
         """Compute the next version in other memory than the readable one, then switch to it."""
         total = self.sums.take(key)
@@ -87,9 +108,10 @@ class DenseStore:
             return
         with tracing.span("apply", step=key.step, version=commit.version):
             if total.weight:
+                buffers = self._early.take_buffers(total)
                 self._update(total, commit)
-                for index in total.presence.touched.intersection(total.values):
-                    self._write_buffer(index, total)
+                for number, (new, changed) in (self._write_buffers(total) if buffers is None else buffers).items():
+                    self._held.versions.switch(number, new, changed)
         total.close()
 
     def _update(self, total: Sum, commit: Commit) -> None:
@@ -120,19 +142,29 @@ class DenseStore:
             versions.switch(number, new, changed)
         early.applied(commit.hyper)
 
-    def _write_buffer(self, index: int, total: Sum) -> None:
-        """Write the next version of a block of buffers.
+    def _write_buffers(self, total: Sum) -> Changed:
+        """Write the next version of the chunks of model buffers (`Kind.MEAN` and `Kind.LAST`) that have changed."""
+        versions = self._held.versions
+        made: dict[int, tuple[Buffer, list[int]]] = {}
+        for index in total.presence.touched.intersection(total.values):
+            number = versions.chunk_of[index]
+            if number not in made:
+                new = versions.fresh(number)
+                new.tensor.copy_(versions.current[number].tensor)
+                made[number] = new, []
+            new, changed = made[number]
+            changed.append(index)
+            self._write_buffer(index, total, versions.chunks[number].of(new.tensor, index))
+        return made
+
+    def _write_buffer(self, index: int, total: Sum, flat: torch.Tensor) -> None:
+        """Write the next version of a block of model buffers to `flat`.
 
         A buffer that no slot changed keeps its bits: the rounded mean of equal values may differ from the value.
         """
-        versions, block, value = self._held.versions, self._held.blocks[index], total.values[index]
-        number = versions.chunk_of[index]
+        block, value = self._held.blocks[index], total.values[index]
         if block.kind == Kind.MEAN and total.weight != 1.0:
             value = value / total.weight  # not in place: another server may read this memory, or own it
-        new = versions.fresh(number)
-        new.tensor.copy_(versions.current[number].tensor)
-        flat = versions.chunks[number].of(new.tensor, index)
         for piece in block.pieces:
             if block.kind == Kind.LAST or total.presence.has(index, piece.tensor):
                 piece_of(flat, piece).copy_(piece_of(value, piece))
-        versions.switch(number, new, (index,))

@@ -18,7 +18,7 @@ from paceline.server.held_blocks import HeldBlocks
 from paceline.server.shared_sums import SharedSum, SharedSumMemory
 from paceline.telemetry import tracing
 from paceline.transport.base import Memory
-from paceline.types import INIT_STEP, BlockSpec, Fence, Kind
+from paceline.types import INIT_STEP, BlockSpec, Fence, Hyper, Kind
 
 
 class DenseSums:
@@ -36,7 +36,6 @@ class DenseSums:
         self._sums: dict[SumKey, Sum] = {}
         self._memories: dict[int, SumMemory] = {}
         self._expected_slots = 1
-        self._expected_commit: SumKey | None = None
         self._economical = False
         self.blocks_changed()
 
@@ -75,26 +74,24 @@ class DenseSums:
         with tracing.span("ahead", step=key.step, slot=slot):
             self._update_early(key, total, self._expected_slots, payloads)
 
-    def expect_commit(self, key: SumKey) -> None:
-        """Let the next `update_early` compute the next weights from the complete sum `key`."""
-        self._expected_commit = key
+    def update_early(self, key: SumKey, hyper: Hyper) -> Sum | None:
+        """Compute the next weights from the complete sum `key`; returns the sum, or None if it does not decide them."""
+        total = self._sums.get(key)
+        if total is None:
+            return None
+        with tracing.span("ahead", step=key.step):
+            return total if self._update_early(key, total, total.slots, total.blocks, hyper) else None
 
-    def update_early(self) -> None:
-        """Compute the next weights from the sum whose commit is expected, so that the commit takes less time."""
-        key, self._expected_commit = self._expected_commit, None
-        total = None if key is None else self._sums.get(key)
-        if key is not None and total is not None:
-            with tracing.span("ahead", step=key.step):
-                self._update_early(key, total, total.slots, total.blocks)
-
-    def _update_early(self, key: SumKey, total: Sum, slots: int, blocks: Iterable[int]) -> None:
-        """Compute next weights if the sum alone decides them, and no checkpoint needs the memory."""
+    def _update_early(self, key: SumKey, total: Sum, slots: int, blocks: Iterable[int], hyper: Hyper = ()) -> bool:
+        """Compute next weights if the sum alone decides them, and no checkpoint needs the memory; False if not."""
         held = self._held
         follows = key.fence is None and key.step != INIT_STEP and held.spec.clip_norm is None
-        if follows and not self._economical:
-            chunk_of, updates = held.versions.chunk_of, held.updates
-            numbers = sorted({chunk_of[index] for index in blocks})
-            self._early.make(total, slots, [(n, updates[n]) for n in numbers if n in updates])
+        if not follows or self._economical:
+            return False
+        chunk_of, updates = held.versions.chunk_of, held.updates
+        numbers = sorted({chunk_of[index] for index in blocks})
+        self._early.make(total, slots, [(n, updates[n]) for n in numbers if n in updates], hyper)
+        return True
 
     # ------------------------------------------------------------ slots
 

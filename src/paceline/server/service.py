@@ -113,7 +113,7 @@ class ServerService:
         frozen = self.core.contents.take()
         if frozen and not self._hasher.begin(cast(Sequence[FrozenContents], frozen)):
             self.core.contents.void()
-        self.store.sums.update_early()
+        self._send(self.core.proceed())
         self._follow_saving()
 
     def _fail(self, error: UpdateError) -> None:

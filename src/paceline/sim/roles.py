@@ -171,6 +171,7 @@ class SimServer(Node):
             self._welcome = True
         before = self.store.frozen
         self._send(self.core.handle(sender, message, payload, self.cluster.world.now))
+        self._send(self.core.proceed())
         if isinstance(message, Push):
             self.cluster.server_checks.held(self.core, message.step)
         if (frozen := self.core.contents.take()) and self.core.contents.version is not None:

@@ -25,6 +25,7 @@ from paceline.messages import (
     PhaseOver,
     Prepare,
     Seal,
+    Sealed,
     Stop,
 )
 from paceline.sim.symbols import Buffer, Gradient, Reads, mark
@@ -161,14 +162,17 @@ class TrainingScript:
         yield self._pause()
         reads = self._worker.reads()
         every = [b.index for b in self._worker.blocks]
-        self._push(task, {b: Buffer(Gradient(task.step, 0, task.fence, b, 0, reads)) for b in every}, 0, 1.0)
-        self._worker.send_all(self._core.sealed(self._cluster.world.now, 1.0, self._hyper(task), {}, 0.0))
+        report = self._core.report(1.0, self._hyper(task), {}, 0.0)
+        buffers = {b: Buffer(Gradient(task.step, 0, task.fence, b, 0, reads)) for b in every}
+        self._push(task, buffers, 0, report)
+        self._worker.send_all(self._core.sealed(self._cluster.world.now, report))
 
     def _turn(self, task: Grant) -> Script:
         now, habits, rng = self._cluster.world, self._scenario.habits, self._rng
         assert task.segment is not None
         reads = self._worker.reads()
-        self._cluster.worker_checks.may_compute(task.step, reads, self._worker.node)
+        ahead = self._core.model.ahead > 0
+        self._cluster.worker_checks.may_compute(task.step, reads, self._worker.node, ahead=ahead)
         calm = not self._cluster.faults.on
         # Interchangeable attempts have the same content; other attempts differ.
         chance = rng
@@ -210,8 +214,12 @@ class TrainingScript:
                     self._push(task, {block: self._buffers[block]}, 1)
         rest = {b: self._buffers[b] for b in present if b not in pushed} if not empty else {}
         revs = {b: pushed.get(b, 0) for b in present} if not empty else {}
-        self._push(task, rest, 0, weight, revs)
-        self._worker.send_all(self._core.sealed(now.now, weight, self._hyper(task), {"loss": 1.0}, 0.1))
+        report = self._core.report(weight, self._hyper(task), {"loss": 1.0}, 0.1)
+        self._push(task, rest, 0, report, revs)
+        if rng.random() < 0.5:
+            self._worker.drain()
+        if self._core.task is task:
+            self._worker.send_all(self._core.sealed(now.now, report))
         if not calm and rng.random() < habits.cut_off:
             self._cluster.faults.cut_off(self._worker)
 
@@ -253,19 +261,19 @@ class TrainingScript:
         task: Grant,
         buffers: dict[int, Buffer],
         rev: int,
-        weight: float | None = None,
+        report: Sealed | None = None,
         revs: dict[int, int] | None = None,
     ) -> None:
-        """Send gradients to their servers; with a weight, seal the slot on every server."""
+        """Send gradients to their servers; with a report, seal the slot on every server."""
         parts: dict[NodeId, tuple[tuple[BlockFrame, ...], Sequence[object], Seal | None]] = {}
         for server, mine in self._core.model.by_server.items():
             here = [b for b in mine if b in buffers]
             seal = None
-            if weight is not None:
+            if report is not None:
                 sealed = dict.fromkeys(here, rev) if revs is None else {b: r for b, r in revs.items() if b in mine}
-                seal = Seal(weight, (mark(task.step, task.slot, task.fence),), tuple(sealed.items()))
+                seal = Seal(report.weight, (mark(task.step, task.slot, task.fence),), tuple(sealed.items()))
             elif not here:
                 continue
             frames = tuple(BlockFrame(b, self._worker.blocks[b].dtype, self._worker.blocks[b].numel, rev) for b in here)
             parts[server] = (frames, tuple(buffers[b] for b in here), seal)
-        self._worker.send_all(self._core.push(self._cluster.world.now, parts))
+        self._worker.send_all(self._core.push(self._cluster.world.now, parts, report=report))

@@ -84,6 +84,11 @@ class ServerChecks:
             raise Violation(f"{server.node} holds {len(entry.attempts)} slots of step {step}, hold is {self._hold}")
 
     def replied(self, server: ServerCore, reply: PullReply) -> None:
-        """Check a server's answer to a pull: only versions in the log are readable."""
+        """Check a server's answer to a pull: versions in the log are readable, and the next one once it is ready."""
+        if reply.ahead:
+            step = server.attempts.steps.get(reply.version - 1)
+            if reply.version != server.versions.applied + 1 or step is None or not step.ready:
+                raise Violation(f"{server.node} sends out version {reply.version}, for which it is not ready")
+            return
         if reply.version >= len(self._record.lines[reply.incarnation].log):
             raise Violation(f"{server.node} sends out version {reply.version}, which is not in the log")

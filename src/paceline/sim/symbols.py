@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, cast
 from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.messages import BlockFrame, CopyFrame, SumMeta
 from paceline.sim.disk import Disk
-from paceline.types import INIT_STEP, BlockSpec, Commit, Fence, Kind, ModelSpec, NodeId
+from paceline.types import INIT_STEP, BlockSpec, Commit, Fence, Hyper, Kind, ModelSpec, NodeId
 
 _MARK = 1 << 61  # this bit is above every tensor number; the 61 bits below it hold step (20), slot (14), fence (4 + 23)
 
@@ -115,6 +115,7 @@ class SymbolStore:
         self.version = -1
         self.kept: dict[int, dict[int, Value]] = {}
         self._sums: dict[SumKey, Sequence[Term]] = {}
+        self._ahead: dict[int, Value] | None = None
 
     @property
     def terms(self) -> dict[SumKey, Sequence[Term]]:
@@ -134,7 +135,7 @@ class SymbolStore:
         self.current.clear()
         self.kept.clear()
         self._sums.clear()
-        self.version, self.frozen = -1, None
+        self.version, self.frozen, self._ahead = -1, None, None
 
     def load(self, folder: str, version: int) -> Mapping[int, bytes]:
         """Read the blocks of a checkpoint from the simulated disk."""
@@ -166,8 +167,16 @@ class SymbolStore:
     ) -> None:
         """Do nothing: symbols need no early sums."""
 
-    def expect_commit(self, key: SumKey) -> None:
-        """Do nothing: symbols need no early computation."""
+    @property
+    def ahead(self) -> int:
+        """The version after the current one, if it can be read already; otherwise -1."""
+        return -1 if self._ahead is None else self.version + 1
+
+    def update_early(self, key: SumKey, hyper: Hyper) -> bool:
+        """Make the version that the sum `key` makes readable, if the hyper-parameters are known."""
+        terms = self._sums.get(key)
+        self._ahead = None if terms is None or not hyper else self._next(terms, self.version + 1, key.step)
+        return self._ahead is not None
 
     def add(self, key: SumKey, attempt: SealedAttempt) -> None:
         """Add one attempt to the sum `key`."""
@@ -184,19 +193,25 @@ class SymbolStore:
     def apply(self, key: SumKey, commit: Commit) -> None:
         """Make the sum `key` the next version of each block."""
         terms = self._sums.pop(key)
-        for index, block in self.blocks.items():
-            used = [(p.slot, p.fence, p.weight) for p in terms if index in p.gradients]
-            if not self._changes(commit, block.kind, bool(used), terms):
-                continue
-            old = self.current.get(index)
-            chain = hash((commit.version, commit.step, old.chain if old else 0, tuple(used)))
-            kind = Value if old is None else type(old)  # a flipped bit stays
-            self.current[index] = kind(index, commit.version, chain)
+        self.current, self._ahead = self._next(terms, commit.version, commit.step), None
         self.version = commit.version
         self.observer.applied(self, key, commit, terms)
 
-    def _changes(self, commit: Commit, kind: Kind, used: bool, terms: Sequence[Term]) -> bool:
-        if commit.step == INIT_STEP:
+    def _next(self, terms: Sequence[Term], version: int, step: int) -> dict[int, Value]:
+        """The values of all blocks after `terms` are applied."""
+        values = dict(self.current)
+        for index, block in self.blocks.items():
+            used = [(p.slot, p.fence, p.weight) for p in terms if index in p.gradients]
+            if not self._changes(step, block.kind, bool(used), terms):
+                continue
+            old = values.get(index)
+            chain = hash((version, step, old.chain if old else 0, tuple(used)))
+            kind = Value if old is None else type(old)  # a flipped bit stays
+            values[index] = kind(index, version, chain)
+        return values
+
+    def _changes(self, step: int, kind: Kind, used: bool, terms: Sequence[Term]) -> bool:
+        if step == INIT_STEP:
             return True
         if kind == Kind.MEAN:
             return any(p.weight for p in terms)
@@ -204,7 +219,8 @@ class SymbolStore:
 
     def drop(self, key: SumKey) -> None:
         """Forget the sum `key`."""
-        self._sums.pop(key, None)
+        if self._sums.pop(key, None) is not None:
+            self._ahead = None
 
     def keep(self, version: int) -> None:
         """Keep the current version readable until `release`."""
@@ -218,7 +234,8 @@ class SymbolStore:
         self, version: int, have: int, blocks: Sequence[int] | None
     ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
         """The blocks of `version` that changed after version `have`, which the reader already has."""
-        values = self.current if version == self.version else self.kept[version]
+        early = self._ahead if version == self.version + 1 else None
+        values = early if early is not None else self.current if version == self.version else self.kept[version]
         chosen = [values[b] for b in (self.blocks if blocks is None else blocks) if values[b].version > have]
         frames = tuple(BlockFrame(v.block, self.blocks[v.block].dtype, self.blocks[v.block].numel) for v in chosen)
         return frames, tuple(chosen)
@@ -256,6 +273,7 @@ class SymbolStore:
     def take(self, blocks: Sequence[int]) -> object:
         """Remove `blocks` with all their versions, and return them for `put`."""
         assert not self._sums, f"blocks are taken while there are sums of {list(self._sums)}"
+        self._ahead = None
         specs = {b: self.blocks.pop(b) for b in blocks}
         current = {b: self.current.pop(b) for b in blocks}
         kept = {version: {b: values.pop(b) for b in blocks if b in values} for version, values in self.kept.items()}
@@ -265,7 +283,7 @@ class SymbolStore:
         """Add blocks that `take` removed from another store, with all their versions."""
         specs, current, kept = cast(tuple[dict[int, BlockSpec], dict[int, Value], dict[int, dict[int, Value]]], taken)
         assert not self.blocks or self.version == version
-        self.version = version
+        self.version, self._ahead = version, None
         self.blocks.update(specs)
         self.current.update(current)
         for number, values in kept.items():

@@ -128,6 +128,11 @@ class SimWorker(Node):
         else:
             self._hear(sender, message, payload)
 
+    def drain(self) -> None:
+        """Handle the messages that have come while the script computed."""
+        while self._inbox and not self.done:
+            self._hear(*self._inbox.popleft())
+
     def _hear(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:
         if self.done:
             return

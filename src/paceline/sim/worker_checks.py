@@ -17,16 +17,19 @@ class WorkerChecks:
     def __init__(self, record: Record) -> None:
         self._record = record
 
-    def may_compute(self, step: int, reads: Reads, name: str) -> None:
+    def may_compute(self, step: int, reads: Reads, name: str, *, ahead: bool = False) -> None:
         """Check the state on which a turn of `step` is computed.
 
-        In lock-step, every block must be at version `step`; with a window, no block may be older than the window.
+        In lock-step, every block must be at version `step`; with a window, no block may be older than the window. With
+        `ahead`, the state was read before its commit, and may never be committed: then the turn must not count.
         """
         record = self._record
         if reads.incarnation != record.incarnation:
             return  # servers refuse the gradients of an earlier incarnation
         window, line = record.schedule.window(step), record.line
         for block, (version, value) in enumerate(zip(reads.versions, reads.values, strict=True)):
+            if ahead and version == step:
+                continue
             if not 0 <= version < len(line.truth[block]) or line.truth[block][version] != value:
                 raise Violation(f"{name} read {value} as version {version} of block {block}")
             if window == 0 and version != step:

@@ -9,10 +9,14 @@ from paceline.types import Hyper
 
 
 class SealedTurn(NamedTuple):
-    """A sealed turn: its lease, the version it was computed on (-1: blocks of several versions), and its report."""
+    """A sealed turn: its lease, the version it was computed on (-1: blocks of several versions), and its report.
+
+    `ahead` is the epoch in which that version was read before its commit; 0 if its commit was known at the seal.
+    """
 
     grant: Grant
     version: int
+    ahead: int
     weight: float
     hyper: Hyper
     logs: dict[str, float]

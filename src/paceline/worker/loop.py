@@ -130,17 +130,17 @@ class Loop:
         """
         core, turn = self._session.core, self.turn
         fence = turn.grant.fence if turn.grant is not None and turn.is_open else None
-        self._stop_at_once()
+        self._stop_at_once(self.step)
         if core.state == WorkerState.COMPUTING:
             self._session.say(core.ask(time.monotonic(), self.phase, abandoned=fence))
         while isinstance(task := self.next_task(), Grant):
             if not turn.seal_again(task):
-                self._stop_at_once()  # perhaps all workers have left the loop: nobody computes this slot
+                self._stop_at_once(task.step)  # perhaps all workers have left the loop: nobody computes this slot
                 self._session.say(core.ask(time.monotonic(), self.phase, abandoned=task.fence))
         self._leave()
 
-    def _stop_at_once(self) -> None:
-        self._session.ask(lambda req: Stop(req, "the script left its loop", self.step, True), Ok)
+    def _stop_at_once(self, step: int) -> None:
+        self._session.ask(lambda req: Stop(req, "the script left its loop", step, True), Ok)
 
     def _warn(self, topic: str, text: str) -> None:
         self._session.ask(lambda req: Warn(req, topic, text), Ok)

@@ -51,7 +51,7 @@ from paceline.messages import (
     Warn,
     Welcome,
 )
-from paceline.transport.base import Delivery, PeerDown, PeerUp, Port, Received
+from paceline.transport.base import Delivery, Event, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, NodeId
 from paceline.wire.headers import decode_header, encode_header
 from paceline.worker.preemption import Preemption
@@ -221,6 +221,12 @@ class Session:
         with self.preemption:
             self._send_all(sends)
 
+    def drain(self) -> None:
+        """Handle the messages that have arrived, without waiting. An error that ends the job is left to the next wait."""
+        with self.preemption:
+            while (event := self.port.recv(0.0)) is not None:
+                self._handle(event, time.monotonic())
+
     def leave(self) -> None:
         """Leave after a request to leave: wait until sealed gradients have arrived, then hand the slot back with `Bye`.
 
@@ -258,6 +264,21 @@ class Session:
         assert self._redial is not None
         event = self.port.recv(_POLL_S)
         now = time.monotonic()
+        if event is not None:
+            self._handle(event, now)
+        elif (silent := self.silent_s()) > self.timeout_s:
+            what = f"{awaited} ({self._last_down})" if self._last_down else awaited
+            raise DeadlineError(COORDINATOR, what, silent, self._step_number(), "PACELINE_TIMEOUT_S")
+        if event is None or now >= self._next_tick:
+            self._next_tick = now + _POLL_S
+            self._redial.tick(now)
+            self._send_all(self.core.tick(now))
+            self._report_reachability(now)
+        if self.core.turn.abort is not None:
+            raise error_of(self.core.turn.abort)
+
+    def _handle(self, event: Event, now: float) -> None:
+        assert self._redial is not None
         self._redial.note(event)
         match event:
             case Received(peer=peer, message=message, frames=frames):
@@ -268,18 +289,6 @@ class Session:
             case PeerDown(peer=peer, reason=reason):
                 self._reachability.down(peer)
                 self._last_down = f"{peer}: {reason}"
-            case None:
-                silent = self.silent_s()
-                if silent > self.timeout_s:
-                    what = f"{awaited} ({self._last_down})" if self._last_down else awaited
-                    raise DeadlineError(COORDINATOR, what, silent, self._step_number(), "PACELINE_TIMEOUT_S")
-        if event is None or now >= self._next_tick:
-            self._next_tick = now + _POLL_S
-            self._redial.tick(now)
-            self._send_all(self.core.tick(now))
-            self._report_reachability(now)
-        if self.core.turn.abort is not None:
-            raise error_of(self.core.turn.abort)
 
     def _report_reachability(self, now: float) -> None:
         """Tell the coordinator which servers this worker cannot reach. The coordinator decides what follows."""

@@ -42,6 +42,7 @@ class ScriptTurn:
         self._check = GradientCheck(binding.spec.tensors)
         self._overlap: Overlap | None = None
         self._last: SealedTurn | None = None
+        self._kept: SealedTurn | None = None
         self._logged: dict[str, Any] = {}
         self._warnings: dict[str, str] = {}
         self._turns = 0  # of the current loop
@@ -62,6 +63,10 @@ class ScriptTurn:
     def begin(self, grant: Grant, num_samples: int) -> None:
         """Begin the turn of `grant` with a batch of `num_samples`. The model must have the state that `grant` needs."""
         assert grant.segment is not None
+        model = self._session.core.model
+        # The step of the last turn is not committed if this turn reads ahead of its commit. If blocks move before the
+        # commit, the last turn is sealed again.
+        self._kept = self._last if model.ahead else None
         self.grant, self.is_sealed, self._last = grant, False, None
         self._warnings = {}
         if self._replay is not None:
@@ -69,10 +74,10 @@ class ScriptTurn:
             if text := self._replay.warning(grant.segment):
                 self.warn("schedule", text)
         self._binding.begin_turn()
-        self._version = self._session.core.model.version
+        self._version = model.version
         self._logged = {}
         self._weight = num_samples / grant.segment.batch_size
-        self._reducer.begin(grant, self._weight)
+        self._reducer.begin(grant, self._weight, keep=self._kept is not None)
         if self._overlap is not None:
             self._overlap.begin()
         self._hyper_before = self._binding.hyper()
@@ -118,14 +123,22 @@ class ScriptTurn:
             made = None if skipped else self._binding.made()
             if made is not None:
                 self._check_gradients(grant, made)
-            self._reducer.seal(made)
-            self.is_sealed = True
             logs = {name: float(value) for name, value in self._logged.items()}
-            now = time.monotonic()
-            weight = 0.0 if made is None else self._weight
-            hyper, seconds = self._binding.hyper(), now - self._began
-            self._last = SealedTurn(grant, self._version, weight, hyper, logs, seconds, self._warnings)
-            self._session.say(self._session.core.sealed(now, *self._last.report))
+            numbers = (
+                0.0 if made is None else self._weight,
+                self._binding.hyper(),
+                logs,
+                time.monotonic() - self._began,
+                self._warnings,
+            )
+            core = self._session.core
+            report = core.report(*numbers)
+            self._reducer.seal(made, report)
+            self.is_sealed = True
+            self._session.drain()  # the lease of the next turn may have come
+            version = self._version if core.model.version == self._version else -1
+            self._last = SealedTurn(grant, version, core.model.ahead, *numbers)
+            self._session.say(core.sealed(time.monotonic(), report))
         if self._overlap is not None:
             self._overlap.end()
 
@@ -164,25 +177,31 @@ class ScriptTurn:
     # ------------------------------------------------------------ a slot that is leased again
 
     def was_computed(self, grant: Grant) -> bool:
-        """Whether the last sealed turn is of the slot of `grant`."""
-        return self._last is not None and self._last.is_of(grant)
+        """Whether a sealed turn that is still known is of the slot of `grant`."""
+        return any(turn is not None and turn.is_of(grant) for turn in (self._last, self._kept))
 
     def seal_again(self, grant: Grant) -> bool:
-        """Push and report the last sealed turn again, for lease `grant`. False if the slot must be computed (again)."""
-        last = self._last
-        if last is None or not last.is_of(grant) or last.version != self._session.core.model.version:
-            return False
-        with tracing.span("push", step=grant.step, again=True), self._session.preemption:
-            self._reducer.seal_again()
-            self._session.say(self._session.core.sealed(time.monotonic(), *last.report))
-        return True
+        """Push and report a sealed turn again, for lease `grant`. False if the slot must be computed (again)."""
+        core = self._session.core
+        for turn in (self._last, self._kept):
+            if turn is None or not turn.is_of(grant) or turn.version != core.model.version:
+                continue
+            if turn.ahead not in (0, core.model.epoch):
+                continue  # it was computed on a state that was never committed
+            with tracing.span("push", step=grant.step, again=True), self._session.preemption:
+                report = core.report(*turn.report)
+                self._reducer.seal_again(report, kept=turn is self._kept)
+                self._session.say(core.sealed(time.monotonic(), report))
+            return True
+        return False
 
     def seal_initial(self, grant: Grant) -> None:
         """Push the present weights as version 0 and seal the initial lease."""
         with self._session.preemption:
+            report = self._session.core.report(1.0, (), {}, 0.0)
             self._reducer.begin(grant, 1.0)
-            self._reducer.seal(self._binding.initial())
-            self._session.say(self._session.core.sealed(time.monotonic(), 1.0, (), {}, 0.0))
+            self._reducer.seal(self._binding.initial(), report)
+            self._session.say(self._session.core.sealed(time.monotonic(), report))
 
     # ------------------------------------------------------------ around the loop
 

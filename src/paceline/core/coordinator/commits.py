@@ -11,6 +11,7 @@ from paceline.core.coordinator.events import (
     JobFailed,
     Output,
     PlacementDecided,
+    SlotReported,
     SlotSealed,
     SlotsSummed,
     StepCommitted,
@@ -82,7 +83,12 @@ class Commits:
         step = message.step
         if not self._placed.is_current(message.incarnation, message.epoch) or not self._segments.is_open(step):
             return []
-        self._gate.ready(sender, message, one_attempt=self._segments.needs_one_attempt(step))
+        one_attempt = self._segments.needs_one_attempt(step)
+        self._gate.ready(sender, message, one_attempt=one_attempt)
+        if not one_attempt:
+            new = [report for report in message.reports if not self._gate.has_sealed(step, report.slot)]
+            if new:
+                return [*(SlotReported(report) for report in new), StepNews(step)]
         out = self._progress(step)
         # A new coordinator may not know that this server has summed every slot: further slots may now be leased.
         return out or [SlotsSummed(sender, step, self._phases.schedule.num_slots(step))]

@@ -29,6 +29,7 @@ from paceline.messages import (
     PhaseOver,
     PlacementRequest,
     Refused,
+    Turn,
 )
 from paceline.types import NodeId, Placement
 
@@ -125,10 +126,11 @@ class CoordinatorCore:
         requests = self.machines.requests
         if req is not None and kind not in _REPEATABLE and not requests.note(sender, message, req):
             again = requests.reply(sender, message, req)
+            ended = self.machines.leasing.repeated(sender, message) if isinstance(message, Turn) else []
             if again is None:
-                return []
+                return ended
             if not self._is_void(again.message):
-                return [again]
+                return [again, *ended]
             # The lease in that answer has ended: the worker needs a new answer.
         try:
             return handler(sender, message)

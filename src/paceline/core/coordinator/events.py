@@ -125,6 +125,12 @@ class SlotSealed(Event, frozen=True, gc=False):
     worker: NodeId
 
 
+class SlotReported(Event, frozen=True, gc=False):
+    """A server reports a sealed slot, with the sum that it is in; the word of its worker may come later or never."""
+
+    report: Sealed
+
+
 class SlotsSummed(Event, frozen=True, gc=False):
     """A server has summed the first `count` slots of a step."""
 

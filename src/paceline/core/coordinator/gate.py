@@ -53,6 +53,11 @@ class Gate:
         pending.seals.setdefault(report.fence, report)
         pending.first.setdefault(report.slot, report.fence)
 
+    def has_sealed(self, step: int, slot: int) -> bool:
+        """Whether there is a report that the slot was sealed."""
+        pending = self._steps.get(step)
+        return pending is not None and slot in pending.first
+
     def receipt(self, server: NodeId, receipt: Receipt) -> None:
         """Note that a server holds its part of one attempt."""
         pending = self._steps.setdefault(receipt.step, _Pending())

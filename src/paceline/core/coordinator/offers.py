@@ -75,6 +75,31 @@ class Offers:
             return None
         return self._training(node, turn, lead, waiting)
 
+    def offer_next(self, node: NodeId, turn: Turn, step: int, waiting: Collection[NodeId]) -> Message | None:
+        """A lease of a later step for a worker that computes a slot of `step`; None: later, or when it has sealed.
+
+        Only in lock-step with interchangeable attempts. Validation goes first: the worker gets its slots when it asks
+        without a lease in hand.
+        """
+        self.held_back = not self.may_lease(node)
+        if self.held_back or self._identity.failure is not None or self._placed.placement is None or self._is_quiet():
+            return None
+        open_ = self._phases.open
+        if open_ is None or open_.spec.number != turn.phase or self._log.version < 0 or not self._reads_ahead(step):
+            return None
+        if self._rounds.running and self._rounds.waiting(self._rounds.declared.get(node, 0)):
+            return None
+        if self._late.holds_back(node, open_.end, waiting):
+            self.held_back = True
+            return None
+        low, end = self._log.watermark.low, self._limit(open_.end)
+        lease = self._leases.grant_next(node, step, low, end, self._clock.now)
+        return None if lease is None else self._grant(turn, lease, self._members.lead() == node)
+
+    def _reads_ahead(self, step: int) -> bool:
+        """Whether workers may read the state of the step after `step` before its commit, and so need an early lease."""
+        return step != INIT_STEP and not self._segments.needs_one_attempt(step)
+
     def _is_quiet(self) -> bool:
         """Whether a new coordinator still waits for reports of servers and workers (rule 7)."""
         if self._incarnation.awaited:
@@ -153,6 +178,7 @@ class Offers:
             None if step == INIT_STEP else schedule.segment(step),
             lead,
             {} if open_ is None or step == INIT_STEP else self._rounds.seen_at(step, open_.start),
+            self._reads_ahead(step) and self._leases.num_left(step) < self._members.num_workers,
         )
 
     def _is_over(self, phase: Phase) -> bool:

@@ -274,6 +274,7 @@ def _of_slots(m: Machines) -> Subscribers:
         on.WorkFreed: (m.leasing.offer_freed,),
         on.LeaseHeld: (m.adoption.adopt,),
         on.SlotSealed: (m.warnings.sealed, m.commits.sealed),
+        on.SlotReported: (m.leasing.slot_reported,),
         on.SlotsSummed: (m.leasing.slots_summed,),
         on.SlotEvaluated: (m.validation.evaluated,),
         on.TurnReported: (m.leasing.turn_reported,),

@@ -254,7 +254,12 @@ class Segments:
         if message.passed:
             text = _PASSED.format(worker=self._members.name(sender), reason=message.reason)
             return [WarningFound("passed stop", text), Send(sender, Ok(message.req))]
-        end = _first_unsealed(self._log, self._phases, self._leases) if message.at_once else message.step + 1
+        end = message.step + 1
+        if message.at_once:
+            # In lock-step the job does not end below the version that the caller computes on, committed or not (rule 23).
+            in_step = self._phases.open is not None and self._phases.schedule.window(self._log.watermark.low) == 0
+            seen = message.step if in_step else 0
+            end = max(seen, _first_unsealed(self._log, self._phases, self._leases))
         return self._stop(message.reason, end, sooner=message.at_once, reply=[Send(sender, Ok(message.req))])
 
     def _stop(self, reason: str, end: int, *, sooner: bool, reply: list[Output]) -> list[Output]:

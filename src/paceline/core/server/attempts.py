@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from paceline.core.effects import Send
 from paceline.core.running_time import RunningTime
+from paceline.core.server.ahead import Ahead
 from paceline.core.server.assignment import Assignment
 from paceline.core.server.block_groups import BlockGroup
 from paceline.core.server.block_store import SealedAttempt, SumKey
@@ -18,18 +19,22 @@ from paceline.core.server.plan import KnownPlan
 from paceline.core.server.refusals import Refusals
 from paceline.core.server.replication import Replication
 from paceline.core.window import window_refusal
-from paceline.messages import Choose, Push, PushAck, Ready, Receipt, Seal, Summed
-from paceline.types import COORDINATOR, INIT_STEP, Commit, Fence, NodeId
+from paceline.messages import Choose, Push, PushAck, Ready, Receipt, Seal, Sealed, Summed
+from paceline.types import COORDINATOR, INIT_STEP, Commit, Fence, Hyper, NodeId
 
 
 @dataclass(slots=True)
 class Attempt:
-    """The pushes of one worker for one slot that have arrived so far. `base` is the version it computed on."""
+    """The pushes of one worker for one slot that have arrived so far. `base` is the version it computed on.
+
+    `report` comes with the seal.
+    """
 
     base: int
     payloads: dict[int, object] = field(default_factory=dict)
     revs: dict[int, int] = field(default_factory=dict)
     seal: Seal | None = None
+    report: Sealed | None = None
 
     @property
     def arrived(self) -> bool:
@@ -45,7 +50,7 @@ class Attempt:
                 self.payloads[frame.block] = content
                 fresh[frame.block] = frame.rev, content
         if push.seal is not None:
-            self.seal = push.seal
+            self.seal, self.report = push.seal, push.report
         return fresh
 
     def take_out(self, slot: int, fence: Fence) -> SealedAttempt:
@@ -62,8 +67,8 @@ class StepAttempts:
     """All attempts of one step that is not committed yet, by slot and fence.
 
     `chosen` is the attempt of each slot that counts. `receipts` and `ready` are the reports to repeat. `bases` are the
-    versions that the summed attempts were computed on. `summed` counts the slots that are added, in slot order; `told`
-    is the count that the coordinator was last told.
+    versions that the summed attempts were computed on, `reports` what came with their seals. `summed` counts the slots
+    that are added, in slot order; `told` is the count that the coordinator was last told.
     """
 
     num_slots: int
@@ -72,8 +77,16 @@ class StepAttempts:
     receipts: dict[tuple[int, Fence], Receipt] = field(default_factory=dict)
     ready: dict[tuple[Fence, ...], Ready] = field(default_factory=dict)
     bases: list[int] = field(default_factory=list)
+    reports: list[Sealed] = field(default_factory=list)
     summed: int = 0
     told: int = 0
+
+    @property
+    def hyper(self) -> Hyper:
+        """The hyper-parameters of the step; () if they are not known, or the slots disagree."""
+        hypers = [report.hyper for report in self.reports]
+        known = len(hypers) == self.num_slots and all(hyper == hypers[0] for hyper in hypers)
+        return hypers[0] if known else ()
 
 
 class Attempts:
@@ -85,10 +98,12 @@ class Attempts:
         plan: KnownPlan,
         versions: HeldVersions,
         own: BlockGroup,
+        ahead: Ahead,
         replication: Replication,
         refusals: Refusals,
         running: RunningTime,
     ) -> None:
+        self._ahead = ahead
         self._assignment = assignment
         self._plan = plan
         self._versions = versions
@@ -128,6 +143,8 @@ class Attempts:
         if attempt.arrived:
             return [Send(sender, PushAck(push.req, "duplicate"))]
         fresh = attempt.take(push, payload)
+        if push.base > self._versions.applied:  # it counts once its base is committed: see `resume`
+            return [Send(sender, PushAck(push.req, "held"))]
         if push.seal is None and fresh and not self.needs_one_attempt(push.step):
             key = SumKey(push.step, None)
             self._own.store.sums.anticipate(key, push.slot, push.fence, push.weight, fresh)
@@ -155,12 +172,19 @@ class Attempts:
             return "plan", f"step {push.step} is not planned yet"
         if not 0 <= push.slot < schedule.num_slots(push.step):
             return "slot", f"step {push.step} has no slot {push.slot}"
-        if push.step != INIT_STEP:
-            watermark = self._versions.mark(push.base)
-            refusal = window_refusal(schedule.window(push.step), push.step, push.base, watermark)
-            if refusal is not None:
-                return refusal
-        return self._check_blocks(push)
+        return self._check_base(push) or self._check_blocks(push)
+
+    def _check_base(self, push: Push) -> tuple[str, str] | None:
+        """Check the version that a push was computed on: in the window, or handed out here before its commit."""
+        if push.step == INIT_STEP:
+            return None
+        epoch = self._assignment.epoch
+        if push.ahead not in (0, epoch):
+            return "base", f"version {push.base} was read in epoch {push.ahead} before its commit; this is epoch {epoch}"
+        if push.base == push.step and self._ahead.is_base(push) and not self.needs_one_attempt(push.step):
+            return None
+        watermark = self._versions.mark(push.base)
+        return window_refusal(self._plan.schedule.window(push.step), push.step, push.base, watermark)
 
     def _check_blocks(self, push: Push) -> tuple[str, str] | None:
         blocks = self._own.blocks
@@ -189,6 +213,18 @@ class Attempts:
         self._own.store.sums.add(key, attempt.take_out(slot, fence))
         return self._ready(number, step, (fence,), key, [attempt.base], now)
 
+    def resume(self, now: float) -> list[Send]:
+        """Let the attempts count that were computed on the applied version before it was committed."""
+        number = self._versions.applied
+        step = self._steps.get(number)
+        if step is None or self.needs_one_attempt(number):
+            return []
+        for slot, attempts in step.attempts.items():
+            arrived = (fence for fence, attempt in attempts.items() if attempt.arrived)
+            if slot not in step.chosen and (first := next(arrived, None)) is not None:
+                step.chosen[slot] = first
+        return self._advance(number, step, now) if step.chosen else []
+
     def choose(self, message: Choose, now: float) -> list[Send]:
         """Let the attempt that the coordinator has chosen for a slot count."""
         step = self._steps.get(message.step)
@@ -207,6 +243,8 @@ class Attempts:
             fence = step.chosen[step.summed]
             attempt = step.attempts.pop(step.summed)[fence]
             step.bases.append(attempt.base)
+            if attempt.report is not None:
+                step.reports.append(attempt.report)
             self._own.store.sums.add(key, attempt.take_out(step.summed, fence))
             step.summed += 1
         if step.summed == step.num_slots:
@@ -231,20 +269,24 @@ class Attempts:
         if number != INIT_STEP:
             stale, lag = self._versions.age(number, bases)
         sums = self._own.store.sums
-        ready = Ready(*self._assignment.at, number, fences, stale, lag, sums.partials(key))
-        sums.expect_commit(key)
+        reports = tuple(step.reports) if 0 in self._own.blocks and not self.needs_one_attempt(number) else ()
+        ready = Ready(*self._assignment.at, number, fences, stale, lag, sums.partials(key), reports)
+        if key.fence is None and number != INIT_STEP:
+            self._ahead.expect(key, step.hyper)
         if self._replication.targets:
             return self._replication.send(key, ready, self._running.advance(now))
-        step.ready[fences] = ready
+        return self._say_ready(step, ready)
+
+    def _say_ready(self, step: StepAttempts, ready: Ready) -> list[Send]:
+        step.ready[ready.fences] = ready
+        if not self.needs_one_attempt(ready.step):
+            self._ahead.allow(ready.step)
         return [Send(COORDINATOR, ready)]
 
     def replicated(self, ready: Ready) -> list[Send]:
         """Report `ready` to the coordinator: every copy has its sum."""
         step = self._steps.get(ready.step)
-        if step is None:
-            return []
-        step.ready[ready.fences] = ready
-        return [Send(COORDINATOR, ready)]
+        return [] if step is None else self._say_ready(step, ready)
 
     def repeat(self) -> list[Send]:
         """All reports that the coordinator has not answered with a choice or a commit."""

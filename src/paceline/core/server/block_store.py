@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from paceline.messages import BlockFrame, CopyFrame, SumMeta
-from paceline.types import BlockSpec, Commit, Fence, ModelSpec
+from paceline.types import BlockSpec, Commit, Fence, Hyper, ModelSpec
 
 
 class SumKey(NamedTuple):
@@ -50,10 +50,6 @@ class Sums(Protocol):
         """
         ...
 
-    def expect_commit(self, key: SumKey) -> None:
-        """Allow an early update from the sum, which has all its slots. No result depends on this call."""
-        ...
-
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
         """Squared norm of the mean gradient of each parameter block of the sum; empty without clip_norm."""
         ...
@@ -78,7 +74,12 @@ class Sums(Protocol):
 
 
 class Versions(Protocol):
-    """Readable versions: the current one and those that are kept."""
+    """Readable versions: the current one, those that are kept, and perhaps the next one."""
+
+    @property
+    def ahead(self) -> int:
+        """The version after the current one, if `BlockStore.update_early` has made it readable; otherwise -1."""
+        ...
 
     def keep(self, version: int) -> None:
         """Keep the current version readable until `release`."""
@@ -91,7 +92,7 @@ class Versions(Protocol):
     def read(
         self, version: int, have: int, blocks: Sequence[int] | None
     ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
-        """The blocks of `version` (current or kept) that changed after version `have`, which the reader already has."""
+        """The blocks of `version` (current, kept or `ahead`) that changed after version `have` of the reader."""
         ...
 
 
@@ -178,6 +179,14 @@ class BlockStore(Protocol):
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
         """Allocate `blocks`, which have no values yet, and forget everything that the store had before."""
+        ...
+
+    def update_early(self, key: SumKey, hyper: Hyper) -> bool:
+        """Compute the next version from the sum, which has all its slots, in other memory than the current one.
+
+        True if all of it can be read now, as `versions.ahead`: it is what `apply` makes if the commit has `hyper`. No
+        other result depends on this call. Without `hyper` the store may guess.
+        """
         ...
 
     def apply(self, key: SumKey, commit: Commit) -> None:

@@ -14,6 +14,7 @@ from paceline.config.dials import REACH_S
 from paceline.core.effects import Send
 from paceline.core.message_parts import PART_NBYTES
 from paceline.core.running_time import RunningTime
+from paceline.core.server.ahead import Ahead
 from paceline.core.server.assignment import Assignment
 from paceline.core.server.attempts import Attempts
 from paceline.core.server.backups import Backups
@@ -40,6 +41,7 @@ from paceline.messages import (
     CopyPartAck,
     Echo,
     Echoed,
+    Failed,
     Message,
     Plan,
     Probe,
@@ -56,6 +58,11 @@ from paceline.types import COORDINATOR, NodeId, SavedFile
 
 _OF_INCARNATION = frozenset({Plan, Unpin, SaveOver, CopyOver})
 """Orders that name an incarnation; a server that is in another incarnation ignores them."""
+
+_CONTRADICTION = (
+    "two attempts of step {step} disagree on the hyper-parameters of the optimizer: change them by a prepared scheduler, "
+    "or as a function of job.step only"
+)
 
 _Handler = Callable[[NodeId, Any, Sequence[object], float], list[Send]]
 
@@ -95,16 +102,18 @@ class ServerCore:
         self.replication = Replication(self.own.store, reach_s, part_nbytes)
         self.contents = Contents(self.assignment, self.own, self.backups, self.replication)
         self._running = RunningTime()
+        self.ahead = Ahead(self.versions, self.own)
         self.attempts = Attempts(
             self.assignment,
             self.plan,
             self.versions,
             self.own,
+            self.ahead,
             self.replication,
             self.refusals,
             self._running,
         )
-        self.pulls = Pulls(self.assignment, self.versions, self.own, self.refusals, part_nbytes)
+        self.pulls = Pulls(self.assignment, self.versions, self.ahead, self.own, self.refusals, part_nbytes)
         self._next_beat = 0.0
         self._routes = self._handlers()
         self._orders = self._order_handlers()
@@ -165,6 +174,10 @@ class ServerCore:
         if kind in _OF_INCARNATION and order.incarnation != self.assignment.incarnation:
             return []
         return handler(order, now) or []
+
+    def proceed(self) -> list[Send]:
+        """Do the work that may follow the sends of `handle`: compute the next version, and answer pulls with it."""
+        return self.pulls.made_ahead() if self.ahead.make() else []
 
     def tick(self, now: float) -> list[Send]:
         """Send a heartbeat when one is due, and repeat what the coordinator or a copy has not answered yet."""
@@ -271,6 +284,8 @@ class ServerCore:
         if not expected or (message.epoch != assignment.epoch and not awaited):
             # The beat shows the gap once; the coordinator then repeats the commits that are missing.
             return [self._beat(now)] if versions.notice_gap(assignment.epoch) else []
+        if self.ahead.contradicts(commit):
+            return [Send(COORDINATOR, Failed(1, "script", _CONTRADICTION.format(step=commit.step)))]
         if message.keep and versions.applied >= 0 and versions.applied not in versions.kept:
             versions.keep(versions.applied)
         if self.own.blocks:
@@ -283,7 +298,7 @@ class ServerCore:
         if commit.pin:
             versions.keep(commit.version)
         self._drop_beyond_end()
-        out = self.pulls.committed(commit)
+        out = self.pulls.committed(commit) + self.attempts.resume(now)
         if self.backups.joining:
             out += self.backups.drain(versions.kept, *assignment.at)
         if message.save:
@@ -305,6 +320,7 @@ class ServerCore:
         if 0 <= self.plan.final <= self.versions.applied:
             self.backups.drop_sums()
             self.attempts.drop_all()
+            self.ahead.void()
 
     # ------------------------------------------------------------ placements
 
@@ -338,6 +354,7 @@ class ServerCore:
         self.plan.reset()
         self.versions.reset()
         self.attempts.reset()
+        self.ahead.void()
         self.saving.void()
         self.contents.void()
         self.pulls.void()
@@ -362,6 +379,7 @@ class ServerCore:
         self.contents.void()
         self.backups.drop_sums()
         self.attempts.drop_all()
+        self.ahead.void()
         self.assignment.count_by(message)  # after the sums, which were made by the old count, are dropped
         versions = self.versions
         if keep and versions.applied >= 0:

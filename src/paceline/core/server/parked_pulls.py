@@ -77,6 +77,14 @@ class ParkedPulls:
             keys.append(heappop(self._by_watermark)[2])
         return self._take(keys)
 
+    def take_ahead(self, version: int) -> list[tuple[NodeId, Pull]]:
+        """Take out the pulls that may read `version` before its commit."""
+        keys = self._by_version.get(version, [])
+        early = [(s, b) for s, b in keys if (pull := self._pulls.get(s, {}).get(b)) is not None and pull.ahead]
+        if early:
+            self._by_version[version] = [key for key in keys if key not in early]
+        return self._take(early)
+
     def drop(self, peer: NodeId) -> None:
         """Drop the pulls of `peer`."""
         self._pulls.pop(peer, None)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from paceline.core.effects import Send
 from paceline.core.message_parts import LEAST_NBYTES, cuts, part_nbytes
+from paceline.core.server.ahead import Ahead
 from paceline.core.server.assignment import Assignment
 from paceline.core.server.block_groups import BlockGroup
 from paceline.core.server.held_versions import HeldVersions
@@ -20,8 +21,15 @@ class Pulls:
     """Answers pulls from this server's own blocks, in parts of about `part_nbytes`."""
 
     def __init__(
-        self, assignment: Assignment, versions: HeldVersions, own: BlockGroup, refusals: Refusals, part_nbytes: int
+        self,
+        assignment: Assignment,
+        versions: HeldVersions,
+        ahead: Ahead,
+        own: BlockGroup,
+        refusals: Refusals,
+        part_nbytes: int,
     ) -> None:
+        self._ahead = ahead
         self._assignment = assignment
         self._versions = versions
         self._own = own
@@ -51,6 +59,9 @@ class Pulls:
                 return []
             version = versions.applied
         elif version > versions.applied:
+            if pull.ahead and version == self._ahead.version:
+                self._ahead.hand_out(version)
+                return self._reply(sender, pull, version)
             self._parked.park(sender, pull, version=version)
             return []
         return self._reply(sender, pull, version)
@@ -72,11 +83,12 @@ class Pulls:
         blocks, payload = self._own.store.versions.read(version, pull.have, pull.blocks)
         sizes = [max(LEAST_NBYTES, self._own.blocks[f.block].nbytes) for f in blocks]
         bounds = cuts(sizes, part_nbytes(sum(sizes), self._part_nbytes))
-        incarnation, mark = self._assignment.incarnation, self._versions.mark(version) or 0
+        incarnation, ahead = self._assignment.incarnation, version > self._versions.applied
+        mark = version if ahead else self._versions.mark(version) or 0
         return [
             Send(
                 sender,
-                PullReply(pull.req, incarnation, version, mark, blocks[a:b], part, len(bounds) - 1),
+                PullReply(pull.req, incarnation, version, mark, blocks[a:b], part, len(bounds) - 1, ahead),
                 payload[a:b],
             )
             for part, (a, b) in enumerate(pairwise(bounds))
@@ -85,6 +97,10 @@ class Pulls:
     def committed(self, commit: Commit) -> list[Send]:
         """Answer the pulls that waited for `commit`, which is now applied."""
         return self._retry(self._parked.take_committed(commit.version, commit.step, self._versions.watermark.low))
+
+    def made_ahead(self) -> list[Send]:
+        """Answer the pulls that waited for the version which may now be read before its commit."""
+        return self._retry(self._parked.take_ahead(self._ahead.version))
 
     def entered(self) -> list[Send]:
         """Answer the pulls that waited for this placement, which is now entered."""

@@ -10,6 +10,7 @@ from typing import Any
 from paceline.core.effects import Send
 from paceline.core.message_parts import PUSH_NBYTES, push_cuts
 from paceline.core.worker.model_state import ModelState
+from paceline.core.worker.next_lease import NextLease
 from paceline.core.worker.reading import Reading
 from paceline.core.worker.registration import Registration
 from paceline.core.worker.requests import CoordinatorRequests
@@ -80,6 +81,7 @@ class WorkerCore:
         self.requests = CoordinatorRequests(introduction.req, resend_s)
         self.transfers = ServerRequests(resend_s)
         self.reports = SealedReports()
+        self.next_lease = NextLease()
         self.registration = Registration(introduction, self.turn, self.model, self.requests)
         self._reading = Reading(self.turn, self.model, self.requests, self.transfers)
         self._part_nbytes = part_nbytes
@@ -128,21 +130,38 @@ class WorkerCore:
     ) -> list[Send]:
         """Ask the coordinator for the next task, and report what was sealed, evaluated or abandoned before."""
         self.turn.ask(phase, evaluation)
+        self.next_lease.clear()
         self.transfers.forget_pulls()
         req, declared = self.requests.next_req(), self.turn.declared
         turn = Turn(req, phase, self.model.incarnation, sealed, evaluated, abandoned, evaluation, declared)
         return [self.requests.ask(turn, now)]
 
-    def push(self, now: float, parts: Pushed, weight: float = 1.0) -> list[Send]:
+    def report(
+        self,
+        weight: float,
+        hyper: Hyper,
+        logs: dict[str, float],
+        seconds: float,
+        warnings: dict[str, str] = _NO_WARNINGS,
+    ) -> Sealed:
+        """The report of the current slot: it goes to the servers with the seal, and to the coordinator by `sealed`."""
+        task = self.turn.task
+        assert isinstance(task, Grant)
+        return Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds, warnings)
+
+    def push(self, now: float, parts: Pushed, weight: float = 1.0, report: Sealed | None = None) -> list[Send]:
         """Push blocks of the current slot to their servers: provisionally, or with the seal that ends the attempt.
 
-        If a server gets several pushes, the last one has the seal, which names all blocks that the server must have.
+        If a server gets several pushes, the last one has the seal, which names all blocks that the server must have,
+        and the `report` of the slot.
         """
         task = self.turn.task
         assert isinstance(task, Grant)
+        ahead = self.model.ahead
         out = []
         for server, (frames, payload, seal) in parts.items():
             for start, end in pairwise(push_cuts(frames, self._part_nbytes)):
+                sealing = end == len(frames) and seal is not None
                 message = Push(
                     self.requests.next_req(),
                     task.incarnation,
@@ -152,34 +171,46 @@ class WorkerCore:
                     task.fence,
                     self.model.held[server],
                     frames[start:end],
-                    seal if end == len(frames) else None,
+                    seal if sealing else None,
                     weight,
+                    report if sealing else None,
+                    ahead,
                 )
                 out.append(self.transfers.push(server, message, payload[start:end], now))
         return out
 
-    def sealed(
-        self,
-        now: float,
-        weight: float,
-        hyper: Hyper,
-        logs: dict[str, float],
-        seconds: float,
-        warnings: dict[str, str] = _NO_WARNINGS,
-    ) -> list[Send]:
-        """Report the current slot, whose pushes with the seal have been sent, and ask for the next task."""
+    def sealed(self, now: float, report: Sealed) -> list[Send]:
+        """Report the current slot, whose pushes with the seal have been sent, and ask for the next task.
+
+        If the next lease is there already, its turn begins: the state for it is read at once.
+        """
         task = self.turn.task
         assert isinstance(task, Grant)
-        report = Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds, warnings)
         epoch = None if self.model.placement is None else self.model.placement.epoch
         self.reports.add(task, report, self.model.incarnation, epoch)
         if task.fence.generation < self.registration.generation:
             # The lease is of an older coordinator. The new one may take a repeated `Turn` for its end.
             self.reports.forget_last_step()
-        return self.ask(now, self.turn.phase, sealed=report, evaluation=self.turn.evaluation)
+        turn, model = self.turn, self.model
+        grant = self.next_lease.take(model.incarnation, model.epoch, self.registration.generation)
+        if grant is None:
+            return self.ask(now, turn.phase, sealed=report, evaluation=turn.evaluation)
+        turn.ask(turn.phase, turn.evaluation)
+        turn.take(grant)
+        asked = self._ask_next(grant, now, report)
+        return [*self._reading.begin(grant, self.reports.last_step, now), *asked]
+
+    def _ask_next(self, in_hand: Grant, now: float, report: Sealed | None = None) -> list[Send]:
+        """Ask for the lease after the one in hand."""
+        self.next_lease.ask(in_hand.fence)
+        req, declared = self.requests.next_req(), self.turn.declared
+        held = (in_hand.fence,)
+        turn = Turn(req, self.turn.phase, self.model.incarnation, report, None, None, -1, declared, held)
+        return [self.requests.ask(turn, now)]
 
     def reconnected(self, now: float) -> list[Send]:
         """Register with a new coordinator, with the leases held. After its `Welcome` the worker repeats its `Turn`."""
+        self.next_lease.clear()  # a new coordinator leases that slot again
         leases = self.reports.leases(self.model.epoch)
         self.reports.forget_last_step()
         in_hand = self.turn.lease_in_hand(self.model.incarnation)
@@ -203,11 +234,16 @@ class WorkerCore:
     def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[WorkerEffect]:
         """Handle one message from `sender`, and return the effects. The shell carries them out in order."""
         route = _ROUTES.get(type(message))
+        out: list[WorkerEffect] = []
         if route is not None:
-            return route(self, message, now)
-        if isinstance(message, PullReply) and self._reading.receive(sender, message, now):
-            return [Fill(sender, message.blocks, payload)]
-        return []
+            out = route(self, message, now)
+        elif isinstance(message, PullReply) and self._reading.receive(sender, message, now):
+            out = [Fill(sender, message.blocks, payload)]
+        task = self.turn.task
+        if self.turn.state is WorkerState.COMPUTING and isinstance(task, Grant):
+            if task.ask_next and self.next_lease.asked_for != task.fence:
+                return [*out, *self._ask_next(task, now)]
+        return out
 
     def _on_push_ack(self, ack: PushAck, now: float) -> list[WorkerEffect]:
         self.transfers.end_push(ack.req)
@@ -223,12 +259,22 @@ class WorkerCore:
         return []
 
     def _on_revoke(self, revoke: Revoke, now: float) -> list[WorkerEffect]:
-        if not self.registration.accepts(revoke.generation) or not self.turn.is_pulling_for(revoke.fence):
+        if not self.registration.accepts(revoke.generation):
+            return []
+        if revoke.fence == self.next_lease.fence:
+            self.next_lease.clear()
+            return []
+        if not self.turn.is_pulling_for(revoke.fence):
             return []
         return list(self.ask(now, self.turn.phase, evaluation=self.turn.evaluation))
 
     def _on_task(self, task: Task, now: float) -> list[WorkerEffect]:
         if not self.registration.accepts(task.generation) or not self.requests.is_turn(task.req):
+            return []
+        if self.next_lease.asked_for is not None:
+            if isinstance(task, Grant) and self.next_lease.offer(task):
+                self.requests.answer_turn()
+                self._confirm(task)
             return []
         if self.requests.answered and not self.turn.accepts(task):
             return []
@@ -236,6 +282,7 @@ class WorkerCore:
         self.turn.take(task)
         if not isinstance(task, EvalOver):
             self._enter(task.incarnation)
+            self._confirm(task)
         return list(self._reading.begin(task, self.reports.last_step, now))
 
     def _on_prepared(self, prepared: Prepared, now: float) -> list[WorkerEffect]:
@@ -279,6 +326,18 @@ class WorkerCore:
 
     # ------------------------------------------------------------ what handlers share
 
+    def _confirm(self, task: Grant | EvalGrant | PhaseOver) -> None:
+        """Note which version is committed, since the coordinator gives this task: the commit of its own state may not be.
+
+        In lock-step the lease of a step is given when the version before its own is committed.
+        """
+        if (task.incarnation, task.epoch) != (self.model.incarnation, self.model.epoch):
+            return
+        if not isinstance(task, Grant):
+            self.model.confirm(task.version)
+        elif task.segment is not None and task.segment.window == 0:
+            self.model.confirm(task.step - 1)
+
     def _enter(self, incarnation: int) -> None:
         """Enter `incarnation`. If it is a new one (after a rewind), drop what was read, pushed and sealed before."""
         if self.model.enter(incarnation):
@@ -294,6 +353,7 @@ class WorkerCore:
         self.requests.forget_turn()
         self.transfers.forget_pulls()
         self.reports.clear()
+        self.next_lease.clear()
         return [self.registration.evict(now)]
 
     def _give_back(self, push: Push, now: float) -> list[Send]:

@@ -10,7 +10,8 @@ class ModelState:
 
     `by_server` lists the blocks of each primary. It is a new object after every placement, so a reader sees by identity
     (`is`) whether blocks may have moved. `held[server]` is the version of that server's blocks in the worker's model,
-    or -1 if they are of several versions.
+    or -1 if they are of several versions. `ahead` is the epoch in which some of these blocks were read before their
+    commit, if that commit is not known yet; otherwise 0.
     """
 
     def __init__(self) -> None:
@@ -18,6 +19,8 @@ class ModelState:
         self.placement: Placement | None = None
         self.by_server: dict[NodeId, tuple[int, ...]] = {}
         self.held: dict[NodeId, int] = {}
+        self.ahead = 0
+        self._ahead_version = -1
 
     @property
     def epoch(self) -> int:
@@ -35,7 +38,13 @@ class ModelState:
         return self.placement is not None and placement.epoch > self.placement.epoch
 
     def place(self, placement: Placement) -> None:
-        """Note a placement. `held` of a server stays known if all its blocks in the model are of one version."""
+        """Note a placement. `held` of a server stays known if all its blocks in the model are of one version.
+
+        A later placement voids what was read before its commit, unless that commit is known (rule 21).
+        """
+        if self.ahead and self.is_newer(placement):
+            self.held = {s: -1 if v == self._ahead_version else v for s, v in self.held.items()}
+            self.ahead = 0
         versions = {block: self.held[s] for s, blocks in self.by_server.items() for block in blocks}
         self.placement = placement
         servers = sorted(set(placement.owners) | set(placement.addresses))
@@ -48,10 +57,22 @@ class ModelState:
         """Enter `incarnation`, and void all that was read before. False if it is the current incarnation."""
         if incarnation == self.incarnation:
             return False
-        self.incarnation = incarnation
+        self.incarnation, self.ahead = incarnation, 0
         self.held = dict.fromkeys(self.held, -1)
         return True
 
-    def fill(self, server: NodeId, version: int) -> None:
-        """Note that the blocks of `server` in the model are of `version`; -1 if only a part of them has arrived."""
+    def fill(self, server: NodeId, version: int, *, ahead: bool = False) -> None:
+        """Note that the blocks of `server` in the model are of `version`; -1 if only a part of them has arrived.
+
+        With `ahead`, the server has sent them before their commit.
+        """
         self.held[server] = version
+        if ahead and version >= 0:
+            self.ahead, self._ahead_version = self.epoch, version
+        else:
+            self.confirm(version)
+
+    def confirm(self, version: int) -> None:
+        """Note that `version` is committed in the present placement."""
+        if version >= self._ahead_version:
+            self.ahead = 0

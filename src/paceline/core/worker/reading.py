@@ -33,7 +33,7 @@ class Reading:
             self._turn.initialise()
             return []
         want = wanted(task, last_step)
-        out = [] if want is None else self._pull(want, now)
+        out = [] if want is None else self._pull(want, now, ahead=isinstance(task, Grant) and want.exact >= 0)
         if out:
             self._turn.pull()
         else:
@@ -45,15 +45,15 @@ class Reading:
         """Whether the read waits: for the placement, or for answers of servers."""
         return self._requests.is_placing or self._transfers.is_reading
 
-    def _pull(self, want: Want, now: float) -> list[Send]:
-        """Pull from every server whose blocks in the model are not in the state `want`."""
+    def _pull(self, want: Want, now: float, *, ahead: bool) -> list[Send]:
+        """Pull from every server whose blocks in the model are not in the state `want`; with `ahead`, for a lease."""
         model, out = self._model, []
         for server, blocks in model.by_server.items():
             held = model.held[server]
             if want.exact >= 0 and held == want.exact:
                 continue
             have = held if want.exact < 0 or held <= want.exact else -1
-            pull = Pull(self._requests.next_req(), model.incarnation, model.epoch, *want, have, blocks)
+            pull = Pull(self._requests.next_req(), model.incarnation, model.epoch, *want, have, blocks, ahead)
             out.append(self._transfers.pull(server, pull, now))
         return out
 
@@ -64,7 +64,7 @@ class Reading:
         complete = self._transfers.receive(sender, reply, now)
         if complete is None:
             return False
-        self._model.fill(sender, reply.version if complete else -1)
+        self._model.fill(sender, reply.version if complete else -1, ahead=reply.ahead)
         if not self._transfers.is_reading:
             self._turn.proceed()
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from paceline.core.coordinator.tables.live_leases import Lease, LiveLeases
@@ -94,6 +94,17 @@ class LeaseBook:
         slot = self._own(worker, watermark, end_step) or self._take(watermark, initialised, end_step)
         return None if slot is None else self.lease(slot, worker, now)
 
+    def grant_next(self, worker: NodeId, above: int, watermark: int, end_step: int, now: float = 0.0) -> Lease | None:
+        """Lease the lowest slot to `worker`, which computes a slot of step `above`, if it is of a later step."""
+        lowest = self.requeued.lowest if self.requeued else self._next
+        slot = self._take(watermark, True, end_step) if lowest.step > above else None
+        return None if slot is None else self.lease(slot, worker, now)
+
+    def num_left(self, step: int) -> int:
+        """How many slots of `step`, or of lower steps, have no lease yet."""
+        left = self.schedule.num_slots(step) - self._next.slot if self._next.step == step else 0
+        return left + len(self.requeued)
+
     def lease(self, slot: SlotId, worker: NodeId, now: float) -> Lease:
         """Lease `slot` to `worker`. A late slot may have two leases: the first attempt that arrives counts."""
         lease = Lease(slot, self.fence(), worker, now)
@@ -181,7 +192,8 @@ class LeaseBook:
         for index in range(top - 1, -1, -1):
             slot = SlotId(step, index)
             for lease in self.live.of_slot(slot):
-                if not self.live.is_sealed(lease.fence):
+                # A worker that has another lease in hand computes that one, so it does not wait.
+                if not self.live.is_sealed(lease.fence) and len(self.live.open_of(lease.worker)) == 1:
                     self.live.remove(lease)
                     self._requeue(slot)
                     return lease
@@ -225,16 +237,16 @@ class LeaseBook:
         self.live.remove(lease)
         return self._requeue(lease.slot)
 
-    def abandon_open(self, worker: NodeId) -> bool:
-        """Give back every lease that `worker` has not sealed; True if there was one.
+    def abandon_open(self, worker: NodeId, held: Container[Fence] = ()) -> bool:
+        """Give back every lease that `worker` has not sealed and does not list as `held`; True if there was one.
 
-        A worker has at most one turn under way. When it asks for the next one, it does not know of a lease that it
-        neither sealed nor gave back.
+        When a worker asks for the next lease, it does not know of a lease that it neither sealed, nor gave back, nor
+        lists.
         """
-        held = self.live.open_of(worker)
-        for lease in held:
+        unknown = [lease for lease in self.live.open_of(worker) if lease.fence not in held]
+        for lease in unknown:
             self.abandon(lease.fence)
-        return bool(held)
+        return bool(unknown)
 
     def revoke(self, worker: NodeId, *, lost: bool = True, host: str = "") -> Revoked:
         """End all leases of `worker`, which was `lost`, with its whole `host` if that is named, or left by itself."""
