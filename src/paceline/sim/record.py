@@ -18,7 +18,8 @@ class Line:
     """All versions of one incarnation: those of earlier incarnations that it began from, then its own.
 
     `marks` has the watermark after each commit, `truth` the values of each block by version, `work` the weights with
-    which servers applied the slots of each version, `phase_versions` the last version of each phase.
+    which servers applied the slots of each version, `phase_versions` the last version of each phase. `read` has values
+    of committed versions that a worker has read before any server has applied the commit, by block and version.
     """
 
     log: list[Commit] = field(default_factory=list)
@@ -26,6 +27,7 @@ class Line:
     truth: dict[int, list[Value]] = field(default_factory=dict)
     work: list[tuple[float, ...] | None] = field(default_factory=list)
     phase_versions: dict[int, int] = field(default_factory=dict)
+    read: dict[tuple[int, int], Value] = field(default_factory=dict)
 
     def append(self, commit: Commit, low: int) -> None:
         """Add a commit; `low` is the watermark after it."""
@@ -61,9 +63,24 @@ class Line:
         if len(values) < version:
             raise Violation(f"block {block} applies version {version} after {len(values) - 1}")
         if len(values) == version:
+            early = self.read.pop((block, version), value)
+            if early != value:
+                raise Violation(f"{node} has {value}, and a worker has read {early} before")
             values.append(value)
         elif values[version] != value:
             raise Violation(f"{node} has {value}, another copy {values[version]}")
+
+    def is_value(self, version: int, value: Value | None, block: int) -> bool:
+        """Whether `value` is that of a block at `version`, which must be committed.
+
+        If no server has applied the commit yet, the value is noted: servers must make the same one.
+        """
+        values = self.truth.get(block, [])
+        if value is None or not 0 <= version < len(self.log):
+            return False
+        if version < len(values):
+            return values[version] == value
+        return self.read.setdefault((block, version), value) == value
 
     def end_phase(self, phase: int, version: int) -> int:
         """Note the last version of a phase; returns the version that was noted first."""

@@ -30,7 +30,7 @@ class WorkerChecks:
         for block, (version, value) in enumerate(zip(reads.versions, reads.values, strict=True)):
             if ahead and version == step:
                 continue
-            if not 0 <= version < len(line.truth[block]) or line.truth[block][version] != value:
+            if not line.is_value(version, value, block):
                 raise Violation(f"{name} read {value} as version {version} of block {block}")
             if window == 0 and version != step:
                 raise Violation(f"{name} was computed on version {version} of block {block}: a mixed read")
