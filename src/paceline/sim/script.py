@@ -218,8 +218,7 @@ class TrainingScript:
         self._push(task, rest, 0, report, revs)
         if rng.random() < 0.5:
             self._worker.drain()
-        if self._core.task is task:
-            self._worker.send_all(self._core.sealed(now.now, report))
+        self._worker.send_all(self._core.sealed(now.now, report))
         if not calm and rng.random() < habits.cut_off:
             self._cluster.faults.cut_off(self._worker)
 

@@ -13,6 +13,7 @@ from paceline.core.layout import cut
 from paceline.core.worker.dispatch import Fill, WorkerCore
 from paceline.core.worker.turn import WorkerState
 from paceline.messages import (
+    Abort,
     Beat,
     Message,
     PullReply,
@@ -129,8 +130,8 @@ class SimWorker(Node):
             self._hear(sender, message, payload)
 
     def drain(self) -> None:
-        """Handle the messages that have come while the script computed."""
-        while self._inbox and not self.done:
+        """Handle the messages that have come while the script computed, up to one that ends the script."""
+        while self._inbox and not self.done and not isinstance(self._inbox[0][1], Abort):
             self._hear(*self._inbox.popleft())
 
     def _hear(self, sender: NodeId, message: Message, payload: tuple[object, ...]) -> None:

@@ -42,9 +42,9 @@ class WorkerChecks:
 
     def has_version(self, reads: Reads, version: int, name: str) -> None:
         """Check that every block of a model is exactly at `version`."""
-        truth = self._record.lines[reads.incarnation].truth
+        line = self._record.lines[reads.incarnation]
         for block, value in enumerate(reads.values):
-            if truth[block][version] != value:
+            if not line.is_value(version, value, block):
                 raise Violation(f"{name} needs version {version} of block {block} and has {value}")
 
     def phase_ended(self, name: str, over: PhaseOver, reads: Reads, *, was_there: bool) -> None:
