@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from paceline.core.worker.turn import Task
-from paceline.messages import Grant
+from paceline.messages import Grant, Sealed
 from paceline.reducers.base import Reducer
 from paceline.types import Kind
 from paceline.worker.binding import Binding
@@ -46,9 +46,10 @@ class Harness(ABC):
 
     # ------------------------------------------------------------ the worker's side
 
-    def begin(self, step: int = 0, weight: float = 1.0) -> None:
+    def begin(self, step: int = 0, weight: float = 1.0, *, keep: bool = False) -> None:
         self.binding.begin_turn()
-        self.reducer.begin(self.lease(step), weight)
+        self.grant = self.lease(step)
+        self.reducer.begin(self.grant, weight, keep=keep)
 
     def backward(self) -> None:
         self.model(torch.randn(4, 8)).square().mean().backward()
@@ -62,8 +63,13 @@ class Harness(ABC):
         """Copies of the gradients that the model has now."""
         return {e.number: e.tensor.grad.detach().clone() for e in self.binding.parameters if e.tensor.grad is not None}
 
-    def seal(self) -> None:
-        self.reducer.seal(self.binding.made())
+    def seal(self, *, empty: bool = False) -> None:
+        self.reducer.seal(None if empty else self.binding.made(), report(self.grant))
+
+
+def report(grant: Grant) -> Sealed:
+    """Return a report of the slot of `grant`."""
+    return Sealed(grant.step, grant.slot, grant.fence, 1.0, (), {}, 0.1)
 
 
 def assert_same(found: Mapping[int, torch.Tensor], expected: Mapping[int, torch.Tensor]) -> None:
@@ -128,7 +134,7 @@ class ReducerContract(ABC):
         if offered:
             harness.backward()
             harness.offer()
-        harness.reducer.seal(None)
+        harness.seal(empty=True)
         weight, found = harness.counted()
         assert weight == 0.0
         assert not found
@@ -158,11 +164,30 @@ class ReducerContract(ABC):
         harness.seal()
         harness.counted()
         harness.binding.drop_gradients()
-        harness.lease(0)
-        harness.reducer.seal_again()
+        harness.reducer.seal_again(report(harness.lease(0)))
         weight, found = harness.counted()
         assert weight == 0.5
         assert_same(found, expected)
+
+    @pytest.mark.parametrize("offered", [False, True])
+    def test_the_turn_before_the_last_can_be_handed_over_again_if_it_was_kept(
+        self, harness: Harness, offered: bool
+    ) -> None:
+        made = []
+        for step, weight in enumerate((0.5, 0.25)):
+            harness.begin(step, weight, keep=step > 0)
+            harness.backward()
+            if offered:
+                harness.offer()
+            made.append(harness.gradients())
+            harness.seal()
+            harness.counted()
+        harness.binding.drop_gradients()
+        for kept, step, expected in ((True, 0, 0.5), (False, 1, 0.25)):
+            harness.reducer.seal_again(report(harness.lease(step)), kept=kept)
+            weight, found = harness.counted()
+            assert weight == expected
+            assert_same(found, made[step])
 
     def test_a_read_brings_the_model_to_the_state_that_the_task_needs(self, harness: Harness) -> None:
         before = [e.tensor.detach().clone() for e in harness.binding.parameters]

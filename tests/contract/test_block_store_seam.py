@@ -46,7 +46,7 @@ class Kit(ABC):
         key = SumKey(step, None)
         mine = blocks if version == 0 else [i for i in blocks if i in TRAINED]
         store.sums.add(key, self.attempt(step, mine, Fence(1, version + 1)))
-        store.sums.expect_commit(key)
+        store.update_early(key, SPEC.optimizer.hyper)
         store.apply(key, commit(SPEC, version, step))
 
     def read(self, store: BlockStore, version: int, have: int = -1) -> dict[int, object]:

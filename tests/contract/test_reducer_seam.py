@@ -14,7 +14,19 @@ from paceline.blocks.tensors import piece_of, tensor_of
 from paceline.core.effects import Send
 from paceline.core.server.attempts import Attempt
 from paceline.core.worker.turn import Task
-from paceline.messages import BlockFrame, Grant, JobArgs, Prepared, Pull, PullReply, Push, PushAck, Register, Turn
+from paceline.messages import (
+    BlockFrame,
+    Grant,
+    JobArgs,
+    Prepared,
+    Pull,
+    PullReply,
+    Push,
+    PushAck,
+    Register,
+    Sealed,
+    Turn,
+)
 from paceline.reducers.base import Made, Reducer
 from paceline.reducers.servers import ServersReducer
 from paceline.transport.base import Received
@@ -151,25 +163,27 @@ class InProcessReducer:
 
     def __init__(self, binding: Binding, lr: float) -> None:
         self.sealed: list[tuple[float, dict[int, torch.Tensor]]] = []
+        self._turns: list[tuple[float, dict[int, torch.Tensor]]] = []
         self._binding = binding
         self._lr = lr
         self._weight = 1.0
         self._state = {e.number: e.tensor.detach().clone() for e in binding.entries}
 
-    def begin(self, grant: Grant, weight: float) -> None:
+    def begin(self, grant: Grant, weight: float, *, keep: bool = False) -> None:
         self._weight = weight
 
     def offer(self, values: Mapping[int, torch.Tensor], blocks: Sequence[BlockSpec]) -> None:
         """Ignore the offer: the seal has all gradients."""
 
-    def seal(self, made: Made | None) -> None:
+    def seal(self, made: Made | None, report: Sealed) -> None:
         if made is None:
             self._add(0.0, {})
         else:
             self._add(self._weight, {n: value.detach().clone() for n, value in made.values.items()})
 
-    def seal_again(self) -> None:
-        self.sealed.append(self.sealed[-1])  # the first lease does not count
+    def seal_again(self, report: Sealed, *, kept: bool = False) -> None:
+        content = self._turns[-2 if kept else -1]
+        self.sealed.append(content)  # the first lease does not count
 
     def read(self, task: Task) -> None:
         for entry in self._binding.entries:
@@ -179,7 +193,8 @@ class InProcessReducer:
         self._state = dict(enumerate(values))
 
     def _add(self, weight: float, gradients: dict[int, torch.Tensor]) -> None:
-        self.sealed.append((weight, gradients))
+        self._turns.append((weight, gradients))
+        self.sealed.append(self._turns[-1])
         for number, gradient in gradients.items():
             self._state[number] = self._state[number] - self._lr * gradient
 

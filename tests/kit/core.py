@@ -133,7 +133,7 @@ class Recorder:
         self.anticipated: list[tuple[SumKey, int, Fence, float, dict[int, tuple[int, object]]]] = []
         self.applied: list[tuple[SumKey, Commit]] = []
         self.dropped: list[SumKey] = []
-        self.expected: list[SumKey] = []
+        self.made_early: list[tuple[SumKey, Hyper]] = []
         self.kept: list[int] = []
         self.released: list[int] = []
         self.blocks: list[int] = []
@@ -173,8 +173,13 @@ class Recorder:
         self.added.append((key, attempt.weight, dict(attempt.payloads)))
         self.names.append((attempt.slot, attempt.fence, dict(attempt.revs or {})))
 
-    def expect_commit(self, key: SumKey) -> None:
-        self.expected.append(key)
+    @property
+    def ahead(self) -> int:
+        return -1
+
+    def update_early(self, key: SumKey, hyper: Hyper) -> bool:
+        self.made_early.append((key, hyper))
+        return False
 
     def partials(self, key: SumKey) -> tuple[tuple[int, float], ...]:
         return ()

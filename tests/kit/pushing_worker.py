@@ -8,7 +8,7 @@ from torch import nn
 from paceline.blocks.tensors import piece_of, tensor_of
 from paceline.core.effects import Send
 from paceline.core.server.attempts import Attempt
-from paceline.messages import Grant, Prepared, Pull, PullReply, Push, PushAck, Register, Turn
+from paceline.messages import Grant, Prepared, Pull, PullReply, Push, PushAck, Register, Sealed, Turn
 from paceline.reducers.servers import ServersReducer
 from paceline.transport.base import Received
 from paceline.transport.inproc import InprocHub, InprocPort
@@ -102,9 +102,13 @@ class PushingWorker:
         return loss
 
     def seal(self, *, empty: bool = False) -> None:
-        self.reducer.seal(None if empty else self.binding.made())
+        self.reducer.seal(None if empty else self.binding.made(), self.report(0.0 if empty else 1.0))
         self.overlap.end()
         self.talk()
+
+    def report(self, weight: float = 1.0) -> Sealed:
+        """The report of the slot that is leased now."""
+        return self.session.core.report(weight, (), {}, 0.0)
 
     def talk(self) -> None:
         for server in self.servers:

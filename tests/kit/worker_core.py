@@ -27,6 +27,7 @@ from paceline.messages import (
     Push,
     Register,
     Seal,
+    Sealed,
     Turn,
 )
 from paceline.types import INIT_STEP, UNLIMITED, Placement, Segment
@@ -80,10 +81,13 @@ class WorkerKit:
             server: ((frame(blocks[0]),), ("gradient",), Seal(1.0, (), ((blocks[0], 0),)) if seal else None)
             for server, blocks in self.core.model.by_server.items()
         }
-        return sent(self.core.push(self.now, parts), Push)
+        return sent(self.core.push(self.now, parts, report=self.report() if seal else None), Push)
+
+    def report(self) -> Sealed:
+        return self.core.report(1.0, HYPER, {}, 0.1)
 
     def seal(self) -> Turn:
-        (turn,) = sent(self.core.sealed(self.now, 1.0, HYPER, {}, 0.1), Turn)
+        (turn,) = sent(self.core.sealed(self.now, self.report()), Turn)
         return turn
 
 

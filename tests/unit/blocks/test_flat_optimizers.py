@@ -101,8 +101,7 @@ def test_flat_updates_have_the_bits_of_torch(name: str, seed: int) -> None:
             param.grad = None if gradient is None else gradient / total
         plain.optimizer.step()
         if dice.random() < 0.7:  # an early update, before the commit is known
-            store.sums.expect_commit(key)
-            store.sums.update_early()
+            store.update_early(key, hyper_of(plain.optimizer) if dice.random() < 0.5 else ())
         store.apply(key, Commit(0, step + 1, step, (), hyper_of(plain.optimizer), 1.0, False, 0, 0))
         for number, found in enumerate(tensors(blocks, store.snapshot(), shapes)):
             expected = plain.params[number].detach()

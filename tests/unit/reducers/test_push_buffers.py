@@ -30,25 +30,25 @@ def test_the_blocks_of_a_tensor_are_one_run_of_memory() -> None:
 
 
 def test_a_buffer_is_reused_once_its_push_is_answered_and_no_reader_holds_it(buffers: PushBuffers) -> None:
-    first = buffers.take((), (), None)
+    first = buffers.take((), (), ())
     first.send(7)
-    assert buffers.take({7}, (), None) is not first, "the push has no answer"
-    assert buffers.take((), {7}, None) is not first, "the transport still reads the buffer"
-    assert buffers.take((), (), None) is first
-    assert buffers.take((), (), first) is not first, "the current turn writes the buffer"
+    assert buffers.take({7}, (), ()) is not first, "the push has no answer"
+    assert buffers.take((), {7}, ()) is not first, "the transport still reads the buffer"
+    assert buffers.take((), (), ()) is first
+    assert buffers.take((), (), (first,)) is not first, "the current turn writes the buffer"
     assert len(buffers) == 2
 
 
 def test_an_idle_buffer_is_given_back_only_if_it_is_free(buffers: PushBuffers) -> None:
-    first = buffers.take((), (), None)
+    first = buffers.take((), (), ())
     first.send(7)
     for _ in range(100):
         buffers.begin_turn()
-        buffers.take({7}, (), None)
+        buffers.take({7}, (), ())
     assert len(buffers) == 2
-    second = buffers.take({7}, (), None)
-    buffers.take((), (), second)
+    second = buffers.take({7}, (), ())
+    buffers.take((), (), (second,))
     for _ in range(100):
         buffers.begin_turn()
-        buffers.take((), (), None)
+        buffers.take((), (), ())
     assert len(buffers) == 1

@@ -46,7 +46,7 @@ def test_a_sealed_turn_can_be_pushed_again_to_the_blocks_new_servers(
     change(worker)
     worker.seal()
     moved(worker)
-    worker.reducer.seal_again()
+    worker.reducer.seal_again(worker.report())
     worker.talk()
     worker.check()
     assert {push.fence for server in worker.servers for push in server.pushes} == {Fence(1, 100)}
@@ -93,7 +93,7 @@ def test_a_seal_that_is_pushed_again_has_the_old_gradients_even_if_the_model_cha
         normal.binding.fill([BlockFrame(block.index, block.dtype, block.numel)], [memoryview(bytearray(block.nbytes))])
     for _ in range(2):
         moved(normal)
-        normal.reducer.seal_again()
+        normal.reducer.seal_again(normal.report())
         normal.talk()
         assert held(normal) == first
     normal.close()
@@ -103,7 +103,7 @@ def test_an_empty_seal_is_still_empty_when_it_is_pushed_again(worker: PushingWor
     worker.begin()
     worker.seal(empty=True)
     moved(worker)
-    worker.reducer.seal_again()
+    worker.reducer.seal_again(worker.report())
     worker.talk()
     assert [push.seal for server in worker.servers for push in server.pushes] == [Seal(0.0, (), ())] * 2
 
@@ -170,7 +170,7 @@ def test_a_buffer_without_acknowledgement_is_not_written(worker: PushingWorker) 
     worker.overlap.close()
     worker.begin()
     worker.backward()
-    worker.reducer.seal(worker.binding.made())
+    worker.reducer.seal(worker.binding.made(), worker.report())
     before = [dict(buffer.frames) for buffer in worker.reducer._buffers._buffers]
     contents = [{index: bytes(frame) for index, frame in buffer.items()} for buffer in before]
     for server in worker.servers:
@@ -178,7 +178,7 @@ def test_a_buffer_without_acknowledgement_is_not_written(worker: PushingWorker) 
         server.drop()  # the server reads nothing more, but the push may be repeated
     worker.begin()
     worker.backward()
-    worker.reducer.seal(worker.binding.made())
+    worker.reducer.seal(worker.binding.made(), worker.report())
     assert [{i: bytes(f) for i, f in buffer.items()} for buffer in before] == contents
     worker.talk()
 

@@ -72,7 +72,7 @@ class Primary:
                 early = {i: (0, frame) for i, frame in slot.frames.items() if dice.random() < 0.7}
                 self.store.sums.anticipate(key, number, fence, slot.weight, early)
             self.store.sums.add(key, SealedAttempt(slot.weight, slot.absent, slot.frames, number, fence, revs))
-        self.store.sums.expect_commit(key)
+        self.store.update_early(key, self.spec.optimizer.hyper)
         return key
 
     def send(self, key: SumKey, blocks: Sequence[int]) -> Sent:

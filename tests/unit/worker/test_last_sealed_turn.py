@@ -26,6 +26,6 @@ GRANT = Grant(1, 1, 0, 1, 3, 1, 2, Fence(1, 1), SEGMENT, True)
     ],
 )
 def test_a_lease_of_the_slot_sealed_last_is_recognised(changes: dict[str, Any], same: bool) -> None:
-    turn = SealedTurn(GRANT, 3, 1.0, (), {}, 0.1, {})
+    turn = SealedTurn(GRANT, 3, 0, 1.0, (), {}, 0.1, {})
     assert turn.is_of(msgspec.structs.replace(GRANT, **changes)) == same
     assert not turn._replace(version=-1).is_of(GRANT), "the turn was computed on blocks of several versions"
