@@ -26,6 +26,7 @@ class Ahead:
         self._expected: tuple[SumKey, Hyper] | None = None
         self._hyper: Hyper = ()
         self._ready_step = INIT_STEP
+        self._is_new = False
 
     # ------------------------------------------------------------ making
 
@@ -35,17 +36,19 @@ class Ahead:
 
     def allow(self, step: int) -> None:
         """Note that `Ready` was said of `step`: the version that it makes may be read."""
-        self._ready_step = step
+        self._ready_step, self._is_new = step, True
 
     def make(self) -> bool:
-        """Compute the expected version, if there is one, beside the applied one; True if readers may get it now."""
-        if self._expected is None:
-            return False
-        (key, hyper), self._expected = self._expected, None
-        # Only one version ahead: a sum is complete only after the commit before it is applied.
-        if self._own.store.update_early(key, hyper) and hyper:
-            self._hyper = hyper
-        return self.version >= 0
+        """Compute the expected version, if there is one, beside the applied one; True if readers may get it from now on.
+
+        Only one version ahead: a sum is complete only after the commit before it is applied.
+        """
+        if self._expected is not None:
+            (key, hyper), self._expected = self._expected, None
+            if self._own.store.update_early(key, hyper):
+                self._hyper = hyper
+        was_new, self._is_new = self._is_new, False
+        return was_new and self.version >= 0
 
     @property
     def version(self) -> int:
