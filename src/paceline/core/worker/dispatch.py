@@ -210,7 +210,7 @@ class WorkerCore:
 
     def reconnected(self, now: float) -> list[Send]:
         """Register with a new coordinator, with the leases held. After its `Welcome` the worker repeats its `Turn`."""
-        self.next_lease.clear()  # a new coordinator leases that slot again
+        self.next_lease.drop()  # a new coordinator leases that slot again
         leases = self.reports.leases(self.model.epoch)
         self.reports.forget_last_step()
         in_hand = self.turn.lease_in_hand(self.model.incarnation)
@@ -240,9 +240,9 @@ class WorkerCore:
         elif isinstance(message, PullReply) and self._reading.receive(sender, message, now):
             out = [Fill(sender, message.blocks, payload)]
         task = self.turn.task
-        if self.turn.state is WorkerState.COMPUTING and isinstance(task, Grant):
-            if task.ask_next and self.next_lease.asked_for != task.fence:
-                return [*out, *self._ask_next(task, now)]
+        computes = self.turn.state is WorkerState.COMPUTING
+        if computes and isinstance(task, Grant) and task.ask_next and self.next_lease.asked_for != task.fence:
+            return [*out, *self._ask_next(task, now)]
         return out
 
     def _on_push_ack(self, ack: PushAck, now: float) -> list[WorkerEffect]:
@@ -262,7 +262,10 @@ class WorkerCore:
         if not self.registration.accepts(revoke.generation):
             return []
         if revoke.fence == self.next_lease.fence:
-            self.next_lease.clear()
+            self.next_lease.drop()
+            task = self.turn.task
+            if self.turn.state is WorkerState.COMPUTING and isinstance(task, Grant):
+                return list(self._ask_next(task, now))
             return []
         if not self.turn.is_pulling_for(revoke.fence):
             return []
@@ -278,6 +281,7 @@ class WorkerCore:
             return []
         if self.requests.answered and not self.turn.accepts(task):
             return []
+        assert self.turn.state is not WorkerState.COMPUTING, "the slot that is computed has no other answer"
         self.requests.answer_turn()
         self.turn.take(task)
         if not isinstance(task, EvalOver):

@@ -41,6 +41,10 @@ class NextLease:
             return None
         return grant
 
+    def drop(self) -> None:
+        """Drop the next lease, which is void. The `Turn` that asks for it is still open."""
+        self._grant = None
+
     def clear(self) -> None:
         """Drop the next lease, and the question for it: the worker asks for one task, without a lease in hand."""
         self.asked_for = self._grant = None
