@@ -76,11 +76,11 @@ class PushingWorker:
         self.overlap = Overlap(self.binding, self.reducer, lambda: True)
         self.slot = -1
 
-    def begin(self, weight: float = 1.0) -> None:
+    def begin(self, weight: float = 1.0, *, keep: bool = False) -> None:
         self.slot += 1
         grant = self.lease(Fence(1, self.slot))
         self.binding.begin_turn()
-        self.reducer.begin(grant, weight)
+        self.reducer.begin(grant, weight, keep=keep)
         self.overlap.begin()
 
     def lease(self, fence: Fence) -> Grant:

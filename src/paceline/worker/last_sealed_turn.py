@@ -28,6 +28,10 @@ class SealedTurn(NamedTuple):
         """Weight, hyper-parameters, logged values, duration and warnings."""
         return self.weight, self.hyper, self.logs, self.seconds, self.warnings
 
+    def counts_on(self, version: int, epoch: int) -> bool:
+        """Whether the turn, sealed again in placement `epoch`, is computed on `version` as it is, or will be, committed."""
+        return self.version == version and self.ahead in (0, epoch)
+
     def is_of(self, grant: Grant) -> bool:
         """Whether `grant` is a lease of the same slot. Computed on the same version, it would give the same bits."""
         mine = self.grant

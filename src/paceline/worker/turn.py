@@ -184,10 +184,8 @@ class ScriptTurn:
         """Push and report a sealed turn again, for lease `grant`. False if the slot must be computed (again)."""
         core = self._session.core
         for turn in (self._last, self._kept):
-            if turn is None or not turn.is_of(grant) or turn.version != core.model.version:
+            if turn is None or not turn.is_of(grant) or not turn.counts_on(core.model.version, core.model.epoch):
                 continue
-            if turn.ahead not in (0, core.model.epoch):
-                continue  # it was computed on a state that was never committed
             with tracing.span("push", step=grant.step, again=True), self._session.preemption:
                 report = core.report(*turn.report)
                 self._reducer.seal_again(report, kept=turn is self._kept)
