@@ -162,9 +162,7 @@ class RunPlan:
             UsageError: a variable has a value that is not allowed, or this host cannot listen at PACELINE_HOST; the
                 message names it.
         """
-        host = self._launch(None, None).shared.host
-        if not load.via(""):  # else the roles run elsewhere
-            check_address(host)
+        check_address(self._launch(None, None).shared.host)
 
     def role_spec(self, name: str, start: int, *, resume: str | None = None, place: Place | None = None) -> RoleSpec:
         """The whole configuration of one process: start number `start` of `name`, which runs at `place`.
