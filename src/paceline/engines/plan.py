@@ -121,8 +121,6 @@ class RunPlan:
                 f"--replicas {self.replicas} keeps each copy of a block on another host: it needs --min-hosts "
                 f"{self.replicas + 1} or more, not {hosts.min_hosts}"
             )
-        if self.trace is not None:
-            raise UsageError("--trace works only for runs on this machine: leave it out with --engine hosts")
 
     @property
     def name(self) -> str:
@@ -178,14 +176,15 @@ class RunPlan:
 
     def _launch(self, resume: str | None, place: Place | None) -> Launch:
         run = RunDir(self.run.resolve())
+        placed = self._placed(load.shared_spec(run.path), place)
         shared = msgspec.structs.replace(
-            self._placed(load.shared_spec(run.path), place),
+            placed,
             label=str(self.run),
             log=LogSpec(self.log_level, self.log_format),
             checkpoints=absolute_url(self.checkpoints or str(run.path / "checkpoints")),
             term=self.term,
             term_key=self.term_key,
-            **({} if self.trace is None else {"trace": str(run.trace)}),
+            **({} if self.trace is None else {"trace": str(RunDir(Path(placed.run)).trace)}),
         )
         options = {load.MODE: self.mode, load.SLOTS: self.slots, load.SEED: self.seed, load.THREADS: self.threads}
         env = {**self.env, **os.environ, **{key: str(value) for key, value in options.items() if value is not None}}

@@ -193,6 +193,13 @@ def test_a_role_at_a_place_gets_the_directories_and_the_address_of_its_host(scri
     assert json.loads(bytes(plan.role_spec("server-0", 1, place=place).settings))["threads"] == 3
 
 
+def test_a_role_at_a_place_records_its_trace_there(script: Path) -> None:
+    plan = on_hosts(script, trace=script.parent / "t.json")
+    place = Place(host_name="a", address="10.0.0.2", run="/cache/run")
+    assert plan.role_spec("worker-0", 1, place=place).shared.trace == "/cache/run/trace"
+    assert plan.role_spec("coordinator", 1).shared.trace == str(RunDir(plan.run).trace)
+
+
 def test_the_coordinator_of_a_run_on_hosts_stays_on_this_machine(script: Path) -> None:
     shared = on_hosts(script).role_spec("coordinator", 1).shared
     assert (shared.host, shared.host_name) == ("10.0.0.1", "supervisor")
