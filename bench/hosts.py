@@ -32,7 +32,7 @@ from harness import HERE, ContenderError, Label, Results, environment, parser, r
 from harness import select as select_contenders
 from sync import timeout_s, warmup
 
-from paceline.testing.chaos.network import Network, problem
+from paceline.testing.network import Network, problem
 
 SIZES = (25.0, 100.0)
 HOSTS = ("a", "b")
@@ -64,7 +64,7 @@ def network(rate: str) -> Iterator[Network]:
     with Network(["supervisor", *HOSTS]) as made:
         for host in HOSTS if rate else ():
             limit = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "256kb"]
-            command = [*made.via.format(name=host).split(), *limit, "latency", "50ms"]
+            command = [*made.command(host), *limit, "latency", "50ms"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise ContenderError(f"`{' '.join(limit)}` failed: {done.stderr.strip()}")
@@ -92,10 +92,7 @@ def _paceline(mb: float, way: str, rate: str, seconds: float) -> dict[str, float
             for host in HOSTS
         }
         env = environment(PACELINE_CACHE=f"{folder}/cache")
-        commands = [
-            ([*joined.via.format(name=node).split(), *words], env)
-            for node, words in {"supervisor": run, **agents}.items()
-        ]
+        commands = [([*joined.command(node), *words], env) for node, words in {"supervisor": run, **agents}.items()]
         run_together(commands, timeout_s=timeout_s(mb, 2, seconds) + 60.0)
         marks = list(read_marks(out, 2).values())
     key = f"{way}_{rate}_{mb:g}" if rate else f"{way}_{mb:g}"
@@ -113,7 +110,7 @@ def _gloo(sizes: Sequence[float], rate: str, seconds: float) -> dict[str, float]
         meet = {"MASTER_ADDR": joined.address(HOSTS[0]), "MASTER_PORT": MASTER_PORT, "WORLD_SIZE": "2"}
         commands = [
             (
-                [*joined.via.format(name=host).split(), *words],
+                [*joined.command(host), *words],
                 environment(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="eth0", RANK=str(rank), **meet),
             )
             for rank, host in enumerate(HOSTS)

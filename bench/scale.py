@@ -38,8 +38,8 @@ from paceline.errors import TransportError, UsageError
 from paceline.messages.status import Status
 from paceline.runtime.roles import register
 from paceline.runtime.rundir import RunDir
-from paceline.testing.chaos.launch import Launched
-from paceline.testing.hosts.cluster import end_all
+from paceline.testing.host_cluster import end_all
+from paceline.testing.launch import Launched
 
 HOSTS = 10
 LIGHT = 100

@@ -195,5 +195,4 @@ def test_the_environment_variables_are_exactly_these() -> None:
         "PACELINE_THREADS",
         "PACELINE_TIMEOUT_S",
         "PACELINE_TRACE",
-        "PACELINE_VIA",
     }

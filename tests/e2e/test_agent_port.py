@@ -37,9 +37,9 @@ from paceline.messages.hosts import (
     TurnedAway,
 )
 from paceline.runtime.rundir import RunDir
-from paceline.testing.chaos.launch import Launched, listening
-from paceline.testing.chaos.network import problem
-from paceline.testing.hosts.cluster import SUPERVISOR, HostCluster
+from paceline.testing.host_cluster import SUPERVISOR, HostCluster
+from paceline.testing.launch import Launched, listening
+from paceline.testing.network import problem
 from paceline.testing.strangers import Strangers
 from paceline.transport.base import PeerDown, PeerUp, Received
 from paceline.transport.zmq.port import ZmqPort, is_loopback

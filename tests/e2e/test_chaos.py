@@ -12,7 +12,7 @@ import pytest
 from tests.kit.real_runs import PACELINE, environment, run
 
 from paceline.testing.chaos.campaigns import SCRIPT
-from paceline.testing.chaos.network import problem
+from paceline.testing.network import problem
 
 NO_CUTS = problem()
 SHAPE = ["-w", "3", "-s", "2", "--mode", "bsp", "--slots", "4", "--checkpoint-every", "10"]

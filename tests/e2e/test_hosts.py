@@ -19,11 +19,11 @@ from tests.kit.real_runs import PACELINE, SCRIPTS, background, run
 
 from paceline.messages.status import Status
 from paceline.runtime.rundir import RunDir
-from paceline.testing.chaos import network as network_module
-from paceline.testing.chaos.launch import Launched
-from paceline.testing.chaos.network import problem
-from paceline.testing.hosts.cluster import HostCluster, has_hosts
+from paceline.testing import network as network_module
+from paceline.testing.host_cluster import HostCluster, has_hosts
 from paceline.testing.hosts.watch import RunWatch
+from paceline.testing.launch import Launched
+from paceline.testing.network import problem
 from paceline.wire.token import new_token
 
 _why = problem()

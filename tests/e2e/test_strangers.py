@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.kit.checked_runs import summary_of
 from tests.kit.real_runs import TRAIN_CASE, live
 
-from paceline.testing.chaos.launch import listening
+from paceline.testing.launch import listening
 from paceline.testing.strangers import Strangers
 
 MB = 1e6

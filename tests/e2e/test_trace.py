@@ -6,9 +6,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.kit.chrome_trace import read_trace
-from tests.kit.real_runs import PACELINE, SMALL, live, run
+from tests.kit.real_runs import PACELINE, SMALL, background, live, run
 
 from paceline.testing.chaos.campaigns import SCRIPT
 
@@ -60,6 +61,39 @@ def test_a_failed_run_has_a_trace_too(tmp_path: Path) -> None:
     ended = run(command, tmp_path).check(1)
     assert "the dog ate my gradient" in ended.out
     assert read_trace(tmp_path / "trace.json").rows == ["coordinator", "server-0", "worker-0"]
+
+
+def test_the_trace_of_a_run_on_hosts_has_the_roles_of_all_hosts(tmp_path: Path) -> None:
+    """Also a process that was killed, and a host that was emptied and left before the end."""
+    token = tmp_path / "token"
+    run([*PACELINE, "token", token], tmp_path).check()
+    address = "127.0.0.1:7439"
+    agent = [*PACELINE, "agent", address, "--token-file", token, "--cores", "2", "--dir", "cache", "--name"]
+    engine = ["--engine", "hosts", "--listen", address, "--token-file", token, "--min-hosts", "2"]
+    options = [*map(str, engine), "-w", "2", "-s", "2", "--checkpoint-every", "0", "--trace", "kept/trace.json"]
+    with background([*agent, "a"], tmp_path) as first, background([*agent, "b"], tmp_path) as second:
+        with live(tmp_path, options, SMALL, "--epochs", "100000", "--sleep", "0.01") as running:
+            whole = running.until(lambda status: status.version > 5 and len(status.workers) == 2)
+            victim = next(process for process in whole.processes if process.name == "worker-0")
+            psutil.Process(victim.pid).kill()
+            running.until(lambda status: bool(status.lost_workers) and len(status.workers) == 2)
+            run([*PACELINE, "drain", "run", "b"], tmp_path).check()
+            version = running.until(lambda status: {p.host for p in status.processes} == {"a"}, 60.0).version
+            second.wait(30.0).check()
+            running.until_version(version + 5)
+            running.process.send_signal(signal.SIGINT)
+            ended = running.wait(30.0)
+        first.wait(30.0).check()
+    assert "kept/trace.json (open it in https://ui.perfetto.dev)" in ended.out
+    found = read_trace(tmp_path / "kept" / "trace.json")
+    assert set(found.rows) >= {"coordinator", "server-0", "server-1", "worker-0", "worker-1"}, "others replace server-1"
+    assert found.labels["coordinator"].endswith(" on supervisor")
+    assert f"pid {victim.pid} on {victim.host}" in found.labels["worker-0"]
+    assert {host for row in found.rows for host in ("a", "b") if f"on {host}" in found.labels[row]} == {"a", "b"}
+    assert found.of("server-0", "sum"), "which holds the one block of the model"
+    assert all(found.of(row, "forward+backward") for row in ("worker-0", "worker-1"))
+    assert not list((tmp_path / "run" / "trace").glob(".*"))
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def inside(inner: dict[str, Any], outer: dict[str, Any]) -> bool:

@@ -33,7 +33,7 @@ class Script:
 
     def respawn(self, name: str, pid: int) -> None:
         processes = dict(self.seen.processes)
-        processes[name] = Process(name, name.split("-")[0], pid)
+        processes[name] = Process(name, name.split("-")[0], pid, f"host of {name}")
         self.seen = replace(self.seen, processes=processes)
 
 
@@ -75,7 +75,7 @@ def stage(tmp_path: Path, name: str, victim: psutil.Process, **changes: Any) -> 
         }
     )  # fmt: skip
     pids = {"coordinator": 1, "server-0": 2, "worker-0": 3, "worker-1": 4, name: victim.pid}
-    processes = {n: Process(n, n.split("-")[0], pid) for n, pid in pids.items()}
+    processes = {n: Process(n, n.split("-")[0], pid, f"host of {n}") for n, pid in pids.items()}
     seen = Seen(0.0, 1, 0, 0, 0, None, "running", False, 2, 0, processes, None, "i0000-v0000000001")
     run = ScriptedRun(spec, Script(seen), [victim])
     return run, Injector(run, Figures(spec, ""))

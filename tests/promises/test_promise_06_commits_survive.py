@@ -26,7 +26,7 @@ from paceline.clients.observer import Observer
 from paceline.messages import Committed, Grant, Plan, Refused
 from paceline.runtime.rundir import RunDir
 from paceline.testing.chaos.campaigns import SCRIPT
-from paceline.testing.chaos.network import problem
+from paceline.testing.network import problem
 
 # ---------------------------------------------------------------- the coordinator
 

@@ -160,7 +160,7 @@ def _play(folder: Path | None, *, fraction: float = 1.0, **given: Any) -> dict[s
 
     spec = _spec(given, fraction)  # raises before a directory is made
     if spec.cuts:
-        from paceline.testing.chaos.network import problem
+        from paceline.testing.network import problem
 
         if (why := problem()) is not None:
             rest = {fault: number for fault, number in spec.faults.items() if fault.kind != "cut"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,7 +30,6 @@ LOCAL_WORKERS = "PACELINE_LOCAL_WORKERS"
 TRACE = "PACELINE_TRACE"
 LANE = "PACELINE_LANE"
 HOST = "PACELINE_HOST"
-VIA = "PACELINE_VIA"
 FORK = "PACELINE_FORK"
 SSH = "PACELINE_SSH"
 REMOTE = "PACELINE_REMOTE"
@@ -159,12 +157,6 @@ def host(env: Mapping[str, str] | None = None) -> str:
     except ValueError:
         raise UsageError(f"{HOST} must be an IP address or a network such as 10.1.0.0/16, not {text!r}") from None
     return text
-
-
-def via(name: str, env: Mapping[str, str] | None = None) -> list[str]:
-    """The words of PACELINE_VIA, which are put before the command of a process; ``{name}`` becomes its `name`."""
-    env = os.environ if env is None else env
-    return [word.replace("{name}", name) for word in shlex.split(env.get(VIA) or "")]
 
 
 def forking(env: Mapping[str, str] | None = None) -> bool:

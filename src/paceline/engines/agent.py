@@ -39,7 +39,7 @@ from paceline.types import NodeId
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.02
-_FLUSH_S = 3.0  # for the last reports, after the roles have ended
+_FLUSH_S = 3.0  # without an acknowledgement of the last reports, after the roles have ended
 _REFUSED_S = 2.0
 _PIECE = 128 << 10
 _MAX_FILES_NBYTES = 64 << 30  # the supervisor's user sets the limit; this one only bounds what a supervisor can do
@@ -78,6 +78,7 @@ class Agent:
         self._receiver = FileReceiver(self._store, _MAX_FILES_NBYTES)
         self._unpacked = ""
         self._cwds: dict[str, Path] = {}
+        self._returned: set[Path] = set()
         self._core = AgentCore(secrets.token_hex(8), facts, str(self._folder))
         self._unreported: deque[Callable[[], Iterable[Effect]]] = deque()
         self._supervisor: NodeId | None = None
@@ -208,6 +209,7 @@ class Agent:
             return
         for path in take_saved(self._run, event.name) if role_of(event.name).scripted else ():
             self._return_file(event.name, path)
+        self._return_traces(event.name)
         end = RoleEnded(event.name, event.start, event.code)
         self._unreported.append(lambda: self._core.ended(end))
 
@@ -217,7 +219,15 @@ class Agent:
             where = f"{path} was saved on host {self._facts.name}, and stays there: give job.save a relative path"
             self._unreported.append(lambda: self._core.line(name, "ERR", where))
             return
-        pieces = _pieces(path, str(path.relative_to(cwd)))
+        self._queue_pieces(_pieces(path, str(path.relative_to(cwd))))
+
+    def _return_traces(self, name: str) -> None:
+        """Return what the processes called `name` have recorded. The files stay: a restarted process counts them."""
+        for path in sorted(set(self._run.trace.glob(f"{name}.*.jsonl")) - self._returned):
+            self._returned.add(path)
+            self._queue_pieces(_pieces(path, path.name, trace=True))
+
+    def _queue_pieces(self, pieces: Iterator[SavedPiece]) -> None:
         self._unreported.append(lambda: self._next_piece(pieces))
 
     def _next_piece(self, pieces: Iterator[SavedPiece]) -> list[Effect]:
@@ -279,14 +289,16 @@ class Agent:
         """End the roles, and send the last reports."""
         assert self._over is not None
         self._children.end(at_once=lambda role: self._over is not None and self._over.failed)
-        deadline = time.monotonic() + _FLUSH_S
+        seen, deadline = self._core.acknowledged, time.monotonic() + _FLUSH_S
         while time.monotonic() < deadline and self._supervisor is not None:
             self._step(port)
+            if self._core.acknowledged > seen:
+                seen, deadline = self._core.acknowledged, time.monotonic() + _FLUSH_S
             if not self._unreported and self._children.events.empty() and self._core.has_reported:
                 break
 
 
-def _pieces(path: Path, name: str) -> Iterator[SavedPiece]:
+def _pieces(path: Path, name: str, *, trace: bool = False) -> Iterator[SavedPiece]:
     """The content of a file in pieces; nothing if it cannot be read."""
     try:
         size, offset = path.stat().st_size, 0
@@ -294,7 +306,7 @@ def _pieces(path: Path, name: str) -> Iterator[SavedPiece]:
             while True:
                 data = file.read(_PIECE)
                 last = offset + len(data) >= size
-                yield SavedPiece(name, offset, data, last)
+                yield SavedPiece(name, offset, data, last, trace)
                 offset += len(data)
                 if last or not data:
                     return

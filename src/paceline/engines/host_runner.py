@@ -55,7 +55,8 @@ from paceline.transport.zmq.port import ZmqPort
 
 _STEP_S = 0.05
 _TICK_S = 0.2
-_FAREWELL_S = 5.0  # for agents to end their roles after the run
+_FAREWELL_S = 5.0  # for agents to end their roles after the run, and then without a piece of a file
+_FILES_S = 120.0  # for the files that they return then
 _SHOW_S = 10.0
 
 
@@ -70,6 +71,8 @@ class HostRunner:
         self._logs = RemoteLogs(run.logs)
         self._known = KnownHosts(run)
         self._saved = SavedFiles(plan.cwd or Path.cwd())
+        self._traces = SavedFiles(run.trace)
+        self._piece_at = 0.0
         self._files = None if options.shared_dir else FileDelivery(plan, run)
         self._carrier = make_carrier(options, run)
         self._listen = options.address or (self._carrier.own_address() or "127.0.0.1", 0)
@@ -328,7 +331,8 @@ class HostRunner:
                     self._ready.append(Line(name, f"{problem} (host {host})", Stream.LAST))
                 self._ready.append(Exit(name, start, code))
             case SavedPiece():
-                if problem := self._saved.add(host, report):
+                self._piece_at = time.monotonic()
+                if problem := (self._traces if report.trace else self._saved).add(host, report):
                     self._ready.append(Note(problem, warning=True))
 
     # ------------------------------------------------------------ the end
@@ -343,9 +347,11 @@ class HostRunner:
                 if at_once(role_of(role.name)):
                     self._port.send(host.peer, SignalRole(role.name, role.start, signal.SIGKILL, group=True))
             self._port.send(host.peer, EndHost("the run has ended"))
-        deadline = time.monotonic() + patience_s + _FAREWELL_S
+        began = time.monotonic()
+        deadline = began + patience_s + _FAREWELL_S
         while any(host.peer is not None for host in self._table.hosts.values()) and time.monotonic() < deadline:
             self._look(_STEP_S)
+            deadline = max(deadline, min(self._piece_at, began + _FILES_S) + _FAREWELL_S)
         self._local.end(patience_s, at_once=at_once)
         self._port.close()
         self._carrier.close()

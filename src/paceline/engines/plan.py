@@ -121,8 +121,6 @@ class RunPlan:
                 f"--replicas {self.replicas} keeps each copy of a block on another host: it needs --min-hosts "
                 f"{self.replicas + 1} or more, not {hosts.min_hosts}"
             )
-        if self.trace is not None:
-            raise UsageError("--trace works only for runs on this machine: leave it out with --engine hosts")
 
     @property
     def name(self) -> str:
@@ -162,9 +160,7 @@ class RunPlan:
             UsageError: a variable has a value that is not allowed, or this host cannot listen at PACELINE_HOST; the
                 message names it.
         """
-        host = self._launch(None, None).shared.host
-        if not load.via(""):  # else the roles run elsewhere
-            check_address(host)
+        check_address(self._launch(None, None).shared.host)
 
     def role_spec(self, name: str, start: int, *, resume: str | None = None, place: Place | None = None) -> RoleSpec:
         """The whole configuration of one process: start number `start` of `name`, which runs at `place`.
@@ -180,14 +176,15 @@ class RunPlan:
 
     def _launch(self, resume: str | None, place: Place | None) -> Launch:
         run = RunDir(self.run.resolve())
+        placed = self._placed(load.shared_spec(run.path), place)
         shared = msgspec.structs.replace(
-            self._placed(load.shared_spec(run.path), place),
+            placed,
             label=str(self.run),
             log=LogSpec(self.log_level, self.log_format),
             checkpoints=absolute_url(self.checkpoints or str(run.path / "checkpoints")),
             term=self.term,
             term_key=self.term_key,
-            **({} if self.trace is None else {"trace": str(run.trace)}),
+            **({} if self.trace is None else {"trace": str(RunDir(Path(placed.run)).trace)}),
         )
         options = {load.MODE: self.mode, load.SLOTS: self.slots, load.SEED: self.seed, load.THREADS: self.threads}
         env = {**self.env, **os.environ, **{key: str(value) for key, value in options.items() if value is not None}}

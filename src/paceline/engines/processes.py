@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from paceline.config.load import child_env, forking, via
+from paceline.config.load import child_env, forking
 from paceline.config.role_spec import RoleSpec
 from paceline.engines.fork_client import ForkClient, ServerEnd, reap_group
 from paceline.engines.output import Exit, Line, Output
@@ -97,21 +97,18 @@ class Children:
         """Start the process that `spec` configures. It is killed when this process ends.
 
         The role's variables override the environment of this process, which overrides `defaults`. A name may be started
-        again after its `Exit`. The words of PACELINE_VIA are put before the command, and must exec it.
+        again after its `Exit`.
         """
         role, name = role_named(spec.role), spec.name
         env = child_env({"PYTHONUNBUFFERED": "1", **role.environment(spec)}, defaults)
         file = hand_over(self._run, spec)
         words = (str(os.getpid()), name, str(file))
-        before = via(name)
         output = Output(name, self._run.logs / f"{name}.log")
         with contextlib.ExitStack() as undo:
             undo.callback(output.close)
-            pid = None
-            if not before:
-                pid = self._fork_client.fork(words, env, cwd, output.writing, scripted=role.scripted, light=role.light)
+            pid = self._fork_client.fork(words, env, cwd, output.writing, scripted=role.scripted, light=role.light)
             if pid is None:
-                pid = _spawn([*before, *role_command(words)], env, cwd, output.writing)
+                pid = _spawn(role_command(words), env, cwd, output.writing)
             output.handed_over()
             undo.pop_all()  # the watcher closes the files
         child = self.children[name] = Child(role, name, spec.start, pid)

@@ -1,4 +1,4 @@
-"""What agents return to the launcher: the output of their roles, and the files that scripts save."""
+"""What agents return to the launcher: the output of their roles, the files that scripts save, and recordings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RemoteLogs:
 
 
 class SavedFiles:
-    """Writes files that scripts saved on other hosts below `folder`, the working directory of the run's script."""
+    """Writes files of other hosts below `folder`: the working directory of the run's script, or that of recordings."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -67,5 +67,5 @@ class SavedFiles:
             if piece.last:
                 temporary.replace(target)
         except OSError as error:
-            return f"{target}, which a script saved on host {host}, cannot be written: {error.strerror}"
+            return f"{target}, which host {host} returned, cannot be written: {error.strerror}"
         return ""

@@ -33,6 +33,11 @@ class _Part:
     file: Path
     header: Header
 
+    @property
+    def label(self) -> str:
+        """What the trace says about the process."""
+        return f"pid {self.header.pid}" + (f" on {self.header.host}" if self.header.host else "")
+
 
 @dataclass(slots=True)
 class _Row:
@@ -88,7 +93,7 @@ class _Row:
 
     def names(self) -> Iterator[dict[str, Any]]:
         """The names of the row and its threads, in Chrome's format. Call it after `events`, which finds the threads."""
-        labels = ", ".join(f"pid {part.header.pid}" for part in self.parts)
+        labels = ", ".join(part.label for part in self.parts)
         yield self._about("process_name", 0, name=self.role)
         yield self._about("process_sort_index", 0, sort_index=self.number)
         yield self._about("process_labels", 0, labels=labels)

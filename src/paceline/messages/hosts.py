@@ -146,13 +146,15 @@ class RoleEnded(msgspec.Struct, frozen=True, array_like=True, tag=True):
 class SavedPiece(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Bytes of a file that the script saved on a host: at most 128 KiB from `offset` on; the `last` piece ends it.
 
-    `path` is relative to the script's working directory.
+    `path` is relative to the script's working directory. With `trace` it is a recording of a role, and relative to the
+    folder of recordings.
     """
 
     path: str
     offset: int
     data: bytes
     last: bool
+    trace: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     log = spec.shared.log
     logs.set_up(log.level, log.format, process=spec.name, start=spec.start)
     if spec.shared.trace is not None:
-        tracing.start(spec.name, Path(spec.shared.trace))
+        tracing.start(spec.name, Path(spec.shared.trace), spec.shared.host_name)
     logger.info("%s begins: start %d, process %d", spec.name, spec.start, os.getpid())
     try:
         code = role_named(spec.role).run(spec)

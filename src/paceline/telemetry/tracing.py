@@ -33,13 +33,17 @@ _Event = tuple[int, int, str, str, dict[str, Any]]
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The first line of a recording: the process and its clock. A time of the clock plus `offset_ns` is Unix time."""
+    """The first line of a recording: the process and its clock. A time of the clock plus `offset_ns` is Unix time.
+
+    `host` is the name of the process's host in a run on several hosts.
+    """
 
     role: str
     pid: int
     clock: str
     began_ns: int
     offset_ns: int
+    host: str = ""
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True):
@@ -104,15 +108,15 @@ def instant(name: str, **args: Any) -> None:
         recorder.add(time.monotonic_ns(), -1, name, args)
 
 
-def start(role: str, path: Path) -> None:
-    """Record what this process does as `role`, in a file of its own in the folder `path`.
+def start(role: str, path: Path, host: str = "") -> None:
+    """Record what this process does as `role` on `host`, in a file of its own in the folder `path`.
 
     If the file cannot be made, this only logs a warning and records nothing: a process must not fail for its trace.
     """
     global _recorder
     stop()
     try:
-        _recorder = _Recorder(role, path)
+        _recorder = _Recorder(role, path, host)
     except OSError as error:
         logger.warning("cannot record a trace of %s: %s", role, error)
         return
@@ -140,7 +144,7 @@ os.register_at_fork(after_in_child=_forget)
 class _Recorder:
     """Writes the events of one process to its file in a separate thread, so that no other thread waits for the disk."""
 
-    def __init__(self, role: str, folder: Path) -> None:
+    def __init__(self, role: str, folder: Path, host: str) -> None:
         self._role = role
         self._waiting: deque[_Event] = deque()
         self._dropped = 0
@@ -150,7 +154,7 @@ class _Recorder:
         self._room = MAX_BYTES - sum(file.stat().st_size for file in folder.glob(f"{role}.*"))
         self._file = (folder / f"{role}.{os.getpid()}.{time.time_ns()}.jsonl").open("xb", buffering=0)
         now = time.monotonic_ns()
-        header = Header(role, os.getpid(), _clock(), now, time.time_ns() - now)
+        header = Header(role, os.getpid(), _clock(), now, time.time_ns() - now, host)
         self._file.write(self._encoder.encode(header) + b"\n")
         self._closing = threading.Event()
         self._writer = threading.Thread(target=self._write_on, name="tracing", daemon=True)

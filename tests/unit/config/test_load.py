@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.config.load import HOST, VIA, host, via
+from paceline.config.load import HOST, host
 from paceline.errors import UsageError
 from paceline.runtime.addresses import own_address
 
@@ -23,8 +23,3 @@ def test_the_own_address_is_the_one_in_the_named_network() -> None:
     assert own_address("127.0.0.0/8") == "127.0.0.1"
     with pytest.raises(UsageError, match=r"PACELINE_HOST=203\.0\.113\.0/24: this host has no address in that network"):
         own_address("203.0.113.0/24")
-
-
-def test_a_role_may_be_started_by_another_command() -> None:
-    assert via("server-0", {}) == []
-    assert via("server-0", {VIA: "ip netns exec 'a b-{name}'"}) == ["ip", "netns", "exec", "a b-server-0"]

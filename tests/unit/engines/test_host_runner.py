@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -143,6 +144,39 @@ def test_a_role_is_started_signalled_and_reported_by_the_agent_of_its_host(tmp_p
         assert runner.alive() == []
         assert (tmp_path / "out" / "model").read_bytes() == b"x"
         assert (tmp_path / "run" / "logs" / "worker-0.log").read_text() == "hello\n"
+
+
+def test_recordings_of_a_host_come_into_the_run_directory(tmp_path: Path) -> None:
+    runner = made(tmp_path)
+    with hosted(runner, "a") as (agent,):
+        agent.enlist()
+        runner.gather(lambda text: None)
+        pieces = [SavedPiece(path, 0, b"{}", True, trace=True) for path in ("worker-0.7.1.jsonl", "../../escaped")]
+        agent.say(Reports(1, tuple(pieces)))
+        note = event(runner, Note)
+        assert "which is refused" in note.text
+        assert [path.name for path in (tmp_path / "run" / "trace").iterdir()] == ["worker-0.7.1.jsonl"]
+        assert not (tmp_path / "worker-0.7.1.jsonl").exists()
+
+
+def test_a_run_that_has_ended_waits_for_files_while_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.engines.host_runner._FAREWELL_S", 0.4)
+    runner = made(tmp_path)
+    agent = PlayedAgent(runner)
+    agent.enlist()
+    runner.gather(lambda text: None)
+
+    def send() -> None:
+        for number in range(10):
+            agent.say(Reports(number + 1, (SavedPiece("trace", number, b"x", number == 9, trace=True),)))
+            time.sleep(0.2)
+        agent.close()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    runner.end(0.1)
+    sender.join()
+    assert (tmp_path / "run" / "trace" / "trace").read_bytes() == b"x" * 10
 
 
 @pytest.mark.parametrize("name", ["../../x", "a\0b", "", "worker", "worker-0/..", "nobody-1", "worker-" + "0" * 300])

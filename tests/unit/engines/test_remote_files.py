@@ -73,9 +73,7 @@ def test_a_link_in_place_of_the_file_is_replaced_not_followed(work: Path) -> Non
 def test_a_file_that_cannot_be_written_is_named(work: Path) -> None:
     (work / "model").mkdir()
     (work / "model" / "inside").touch()
-    assert "which a script saved on host a, cannot be written" in SavedFiles(work).add(
-        "a", SavedPiece("model", 0, b"x", True)
-    )
+    assert "which host a returned, cannot be written" in SavedFiles(work).add("a", SavedPiece("model", 0, b"x", True))
 
 
 def test_the_lines_of_a_role_go_to_its_log(tmp_path: Path) -> None:

@@ -30,11 +30,18 @@ class Screen:
 
 
 def record(
-    folder: Path, role: str, pid: int, *events: Event, began_ms: int = 0, clock: str = "a", offset: int = 0
+    folder: Path,
+    role: str,
+    pid: int,
+    *events: Event,
+    began_ms: int = 0,
+    clock: str = "a",
+    offset: int = 0,
+    host: str = "",
 ) -> Path:
     folder.mkdir(exist_ok=True)
     file = folder / f"{role}.{pid}.{began_ms}.jsonl"
-    lines = [Header(role, pid, clock, began_ms * MS, offset), *events]
+    lines = [Header(role, pid, clock, began_ms * MS, offset, host), *events]
     file.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     return file
 
@@ -58,6 +65,12 @@ def test_every_role_has_a_row_in_a_fixed_order(tmp_path: Path) -> None:
         record(tmp_path / "trace", role, number + 100, span(1, 2, "x"))
     expected = ["coordinator", "server-0", "server-1", "server-10", "worker-2", "worker-10", "worker-j1a2b", "other"]
     assert merged(tmp_path).rows == expected
+
+
+def test_a_process_of_another_host_is_labelled_with_it(tmp_path: Path) -> None:
+    record(tmp_path / "trace", "worker-0", 7, span(1, 2, "x"), host="a")
+    record(tmp_path / "trace", "worker-0", 7, span(9, 2, "x"), began_ms=5, host="b")
+    assert merged(tmp_path).labels == {"worker-0": "pid 7 on a, pid 7 on b"}
 
 
 def test_times_count_from_the_start_of_the_earliest_process(tmp_path: Path) -> None:

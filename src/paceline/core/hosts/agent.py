@@ -125,6 +125,11 @@ class AgentCore:
         return self._outbox.is_empty
 
     @property
+    def acknowledged(self) -> int:
+        """The number of the last report that the supervisor has acknowledged."""
+        return self._outbox.acknowledged
+
+    @property
     def roles(self) -> dict[str, int]:
         """The start number of each role that runs, by name."""
         return dict(self._roles)
@@ -218,7 +223,7 @@ class AgentCore:
         return self._report()
 
     def saved(self, piece: SavedPiece) -> list[Effect]:
-        """Report a piece of a file that the script saved."""
+        """Report a piece of a file that the script saved, or of a recording."""
         self._outbox.add(piece)
         return self._report()
 

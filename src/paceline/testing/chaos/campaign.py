@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
 
 from paceline.runtime.fault_injection import read_counts
-from paceline.testing.chaos.cuts import COORDINATOR
 from paceline.testing.chaos.figures import Figures, RoundFigures
 from paceline.testing.chaos.injector import Injector
-from paceline.testing.chaos.network import Network
 from paceline.testing.chaos.plan import CampaignSpec, Planned, make_plan
 from paceline.testing.chaos.run import ChaosRun, Ended, Stuck, Ticker
 from paceline.testing.chaos.verify import References, audit, missing_commits, read_log
@@ -38,11 +35,9 @@ class Campaign:
             number = 0
             while number == 0 or self._plan:
                 number += 1
-                with contextlib.ExitStack() as stack:
-                    network = stack.enter_context(Network(self.spec.nodes)) if self.spec.cuts else None
-                    if network is not None:
-                        stack.enter_context(network.inside(COORDINATOR))
-                    self._round(f"round-{number}", network)
+                run = ChaosRun(self.spec, f"round-{number}", self.screen)
+                with run.connected():
+                    self._round(run)
         except Stuck as stuck:
             self.figures.fail(str(stuck))
         finally:
@@ -50,9 +45,9 @@ class Campaign:
         self.figures.judge()
         return self.figures
 
-    def _round(self, name: str, network: Network | None) -> None:
+    def _round(self, run: ChaosRun) -> None:
         began = time.monotonic()
-        run = ChaosRun(self.spec, name, self.screen, network)
+        name = run.dir.path.name
         figures = self.figures.begin_round(str(run.dir.path))
         try:
             self.screen.progress(f"{name}: starting")

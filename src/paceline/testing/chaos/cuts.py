@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-T = TypeVar("T")
+from paceline.testing.network import Way
 
-Way = tuple[str, str]
-"""A direction: from the first node to the second."""
+T = TypeVar("T")
 
 SYMMETRIC, ONE_WAY, FLAPPING = "symmetric", "one-way", "flapping"
 KINDS = (SYMMETRIC, ONE_WAY, FLAPPING)

@@ -154,6 +154,11 @@ class CampaignSpec:
             raise UsageError(f"--per-round must be 0 or more, not {self.per_round}")
         if self.storms and any(fault.kind != Kind.STORM for fault in self.faults):
             raise UsageError("--storm does not wait for recoveries, and other faults do: use one of them")
+        if self.cuts and any(fault.kind in (Kind.ALL, Kind.LAUNCHER) for fault in self.faults):
+            raise UsageError(
+                "--cut runs on agents, which outlive a launcher: leave out --kill-all and --kill-launcher"
+                " (`paceline dev hosts --adoptions` kills launchers of such runs)"
+            )
         if not sum(self.faults.values()) and not self.messages.kinds:
             raise UsageError("nothing to inject: give at least one fault, such as --kill worker=3")
 
@@ -165,7 +170,7 @@ class CampaignSpec:
 
     @property
     def cuts(self) -> bool:
-        """Whether the campaign cuts the network, so that every role needs its own namespace."""
+        """Whether the campaign cuts the network, so that every role needs a host of its own."""
         return any(fault.kind == Kind.CUT for fault in self.faults)
 
     @property
@@ -174,12 +179,10 @@ class CampaignSpec:
         return any(fault.kind == Kind.STORM for fault in self.faults)
 
     @property
-    def nodes(self) -> list[str]:
-        """The names of all processes of the run; joined workers share the coordinator's node."""
-        servers = self.servers + self.faults.get(Fault(Kind.ADD, "server"), 0)
-        shapes = [(self.workers, servers), *self.shapes]
-        workers, servers = max(w for w, _ in shapes), max(s for _, s in shapes)
-        return ["coordinator", *(f"server-{i}" for i in range(servers)), *(f"worker-{i}" for i in range(workers))]
+    def hosts(self) -> list[str]:
+        """The names of the hosts of a campaign with cuts: one for each worker and each server."""
+        roles = self.workers + self.servers + self.faults.get(Fault(Kind.ADD, "server"), 0)
+        return [f"host-{number}" for number in range(1, roles + 1)] if self.cuts else []
 
     @property
     def lock_step(self) -> bool:

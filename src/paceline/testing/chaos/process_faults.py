@@ -8,12 +8,12 @@ from pathlib import Path
 
 from paceline.checkpoint.manifest import MARKER, newest
 from paceline.checkpoint.storage import open_storage
-from paceline.testing.chaos.launch import lives
 from paceline.testing.chaos.plan import Fault, Kind, Planned
 from paceline.testing.chaos.recovery import Recovering
 from paceline.testing.chaos.run import Stuck
 from paceline.testing.chaos.target import Target, send
 from paceline.testing.chaos.watch import Process, Seen
+from paceline.testing.launch import lives
 
 _SAVE_SPAN_S = 0.01  # seconds: a kill comes at most this long after the first file of a checkpoint appears
 _MAX_MISSES = 4  # so many kills in a row may come too late, when their checkpoint is complete

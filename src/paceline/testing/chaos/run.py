@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
 
-from paceline.config.load import FAULTS, HEARTBEAT_TIMEOUT_S, HOST, LANE, TIMEOUT_S, VIA
+from paceline.config.load import FAULTS, HEARTBEAT_TIMEOUT_S, TIMEOUT_S
 from paceline.errors import TransportError
 from paceline.runtime.fault_injection import plan_for_workers
 from paceline.runtime.rundir import RunDir
-from paceline.testing.chaos.launch import Footprint, Launched, kill, segments, started_by
-from paceline.testing.chaos.network import Network
 from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind
 from paceline.testing.chaos.recovery import Recovering
 from paceline.testing.chaos.watch import Seen, Watch
+from paceline.testing.host_cluster import SUPERVISOR, HostCluster
+from paceline.testing.launch import Footprint, Launched, kill, segments, started_by
 
 _EVERY_S = 0.02
 _AHEAD = 10  # a run may commit this many steps before the request to end at a later step reaches it
@@ -49,13 +50,12 @@ class Ticker(Protocol):
 class ChaosRun:
     """A run directory and its processes. `workers` and `servers` are the wanted numbers.
 
-    With a `network`, every role runs on its own node, and this process runs on the coordinator's node.
+    If the network is to be cut, the run has a `cluster` with a host for each role.
     """
 
-    def __init__(self, spec: CampaignSpec, name: str, screen: Ticker, network: Network | None = None) -> None:
+    def __init__(self, spec: CampaignSpec, name: str, screen: Ticker) -> None:
         self.spec = spec
         self.screen = screen
-        self.network = network
         self.dir = RunDir(spec.dir / name)
         self.watch = Watch(self.dir)
         self.workers, self.servers = spec.workers, spec.servers
@@ -66,6 +66,18 @@ class ChaosRun:
         self._segments = segments()
         self._launched: Launched | None = None
         self._everyone: dict[int, psutil.Process] = {}
+        self.cluster: HostCluster | None = None
+        if spec.cuts:
+            self.cluster = HostCluster(spec.dir / f"{name}.hosts", spec.hosts, self.env, run=self.dir.path)
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Make the hosts of the run, if it has any, and run this thread beside its coordinator during the block."""
+        with ExitStack() as stack:
+            if self.cluster is not None:
+                stack.enter_context(self.cluster)
+                stack.enter_context(self.cluster.inside(SUPERVISOR))
+            yield
 
     # ------------------------------------------------------------ processes
 
@@ -73,7 +85,13 @@ class ChaosRun:
         """Start the run."""
         spec = self.spec
         mode = ["--replicas", spec.replicas, "--mode", spec.mode, *(["--slots", spec.slots] if spec.slots else [])]
-        self._launch("--dir", self.dir.path, *mode, script=(spec.script, *spec.arguments))
+        words = [*mode, *self._size, spec.script, *spec.arguments]
+        if self.cluster is None:
+            self._launched = Launched(["run", "--dir", self.dir.path, *words], self._out, self.env)
+            return
+        for host in self.cluster.hosts:
+            self.cluster.agent(host, cores=1)
+        self._launched = self.cluster.start("--shared-dir", "--min-hosts", len(self.cluster.hosts), *words)
 
     def resume(self) -> None:
         """Resume the run from its newest checkpoint, in the next shape."""
@@ -82,14 +100,16 @@ class ChaosRun:
         else:
             self.workers, self.servers = self.spec.workers, self.spec.servers
         self.resumes += 1
-        self._launch("--resume", self.dir.path)
+        self._launched = Launched(["run", "--resume", self.dir.path, *self._size], self._out, self.env)
 
-    def _launch(self, *words: object, script: tuple[object, ...] = ()) -> None:
+    @property
+    def _size(self) -> list[object]:
+        """The options of ``paceline run`` for a run that is new or resumed."""
         shape = ["-w", self.workers, "-s", self.servers]
         keep = ["--checkpoint-every", self.spec.checkpoint_every]
         if not self.spec.storms:
             keep += ["--max-restarts", str(_RESTARTS)]
-        self._launched = Launched(["run", *words, *shape, *keep, *script], self._out, self.env)
+        return [*shape, *keep]
 
     @property
     def env(self) -> dict[str, str]:
@@ -98,8 +118,6 @@ class ChaosRun:
         env = {HEARTBEAT_TIMEOUT_S: str(self.spec.lease_s), TIMEOUT_S: str(max(30.0, 8 * self.spec.lease_s))}
         if self.spec.storms:  # nothing is stopped
             env = {}
-        if self.network is not None:  # processes on different nodes must not share memory
-            env |= {HOST: self.network.range, VIA: self.network.via, LANE: "tcp"}
         faults = self.spec.messages
         if faults.kinds:
             env[FAULTS] = plan_for_workers(
@@ -112,7 +130,7 @@ class ChaosRun:
         self.workers += extra
         words = ["join", self.dir.path, self.spec.script, *self.spec.arguments]
         out = self._out.with_name(f"{self.dir.path.name}.join-{len(self.joiners)}.out")
-        self.joiners.append(Launched(words, out, self.env | {VIA: ""}))
+        self.joiners.append(Launched(words, out, self.env))
 
     def dismiss(self) -> Launched:
         """Lower the wanted number of workers, and return the oldest joined worker, which the caller must end."""
@@ -136,6 +154,7 @@ class ChaosRun:
         """Every process of the run, the launcher first."""
         assert self._launched is not None
         found = self._launched.family() + [p for joiner in self.joiners for p in joiner.family()]
+        found += [] if self.cluster is None else self.cluster.family()
         self._everyone |= {p.pid: p for p in found}
         return found
 

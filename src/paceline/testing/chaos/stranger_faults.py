@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 import psutil
 
-from paceline.testing.chaos.launch import listening
 from paceline.testing.chaos.plan import Planned
 from paceline.testing.chaos.run import Stuck
 from paceline.testing.chaos.target import Target
+from paceline.testing.launch import listening
 from paceline.testing.strangers import Strangers
 
 STRANGERS = 100

@@ -11,9 +11,9 @@ from paceline.coordinator.reader import LogReader
 from paceline.core.coordinator.tables.incarnation import RESUMED
 from paceline.core.effects import IncarnationFact
 from paceline.runtime.rundir import RunDir
-from paceline.testing.chaos.launch import finish
 from paceline.testing.chaos.plan import CampaignSpec
 from paceline.testing.chaos.run import Stuck
+from paceline.testing.launch import finish
 
 _AUDIT_S = 120.0
 _REFERENCE_S = 3600.0

@@ -17,11 +17,12 @@ _EVERY_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of the run, with its name in the run."""
+    """A process of the run, with its name in the run and the name of its host."""
 
     name: str
     role: str
     pid: int
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Seen:
     @classmethod
     def of(cls, status: Status, at: float) -> Seen:
         """Take the facts from a status that arrived at time `at`."""
-        found = [Process(p.name, p.role, p.pid) for p in status.processes]
+        found = [Process(p.name, p.role, p.pid, p.host) for p in status.processes]
         processes = {p.name: p for p in found} | {"coordinator": Process("coordinator", "coordinator", status.pid)}
         failure, checkpoint = status.failure, status.checkpoint
         return cls(

@@ -18,11 +18,11 @@ from pathlib import Path
 from paceline.messages.status import Status
 from paceline.runtime.roles import SERVER
 from paceline.testing.chaos.campaigns import SCRIPT
-from paceline.testing.chaos.launch import segments
 from paceline.testing.engines.cluster import EngineCluster
 from paceline.testing.engines.followed_run import FollowedRun
-from paceline.testing.hosts.cluster import has_hosts
+from paceline.testing.host_cluster import has_hosts
 from paceline.testing.hosts.outcome import Outcome
+from paceline.testing.launch import segments
 
 KILL, ADD = "kill", "add"
 _END_S = 120.0

@@ -11,8 +11,8 @@ from paceline.clients.observer import Observer
 from paceline.errors import TransportError, UsageError
 from paceline.messages.status import Status
 from paceline.runtime.rundir import RunDir
-from paceline.testing.chaos.launch import Launched
-from paceline.testing.hosts.cluster import Stuck
+from paceline.testing.host_cluster import Stuck
+from paceline.testing.launch import Launched
 
 _LOOK_S = 0.02
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from paceline.errors import UsageError
 from paceline.messages.status import Status
 from paceline.testing.chaos.campaigns import SCRIPT
-from paceline.testing.hosts.cluster import HostCluster, has_hosts
+from paceline.testing.host_cluster import HostCluster, has_hosts
 from paceline.testing.hosts.faults import ADOPTION, AGENT_CUT, CUT, DRAIN, JOIN, KILL, LEAVE, ROLE_CUT, Faults
 from paceline.testing.hosts.outcome import Outcome
 from paceline.testing.hosts.watch import RunWatch

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from paceline.testing.hosts.cluster import HostCluster, Stuck
+from paceline.testing.host_cluster import HostCluster, Stuck
 from paceline.testing.hosts.watch import RunWatch
 
 KILL, CUT, LEAVE = "kill", "cut", "leave"

@@ -9,8 +9,8 @@ from typing import Any
 
 from paceline.runtime.rundir import RunDir
 from paceline.testing.chaos.campaigns import SCRIPT
-from paceline.testing.chaos.launch import finish
-from paceline.testing.hosts.cluster import figures
+from paceline.testing.host_cluster import figures
+from paceline.testing.launch import finish
 
 _AUDIT_S = 120.0
 _REFERENCE_S = 3600.0

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from paceline.messages.status import Status
-from paceline.testing.hosts.cluster import HostCluster
+from paceline.testing.host_cluster import HostCluster
 
 _ROLE = "paceline.runtime.role_process"
 _PROC = Path("/proc")

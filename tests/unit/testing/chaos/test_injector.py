@@ -16,9 +16,9 @@ from tests.kit.chaos_run import Script, ScriptedRun, dead, planned, stage
 from paceline.checkpoint.manifest import MARKER
 from paceline.testing.chaos.figures import Figures
 from paceline.testing.chaos.injector import Injector
-from paceline.testing.chaos.launch import Footprint
 from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind, Planned
 from paceline.testing.chaos.run import Ended, Stuck
+from paceline.testing.launch import Footprint
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ import pytest
 from tests.kit.chaos_run import Script, ScriptedRun, planned, stage
 
 from paceline.errors import DeadlineError
-from paceline.testing.chaos.cuts import Way
 from paceline.testing.chaos.injector import Injector
-from paceline.testing.chaos.network import Network
 from paceline.testing.chaos.plan import Kind
 from paceline.testing.chaos.run import Stuck
+from paceline.testing.host_cluster import HostCluster
+from paceline.testing.network import Way
 
 
 class Switch:
-    """A network that only notes which ways are closed."""
+    """The hosts of a run, whose network only notes which ways are closed."""
 
     def __init__(self) -> None:
         self.history: list[tuple[float, frozenset[Way]]] = []
@@ -38,7 +38,7 @@ def switch() -> Switch:
 def cabled(tmp_path: Path, switch: Switch, deadline_s: float = 3.0) -> tuple[ScriptedRun, Injector]:
     run, injector = stage(tmp_path, "worker-1", psutil.Process(), servers=2, deadline_s=deadline_s)
     run.script.respawn("server-1", 5)
-    run.network = cast(Network, switch)
+    run.cluster = cast(HostCluster, switch)
     return run, injector
 
 
@@ -60,6 +60,31 @@ def test_after_a_cut_the_run_must_have_all_its_copies_again(tmp_path: Path, swit
     assert figures.fired == {"cut symmetric": 1}
     assert 0.2 < figures.restored_s["cut symmetric"][0] < 1.0, "the recovery is counted from the end of the cut"
     assert figures.pause_s["cut symmetric"][0] < 0.5, "the run committed during the cut"
+
+
+@pytest.mark.parametrize(("draw", "others"), [(0.32, ["supervisor"]), (0.4, ["host of worker-0", "host of worker-1"])])
+def test_a_cut_between_roles_is_made_between_their_hosts(
+    tmp_path: Path, switch: Switch, draw: float, others: list[str]
+) -> None:
+    _, injector = cabled(tmp_path, switch)
+    assert injector.do(replace(planned(Kind.CUT, "symmetric"), draw=draw))
+    out = {("host of server-0", other) for other in others}
+    assert switch.history[0][1] == out | {(other, one) for one, other in out}
+
+
+def test_a_cut_waits_until_every_role_has_a_host_of_its_own(tmp_path: Path, switch: Switch) -> None:
+    run, injector = cabled(tmp_path, switch)
+    began = time.monotonic()
+    apart = run.script.seen.processes["server-1"]
+
+    def change(script: Script) -> None:
+        shares = time.monotonic() < began + 0.5
+        host = "host of worker-0" if shares else apart.host
+        script.seen = replace(script.seen, processes={**script.seen.processes, "server-1": replace(apart, host=host)})
+
+    run.script.change = change
+    assert injector.do(planned(Kind.CUT, "symmetric"))
+    assert switch.history[0][0] >= began + 0.5
 
 
 def test_a_flapping_cut_opens_in_between(tmp_path: Path, switch: Switch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,20 @@ def test_adds_and_drains_alternate() -> None:
         assert kinds == [Kind.ADD, Kind.DRAIN] * 3 + [Kind.ADD] * 2
 
 
-def test_the_network_has_a_node_per_process(tmp_path: Path) -> None:
+def test_a_campaign_with_cuts_has_a_host_for_each_worker_and_server(tmp_path: Path) -> None:
     faults = {Fault(Kind.CUT, "one-way"): 2, Fault(Kind.ADD, "server"): 1}
     spec = CampaignSpec(script=SCRIPT, faults=faults, limits={}, dir=tmp_path, workers=2, servers=2)
     assert spec.cuts
-    assert spec.nodes == ["coordinator", "server-0", "server-1", "server-2", "worker-0", "worker-1"]
+    assert spec.hosts == ["host-1", "host-2", "host-3", "host-4", "host-5"]
+    assert not replace(spec, faults={Fault(Kind.KILL, "worker"): 1}).hosts
+
+
+@pytest.mark.parametrize("fault", [Fault(Kind.ALL, "run"), Fault(Kind.LAUNCHER, "launcher")])
+def test_launchers_of_runs_that_are_cut_are_not_killed(tmp_path: Path, fault: Fault) -> None:
+    with pytest.raises(UsageError, match="leave out --kill-all and --kill-launcher"):
+        CampaignSpec(
+            script=SCRIPT, faults={Fault(Kind.CUT, "one-way"): 1, fault: 1}, limits={}, dir=tmp_path, workers=2
+        )
 
 
 def test_fault_options_are_parsed_and_added() -> None:

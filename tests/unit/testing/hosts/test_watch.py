@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from paceline.messages.status import ProcessStatus, Status
-from paceline.testing.hosts.cluster import HostCluster
+from paceline.testing.host_cluster import HostCluster
 from paceline.testing.hosts.watch import RunWatch, living_roles, twice
 
 

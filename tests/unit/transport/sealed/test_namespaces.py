@@ -12,8 +12,7 @@ from tests.contract.port_contract import Events
 from tests.kit.peer import pattern, peer_process
 
 from paceline.messages import Pull, PullReply
-from paceline.runtime.addresses import own_address
-from paceline.testing.chaos.network import Network, problem
+from paceline.testing.network import Network, problem
 from paceline.transport.limits import LinkLimits
 from paceline.transport.sealed.channel import Buffers, SealedChannel
 from paceline.transport.zmq.port import ZmqPort
@@ -33,7 +32,7 @@ def net() -> Iterator[Network]:
 @pytest.fixture
 def server(net: Network) -> Iterator[ZmqPort]:
     with net.inside("a"):
-        port = ZmqPort("server/1", TOKEN, listen=own_address(net.range), limits=LinkLimits(ping_s=0.1, quiet_s=0.3))
+        port = ZmqPort("server/1", TOKEN, listen=net.address("a"), limits=LinkLimits(ping_s=0.1, quiet_s=0.3))
     yield port
     port.close()
 

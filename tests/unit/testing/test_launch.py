@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from paceline.testing.chaos.launch import started_by
+from paceline.testing.launch import started_by
 
 
 def test_a_role_is_found_by_the_pid_of_its_launcher() -> None:

@@ -1,10 +1,11 @@
 """Network namespaces on this machine that take the place of hosts, and cuts between them.
 
-Every node of a campaign has a namespace with one address. A bridge in one more namespace connects them. The machine's
+Every node has a namespace with one address. A bridge in one more namespace connects them. The machine's
 own network is not changed, and no packet filter is needed: each namespace has a fixed table of neighbours, and a cut
 replaces a neighbour's hardware address by an address that no node has. So a cut has a direction, takes effect at once,
-sends no error to either side, and does not close connections. A cut by port sends the packets of that port the same
-way: a rule for their port selects a route to a neighbour that does not exist.
+sends no error to either side, and does not close connections. Rules by port select other routes: connections to the
+`Kept` port use neighbours of their own, which no cut between nodes changes, and a cut by port leads to a neighbour that
+does not exist.
 """
 
 from __future__ import annotations
@@ -22,27 +23,37 @@ from pathlib import Path
 import psutil
 
 from paceline.errors import UsageError
-from paceline.testing.chaos.cuts import Way
 
 _PREFIX = "paceline-chaos-"
 _FOLDER = Path("/run/netns")
 _NETWORK = "10.93.0"
+_KEPT_NETWORK = "10.93.1"  # the same nodes, as neighbours of which the hardware address never changes
 _NOWHERE = "02:93:ff:ff:ff:ff"
 _MAX_NODES = 250
 _CLONE_NEWNET = 0x40000000
 _LOST = f"{_NETWORK}.254"  # a neighbour that does not exist
-_LOST_TABLE = 93
-_FIRST_RULE = 100
+_LOST_TABLE, _KEPT_TABLE = 93, 94
+_FIRST_CUT, _KEPT_RULE = 100, 1000  # of two rules for a packet, the one with the lower number counts
+
+Way = tuple[str, str]
+"""A direction: from the first node to the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The TCP port `port` of `node`: its connections stay when ways between nodes are closed."""
+
+    node: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
 class PortCut:
-    """Close the connections of `node` to the TCP port `port` of `other`; with `all_but`, all others between the two."""
+    """Close the connections of `node` to the TCP port `port` of `other`."""
 
     node: str
     other: str
     port: int
-    all_but: bool = False
 
 
 def problem() -> str | None:
@@ -72,7 +83,7 @@ class Network:
     It also removes the namespaces of campaigns that were killed.
     """
 
-    def __init__(self, nodes: Sequence[str]) -> None:
+    def __init__(self, nodes: Sequence[str], kept: Kept | None = None) -> None:
         """Check that namespaces can be made; `__enter__` makes them.
 
         Raises:
@@ -85,23 +96,18 @@ class Network:
         if (why := problem()) is not None:
             raise UsageError(why)
         self._numbers = {node: number for number, node in enumerate(nodes, 1)}
+        self._kept = kept
         self._prefix = _own_prefix()
         self._closed: set[Way] = set()
         self._cut_ports: tuple[PortCut, ...] = ()
-
-    @property
-    def range(self) -> str:
-        """The network in which every node has its address."""
-        return f"{_NETWORK}.0/24"
 
     def address(self, node: str) -> str:
         """The address of a node."""
         return f"{_NETWORK}.{self._numbers[node]}"
 
-    @property
-    def via(self) -> str:
-        """The command that starts a process in the namespace of ``{name}``."""
-        return f"ip netns exec {self._prefix}{{name}}"
+    def command(self, node: str) -> list[str]:
+        """The words that, put before a command, run it in the namespace of `node`."""
+        return ["ip", "netns", "exec", self._prefix + node]
 
     def __enter__(self) -> Network:
         remove_leftovers()
@@ -114,6 +120,7 @@ class Network:
                 self._attach(switch, node, number)
             for node in self._numbers:
                 self._batch(node, [self._neighbour(other, True) for other in self._numbers if other != node])
+                self._batch(node, self._keep(node))
         except BaseException:
             self.close()
             raise
@@ -143,13 +150,27 @@ class Network:
         mac = _mac(number) if reached else _NOWHERE
         return f"neigh replace {_NETWORK}.{number} lladdr {mac} nud permanent dev eth0"
 
+    def _keep(self, node: str) -> list[str]:
+        """The routes of `node` for connections to the port that is kept."""
+        if self._kept is None:
+            return []
+        is_here = node == self._kept.node
+        lines = []
+        for other in [name for name in self._numbers if name != node] if is_here else [self._kept.node]:
+            number = self._numbers[other]
+            lines += [f"neigh replace {_KEPT_NETWORK}.{number} lladdr {_mac(number)} nud permanent dev eth0"]
+            route = f"{_NETWORK}.{number}/32 via {_KEPT_NETWORK}.{number} dev eth0 onlink"
+            lines += [f"route add {route} table {_KEPT_TABLE}"]
+        which = "ipproto tcp sport" if is_here else f"to {self.address(self._kept.node)} ipproto tcp dport"
+        return [*lines, f"rule add pref {_KEPT_RULE} {which} {self._kept.port} lookup {_KEPT_TABLE}"]
+
     def _batch(self, node: str, lines: Sequence[str]) -> None:
         _ip("-n", self._prefix + node, "-batch", "-", text="\n".join(lines) + "\n")
 
     # ------------------------------------------------------------ cuts
 
     def close_ways(self, ways: Collection[Way]) -> None:
-        """Close exactly these ways between nodes, and open all others."""
+        """Close exactly these ways between nodes, except for the port that is kept, and open all others."""
         wanted = set(ways)
         for node in sorted({a for a, _ in wanted ^ self._closed}):
             changed = [b for a, b in wanted ^ self._closed if a == node]
@@ -160,20 +181,17 @@ class Network:
         """Close exactly the connections of `cuts`, in both directions, and open all others that were cut by port."""
         for verb, each in (("del", self._cut_ports), ("add", tuple(cuts))):
             for place, cut in enumerate(each):
-                for node, rules in self._rules(cut, _FIRST_RULE + 2 * place).items():
-                    self._batch(node, [f"rule {verb} {rule}" for rule in rules])
+                for node, rule in self._rules(cut, _FIRST_CUT + place).items():
+                    self._batch(node, [f"rule {verb} {rule}"])
         self._cut_ports = tuple(cuts)
 
-    def _rules(self, cut: PortCut, order: int) -> dict[str, list[str]]:
-        """The rules of a cut by port, for each of its two nodes. The rule with the lowest number counts."""
-        found = {}
-        for node, peer, end in ((cut.node, cut.other, "dport"), (cut.other, cut.node, "sport")):
-            to = f"to {self.address(peer)}"
-            chosen = "main" if cut.all_but else str(_LOST_TABLE)
-            found[node] = [f"pref {order} {to} ipproto tcp {end} {cut.port} lookup {chosen}"]
-            if cut.all_but:
-                found[node].append(f"pref {order + 1} {to} lookup {_LOST_TABLE}")
-        return found
+    def _rules(self, cut: PortCut, order: int) -> dict[str, str]:
+        """The rule of a cut by port, for each of its two nodes."""
+        ends = ((cut.node, cut.other, "dport"), (cut.other, cut.node, "sport"))
+        return {
+            node: f"pref {order} to {self.address(peer)} ipproto tcp {end} {cut.port} lookup {_LOST_TABLE}"
+            for node, peer, end in ends
+        }
 
     # ------------------------------------------------------------ this process
 

@@ -6,8 +6,8 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from paceline.clients.observer import Observer
 from paceline.errors import TransportError, UsageError
 from paceline.messages.status import Status
 from paceline.runtime.rundir import RunDir
-from paceline.testing.chaos.launch import Launched
-from paceline.testing.chaos.network import Network, PortCut
+from paceline.testing.launch import Launched
+from paceline.testing.network import Kept, Network, PortCut, Way
 from paceline.wire.token import new_token
 
 SUPERVISOR = "supervisor"
@@ -31,15 +31,20 @@ class Stuck(Exception):
 
 
 class HostCluster:
-    """A context manager: `hosts` are namespaces with an agent each. `start` starts the run, `agent` an agent."""
+    """A context manager: `hosts` are namespaces with an agent each. `start` starts the run, `agent` an agent.
 
-    def __init__(self, folder: Path, hosts: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    The run directory is `run`, or a folder in `folder`.
+    """
+
+    def __init__(
+        self, folder: Path, hosts: Sequence[str], env: Mapping[str, str] | None = None, run: Path | None = None
+    ) -> None:
         self.folder = folder
         self.hosts = tuple(hosts)
-        self.run_dir = RunDir(folder / "run")
+        self.run_dir = RunDir(run or folder / "run")
         self.token = folder / "hosts.token"
         self._env = {**(env or {}), "PACELINE_CACHE": str(folder / "cache")}
-        self._network = Network([SUPERVISOR, *hosts])
+        self._network = Network([SUPERVISOR, *hosts], Kept(SUPERVISOR, PORT))
         self._agents: dict[str, Launched] = {}
         self._launched: list[Launched] = []
         self._run: Launched | None = None
@@ -100,10 +105,10 @@ class HostCluster:
         self._launched.append(launched)
         return launched
 
-    def agent(self, host: str, *words: object, dials: str = SUPERVISOR) -> Launched:
+    def agent(self, host: str, *words: object, dials: str = SUPERVISOR, cores: int = 2) -> Launched:
         """Start the agent of a host."""
         address = f"{self.address(dials)}:{PORT}"
-        command = ["agent", address, "--token-file", self.token, "--name", host, "--cores", "2", *words]
+        command = ["agent", address, "--token-file", self.token, "--name", host, "--cores", cores, *words]
         with self._network.inside(host):
             self._agents[host] = Launched(command, self.folder / f"agent-{host}.txt", self._env)
         return self._agents[host]
@@ -120,38 +125,44 @@ class HostCluster:
         """The exit code of a host's agent; None while it runs."""
         return self._agents[host].code
 
+    def family(self) -> list[psutil.Process]:
+        """The agents and all their descendants."""
+        return [process for agent in self._agents.values() for process in agent.family()]
+
     # ------------------------------------------------------------ the network
 
+    def inside(self, node: str) -> AbstractContextManager[None]:
+        """Run this thread, and all processes that it starts, in the namespace of `node` during the block."""
+        return self._network.inside(node)
+
+    def close_ways(self, ways: Collection[Way]) -> None:
+        """Close exactly these ways between roles of hosts and of the supervisor. Agents reach the supervisor."""
+        self._network.close_ways(ways)
+
     @contextmanager
-    def cut(self, host: str, others: Sequence[str] | None = None) -> Iterator[None]:
-        """Cut a host off from `others`, or from all hosts and the supervisor, during the block."""
-        peers = [node for node in (SUPERVISOR, *self.hosts) if node != host] if others is None else others
-        self._network.close_ways([*((host, peer) for peer in peers), *((peer, host) for peer in peers)])
-        try:
+    def cut(self, host: str) -> Iterator[None]:
+        """Cut a host off from all hosts and the supervisor during the block."""
+        with self.cut_agent(host), self.cut_roles(host):
             yield
-        finally:
-            self._network.close_ways(())
 
     @contextmanager
     def cut_agent(self, host: str) -> Iterator[None]:
         """Cut the agent of a host off from its supervisor during the block. The roles of the host reach all others."""
-        with self._cut_ports([PortCut(host, SUPERVISOR, PORT)]):
-            yield
-
-    @contextmanager
-    def cut_roles(self, host: str) -> Iterator[None]:
-        """Cut the roles of a host off from the coordinator and other hosts; its agent reaches the supervisor."""
-        others = [other for other in self.hosts if other != host]
-        with self.cut(host, others), self._cut_ports([PortCut(host, SUPERVISOR, PORT, all_but=True)]):
-            yield
-
-    @contextmanager
-    def _cut_ports(self, cuts: Sequence[PortCut]) -> Iterator[None]:
-        self._network.cut_ports(cuts)
+        self._network.cut_ports([PortCut(host, SUPERVISOR, PORT)])
         try:
             yield
         finally:
             self._network.cut_ports(())
+
+    @contextmanager
+    def cut_roles(self, host: str) -> Iterator[None]:
+        """Cut the roles of a host off from the coordinator and other hosts; its agent reaches the supervisor."""
+        peers = [node for node in (SUPERVISOR, *self.hosts) if node != host]
+        self.close_ways([*((host, peer) for peer in peers), *((peer, host) for peer in peers)])
+        try:
+            yield
+        finally:
+            self.close_ways(())
 
     # ------------------------------------------------------------ the status
 
