@@ -99,7 +99,6 @@ def train(args: argparse.Namespace) -> None:
     ray.init(
         num_cpus=ACTORS, object_store_memory=STORE_NBYTES, include_dashboard=False, log_to_driver=False,
         configure_logging=False, _node_ip_address="127.0.0.1",
-        runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}},
     )  # fmt: skip
     actor = ray.remote(num_cpus=1)
     server = actor(ParameterServer).remote(args.model)
@@ -126,7 +125,7 @@ def train(args: argparse.Namespace) -> None:
 def main() -> None:
     """Train on a cluster with one node, which ends with this process."""
     nodes = RayNodes()  # for its folder and the settings that keep Ray on 127.0.0.1; the cluster is that of `ray.init`
-    os.environ.update(nodes.environment)
+    os.environ.update(nodes.environment, OMP_NUM_THREADS="1", PYTHONPATH=str(Path(__file__).parent))
     try:
         train(parser.parse_args())
     finally:
