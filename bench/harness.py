@@ -160,12 +160,13 @@ def run_plain(
     *arguments: str,
     processes: int,
     cases: int = 1,
+    silent: int = 0,
     timeout_s: float,
     meanwhile: Callable[[list[int], Path], None] | None = None,
 ) -> dict[str, Marks]:
     """Run plain PyTorch processes, one thread each, as ranks of torch.distributed; returns marks by name.
 
-    Each process writes marks once for each of its `cases`.
+    Each process writes marks once for each of its `cases`, except for the `silent` ones (servers), which write none.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -177,7 +178,7 @@ def run_plain(
         commands = [(command, environment(OMP_NUM_THREADS="1", RANK=str(rank), **meet)) for rank in range(processes)]
         watch = None if meanwhile is None else lambda pids: meanwhile(pids, out)
         run_together(commands, timeout_s=timeout_s, meanwhile=watch)
-        return read_marks(out, processes * cases)
+        return read_marks(out, (processes - silent) * cases)
 
 
 def read_marks(out: Path, count: int) -> dict[str, Marks]:

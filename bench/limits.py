@@ -9,11 +9,12 @@
 - TCP over loopback with plain blocking sockets, both ends at full speed
 
 The `floor` figures follow from them: the least time of a step with 2 workers and 1 server, without any message, log or
-Python between the parts.
+Python between the parts. `sync.py` measures them for other sizes and for 4 workers.
 """
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import socket
 import statistics
@@ -33,6 +34,8 @@ NBYTES = 100_000_000
 PIECE = 1 << 18
 PART_NBYTES = 1 << 20
 TURNS = 15
+TURNS_OF_SMALL = 300
+SMALL_NBYTES = 2_000_000
 
 LABELS = {
     "copy_alone": Label(group="100 MB", name="copy, alone", unit="ms"),
@@ -43,19 +46,27 @@ LABELS = {
 }
 
 
+def _turns(nbytes: int) -> int:
+    return TURNS_OF_SMALL if nbytes < SMALL_NBYTES else TURNS
+
+
 def _copy(numel: int) -> Callable[[], object]:
     source, target = torch.ones(numel), torch.zeros(numel)
     return lambda: target.copy_(source)
 
 
-def _pass(numel: int) -> Callable[[], object]:
-    one, other, momentum, old, new = (torch.ones(numel).split(PIECE) for _ in range(5))
+def _pass(numel: int, workers: int = 2) -> Callable[[], object]:
+    one, other, *more = (torch.ones(numel).split(PIECE) for _ in range(workers))
+    momentum, old, new = (torch.ones(numel).split(PIECE) for _ in range(3))
     room = torch.ones(PIECE)
 
     def turn() -> None:
-        for a, b, m, before, after in zip(one, other, momentum, old, new, strict=True):
+        for a, b, m, before, after, *rest in zip(one, other, momentum, old, new, *more, strict=True):
             mean = room[: a.numel()]
-            torch.add(a, b, out=mean).mul_(0.5)
+            torch.add(a, b, out=mean)
+            for each in rest:
+                mean.add_(each)
+            mean.mul_(1 / workers)
             m.mul_(0.9).add_(mean)
             torch.add(before, m, alpha=-0.01, out=after)
 
@@ -68,7 +79,7 @@ def _repeat(make: Callable[[int], Callable[[], object]], numel: int, meet: Barri
     turn()
     meet.wait(60.0)
     taken = []
-    for _ in range(TURNS):
+    for _ in range(_turns(4 * numel)):
         began = time.perf_counter()
         turn()
         taken.append(time.perf_counter() - began)
@@ -91,7 +102,7 @@ def at_once(make: Callable[[int], Callable[[], object]], numel: int, processes: 
 def _receive(address: tuple[str, int], nbytes: int) -> None:
     room = memoryview(bytearray(nbytes))
     with socket.create_connection(address) as here:
-        for _ in range(TURNS):
+        for _ in range(_turns(nbytes)):
             got = 0
             while got < nbytes:
                 got += here.recv_into(room[got : got + PART_NBYTES])
@@ -109,7 +120,7 @@ def loopback(nbytes: int) -> float:
         child.start()
         there, _ = listener.accept()
         with there:
-            for _ in range(TURNS):
+            for _ in range(_turns(nbytes)):
                 began = time.perf_counter()
                 for start in range(0, nbytes, PART_NBYTES):
                     there.sendall(content[start : start + PART_NBYTES])
@@ -129,17 +140,36 @@ def contenders(nbytes: int) -> dict[str, Callable[[], Mapping[str, float]]]:
     }
 
 
+def floor_shm_ms(copy_two: float, pass_two: float, workers: int = 2) -> float:
+    """The gradients of all workers out and their weights in, two copies at a time, and the pass on two cores."""
+    return workers * copy_two + pass_two
+
+
+def floor_tcp_ms(floor_shm: float, loopback_one_way: float, workers: int = 2) -> float:
+    """The floor in shared memory, and the bytes of all workers over loopback in both directions."""
+    return 2 * workers * loopback_one_way + floor_shm
+
+
+def floors(nbytes: int, workers: int = 2) -> tuple[float, float]:
+    """Measure both floors of a step with `nbytes` of weights: in shared memory and over TCP, in ms."""
+    numel = nbytes // 4
+    shm = floor_shm_ms(
+        at_once(_copy, numel, 2), at_once(functools.partial(_pass, workers=workers), numel // 2, 2), workers
+    )
+    return shm, floor_tcp_ms(shm, loopback(nbytes), workers)
+
+
 def ratios(values: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
     """The floors in ms, and the cost of two copies at once; None if a part was not measured."""
     of = {name: statistics.median(values[name]) for name in LABELS if values.get(name)}
     if len(of) < len(LABELS):
         return dict.fromkeys(("floor_shm_ms", "floor_tcp_ms", "floor_tcp_push_pull_gb_per_s", "two_copies_over_one"))
-    shm = 2 * of["copy_two"] + of["pass_two"]
+    shm = floor_shm_ms(of["copy_two"], of["pass_two"])
     one_worker = 2 * of["loopback"] + 2 * of["copy_alone"] + of["pass_alone"] / 2
     return {
         "two_copies_over_one": of["copy_two"] / of["copy_alone"],
         "floor_shm_ms": shm,
-        "floor_tcp_ms": 4 * of["loopback"] + shm,
+        "floor_tcp_ms": floor_tcp_ms(shm, of["loopback"]),
         "floor_tcp_push_pull_gb_per_s": figures.push_pull_gb_per_s(NBYTES, one_worker / 1e3),
     }
 

@@ -1,11 +1,13 @@
 """One synchronised step without compute: Paceline beside Gloo's all-reduce and beside the limit of the memory.
 
-    python bench/sync.py --rounds 5 --json sync.json
+    python bench/sync.py --rounds 7 --json sync.json
+    python bench/sync.py --rounds 3 --json sync-4.json --workers 4 --sizes 25 100 400
 
 The gradients exist; a step ends when the weights of the next version are in every worker. SGD with momentum 0.9, one
 slot and one thread per worker, one server. `gloo` is the all-reduce of one flat gradient (above 25 MB also in buckets
 of 25 MB; the faster of the two counts), the division, and `torch.optim.SGD` on each rank, one thread each. `copy` is a
-copy of the parameters on one thread; figures.memory_limit_s computes the memory limit from it. MB are 10^6 bytes. The
+copy of the parameters on one thread; figures.memory_limit_s computes the memory limit from it. `floor` is the least
+time of a step by limits.py, measured in the same rounds for each size and number of workers. MB are 10^6 bytes. The
 machine is noisy: compare only figures of the same run.
 """
 
@@ -18,18 +20,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import figures
+import limits
 import plots
 import tables
 from harness import Label, Results, num_cores, parser, run_paceline, run_plain, run_rounds, select
 
 SIZES = (0.25, 25.0, 100.0, 400.0)
-LARGEST_FOR_4 = 100.0
+USUAL_SIZES = SIZES[:3]
+USUAL_WORKERS = 2
+WORKERS = (2, 4)
 LANES = {"shm": "", "tcp": "tcp"}
 NAMES = {
     "shm": "Paceline, shared memory",
     "tcp": "Paceline, TCP",
     "gloo": "Gloo + optimizers",
     "copy": "copy, 1 thread",
+    "floor_shm": "floor, shared memory",
+    "floor_tcp": "floor, TCP",
 }
 PUSH_PULL_MB = 100.0
 TARGETS = {
@@ -64,6 +71,11 @@ def _paceline(mb: float, workers: int, lane: str, seconds: float) -> list[float]
 def _lane(mb: float, workers: int, lane: str, seconds: float) -> dict[str, float]:
     """Milliseconds per step: the median over the steps."""
     return {f"{lane}_{workers}_{mb:g}": statistics.median(_paceline(mb, workers, lane, seconds)) * 1e3}
+
+
+def _floors(mb: float, workers: int) -> dict[str, float]:
+    shm, tcp = limits.floors(int(mb * 1e6), workers)
+    return {f"floor_shm_{workers}_{mb:g}": shm, f"floor_tcp_{workers}_{mb:g}": tcp}
 
 
 def _push_pull(mb: float, seconds: float) -> dict[str, float]:
@@ -101,6 +113,7 @@ def contenders(sizes: Mapping[int, Sequence[float]], seconds: float) -> dict[str
             for lane in LANES:
                 name = f"{lane}, {workers} workers, {mb:g} MB"
                 taken[name] = functools.partial(_lane, mb, workers, lane, seconds)
+            taken[f"floor, {workers} workers, {mb:g} MB"] = functools.partial(_floors, mb, workers)
     mb = PUSH_PULL_MB if PUSH_PULL_MB in every else every[-1]
     taken[f"tcp, 1 worker, {mb:g} MB"] = functools.partial(_push_pull, mb, seconds)
     return taken
@@ -111,7 +124,7 @@ def labels(sizes: Mapping[int, Sequence[float]]) -> dict[str, Label]:
     shown = {}
     for workers, some in sizes.items():
         for mb in some:
-            for key in ("shm", "tcp", "gloo"):
+            for key in ("shm", "tcp", "gloo", "floor_shm", "floor_tcp"):
                 shown[f"{key}_{workers}_{mb:g}"] = Label(group=f"{workers} workers", name=NAMES[key], unit="ms", x=mb)
             if workers == 2:
                 shown[f"copy_{mb:g}"] = Label(group="2 workers", name=NAMES["copy"], unit="ms", x=mb)
@@ -119,33 +132,56 @@ def labels(sizes: Mapping[int, Sequence[float]]) -> dict[str, Label]:
     return shown
 
 
+def _beside(values: Mapping[str, Sequence[float]], workers: int) -> dict[str, dict[str, float | None]]:
+    """The ratios of steps with this many workers, by name and size. Names have a suffix unless there are 2 workers."""
+    found: dict[str, dict[str, float | None]] = {}
+    suffix = "" if workers == USUAL_WORKERS else f"_{workers}_workers"
+    for name, lane, peer in (
+        ("shm_over_gloo", "shm", "gloo"),
+        ("tcp_over_gloo", "tcp", "gloo"),
+        ("shm_over_floor", "shm", "floor_shm"),
+        ("tcp_over_floor", "tcp", "floor_tcp"),
+    ):
+        found[name + suffix] = {
+            f"{mb:g}": figures.ratio(
+                values.get(f"{lane}_{workers}_{mb:g}", []), values.get(f"{peer}_{workers}_{mb:g}", [])
+            )
+            for mb in SIZES
+        }
+    return found
+
+
 def ratios(values: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """The ratios, by name; None if a part was not measured."""
-    found: dict[str, Any] = {"shm_over_gloo": {}, "tcp_over_gloo": {}, "shm_over_memory_limit": {}}
+    """The ratios, by name; None if a part was not measured. Those of 4 workers are there if any was measured."""
+    found: dict[str, Any] = dict(_beside(values, USUAL_WORKERS))
+    found["shm_over_memory_limit"] = {}
     for mb in SIZES:
-        of = {key: values.get(f"{key}_2_{mb:g}", []) for key in ("shm", "tcp", "gloo")}
-        limits = [figures.memory_limit_s(copy, 2, num_cores()) for copy in values.get(f"copy_{mb:g}", [])]
-        found["shm_over_gloo"][f"{mb:g}"] = figures.ratio(of["shm"], of["gloo"])
-        found["tcp_over_gloo"][f"{mb:g}"] = figures.ratio(of["tcp"], of["gloo"])
-        found["shm_over_memory_limit"][f"{mb:g}"] = figures.ratio(of["shm"], limits)
+        limited = [figures.memory_limit_s(copy, 2, num_cores()) for copy in values.get(f"copy_{mb:g}", [])]
+        found["shm_over_memory_limit"][f"{mb:g}"] = figures.ratio(values.get(f"shm_2_{mb:g}", []), limited)
     speeds = values.get("tcp_push_pull", [])
     found["tcp_push_pull_gb_per_s"] = statistics.median(speeds) if speeds else None
+    for workers in WORKERS[1:]:
+        more = _beside(values, workers)
+        if any(value is not None for by_size in more.values() for value in by_size.values()):
+            found |= more
     return found
 
 
 def main() -> int:
     """Run the rounds, print the table, write the JSON and the plot."""
     options = parser("sync", __doc__)
-    options.add_argument("--sizes", type=float, nargs="+", default=SIZES, metavar="MB", help="[0.25 25 100 400]")
-    options.add_argument("--workers", type=int, nargs="+", default=[2, 4], help="[2 4]")
+    options.add_argument("--sizes", type=float, nargs="+", default=USUAL_SIZES, metavar="MB", help="[0.25 25 100]")
+    options.add_argument("--workers", type=int, nargs="+", default=[USUAL_WORKERS], help="[2]")
     options.add_argument("--seconds", type=float, default=2.0, help="of each measurement, after the warm-up [2]")
-    options.add_argument("--all", action="store_true", help="also 4 workers with more than 100 MB, which takes long")
+    options.add_argument("--all", action="store_true", help="all sizes with 2 and with 4 workers, which takes long")
     args = options.parse_args()
     if args.plot is not None:
         plots.require()
     if args.quick:
         args.sizes, args.workers, args.seconds = [0.25], [2], 0.3
-    sizes = {w: [mb for mb in args.sizes if args.all or w <= 2 or mb <= LARGEST_FOR_4] for w in args.workers}
+    elif args.all:
+        args.sizes, args.workers = SIZES, WORKERS
+    sizes = {workers: list(args.sizes) for workers in args.workers}
     results = Results("sync", labels(sizes), TARGETS, ratios, args.json)
     results.notes.append(
         f"The memory limit is the time of a copy of the parameters on one thread, times 2 × workers (each worker's "
@@ -153,8 +189,10 @@ def main() -> int:
         f"writes weights and momentum; a copy reads and writes once), divided by {num_cores()} cores: "
         f"{figures.memory_limit_s(1.0, 2, num_cores()):g} copies for 2 workers."
     )
-    if not args.all and 4 in sizes and max(args.sizes) > LARGEST_FOR_4:
-        results.notes.append("400 MB with 4 workers is left out to save time; `--all` measures it.")
+    results.notes.append(
+        "A floor is measured as in bench/limits.py: the copies of all workers, two at once; the sum of their gradients "
+        "and SGD on two cores; over TCP also all bytes over loopback with plain sockets."
+    )
     run_rounds(results, select(contenders(sizes, args.seconds), args.only), args.rounds)
     return tables.finish(results.document(), args.plot)
 

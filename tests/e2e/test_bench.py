@@ -21,19 +21,41 @@ def _run(name: str, cwd: Path, *arguments: str) -> dict[str, Any]:
 
 
 def test_the_sync_benchmark_writes_complete_json(tmp_path: Path) -> None:
-    document = _run("sync", tmp_path, "--only", "copy", "gloo", "shm")
+    document = _run("sync", tmp_path, "--only", "copy", "gloo", "shm", "floor")
     ratios = document["ratios"]
-    for name in ("shm_over_gloo", "tcp_over_gloo", "shm_over_memory_limit"):
+    for name in ("shm_over_gloo", "tcp_over_gloo", "shm_over_memory_limit", "shm_over_floor", "tcp_over_floor"):
         assert list(ratios[name]) == ["0.25", "25", "100", "400"]
         assert ratios[name]["25"] is None, "this size was not measured"
     assert ratios["shm_over_gloo"]["0.25"] > 0
     assert ratios["shm_over_memory_limit"]["0.25"] > 1, "a step takes longer than the memory limit"
+    assert ratios["shm_over_floor"]["0.25"] > 1, "a step takes longer than its parts"
+    assert ratios["tcp_over_floor"]["0.25"] is None
     assert ratios["tcp_push_pull_gb_per_s"] is None
     assert document["failures"] == []
     assert document["rounds"] == 1
     figure = document["figures"]["shm_2_0.25"]
     assert (figure["unit"], figure["x"]) == ("ms", 0.25)
     assert figure["min"] == figure["median"] == figure["max"] == figure["values"][0]
+
+
+def test_the_train_benchmark_runs_the_parameter_servers_of_torch_rpc_and_ray(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="make engines installs Ray")
+    document = _run("train", tmp_path, "--only", "lenet bsp", "lenet rpc", "lenet ray_ps")
+    assert document["failures"] == []
+    assert set(document["figures"]) == {"lenet_bsp", "lenet_rpc", "lenet_ray_ps"}
+    assert document["ratios"]["lenet_over_rpc"] > 0
+    assert document["ratios"]["lenet_over_ray_ps"] > 0
+    assert document["notes"] == []
+
+
+def test_the_start_benchmark_measures_three_commands_until_their_first_step(tmp_path: Path) -> None:
+    document = _run("start", tmp_path)
+    assert document["failures"] == []
+    seconds = {key: figure["median"] for key, figure in document["figures"].items()}
+    assert set(seconds) == {"run", "embedded", "plain"}
+    assert all(0.5 < value < 100 for value in seconds.values()), "torch alone takes longer than half a second"
+    assert document["ratios"]["run_over_plain"] == pytest.approx(seconds["run"] / seconds["plain"])
+    assert document["ratios"]["embedded_over_plain"] == pytest.approx(seconds["embedded"] / seconds["plain"])
 
 
 def test_the_memory_of_a_run_does_not_grow_over_two_thousand_steps(tmp_path: Path) -> None:

@@ -13,17 +13,22 @@ SIZES = {"0.25", "25", "100", "400"}
 NAMES = {
     "train": {
         "lenet_bsp_over_ddp", "lenet_bsp_over_independent", "lenet_asp_over_independent", "mlp_bsp_over_ddp",
-        "mlp_bsp_over_independent", "lenet_one_over_plain", "mlp_one_over_plain",
+        "mlp_bsp_over_independent", "lenet_one_over_plain", "mlp_one_over_plain", "lenet_over_rpc", "mlp_over_rpc",
+        "lenet_over_ray_ps", "mlp_over_ray_ps",
     },
     "straggler": {"bsp_over_ideal", "ssp_over_ideal", "asp_over_ideal", "ddp_over_ideal"},
     "memory": {"server_over_weights", "worker_over_plain"},
-    "sync": {"shm_over_gloo", "tcp_over_gloo", "shm_over_memory_limit", "tcp_push_pull_gb_per_s"},
+    "sync": {
+        "shm_over_gloo", "tcp_over_gloo", "shm_over_memory_limit", "tcp_push_pull_gb_per_s", "shm_over_floor",
+        "tcp_over_floor",
+    },
     "crypt": {
         "sealed_over_curve", "sealed_over_plain", "sealed_over_insecure", "insecure_over_plain",
         "sealed_cpu_over_curve", "sealed_cpu_over_plain",
     },
     "hosts": {"hosts_over_ddp", "hosts_over_ddp_plain", "hosts_over_ddp_1gbit"},
     "engines": {"ray_over_hosts", "spark_over_hosts"},
+    "start": {"run_over_plain", "embedded_over_plain"},
     "replicas": {"replicas_over_none", "replicas_over_none_tcp"},
 }  # fmt: skip
 
@@ -52,6 +57,21 @@ def test_sync_has_ratios_by_size_against_two_workers_and_the_limit() -> None:
     assert ratios["tcp_push_pull_gb_per_s"] == pytest.approx(2.5)
 
 
+def test_sync_has_ratios_over_the_floors_and_of_four_workers_once_measured() -> None:
+    sync = load("sync")
+    values = {"shm_2_25": [6.0], "floor_shm_2_25": [4.0], "tcp_2_25": [12.0], "floor_tcp_2_25": [8.0, 10.0, 12.0]}
+    ratios = sync.ratios(values)
+    assert ratios["shm_over_floor"] == {"0.25": None, "25": pytest.approx(1.5), "100": None, "400": None}
+    assert ratios["tcp_over_floor"]["25"] == pytest.approx(1.2)
+    assert not [name for name in ratios if name.endswith("_4_workers")]
+    more = {"shm_4_400": [9.0], "floor_shm_4_400": [6.0], "tcp_4_400": [3.0], "gloo_4_400": [6.0]}
+    ratios = sync.ratios(values | more)
+    assert ratios["shm_over_floor_4_workers"]["400"] == pytest.approx(1.5)
+    assert ratios["tcp_over_gloo_4_workers"]["400"] == pytest.approx(0.5)
+    assert ratios["shm_over_floor"]["25"] == pytest.approx(1.5)
+    assert set(sync.labels({2: [25.0], 4: [400.0]})) >= {*values, *more}
+
+
 def test_ratios_between_hosts_are_steps_per_second_over_those_of_gloo() -> None:
     hosts = load("hosts")
     values = {"sealed_25": [8.0], "insecure_25": [4.0], "gloo_25": [6.0], "sealed_1gbit_100": [9.0]}
@@ -70,11 +90,29 @@ def test_ratios_of_engines_are_steps_per_second_over_those_of_hosts_beside_the_s
     assert set(engines.labels()) >= set(values)
 
 
+def test_ratios_over_parameter_servers_are_of_lock_step() -> None:
+    train = load("train")
+    values = {"lenet_bsp": [60.0], "lenet_asp": [90.0], "lenet_rpc": [30.0], "lenet_ray_ps": [20.0]}
+    ratios = train.ratios(values)
+    assert ratios["lenet_over_rpc"] == pytest.approx(2.0)
+    assert ratios["lenet_over_ray_ps"] == pytest.approx(3.0)
+    assert ratios["mlp_over_rpc"] is None
+
+
+def test_without_ray_its_contender_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = load("train")
+    monkeypatch.setattr(train, "has_ray", lambda: True)
+    with_ray = set(train.contenders(["lenet"], 1.0))
+    monkeypatch.setattr(train, "has_ray", lambda: False)
+    assert with_ray - set(train.contenders(["lenet"], 1.0)) == {"lenet ray_ps"}
+    assert "pip install -c constraints.txt -e '.[ray]'" in train.WITHOUT_RAY
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"), [("sync", ({2: [0.25], 4: [0.25]}, 1.0)), ("replicas", (1.0, 1.0)), ("straggler", (1.0,))]
 )
 def test_every_contender_has_a_name_of_its_own(name: str, arguments: tuple[Any, ...]) -> None:
-    assert len(load(name).contenders(*arguments)) == {"sync": 8, "replicas": 4, "straggler": 5}[name]
+    assert len(load(name).contenders(*arguments)) == {"sync": 10, "replicas": 4, "straggler": 5}[name]
 
 
 def test_the_floors_follow_from_the_measurements() -> None:
@@ -86,6 +124,13 @@ def test_the_floors_follow_from_the_measurements() -> None:
     assert found["floor_tcp_ms"] == pytest.approx(170.0)
     assert found["floor_tcp_push_pull_gb_per_s"] == pytest.approx(2.0)
     assert found["two_copies_over_one"] == pytest.approx(1.5)
+    assert limits.floor_shm_ms(15.0, 20.0, workers=4) == pytest.approx(80.0)
+    assert limits.floor_tcp_ms(80.0, 30.0, workers=4) == pytest.approx(320.0)
+
+
+def test_the_floors_of_a_small_model_are_measured_in_milliseconds() -> None:
+    shm, tcp = load("limits").floors(100_000, workers=4)
+    assert 0 < shm < tcp < 5_000
 
 
 def test_the_memory_of_an_idle_server_is_subtracted() -> None:
