@@ -93,9 +93,11 @@ class Leasing:
                 f"{self._members.name(sender)} waits for a validation that the job does not know: every worker must "
                 "call job.validate and job.evaluate in the same order"
             )
-        self._waiting.pop(sender, None)
+        if sender in self._waiting:
+            del self._waiting[sender]
         self._evaluating.pop(sender, None)
-        self._validation.declared(sender, turn.declared)
+        if turn.declared:
+            self._validation.declared(sender, turn.declared)
         if turn.phase >= len(self._phases.phases) and not self._segments.finished:
             return [WorkerRewound(sender)]  # its phase began in an earlier incarnation
         if turn.phase >= 0:
@@ -103,15 +105,15 @@ class Leasing:
         out: list[Output] = []
         if turn.incarnation == self._incarnation.number:
             if turn.sealed is not None:
-                report = turn.sealed
+                report, now = turn.sealed, self._clock.now
                 if report.step != INIT_STEP:
-                    self._speeds.note(sender, report.seconds, self._clock.now)
+                    self._speeds.note(sender, report.seconds, now)
                 lease = self._leases.seal(report.fence, sender)
                 if lease is None:
                     self.wasted_slots += 1  # the step was committed with another attempt, or the lease is void
                 else:
                     if report.step != INIT_STEP:
-                        self._speeds.note_held(sender, self._clock.now - self._late.readable_since(lease))
+                        self._speeds.note_held(sender, now - self._late.readable_since(lease))
                     out.append(SlotSealed(report, sender))
             if turn.evaluated is not None:
                 out.append(SlotEvaluated(turn.evaluated))
@@ -132,7 +134,7 @@ class Leasing:
         # A worker that asks computes nothing: a lease that it did not receive is freed for other workers.
         freed |= self._leases.abandon_open(sender)
         freed |= self._validation.revoke(sender)
-        out = self.offer() if freed else []
+        out: list[Output] = self.offer() if freed else []
         if self._identity.failure is not None or self._members.members[sender].left:
             return out
         reply = self._offers.offer(sender, turn, self._waiting)
@@ -174,12 +176,12 @@ class Leasing:
     def offer(self) -> list[Output]:
         """Offer free slots to the workers that wait, in the order in which they asked."""
         out: list[Output] = []
-        for node, turn in list(self._evaluating.items()):
+        for node, turn in list(self._evaluating.items()) if self._evaluating else ():
             reply = self._offers.offer(node, turn, self._waiting)
             if reply is not None:
                 del self._evaluating[node]
                 out.append(Send(node, reply))
-        for node, turn in self._in_order():
+        for node, turn in self._in_order() if self._waiting else ():
             # All workers in this queue are in the open phase: if the first gets nothing, the others get nothing
             # either, unless the first was held back, does not know a validator, or slots are reserved for others.
             reply = self._offers.offer(node, turn, self._waiting)
@@ -188,7 +190,7 @@ class Leasing:
                 out.append(Send(node, reply))
             elif not self._offers.held_back and not self._offers.differ():
                 return out
-        if any(map(self._offers.may_lease, self._waiting)):
+        if self._waiting and any(map(self._offers.may_lease, self._waiting)):
             return out
         if self._identity.failure is None:
             lease = self._leases.recall(self._log.watermark.low, self._log.version >= 0)

@@ -32,11 +32,15 @@ class WorkerSpeeds:
 
     def note(self, worker: NodeId, seconds: float, now: float) -> None:
         """Note that `worker` took `seconds` for a slot."""
-        known = None if self._is_old(worker, now) else self._mean[worker]
-        self._mean[worker] = seconds if known is None else known + _NEWEST * (seconds - known)
+        known = self._mean.get(worker)
+        if known is None or self._is_old(worker, known, now):
+            mean = seconds
+        else:
+            mean = known + _NEWEST * (seconds - known)
+        self._mean[worker] = mean
         self._noted[worker] = now
         if self.typical is None:  # no refresh yet: without a bound, every worker would count as slow
-            self._fastest = min(self._mean[worker], self._fastest or self._mean[worker])
+            self._fastest = min(mean, self._fastest or mean)
 
     def note_held(self, worker: NodeId, held_s: float) -> None:
         """Note that `worker` sealed a slot `held_s` seconds after it could read its state.
@@ -48,9 +52,9 @@ class WorkerSpeeds:
         known = self._held.get(worker, held_s)
         self._held[worker] = known + _NEWEST * (min(held_s, 2.0 * known) - known)
 
-    def _is_old(self, worker: NodeId, now: float) -> bool:
-        known = self._mean.get(worker)
-        return known is None or now - self._noted[worker] > max(_OLD_S, _OLD * known)
+    def _is_old(self, worker: NodeId, known: float, now: float) -> bool:
+        age_s = now - self._noted[worker]
+        return age_s > _OLD_S and age_s > _OLD * known
 
     def knows(self, worker: NodeId) -> bool:
         """Whether `worker` has finished a slot."""
@@ -82,7 +86,8 @@ class WorkerSpeeds:
 
     def is_slow(self, worker: NodeId, now: float) -> bool:
         """Whether it can be better to lease the last slots of a step to other workers than to `worker`."""
-        return not self._is_old(worker, now) and self._mean[worker] > _SLOW * self._fastest
+        mean = self._mean.get(worker)
+        return mean is not None and mean > _SLOW * self._fastest and not self._is_old(worker, mean, now)
 
     def others_are_sooner(self, worker: NodeId, slots: int, others: Iterable[tuple[NodeId, float]]) -> bool:
         """Whether `others` would finish `slots` more slots before `worker` finished one.
