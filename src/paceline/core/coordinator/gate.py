@@ -110,7 +110,7 @@ class Gate:
         if pending is None:
             return None
         for fences, by_server in pending.ready.items():
-            if not by_server.keys() >= set(servers):
+            if len(by_server) < len(servers) or not by_server.keys() >= set(servers):
                 continue
             if not one_attempt:
                 if len(pending.first) < num_slots:

@@ -257,7 +257,9 @@ class Leasing:
     def committed(self, event: StepCommitted) -> list[Output]:
         """End the leases of the step; count the sealed attempts that the commit does not name as wasted."""
         won = set(event.commit.fences)
-        self.wasted_slots += sum(lease.fence not in won for lease in self._leases.committed(event.commit.step))
+        for lease in self._leases.committed(event.commit.step):
+            if lease.fence not in won:
+                self.wasted_slots += 1
         return []
 
     def steps_dropped(self, event: StepsDropped) -> list[Output]:

@@ -274,8 +274,10 @@ class LeaseBook:
                     sealed.append(lease)
                 live.remove(lease)
         self._summed.forget(step)
-        self.requeued.drop(lambda slot: slot.step == step)
-        self.reserved.end_steps(lambda other: other == step)
+        if self.requeued:
+            self.requeued.drop(lambda slot: slot.step == step)
+        if self.reserved:
+            self.reserved.end_steps(lambda other: other == step)
         return sealed
 
     def beyond(self, end_step: int) -> list[Lease]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from paceline.types import Fence, NodeId, SlotId
@@ -97,6 +98,15 @@ class LiveLeases:
     def open_leases(self) -> list[Lease]:
         """Live leases that are not sealed."""
         return [lease for lease in self._leases.values() if lease.fence not in self._sealed]
+
+    @property
+    def num_open(self) -> int:
+        """How many live leases are not sealed."""
+        return len(self._leases) - len(self._sealed)
+
+    def newest_open(self) -> Iterator[Lease]:
+        """Live leases that are not sealed, the newest first: a caller that stops early does not look at all leases."""
+        return (lease for lease in reversed(self._leases.values()) if lease.fence not in self._sealed)
 
     def oldest_open(self, step: int) -> Lease | None:
         """The earliest granted lease of `step` that is not sealed; None if there is none."""
