@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kit.core import segment
 
@@ -31,6 +31,7 @@ def _segments(draw: st.DrawFn) -> Segment:
     return msgspec.structs.replace(made, end_step=made.step + num_steps(made))
 
 
+@settings(deadline=None)
 @given(_segments(), st.integers(0, 12), st.lists(st.integers(0, 1000), min_size=1, max_size=40))
 def test_the_number_of_slots_does_not_depend_on_what_was_asked_before(
     first: Segment, later: int, asked: list[int]
@@ -45,6 +46,7 @@ def test_the_number_of_slots_does_not_depend_on_what_was_asked_before(
     assert (schedule.num_slots(INIT_STEP), schedule.window(INIT_STEP)) == (1, 0)
 
 
+@settings(deadline=None)
 @given(_segments())
 def test_full_steps_are_those_with_all_samples(made: Segment) -> None:
     for step in range(made.step, made.end_step):

@@ -55,7 +55,7 @@ class Phase:
 
 
 class PhaseBook:
-    """Phases in order, and the schedule that they make; at most the last phase is `open`. Only `Segments` changes it."""
+    """Phases in order, and the schedule that they make; the last one may be `open`. Only `Segments` changes it."""
 
     def __init__(self, num_workers: int) -> None:
         """A phase without a number of slots gets one for each of `num_workers`."""

@@ -36,7 +36,7 @@ def _look_at_all(speeds: WorkerSpeeds, worker: str, slots: int, others: dict[str
     return last < mine
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(
     before=st.lists(st.tuples(st.sampled_from(_NAMES), _SECONDS), max_size=12),
     after=st.lists(st.tuples(st.sampled_from(_NAMES), _SECONDS), max_size=6),
