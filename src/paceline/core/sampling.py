@@ -108,6 +108,21 @@ def sample_range(segment: Segment, step: int) -> SampleRange:
     return SampleRange(epoch, offset, count, -(-count // segment.batch_size))
 
 
+def full_steps(segment: Segment, step: int) -> tuple[int, int]:
+    """The steps around `step`, in its epoch, that have all their samples: from the first to before the second.
+
+    Both are `step` if `step` itself is short.
+    """
+    per_step = segment.slots * segment.batch_size
+    first_end, first_steps, end, steps = _epochs(segment)
+    k = step - segment.step
+    if k < first_steps:
+        begin, full = segment.step, (first_end - segment.offset) // per_step
+    else:
+        begin, full = step - (k - first_steps) % steps, end // per_step
+    return (begin, begin + full) if step < begin + full else (step, step)
+
+
 def epochs_before(segment: Segment, step: int) -> int:
     """How many epochs of the job end before `step`, which lies in this segment, or at the end of its phase."""
     return segment.end_epoch if step >= segment.end_step else sample_range(segment, step).epoch

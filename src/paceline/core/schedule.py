@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from paceline.core.sampling import SampleRange, sample_range
+from paceline.core.sampling import SampleRange, full_steps, sample_range
 from paceline.types import INIT_STEP, Segment
 
+_NO_STEP = 1 << 62  # a step that no job reaches
 _REMEMBERED = 1024  # the places of this many steps are cached, because each is read several times per slot
 
 
@@ -19,6 +20,8 @@ class Schedule:
         self.revision = 0
         self._starts: list[int] = []
         self._places: dict[int, SampleRange] = {}
+        self._last_start = _NO_STEP
+        self._full = (0, 0, 0)  # the steps from the first number to before the second have this many slots
         for segment in segments:
             self.append(segment)
 
@@ -31,6 +34,8 @@ class Schedule:
         self._starts.append(segment.step)
         self.revision += 1
         self._places.clear()
+        self._last_start = segment.step
+        self._full = (0, 0, 0)
 
     @property
     def end_step(self) -> int:
@@ -43,7 +48,7 @@ class Schedule:
 
     def segment(self, step: int) -> Segment:
         """The segment that defines `step`."""
-        if step >= self._starts[-1]:
+        if step >= self._last_start:
             return self.segments[-1]
         return self.segments[bisect_right(self._starts, step) - 1]
 
@@ -58,8 +63,22 @@ class Schedule:
 
     def num_slots(self, step: int) -> int:
         """How many slots the step has. The last step of an epoch may have fewer than the `slots` dial says."""
-        return 1 if step == INIT_STEP else self.place(step).slots
+        first, end, slots = self._full
+        return slots if first <= step < end else self._num_slots(step)
+
+    def _num_slots(self, step: int) -> int:
+        """The number of slots of a step, which decides for the full steps around it, too."""
+        if step == INIT_STEP:
+            return 1
+        slots = self.place(step).slots
+        if step >= self._last_start:
+            first, end = full_steps(self.segments[-1], step)
+            if first < end:
+                self._full = (first, end, slots)
+        return slots
 
     def window(self, step: int) -> int:
         """The window of the step."""
+        if step >= self._last_start:
+            return self.segments[-1].window
         return 0 if step == INIT_STEP else self.segment(step).window

@@ -39,7 +39,8 @@ class Attendance:
 
     def ask(self, worker: NodeId, phase: int) -> None:
         """Note that `worker` asks for work in `phase`, so its script is inside that phase."""
-        self.enter(worker, phase)
+        if phase > self._phase.get(worker, -1):
+            self.enter(worker, phase)
         self.advance(worker, 2 * phase)
 
     def enter(self, worker: NodeId, phase: int) -> bool:

@@ -208,6 +208,8 @@ class Commits:
         placement = self._placed.placement
         assert placement is not None
         named = tuple(s.fence for s in passed.seals)
+        if all(ready.fences == named for ready in passed.ready):
+            return ()
         return tuple(
             (placement.owned(server), ready.fences)
             for server, ready in zip(sorted(self._placed.owners), passed.ready, strict=True)

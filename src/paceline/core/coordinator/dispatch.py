@@ -119,10 +119,11 @@ class CoordinatorCore:
             handler = self._open_routes.get(kind)
             return [] if handler is None else handler(sender, message)
         req: int | None = getattr(message, "req", None)
-        if not self.tables.members.seen(sender, self.tables.clock.now):
+        tables = self.tables
+        if not tables.members.seen(sender, tables.clock.now):
             return [] if req is None else [Send(sender, Refused(req, "unknown", "register first"))]
-        if self.tables.identity.failure is not None:
-            return [Send(sender, self.tables.identity.failure)]
+        if tables.identity.failure is not None:
+            return [Send(sender, tables.identity.failure)]
         requests = self.machines.requests
         if req is not None and kind not in _REPEATABLE and not requests.note(sender, message, req):
             again = requests.reply(sender, message, req)

@@ -49,7 +49,7 @@ class Gate:
 
     def sealed(self, report: Sealed) -> None:
         """Note the report of a worker that sealed a slot."""
-        pending = self._steps.setdefault(report.step, _Pending())
+        pending = self._steps.get(report.step) or self._begin(report.step)
         pending.seals.setdefault(report.fence, report)
         pending.first.setdefault(report.slot, report.fence)
 
@@ -60,13 +60,17 @@ class Gate:
 
     def receipt(self, server: NodeId, receipt: Receipt) -> None:
         """Note that a server holds its part of one attempt."""
-        pending = self._steps.setdefault(receipt.step, _Pending())
+        pending = self._steps.get(receipt.step) or self._begin(receipt.step)
         pending.receipts.setdefault((receipt.slot, receipt.fence), set()).add(server)
 
     def ready(self, server: NodeId, ready: Ready, *, one_attempt: bool) -> None:
         """Note that a server has all slots of a step. With `one_attempt`, all servers must use the same attempts."""
-        pending = self._steps.setdefault(ready.step, _Pending())
+        pending = self._steps.get(ready.step) or self._begin(ready.step)
         pending.ready.setdefault(ready.fences if one_attempt else None, {})[server] = ready
+
+    def _begin(self, step: int) -> _Pending:
+        pending = self._steps[step] = _Pending()
+        return pending
 
     def choose(self, step: int, slot: int, fence: Fence, servers: Collection[NodeId], valid: Container[Fence]) -> bool:
         """Choose this attempt for the slot if none is chosen, all `servers` hold it, and it is sealed and valid.
@@ -111,7 +115,7 @@ class Gate:
         if pending is None:
             return None
         for fences, by_server in pending.ready.items():
-            if not by_server.keys() >= set(servers):
+            if len(by_server) < len(servers) or not by_server.keys() >= set(servers):
                 continue
             if not one_attempt:
                 if len(pending.first) < num_slots:

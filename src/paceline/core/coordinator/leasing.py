@@ -97,7 +97,8 @@ class Leasing:
                 "call job.validate and job.evaluate in the same order"
             )
         self._forget_turn(sender)
-        self._validation.declared(sender, turn.declared)
+        if turn.declared:
+            self._validation.declared(sender, turn.declared)
         if turn.phase >= len(self._phases.phases) and not self._segments.finished:
             return [WorkerRewound(sender)]  # its phase began in an earlier incarnation
         if turn.phase >= 0:
@@ -105,9 +106,9 @@ class Leasing:
         out: list[Output] = []
         if turn.incarnation == self._incarnation.number:
             if turn.sealed is not None:
-                report = turn.sealed
+                report, now = turn.sealed, self._clock.now
                 if report.step != INIT_STEP:
-                    self._speeds.note(sender, report.seconds, self._clock.now)
+                    self._speeds.note(sender, report.seconds, now)
                 lease = self._leases.seal(report.fence, sender)
                 last = self._log.last
                 if lease is None:
@@ -115,7 +116,7 @@ class Leasing:
                     self.wasted_slots += last is None or report.fence not in last.fences
                 else:
                     if report.step != INIT_STEP:
-                        self._speeds.note_held(sender, self._clock.now - self._late.readable_since(lease))
+                        self._speeds.note_held(sender, now - self._late.readable_since(lease))
                     out.append(SlotSealed(report, sender))
             if turn.evaluated is not None:
                 out.append(SlotEvaluated(turn.evaluated))
@@ -144,7 +145,7 @@ class Leasing:
         # A worker that asks computes nothing: a lease that it did not receive is freed for other workers.
         freed |= self._leases.abandon_open(sender, turn.held)
         freed |= self._validation.revoke(sender)
-        out = self.offer() if freed else []
+        out: list[Output] = self.offer() if freed else []
         if self._identity.failure is not None or self._members.members[sender].left:
             return out
         if turn.held:
@@ -215,12 +216,12 @@ class Leasing:
     def offer(self) -> list[Output]:
         """Offer free slots to the workers that wait, in the order in which they asked."""
         out: list[Output] = []
-        for node, turn in list(self._evaluating.items()):
+        for node, turn in list(self._evaluating.items()) if self._evaluating else ():
             reply = self._offers.offer(node, turn, self._waiting)
             if reply is not None:
                 del self._evaluating[node]
                 out.append(Send(node, reply))
-        for node, turn in self._in_order():
+        for node, turn in self._in_order() if self._waiting else ():
             # All workers in this queue are in the open phase: if the first gets nothing, the others get nothing
             # either, unless the first was held back, does not know a validator, or slots are reserved for others.
             reply = self._offers.offer(node, turn, self._waiting)
@@ -230,7 +231,7 @@ class Leasing:
             elif not self._offers.held_back and not self._offers.differ():
                 return out
         out += self._offer_next()
-        if any(map(self._offers.may_lease, self._waiting)):
+        if self._waiting and any(map(self._offers.may_lease, self._waiting)):
             return out
         if self._identity.failure is None:
             lease = self._leases.recall(self._log.watermark.low, self._log.version >= 0)
@@ -310,7 +311,9 @@ class Leasing:
     def committed(self, event: StepCommitted) -> list[Output]:
         """End the leases of the step; count the sealed attempts that the commit does not name as wasted."""
         won = set(event.commit.fences)
-        self.wasted_slots += sum(lease.fence not in won for lease in self._leases.committed(event.commit.step))
+        for lease in self._leases.committed(event.commit.step):
+            if lease.fence not in won:
+                self.wasted_slots += 1
         return []
 
     def steps_dropped(self, event: StepsDropped) -> list[Output]:

@@ -50,7 +50,8 @@ class Offers:
         """
         if node in self._reach.cut_off:
             return False
-        return not self._members.is_draining(node) or self._leases.reserved.has(node)
+        members = self._members
+        return not members.draining_hosts or not members.is_draining(node) or self._leases.reserved.has(node)
 
     def offer(self, node: NodeId, turn: Turn, waiting: Collection[NodeId]) -> Message | None:
         """The answer to `turn`: a validation slot first, then a training slot or the end of the phase; None: wait."""
@@ -102,10 +103,10 @@ class Offers:
 
     def _is_quiet(self) -> bool:
         """Whether a new coordinator still waits for reports of servers and workers (rule 7)."""
-        if self._incarnation.awaited:
+        incarnation, members = self._incarnation, self._members
+        if incarnation.awaited:
             return True
-        members = self._members
-        return self._clock.now < self._incarnation.quiet_until and members.num_workers < members.wanted_workers
+        return self._clock.now < incarnation.quiet_until and members.num_workers < members.wanted_workers
 
     def _validation_grant(self, node: NodeId, turn: Turn, lead: bool) -> EvalGrant:
         fence = self._leases.fence()
@@ -131,7 +132,9 @@ class Offers:
             phases = self._phases.phases
             number = min(turn.phase, len(phases) - 1) if finished else turn.phase
             phase = phases[number] if 0 <= number < len(phases) else None
-            if (phase is None and finished) or (phase is not None and self._is_over(phase)):
+            # Most turns are of a phase that is not over: `_is_over` is asked about the others.
+            is_over = finished if phase is None else phase.end_version is not None and self._is_over(phase)
+            if is_over:
                 return self._phase_over(node, turn, phase, lead)
         if not self.may_lease(node):
             self.held_back = True
@@ -157,7 +160,7 @@ class Offers:
 
     def _limit(self, end: int) -> int:
         """The first step that must not be leased: in lock-step a step waits for the results that it sees (rule 8)."""
-        if end <= 0 or self._phases.schedule.window(self._log.watermark.low):
+        if end <= 0 or not self._rounds.running or self._phases.schedule.window(self._log.watermark.low):
             return end
         barrier = self._rounds.barrier()
         return end if barrier is None else min(end, barrier)

@@ -69,8 +69,11 @@ class Pins:
 
     def committed(self, event: StepCommitted) -> list[Output]:
         """Tell the servers to drop a version whose pin ended while it was the current one."""
-        version, self._unpin_next = self._unpin_next, None
-        if version is None or version in self._book:
+        version = self._unpin_next
+        if version is None:
+            return []
+        self._unpin_next = None
+        if version in self._book:
             return []
         return self._tell(version)
 

@@ -40,15 +40,20 @@ class Requests:
 
     def note(self, sender: NodeId, message: Message, req: int) -> bool:
         """Note a request; False if this request, or a later one of its kind, came before."""
-        kinds = self._known.setdefault(sender, {})
+        kinds = self._known.get(sender)
+        if kinds is None:
+            kinds = self._known[sender] = {}
         known = kinds.get(type(message))
-        if known is not None and req == known.req and known.forgotten:
+        if known is None:
+            kinds[type(message)] = _Request(req)
+            return True
+        if req > known.req:
+            known.req, known.reply, known.forgotten = req, None, False
+            return True
+        if req == known.req and known.forgotten:
             known.forgotten = False
             return True
-        if known is not None and req <= known.req:
-            return False
-        kinds[type(message)] = _Request(req)
-        return True
+        return False
 
     def reply(self, sender: NodeId, message: Message, req: int) -> Send | None:
         """The answer to a repeated request; None if it has none yet, or if a newer request of its kind came."""
@@ -58,12 +63,14 @@ class Requests:
     def answered(self, effects: Iterable[Effect]) -> None:
         """Remember the answers among `effects`."""
         for effect in effects:
-            if isinstance(effect, Send):
-                req = getattr(effect.message, "req", None)
-                if req is not None:
-                    for known in self._known.get(effect.to, {}).values():
-                        if known.req == req:
-                            known.reply = effect
+            if type(effect) is not Send:
+                continue
+            req = getattr(effect.message, "req", None)
+            kinds = None if req is None else self._known.get(effect.to)
+            if kinds is not None:
+                for known in kinds.values():
+                    if known.req == req:
+                        known.reply = effect
 
     def members_removed(self, event: MembersRemoved) -> list[Output]:
         """Let requests of these peers without an answer count as new when they are repeated."""

@@ -153,12 +153,13 @@ class Segments:
         if step == INIT_STEP:
             return self._log.version < 0
         phase = self._phases.open
-        return phase is not None and phase.start <= step < phase.end and not self._log.watermark.has(step)
+        return phase is not None and phase.segment.step <= step < phase.end and not self._log.watermark.has(step)
 
     def needs_one_attempt(self, step: int) -> bool:
         """Whether each slot of `step` counts as one attempt, the same on all servers (rule 2)."""
-        is_whole = self._identity.one_attempt or self._placed.whole_attempts
-        return is_whole or step == INIT_STEP or self._phases.schedule.window(step) != 0
+        if self._identity.one_attempt or self._placed.whole_attempts or step == INIT_STEP:
+            return True
+        return self._phases.schedule.window(step) != 0
 
     def is_ahead(self, progress: int) -> bool:
         """Whether a script with this `progress` has left a phase that the job must compute again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.tables.live_leases import Lease
@@ -73,11 +73,15 @@ class Speculation:
 
     def readable_since(self, lease: Lease) -> float:
         """The time from which `lease` could be computed: the state that it reads may be committed after the grant."""
+        return max(lease.at, self._readable())
+
+    def _readable(self) -> float:
+        """The time from which the newest version could be read: the first time that anyone asked after its commit."""
         version, at = self._readable_since
         if version != self._log.version:
-            self._readable_since = (self._log.version, self._clock.now)
             at = self._clock.now
-        return max(lease.at, at)
+            self._readable_since = (self._log.version, at)
+        return at
 
     def holds_back(self, node: NodeId, end_step: int, waiting: Collection[NodeId]) -> bool:
         """Whether `node` is so slow that the other workers finish all unleased slots before `node` would finish one."""
@@ -88,6 +92,20 @@ class Speculation:
         slots = leases.unleased(end_step, in_step=in_step)
         if not 0 < slots <= 4 * len(self._members.members):
             return False
-        busy = {ls.worker: now - self.readable_since(ls) for ls in leases.live.open_leases()}
-        others = {n: 0.0 for n in waiting if n != node} | {n: s for n, s in busy.items() if n != node}
-        return self._speeds.others_are_sooner(node, slots, others.items())
+        number = leases.live.num_open
+        if number:
+            self._readable()  # also if the answer needs no lease: the time of this question counts
+        number += len(waiting)
+        return self._speeds.others_are_sooner(node, slots, self._others(node, waiting), number)
+
+    def _others(self, node: NodeId, waiting: Collection[NodeId]) -> Iterator[tuple[NodeId, float]]:
+        """Each worker but `node` that has a lease or waits, and the seconds for which it could compute its lease."""
+        now, live = self._clock.now, self._leases.live
+        seen = {node}
+        for lease in live.newest_open():
+            if lease.worker not in seen:
+                seen.add(lease.worker)
+                yield lease.worker, now - self.readable_since(lease)
+        for other in waiting:
+            if other not in seen:
+                yield other, 0.0

@@ -124,7 +124,7 @@ class LeaseBook:
 
     def _own(self, worker: NodeId, watermark: int, end_step: int) -> SlotId | None:
         """The slot reserved for `worker`, if it may be leased now."""
-        slot = self.reserved.end(worker)
+        slot = self.reserved.end(worker) if self.reserved else None
         if slot is None or slot.step < watermark or self.live.is_leased(slot) or self._done(slot):
             return None
         if slot.step >= end_step or slot.slot >= self._low(slot.step) + self.hold:
@@ -145,21 +145,22 @@ class LeaseBook:
             return None if self.requeued.lowest.step >= end_step else self.requeued.pop()
         while True:
             slot = self._next
-            if slot.step == INIT_STEP:
+            step, index = slot
+            if step == INIT_STEP:
                 self._next = SlotId(0, 0)
                 if not initialised and not self.live.is_leased(slot):
                     return slot
                 continue
-            if not initialised and slot.step > 0:
+            if not initialised and step > 0:
                 return None
-            if slot.step >= end_step or not may_lease(self.schedule.window(slot.step), slot.step, watermark):
+            if step >= end_step or not may_lease(self.schedule.window(step), step, watermark):
                 return None
             # Leased under an earlier coordinator, or by a reservation.
             is_taken = self.live.is_leased(slot) or self._done(slot)
-            if not is_taken and slot.slot >= self._low(slot.step) + self.hold:
+            if not is_taken and index >= self._low(step) + self.hold:
                 return None
-            last = slot.slot + 1 == self.schedule.num_slots(slot.step)
-            self._next = SlotId(slot.step + 1, 0) if last else SlotId(slot.step, slot.slot + 1)
+            last = index + 1 == self.schedule.num_slots(step)
+            self._next = SlotId(step + 1, 0) if last else SlotId(step, index + 1)
             if not is_taken and slot not in self.reserved:
                 return slot
 
@@ -278,13 +279,15 @@ class LeaseBook:
         for index in range(self.schedule.num_slots(step)):
             slot = SlotId(step, index)
             self._lost.forget(slot)
-            for lease in list(live.of_slot(slot)):
+            for lease in live.of_slot(slot):
                 if live.is_sealed(lease.fence):
                     sealed.append(lease)
                 live.remove(lease)
         self._summed.forget(step)
-        self.requeued.drop(lambda slot: slot.step == step)
-        self.reserved.end_steps(lambda other: other == step)
+        if self.requeued:
+            self.requeued.drop(lambda slot: slot.step == step)
+        if self.reserved:
+            self.reserved.end_steps(lambda other: other == step)
         return sealed
 
     def beyond(self, end_step: int) -> list[Lease]:

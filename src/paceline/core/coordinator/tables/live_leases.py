@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from paceline.types import Fence, NodeId, SlotId
@@ -24,7 +24,7 @@ class LiveLeases:
         self._leases: dict[Fence, Lease] = {}
         self._sealed: set[Fence] = set()
         self._by_worker: dict[NodeId, dict[Fence, Lease]] = {}
-        self._by_slot: dict[SlotId, dict[Fence, Lease]] = {}
+        self._by_slot: dict[SlotId, tuple[Lease, ...]] = {}
 
     def __len__(self) -> int:
         """The number of live leases."""
@@ -36,9 +36,14 @@ class LiveLeases:
 
     def add(self, lease: Lease) -> None:
         """Add a lease."""
-        self._leases[lease.fence] = lease
-        self._by_worker.setdefault(lease.worker, {})[lease.fence] = lease
-        self._by_slot.setdefault(lease.slot, {})[lease.fence] = lease
+        slot, fence, worker, _ = lease
+        self._leases[fence] = lease
+        held = self._by_worker.get(worker)
+        if held is None:
+            self._by_worker[worker] = {fence: lease}
+        else:
+            held[fence] = lease
+        self._by_slot[slot] = (*self._by_slot.get(slot, ()), lease)
 
     def seal(self, fence: Fence) -> None:
         """Note that the holder sealed the slot. The lease stays live, because the pushes may still be lost."""
@@ -46,13 +51,16 @@ class LiveLeases:
 
     def remove(self, lease: Lease) -> None:
         """End a lease."""
-        del self._leases[lease.fence]
-        self._sealed.discard(lease.fence)
-        for table, key in ((self._by_worker, lease.worker), (self._by_slot, lease.slot)):
-            held: dict[Fence, Lease] = table[key]  # type: ignore[index]
-            del held[lease.fence]
-            if not held:
-                del table[key]  # type: ignore[arg-type]
+        slot, fence, worker, _ = lease
+        del self._leases[fence]
+        self._sealed.discard(fence)
+        held = self._by_worker[worker]
+        del held[fence]
+        if not held:
+            del self._by_worker[worker]
+        others = self._by_slot.pop(slot)
+        if len(others) > 1:
+            self._by_slot[slot] = tuple(other for other in others if other.fence != fence)
 
     def clear(self) -> None:
         """End all leases."""
@@ -91,6 +99,15 @@ class LiveLeases:
         """Live leases that are not sealed."""
         return [lease for lease in self._leases.values() if lease.fence not in self._sealed]
 
+    @property
+    def num_open(self) -> int:
+        """How many live leases are not sealed."""
+        return len(self._leases) - len(self._sealed)
+
+    def newest_open(self) -> Iterator[Lease]:
+        """Live leases that are not sealed, the newest first: a caller that stops early does not look at all leases."""
+        return (lease for lease in reversed(self._leases.values()) if lease.fence not in self._sealed)
+
     def oldest_open(self, step: int) -> Lease | None:
         """The earliest granted lease of `step` that is not sealed; None if there is none."""
         waiting = [ls for ls in self._leases.values() if ls.slot.step == step and ls.fence not in self._sealed]
@@ -106,9 +123,9 @@ class LiveLeases:
         held = self._by_worker.get(worker)
         return [] if held is None else [ls for fence, ls in held.items() if fence not in self._sealed]
 
-    def of_slot(self, slot: SlotId) -> Iterable[Lease]:
+    def of_slot(self, slot: SlotId) -> tuple[Lease, ...]:
         """Live leases of a slot."""
-        return self._by_slot.get(slot, {}).values()
+        return self._by_slot.get(slot, ())
 
     def is_leased(self, slot: SlotId) -> bool:
         """Whether a slot has a live lease."""

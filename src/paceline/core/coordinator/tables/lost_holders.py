@@ -50,8 +50,9 @@ class LostHolders:
 
     def forget(self, slot: SlotId) -> None:
         """Count the losses of `slot` from zero again: a holder has sealed it, or its step is committed."""
-        self._holders.pop(slot, None)
-        self._hosts.pop(slot, None)
+        if self._hosts:  # `add` writes it first: without an entry in it there is no holder, either
+            self._holders.pop(slot, None)
+            self._hosts.pop(slot, None)
 
     def clear(self) -> None:
         """Count the losses of every slot from zero again."""

@@ -69,6 +69,7 @@ class Members:
         self._deadlines: list[tuple[float, int, Member]] = []
         self._count = count()  # members cannot be compared: no two deadlines are equal
         self._workers: OrderedDict[NodeId, None] = OrderedDict()
+        self._roles: dict[str, dict[NodeId, Member]] = {}
         self._hosts = _Groups()
         self._machines = _Groups()
         self._names = _Groups()
@@ -105,6 +106,7 @@ class Members:
         """Add a process that registered, or replace its entry."""
         self._ungroup(self.members.get(member.node))
         self.members[member.node] = member
+        self._roles.setdefault(member.role, {})[member.node] = member
         self._hosts.add(member, member.host)
         self._machines.add(member, member.role, member.fingerprint)
         self._names.add(member, member.name)
@@ -125,6 +127,8 @@ class Members:
         self._workers.pop(node, None)
         member = self.members.pop(node, None)
         self._ungroup(member)
+        if member is not None:
+            del self._roles[member.role][node]
         return member
 
     def _ungroup(self, member: Member | None) -> None:
@@ -170,7 +174,7 @@ class Members:
 
     def by_role(self, role: str) -> list[Member]:
         """Members of a role, in order of name."""
-        return sorted((m for m in self.members.values() if m.role == role), key=lambda m: m.name)
+        return sorted(self._roles.get(role, {}).values(), key=lambda m: m.name)
 
     def active_workers(self) -> list[Member]:
         """Workers whose script has not ended, in order of name."""

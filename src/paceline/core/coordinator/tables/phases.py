@@ -55,23 +55,29 @@ class Phase:
 
 
 class PhaseBook:
-    """Phases in order, and the schedule that they make; at most the last phase is open. Only `Segments` changes it."""
+    """Phases in order, and the schedule that they make; the last one may be `open`. Only `Segments` changes it."""
 
     def __init__(self, num_workers: int) -> None:
         """A phase without a number of slots gets one for each of `num_workers`."""
         self.num_workers = num_workers
         self.schedule = Schedule()
         self.phases: list[Phase] = []
+        self.open: Phase | None = None
 
     def reset(self, position: Position | None) -> None:
         """Return to the phases of `position`."""
         self.schedule = Schedule(() if position is None else position.segments)
         self.phases = [] if position is None else [Phase.of(entry) for entry in position.phases]
+        self._find_open()
+
+    def _find_open(self) -> None:
+        self.open = self.phases[-1] if self.phases and self.phases[-1].end_version is None else None
 
     def add(self, spec: PhaseSpec, segment: Segment) -> None:
         """Begin a phase with `segment`."""
         self.schedule.append(segment)
         self.phases.append(Phase(spec, segment, segment.end_step))
+        self._find_open()
 
     def cut(self, closing: Segment) -> None:
         """Append the segment `closing`, which ends the phase early."""
@@ -80,6 +86,7 @@ class PhaseBook:
     def close(self, version: int) -> None:
         """Close the open phase: all its steps are committed, the last one as `version`."""
         self.phases[-1].end_version = version
+        self._find_open()
 
     def close_earlier(self) -> None:
         """Close all phases but the last, since a phase begins after the one before has ended. A step is one version."""
@@ -90,11 +97,6 @@ class PhaseBook:
     def set_metrics(self, phase: Phase, metrics: dict[str, Measured]) -> None:
         """Set the metrics that every worker gets that leaves `phase`, even if there are newer ones then."""
         phase.metrics = metrics
-
-    @property
-    def open(self) -> Phase | None:
-        """The phase that is being trained; None between phases."""
-        return self.phases[-1] if self.phases and self.phases[-1].end_version is None else None
 
     def begin(self, spec: PhaseSpec, job: JobArgs, worker: str) -> Segment | None:
         """A worker enters phase `spec.number`; returns the segment if this is the first to do so.

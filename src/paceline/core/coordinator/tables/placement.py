@@ -54,4 +54,5 @@ class PlacedBlocks:
 
     def is_current(self, incarnation: int, epoch: int) -> bool:
         """Whether these are the incarnation and the epoch in force."""
-        return self.placement is not None and (incarnation, epoch) == (self._incarnation.number, self.placement.epoch)
+        placement = self.placement
+        return placement is not None and epoch == placement.epoch and incarnation == self._incarnation.number

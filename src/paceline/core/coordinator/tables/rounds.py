@@ -143,7 +143,9 @@ class Rounds:
 
     def revoke(self, worker: NodeId) -> bool:
         """Free the slots that `worker` held: it is gone or has forgotten them. True if there was one."""
-        fences = sorted(self._by_worker.get(worker, ()))
+        if worker not in self._by_worker:
+            return False
+        fences = sorted(self._by_worker[worker])
         for fence in fences:
             self.abandon(fence)
         return bool(fences)
@@ -228,6 +230,8 @@ class Rounds:
 
     def barrier(self) -> int | None:
         """The first step whose turns see the result of a round that is still open; None if there is none."""
+        if not self.running:
+            return None
         ends = [r.version + r.validator.every for r in self.running.values() if r.validator.every]
         return min(ends, default=None)
 

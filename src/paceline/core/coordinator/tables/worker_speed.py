@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heapify, heapreplace
+from math import inf
 from statistics import median
 
 from paceline.types import NodeId
@@ -29,14 +29,18 @@ class WorkerSpeeds:
         self.typical: float | None = None
         self._typical_held = 0.0
         self._fastest = 0.0
+        self._floor = inf  # no worker is faster than this: the lowest mean since the last refresh
 
     def note(self, worker: NodeId, seconds: float, now: float) -> None:
         """Note that `worker` took `seconds` for a slot."""
-        known = None if self._is_old(worker, now) else self._mean[worker]
-        self._mean[worker] = seconds if known is None else known + _NEWEST * (seconds - known)
+        known = self._mean.get(worker)
+        mean = seconds if known is None or self._is_old(worker, known, now) else known + _NEWEST * (seconds - known)
+        self._mean[worker] = mean
         self._noted[worker] = now
+        if mean < self._floor:
+            self._floor = mean
         if self.typical is None:  # no refresh yet: without a bound, every worker would count as slow
-            self._fastest = min(self._mean[worker], self._fastest or self._mean[worker])
+            self._fastest = min(mean, self._fastest or mean)
 
     def note_held(self, worker: NodeId, held_s: float) -> None:
         """Note that `worker` sealed a slot `held_s` seconds after it could read its state.
@@ -48,9 +52,9 @@ class WorkerSpeeds:
         known = self._held.get(worker, held_s)
         self._held[worker] = known + _NEWEST * (min(held_s, 2.0 * known) - known)
 
-    def _is_old(self, worker: NodeId, now: float) -> bool:
-        known = self._mean.get(worker)
-        return known is None or now - self._noted[worker] > max(_OLD_S, _OLD * known)
+    def _is_old(self, worker: NodeId, known: float, now: float) -> bool:
+        age_s = now - self._noted[worker]
+        return age_s > _OLD_S and age_s > _OLD * known
 
     def knows(self, worker: NodeId) -> bool:
         """Whether `worker` has finished a slot."""
@@ -67,6 +71,7 @@ class WorkerSpeeds:
         means = self._mean.values()
         self.typical = median(means) if means else None
         self._fastest = min(means, default=0.0)
+        self._floor = min(means, default=inf)
         self._typical_held = median(self._held.values()) if self._held else 0.0
 
     def of(self, worker: NodeId) -> float | None:
@@ -82,30 +87,46 @@ class WorkerSpeeds:
 
     def is_slow(self, worker: NodeId, now: float) -> bool:
         """Whether it can be better to lease the last slots of a step to other workers than to `worker`."""
-        return not self._is_old(worker, now) and self._mean[worker] > _SLOW * self._fastest
+        mean = self._mean.get(worker)
+        return mean is not None and mean > _SLOW * self._fastest and not self._is_old(worker, mean, now)
 
-    def others_are_sooner(self, worker: NodeId, slots: int, others: Iterable[tuple[NodeId, float]]) -> bool:
+    def most_slots(self, worker: NodeId, slots: int) -> int:
+        """How many slots, at most `slots`, the fastest possible worker would finish before `worker` finished one."""
+        mine = self._mean.get(worker)
+        return 0 if mine is None else _ends_before(mine, self._floor, self._floor, slots)
+
+    def others_are_sooner(
+        self, worker: NodeId, slots: int, others: Iterable[tuple[NodeId, float]], number: int
+    ) -> bool:
         """Whether `others` would finish `slots` more slots before `worker` finished one.
 
-        `others` gives for each worker the seconds for which it has held a slot (0: it has none). Late workers do not
-        count.
+        `others` gives for each worker the seconds for which it has held a slot (0: it has none); there are at most
+        `number` of them. Late workers do not count. Takes from `others` only as many as decide the answer.
         """
         mine = self._mean.get(worker)
         if mine is None:
             return False
-        free: list[tuple[float, float]] = []
-        for other, busy_s in others:
-            mean = self.of(other)
-            if mean is not None and other != worker and busy_s <= max(_LATE * mean, _LATE_S):
-                free.append((max(0.0, mean - busy_s) if busy_s else 0.0, mean))
-        if not free:
+        most, left = self.most_slots(worker, slots), slots
+        if number * most < left:
             return False
-        ends = [(at + mean, mean) for at, mean in free]
-        heapify(ends)
-        last = 0.0
-        for _ in range(slots):
-            last, mean = ends[0]
-            if last >= mine:
+        for other, busy_s in others:
+            mean = self._mean.get(other, self.typical)
+            if mean is not None and other != worker and busy_s <= max(_LATE * mean, _LATE_S):
+                end = max(0.0, mean - busy_s) + mean if busy_s else mean
+                if end < mine:
+                    left -= _ends_before(mine, end, mean, left)
+                    if left <= 0:
+                        return True
+            number -= 1
+            if number * most < left:
                 return False
-            heapreplace(ends, (last + mean, mean))
-        return last < mine
+        return False
+
+
+def _ends_before(limit: float, end: float, mean: float, most: int) -> int:
+    """How many of the times `end`, `end + mean`, and so on, are before `limit`: counts up to `most` of them."""
+    count = 0
+    while end < limit and count < most:
+        count += 1
+        end += mean
+    return count
