@@ -20,7 +20,12 @@ parser.add_argument("--steps", type=int, default=0, help="end after this many st
 parser.add_argument("--seconds", type=float, help="end this long after the warm-up, and write marks")
 parser.add_argument("--warmup", type=int, default=20, help="turns")
 parser.add_argument("--slow", type=float, default=1.0, help="worker-1 is this many times slower")
-parser.add_argument("--progress", type=int, default=0, help="write the step to a file every this many steps")
+parser.add_argument(
+    "--progress",
+    type=int,
+    default=0,
+    help="every this many steps, write the step to a file, and end if there is OUT/end",
+)
 parser.add_argument("--peers", type=int, default=1, help="workers that begin together")
 parser.add_argument("--out", type=Path)
 args = parser.parse_args()
@@ -42,6 +47,8 @@ for x, y in job.batches(train, args.batch_size, epochs=1_000_000):
         break
     if args.progress and job.step % args.progress == 0:
         (args.out / f"{name}.step").write_text(str(job.step))
+        if (args.out / "end").exists():
+            job.stop()
     began = time.thread_time()
     optimizer.zero_grad()
     F.cross_entropy(model(x), y).backward()

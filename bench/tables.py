@@ -96,7 +96,7 @@ def leak_section(document: Mapping[str, Any]) -> str:
         parts.append(
             f"{len(samples)} samples from step {samples[0]['step']:,} to {samples[-1]['step']:,}; resident memory may "
             f"grow by {document['tolerance_mb']:g} MB (the allocator needs some), files and shared memory may not "
-            "grow."
+            f"grow over the last {document['window']} samples."
         )
         parts.append(markdown_table(["", "first", "last", "growth", ""], body))
     return "\n\n".join(parts)

@@ -13,9 +13,9 @@ BENCH = ROOT / "bench"
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("cold")]
 
 
-def _run(name: str, cwd: Path, *arguments: str) -> dict[str, Any]:
+def _run(name: str, cwd: Path, *arguments: str, timeout_s: float = 290.0) -> dict[str, Any]:
     options = ["--quick", "--rounds", "1", "--json", "out.json", "--no-plot", *arguments]
-    python(BENCH / f"{name}.py", *options, cwd=cwd, timeout_s=290.0).check()
+    python(BENCH / f"{name}.py", *options, cwd=cwd, timeout_s=timeout_s).check()
     document: dict[str, Any] = json.loads((cwd / "out.json").read_text())
     return document
 
@@ -38,6 +38,7 @@ def test_the_sync_benchmark_writes_complete_json(tmp_path: Path) -> None:
     assert figure["min"] == figure["median"] == figure["max"] == figure["values"][0]
 
 
+<<<<<<< HEAD
 def test_the_train_benchmark_runs_the_parameter_servers_of_torch_rpc_and_ray(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="make engines installs Ray")
     document = _run("train", tmp_path, "--only", "lenet bsp", "lenet rpc", "lenet ray_ps")
@@ -58,8 +59,11 @@ def test_the_start_benchmark_measures_three_commands_until_their_first_step(tmp_
     assert document["ratios"]["embedded_over_plain"] == pytest.approx(seconds["embedded"] / seconds["plain"])
 
 
+=======
+@pytest.mark.timeout(600)  # on a busy machine, 2,000 steps took 176 s, and the run may be twice as long
+>>>>>>> flaky
 def test_the_memory_of_a_run_does_not_grow_over_two_thousand_steps(tmp_path: Path) -> None:
-    document = _run("leak", tmp_path)
+    document = _run("leak", tmp_path, timeout_s=590.0)
     assert document["grew"] == [], document["growth"]
     assert len(document["samples"]) >= 9
     assert document["samples"][-1]["step"] > 1_700

@@ -22,7 +22,8 @@ class LinkLimits:
     max_unproven: int = 256
     """How many connections of a port may be unproven at the same time; above this, the port closes the oldest one."""
     linger_s: float = 0.2
-    """How many seconds `Port.close` may take to send the queued messages of all peers."""
+    """How many seconds `Port.close` may take to send the queued messages of all peers, and to wait until the systems of
+    peers on other hosts have them."""
     retry_min_s: float = 0.02
     retry_max_s: float = 0.15
     """The first and the longest pause, in seconds, between two attempts to connect."""

@@ -161,10 +161,28 @@ def test_files_and_segments_may_not_grow_and_memory_may_grow_a_little() -> None:
     samples = [
         {"step": n, "seconds": n, "w resident_mb": 300 + n * 0.1, "w fds": 10.0, "shared_mb": 4.0} for n in range(9)
     ]
-    assert leak.judge(samples, 2.0)["grew"] == []
-    assert leak.judge(samples, 0.5)["grew"] == ["w resident_mb"]
+    assert leak.judge(samples, 2.0, 9)["grew"] == []
+    assert leak.judge(samples, 0.5, 9)["grew"] == ["w resident_mb"]
     more = [sample | {"w fds": 10.0 + (n > 4), "shared_mb": 4.0 + n / 100} for n, sample in enumerate(samples)]
-    assert leak.judge(more, 2.0)["grew"] == ["w fds", "shared_mb"]
+    assert leak.judge(more, 2.0, 9)["grew"] == ["w fds", "shared_mb"]
+
+
+def test_one_more_buffer_is_no_leak_if_the_memory_then_stays_as_it_is() -> None:
+    leak = load("leak")
+
+    def samples(count: int, *, buffer_at: int, leaks_mb: float = 0.0) -> list[dict[str, float]]:
+        return [
+            {"step": n, "w resident_mb": 300 + n * 0.3, "shared_mb": 4.0 + (n >= buffer_at) + (n // 4) * leaks_mb}
+            for n in range(count)
+        ]
+
+    assert not leak.steady(samples(9, buffer_at=5), 9)
+    assert leak.steady(samples(14, buffer_at=5), 9)
+    assert leak.judge(samples(14, buffer_at=5), 2.0, 9)["grew"] == ["w resident_mb"], (
+        "resident memory counts from the start"
+    )
+    for count in range(9, 30):
+        assert not leak.steady(samples(count, buffer_at=5, leaks_mb=0.25), 9), "a leak goes on"
 
 
 def test_the_page_keeps_its_handwritten_text() -> None:

@@ -8,7 +8,9 @@ of the port, and gives them back when nothing waits in them: an idle connection 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import socket as sockets
+import termios
 from collections.abc import Sequence
 
 from paceline.errors import RefusedFrameError
@@ -81,6 +83,22 @@ class SealedChannel:
     def buffered(self) -> bool:
         """See `Channel.buffered`."""
         return self._in.buffered
+
+    @property
+    def settled(self) -> bool:
+        """See `Channel.settled`: the peer's system has acknowledged every byte.
+
+        A connection that is closed while it has bytes to read is reset, and what the peer does not have yet is lost.
+        """
+        try:
+            return fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4)) == bytes(4)
+        except OSError:  # not connected any more
+            return True
+
+    def end_writing(self) -> None:
+        """See `Channel.end_writing`."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(sockets.SHUT_WR)
 
     def shutdown(self) -> None:
         """See `Channel.shutdown`."""

@@ -59,6 +59,15 @@ class Channel(Protocol):
         """Whether a read would find bytes that have left the socket already."""
         ...
 
+    @property
+    def settled(self) -> bool:
+        """Whether the peer can read all that was written, even if this side closes now and has bytes to read."""
+        ...
+
+    def end_writing(self) -> None:
+        """Let the peer read the end of the connection behind everything that was written. Idempotent."""
+        ...
+
     def shutdown(self) -> None:
         """End the connection for both sides; the descriptor stays open. Idempotent."""
         ...
@@ -73,6 +82,7 @@ class UnixChannel:
 
     near = True
     buffered = False
+    settled = True
 
     def __init__(self, socket: sockets.socket) -> None:
         self._socket = socket
@@ -100,6 +110,9 @@ class UnixChannel:
     def read_frame(self, view: memoryview) -> int:
         """See `Channel.read_frame`."""
         return self._socket.recv_into(view)
+
+    def end_writing(self) -> None:
+        """See `Channel.end_writing`. The peer has everything already, so `close` is enough."""
 
     def shutdown(self) -> None:
         """See `Channel.shutdown`."""

@@ -25,6 +25,7 @@ CLOSED = "the connection was closed"
 
 _LAST_READS = 10_000  # at most this many reads of the last messages of a peer that is gone
 _LAST_BYTES_S = 0.3  # the last bytes of a peer on another host may come so much later than the news that it is gone
+_ASK_S = 0.002  # no event tells that a peer's system has all bytes, so a port that closes asks again after this time
 
 
 def _ignore(reason: str) -> None:
@@ -69,8 +70,10 @@ class StreamLinks:
     def close(self) -> None:
         """Close every link. Their last messages may take `linger_s` in all."""
         until = self.loop.now() + self.sessions.limits.linger_s
-        while self.loop.now() < until and any(not link.flushed for link in self.links):
-            self.loop.wait(until - self.loop.now())
+        while self.loop.now() < until and any(not link.settled for link in self.links):
+            self.loop.wait(min(_ASK_S, until - self.loop.now()))
+            while self.loop.read_one():
+                pass
         for link in list(self.links):
             link.close()
         self._tables.clear()
@@ -129,9 +132,8 @@ class StreamLink:
         self._stop_reading()
         if farewell is not None:
             self._out.control(encode_control(farewell))
-        if self._out.empty:
-            self.close()
-        else:
+        self._close_once_sent()
+        if not self._closed:
             self.close_at = self._links.loop.now() + linger_s
             self._links.loop.wake_at(self.close_at)
 
@@ -154,23 +156,28 @@ class StreamLink:
     def lost(self, reason: str) -> None:
         """Read the last messages of the peer, which is known to be gone, then end the session.
 
-        The last bytes of a peer on another host may still be on their way. Their end ends the session, or the time.
+        The last bytes of a peer on another host may still be on their way. Their end ends the session, or a time in
+        which none came.
         """
         if self._lost is not None:
             return
-        for _ in range(_LAST_READS):
-            if not self._reads or not (self._read() or self._in.filled):
-                break
+        self._read_all()
         if self.near or not self._reads:
             self._over(reason)
         else:
             self._lost = reason
-            self.close_at = self._links.loop.now() + _LAST_BYTES_S
-            self._links.loop.wake_at(self.close_at)
+            self._await_bytes()
 
     def time_is_over(self) -> None:
-        """End the session if its peer is lost; otherwise close, although some bytes were not written."""
+        """End the session if its peer is lost; otherwise close, although some bytes were not written.
+
+        Bytes of a lost peer that came while the role was busy are read first, and give it more time.
+        """
         if self._lost is not None:
+            was = self.close_at
+            self._read_all()
+            if self._closed or self.close_at != was:
+                return
             self._over(self._lost)
         self.close()
 
@@ -178,6 +185,11 @@ class StreamLink:
     def flushed(self) -> bool:
         """Whether all records were written to the socket."""
         return self._out.empty
+
+    @property
+    def settled(self) -> bool:
+        """Whether a close loses nothing that was sent."""
+        return self._out.empty and self._channel.settled
 
     def sweep(self) -> None:
         """Release the frames of loans whose frames the peer has dropped."""
@@ -194,8 +206,25 @@ class StreamLink:
 
     def _write(self) -> None:
         self._out.flush()
-        if self._out.empty and not self._reads:
-            self.close()
+        if not self._reads:
+            self._close_once_sent()
+
+    def _close_once_sent(self) -> None:
+        """Close if everything was sent. If the peer does not have it yet, let the peer read it and close first."""
+        if self._out.empty:
+            if self._channel.settled:
+                self.close()
+            else:
+                self._channel.end_writing()
+
+    def _read_all(self) -> None:
+        for _ in range(_LAST_READS):
+            if not self._reads or not (self._read() or self._in.filled):
+                break
+
+    def _await_bytes(self) -> None:
+        self.close_at = self._links.loop.now() + _LAST_BYTES_S
+        self._links.loop.wake_at(self.close_at)
 
     def _read(self) -> bool:
         """Read one record, if one has come; True if the buffer already holds another one."""
@@ -226,6 +255,8 @@ class StreamLink:
             self.unusable = self._in.farewell.rule == "lane"
             self._over(f"ended by the peer ({self._in.farewell.rule}): {self._in.farewell.detail}")
             return False
+        if self._lost is not None and self._in.filled:
+            self._await_bytes()
         return more
 
     def _over(self, reason: str) -> None:

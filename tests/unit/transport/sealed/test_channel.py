@@ -301,6 +301,54 @@ def test_bytes_that_are_still_on_their_way_when_the_peer_is_lost_are_read() -> N
         assert m.server.over == ["the connection was closed"]
 
 
+def test_a_link_that_ends_closes_after_its_peer_which_reads_the_end() -> None:
+    with middle() as m:
+        message, frames = two_blocks(1 << 20)
+        m.worker.link.send(encode_header(message), frames)
+        while not m.worker.link.flushed:
+            m._from_worker.recv(1 << 16)
+            m.worker.run()
+        m.worker.link.finish(60.0)
+        assert m.worker.link in m.worker.link._links.links, "the peer does not have all bytes yet"
+        m._from_worker.settimeout(10.0)
+        while m._from_worker.recv(1 << 20):
+            pass
+        m._from_worker.close()
+        m.worker.run()
+        assert not m.worker.link._links.links
+
+
+def test_the_last_bytes_of_a_lost_peer_are_read_even_if_the_role_comes_back_late() -> None:
+    """They came in time, and the role was busy until the time was over."""
+    with middle() as m:
+        message, frames = two_blocks()
+        m.worker.link.send(encode_header(message), frames)
+        head, *rest = m.sent()
+        m.deliver([head])
+        m.server.link.lost("the peer is gone")
+        m._to_server.sendall(b"".join(rest))
+        m.server.link._links.tick(m.server.link.close_at)
+        assert [event.message for event in m.server.sessions.events if isinstance(event, Received)] == [message]
+        assert m.server.over == [], "more may be on its way"
+        m.server.link._links.tick(m.server.link.close_at)
+        assert m.server.over == ["the peer is gone"]
+
+
+def test_each_byte_of_a_lost_peer_gives_it_more_time() -> None:
+    with middle() as m:
+        message, frames = two_blocks()
+        m.worker.link.send(encode_header(message), frames)
+        first, *rest = m.sent()
+        m.server.link.lost("the peer is gone")
+        for part in (first, *rest):
+            before = m.server.link.close_at
+            m.deliver([part])
+            assert m.server.link.close_at > before
+        before = m.server.link.close_at
+        m.server.run()
+        assert m.server.link.close_at == before
+
+
 def test_a_lost_peer_is_not_awaited_for_long() -> None:
     with middle() as m:
         m.server.link.lost("the peer is gone")

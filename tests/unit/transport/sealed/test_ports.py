@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
-from tests.contract.port_contract import Events, block_bytes, push
+from tests.contract.port_contract import PATIENCE_S, Events, block_bytes, push
 from tests.kit.peer import peer_process
 from tests.kit.strangers import Proxy
 
@@ -204,16 +206,69 @@ def test_a_missing_package_is_named_when_an_encrypted_port_is_opened(monkeypatch
 # ---------------------------------------------------------------- ends
 
 
-def test_the_last_message_of_a_peer_that_closes_arrives(make_port: MakePort) -> None:
-    server, client, events = both(make_port)
+@contextlib.contextmanager
+def closing(client: ZmqPort, events: Events) -> Iterator[None]:
+    """Close `client` in a thread, because the other port has to read meanwhile."""
+    events.ports.remove(client)
+    thread = threading.Thread(target=client.close)
+    thread.start()
+    thread.join(0.05)
+    yield
+    thread.join()
+
+
+def test_the_last_messages_of_a_peer_that_closes_arrive(make_port: MakePort) -> None:
+    """Most of them wait in the port: the socket does not accept so many bytes, whatever the system's buffers are."""
+    server, client, events = both(make_port, limits=LinkLimits(linger_s=PATIENCE_S))
+    (link,) = client._links.links
+    with socket.socket(fileno=os.dup(link._channel.fileno())) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * KIB)
     frames = [block_bytes(200_000)]
     for req in range(20):
         client.send("server/1", push(req, frames), frames)
-    client.close()
-    events.ports.remove(client)
-    events.until(lambda: bool(events.downs(server)))
+    assert not link.flushed
+    with closing(client, events):
+        events.until(lambda: bool(events.downs(server)))
     assert len(events.received(server)) == 20
     assert isinstance(events.seen["server/1"][-1], PeerDown)
+
+
+def test_the_last_message_of_a_peer_that_has_not_read_everything_arrives(make_port: MakePort) -> None:
+    """The system resets a connection that is closed while it has unread bytes, and drops what it has not sent."""
+    server, client, events = both(make_port, limits=LinkLimits(linger_s=PATIENCE_S))
+    (link,) = client._links.links
+    server.send("worker/1", Ok(1))
+    assert select.select([link._channel.fileno()], [], [], PATIENCE_S)[0]
+    frames = [block_bytes(1 << 20)]
+    client.send("server/1", push(2, frames), frames)
+    with closing(client, events):
+        events.until(lambda: bool(events.downs(server)))
+    assert [event.message for event in events.received(server)] == [push(2, frames)]
+
+
+def test_the_last_message_before_a_disconnection_arrives_although_an_answer_was_not_read(make_port: MakePort) -> None:
+    server, client, events = both(make_port, limits=LinkLimits(linger_s=PATIENCE_S))
+    (link,) = client._links.links
+    server.send("worker/1", Ok(1))
+    assert select.select([link._channel.fileno()], [], [], PATIENCE_S)[0]
+    frames = [block_bytes(1 << 20)]
+    client.send("server/1", push(2, frames), frames)
+    client.disconnect("server/1")
+    events.until(lambda: bool(events.downs(server)))
+    assert [event.message for event in events.received(server)] == [push(2, frames)]
+    events.until(lambda: not client._links.links)
+
+
+def test_a_port_that_closes_does_not_wait_for_a_peer_that_has_everything(make_port: MakePort) -> None:
+    server, client, events = both(make_port, limits=LinkLimits(linger_s=PATIENCE_S))
+    server.send("worker/1", Ok(1))
+    client.send("server/1", Ok(2))
+    began = time.monotonic()
+    client.close()
+    assert time.monotonic() - began < PATIENCE_S / 2
+    events.ports.remove(client)
+    events.until(lambda: bool(events.downs(server)))
+    assert [event.message for event in events.received(server)] == [Ok(2)]
 
 
 def test_the_death_of_a_peer_is_reported_at_once(make_port: MakePort) -> None:
