@@ -38,7 +38,6 @@ def test_the_sync_benchmark_writes_complete_json(tmp_path: Path) -> None:
     assert figure["min"] == figure["median"] == figure["max"] == figure["values"][0]
 
 
-<<<<<<< HEAD
 def test_the_train_benchmark_runs_the_parameter_servers_of_torch_rpc_and_ray(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="make engines installs Ray")
     document = _run("train", tmp_path, "--only", "lenet bsp", "lenet rpc", "lenet ray_ps")
@@ -59,9 +58,7 @@ def test_the_start_benchmark_measures_three_commands_until_their_first_step(tmp_
     assert document["ratios"]["embedded_over_plain"] == pytest.approx(seconds["embedded"] / seconds["plain"])
 
 
-=======
 @pytest.mark.timeout(600)  # on a busy machine, 2,000 steps took 176 s, and the run may be twice as long
->>>>>>> flaky
 def test_the_memory_of_a_run_does_not_grow_over_two_thousand_steps(tmp_path: Path) -> None:
     document = _run("leak", tmp_path, timeout_s=590.0)
     assert document["grew"] == [], document["growth"]
