@@ -136,6 +136,32 @@ def test_early_work_changes_no_result(kit: Kit) -> None:
     assert kit.read(told, 1) == kit.read(plain, 1)
 
 
+def test_the_next_version_is_readable_early_with_the_bits_of_its_commit(kit: Kit) -> None:
+    store, key, hyper = kit.opened(), SumKey(1, None), SPEC.optimizer.hyper
+    for version in range(2):
+        kit.commit(store, version)
+    before = kit.read(store, 1)
+    store.sums.add(key, kit.attempt(1, TRAINED, Fence(1, 3)))
+    assert not store.update_early(key, ()), "the hyper-parameters are not known"
+    assert store.versions.ahead == -1
+    assert store.update_early(key, hyper)
+    assert store.versions.ahead == 2
+    early, changed = kit.read(store, 2), kit.read(store, 2, have=1)
+    assert kit.read(store, 1) == before != early
+    store.apply(key, commit(SPEC, 2, 1))
+    assert (kit.read(store, 2), kit.read(store, 2, have=1)) == (early, changed)
+    assert store.versions.ahead == -1
+
+
+def test_the_next_version_is_not_readable_after_its_sum_is_dropped(kit: Kit) -> None:
+    store, key = kit.opened(), SumKey(0, None)
+    kit.commit(store, 0)
+    store.sums.add(key, kit.attempt(0, TRAINED, Fence(1, 2)))
+    assert store.update_early(key, SPEC.optimizer.hyper)
+    store.sums.drop(key)
+    assert store.versions.ahead == -1
+
+
 def test_a_backup_makes_the_same_version_of_an_exported_sum(kit: Kit) -> None:
     primary, backup = kit.opened(), kit.opened()
     for version in range(3):

@@ -265,17 +265,24 @@ def flipping(seed: int) -> Scenario:
     return replace(scenario, faults=(*scenario.faults, *flips))
 
 
+def _has_unequal_copy(job: simulated.Cluster) -> bool:
+    """Return whether a copy has a flipped bit that its primary has not: a flipped copy may have become the primary."""
+    cores = [server.core for server in job.servers]
+    flipped = [(b, isinstance(v, Flipped)) for core in cores for b, v in core.own.store.current.items()]  # type: ignore[attr-defined]
+    primary = dict(flipped)
+    copies = [group.store.current for core in cores for group in core.backups.groups]  # type: ignore[attr-defined]
+    return any(isinstance(v, Flipped) != primary[b] for values in copies for b, v in values.items())
+
+
 def test_simulated_jobs_find_flipped_bits_and_break_no_rule() -> None:
     flipped = found = left = 0
-    for seed in range(80):
+    for seed in range(40):
         job = simulated.Cluster(flipping(seed), Trace(hashed=False))
         _play(job)
         _check_end(job)
         flipped += bool(job.log_checks.flipped)
         found += bool(job.log_checks.different)
-        groups = [group for server in job.servers for group in (server.core.own, *server.core.backups.groups)]
-        left += any(isinstance(value, Flipped) for group in groups for value in group.store.current.values())  # type: ignore[attr-defined]
-    assert flipped > 30
+        left += _has_unequal_copy(job)
+    assert flipped > 20
     assert found > flipped / 4, "jobs in which a checkpoint found a copy that differs"
-    # 240 seeds left 26 of 99 jobs with a flipped bit, and another 240 schedules 27 of 97.
-    assert left < flipped * 0.4, "bits that flipped after the last checkpoint, or on a copy that became the primary"
+    assert left < flipped / 5, "jobs in which a bit of a copy flipped after the last checkpoint"

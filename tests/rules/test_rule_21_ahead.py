@@ -1,8 +1,8 @@
 """Rule 21, ahead state is named: what is read before its commit counts only if exactly that is committed.
 
 In lock-step a server that has said *ready* hands out the next version to workers with a lease. It is named by
-(incarnation, epoch, version). A new epoch voids it, unless its commit is known. Never with a window, unequal machines, or
-an optimizer whose update cannot be undone.
+(incarnation, epoch, version). A new epoch voids it, unless its commit is known. Never with a window, unequal machines,
+or an optimizer whose update cannot be undone.
 
 Upheld by:
 - `core.server.ahead.Ahead`: which version may be read, and what was handed out
@@ -13,6 +13,8 @@ Upheld by:
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from tests.kit.core import HYPER, Recorder, fence, frame, segment, sent, turn_of
@@ -88,7 +90,7 @@ class AheadServer(Server):
         return self.say("worker-0", Pull(req, 0, epoch, version, ahead=ahead))
 
 
-def alone(**assign: object) -> AheadServer:
+def alone(**assign: Any) -> AheadServer:
     server = AheadServer("s0", placement(1, ("s0",)), **assign)
     server.begin()
     return server

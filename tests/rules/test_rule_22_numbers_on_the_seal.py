@@ -1,7 +1,7 @@
 """Rule 22, the numbers ride on the seal: a commit needs no word of a worker that may be dead.
 
-Weight, hyper-parameters and logged values travel with the sealing push and with *ready*. A turn lists the leases that the
-worker has in hand, and may ask for the lease of its next turn while it computes. Only the coordinator makes leases.
+Weight, hyper-parameters and logged values travel with the sealing push and with *ready*. A turn lists the leases that
+the worker has in hand, and may ask for the lease of its next turn while it computes. Only the coordinator makes leases.
 
 Upheld by:
 - `core.worker.dispatch.WorkerCore.push`: the report goes with the seal
@@ -151,7 +151,11 @@ def test_with_a_window_nothing_is_leased_early(mode: str) -> None:
 
 
 def test_unequal_machines_get_nothing_early() -> None:
-    job = CoordinatorKit(workers=2, servers=1, slots=2, machines={"worker-0": "a CPU", "worker-1": "another"}).start().initialise()
+    job = (
+        CoordinatorKit(workers=2, servers=1, slots=2, machines={"worker-0": "a CPU", "worker-1": "another"})
+        .start()
+        .initialise()
+    )
     grant = job.lease("worker-0")
     assert not grant.ask_next
     assert early(job, "worker-0", grant) == []

@@ -196,3 +196,25 @@ def test_a_script_that_changes_its_gradients_stops_the_offers(worker: PushingWor
     worker.backward()
     worker.talk()
     assert not any(server.pushes for server in worker.servers)
+
+
+def test_the_buffer_of_a_kept_turn_is_not_written_until_the_next_turn(worker: PushingWorker) -> None:
+    worker.overlap.close()
+    worker.begin()
+    worker.backward()
+    worker.seal()
+    first = held(worker)
+    for keep in (True, False):
+        for server in worker.servers:
+            server.drop()  # nobody reads the buffer, and its push is answered
+        worker.slot += 1
+        worker.reducer.begin(worker.lease(Fence(1, worker.slot)), 1.0, keep=keep)
+        worker.binding.drop_gradients()
+        worker.backward()
+        worker.seal()
+        if keep:
+            moved(worker)
+            worker.reducer.seal_again(worker.report(), kept=True)
+            worker.talk()
+            assert held(worker) == first
+    assert len(worker.reducer._buffers) == 2

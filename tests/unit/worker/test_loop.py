@@ -135,12 +135,12 @@ def test_a_slot_that_is_leased_again_is_computed_again_only_on_another_version(
             core.model.fill(server, 0 if not moved_on else 1)
         return grant
 
-    monkeypatch.setattr(turn._reducer, "seal_again", lambda: sent_again.append(grant))
+    monkeypatch.setattr(turn._reducer, "seal_again", lambda report, kept: sent_again.append((report.slot, kept)))
     with monkeypatch.context() as patched:
         patched.setattr(core, "sealed", lambda *report: [])
         patched.setattr(job._loop, "next_task", again)
         second = next(loop)
-    assert sent_again == ([] if moved_on else [grant])
+    assert sent_again == ([] if moved_on else [(grant.slot, False)])
     assert torch.equal(second, first) == moved_on
     del loop
 
