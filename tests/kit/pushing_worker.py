@@ -108,7 +108,7 @@ class PushingWorker:
 
     def report(self, weight: float = 1.0) -> Sealed:
         """The report of the slot that is leased now."""
-        return self.session.core.report(weight, (), {}, 0.0)
+        return self.session.core.turn.report(weight, (), {}, 0.0)
 
     def talk(self) -> None:
         for server in self.servers:

@@ -84,7 +84,7 @@ class WorkerKit:
         return sent(self.core.push(self.now, parts, report=self.report() if seal else None), Push)
 
     def report(self) -> Sealed:
-        return self.core.report(1.0, HYPER, {}, 0.1)
+        return self.core.turn.report(1.0, HYPER, {}, 0.1)
 
     def seal(self) -> Turn:
         (turn,) = sent(self.core.sealed(self.now, self.report()), Turn)

@@ -210,7 +210,7 @@ def test_an_attempt_that_was_given_back_is_not_reported_as_sealed() -> None:
     (push,) = core.push(0.0, {"server-0": ((), (), None)})
     core.handle("server-0", Refused(push.message.req, "stale", ""), (), 0.0)  # type: ignore[attr-defined]
     core.push(0.0, {"server-0": ((), (), Seal(1.0, (), ()))})
-    core.sealed(0.0, core.report(1.0, HYPER, {}, 0.1))
+    core.sealed(0.0, core.turn.report(1.0, HYPER, {}, 0.1))
     (intro,) = sent(core.reconnected(0.0), Register)
     assert intro.leases == ()
 
@@ -224,7 +224,7 @@ def test_a_slot_given_back_during_a_registration_is_given_back_again_after_it() 
     (pull,) = sent(core.handle("coordinator", grant, (), 0.0), Pull)
     core.handle("server-0", PullReply(pull.req, 0, 4, 4, ()), (), 0.0)
     (push,) = core.push(0.0, {"server-0": ((), (), Seal(1.0, (), ()))})
-    core.sealed(0.0, core.report(1.0, HYPER, {}, 0.1))
+    core.sealed(0.0, core.turn.report(1.0, HYPER, {}, 0.1))
     (intro,) = sent(core.reconnected(0.0), Register)
     assert [held.fence for held in intro.leases] == [fence(1)]
     refused = Refused(push.message.req, "stale", "")  # type: ignore[attr-defined]

@@ -175,7 +175,7 @@ def test_a_worker_that_enters_an_incarnation_pulls_every_block_again() -> None:
     for server, pull in zip(owners, pulls, strict=True):
         core.handle(server, PullReply(pull.req, 0, 4, 4, ()), (), 0.0)
     core.push(0.0, {s: ((), (), Seal(1.0, (), ())) for s in owners})
-    core.sealed(0.0, core.report(1.0, HYPER, {}, 0.1))
+    core.sealed(0.0, core.turn.report(1.0, HYPER, {}, 0.1))
     assert len(core.transfers.unacked) == 2
     again = Grant(turn_of(core).req, 1, 1, 2, 4, 0, 1, fence(2), segment(slots=1, end_step=20), True)
     (asked,) = sent(core.handle("coordinator", again, (), 0.0), PlacementRequest)

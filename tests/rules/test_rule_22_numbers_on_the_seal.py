@@ -9,7 +9,7 @@ Upheld by:
 - `core.coordinator.commits.Commits.ready`: and counts
 - `core.coordinator.tables.leases.LeaseBook.abandon_open`: leases that a turn lists stay
 - `core.coordinator.offers.Offers.offer_next`: the lease of the next turn
-- `core.coordinator.leasing.Leasing.repeated`: a listed lease that has ended is revoked
+- `core.coordinator.early_turns.EarlyTurns.ended`: a listed lease that has ended is revoked
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def test_a_worker_reads_the_state_of_its_next_turn_as_soon_as_it_has_sealed() ->
     kit = EarlyWorker()
     kit.grant_early(1, 6)
     assert state_of(kit.core) == WorkerState.COMPUTING
-    sends = kit.core.sealed(kit.now, kit.core.report(1.0, HYPER, {}, 0.1))
+    sends = kit.core.sealed(kit.now, kit.core.turn.report(1.0, HYPER, {}, 0.1))
     assert [type(send.message) for send in sends] == [Pull, Pull, Turn], "servers first: the turn waits for them"
     (turn,) = sent(sends, Turn)
     assert turn.held == (fence(6),)
@@ -241,7 +241,7 @@ def test_an_early_lease_that_is_revoked_is_not_used() -> None:
     kit.grant_early(1, 6)
     (turn,) = sent(kit.hear(Revoke(1, fence(6))), Turn)
     assert turn.held == (fence(5),), "it asks again"
-    (turn,) = sent(kit.core.sealed(kit.now, kit.core.report(1.0, HYPER, {}, 0.1)), Turn)
+    (turn,) = sent(kit.core.sealed(kit.now, kit.core.turn.report(1.0, HYPER, {}, 0.1)), Turn)
     assert turn.held == ()
 
 
@@ -253,5 +253,5 @@ def test_an_early_lease_of_another_placement_or_coordinator_is_not_used(news: st
         kit.core.place(kit.prepared(2, "s0", "s1"))
     else:
         kit.core.reconnected(kit.now)
-    (turn,) = sent(kit.core.sealed(kit.now, kit.core.report(1.0, HYPER, {}, 0.1)), Turn)
+    (turn,) = sent(kit.core.sealed(kit.now, kit.core.turn.report(1.0, HYPER, {}, 0.1)), Turn)
     assert turn.held == ()

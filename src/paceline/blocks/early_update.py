@@ -134,7 +134,7 @@ class EarlyUpdates:
         """Drop all early updates: none of them will count."""
         for number in list(self._made):
             self._drop(number)
-        for number, (buffer, _) in (() if self._buffers is None else self._buffers[1].items()):
+        for number, (buffer, _) in () if self._buffers is None else self._buffers[1].items():
             self._versions.put_back(number, buffer)
         self._buffers = None
 

@@ -40,8 +40,8 @@ class Reducer(Protocol):
     """Hands over gradients and reads versions, in one worker. All calls come from the script's thread.
 
     The order of calls: `read` for a task; if the task is a training lease, `begin`, any number of `offer`, and `seal`;
-    then `read` for the next task. After a failover the slot of the last turn, or of the one before, may be leased again:
-    then `seal_again` is called instead of `begin`, `offer` and `seal`. A turn that is abandoned has no `seal`.
+    then `read` for the next task. After a failover the slot of the last turn, or of the one before, may be leased
+    again: then `seal_again` is called instead of `begin`, `offer` and `seal`. A turn that is abandoned has no `seal`.
     """
 
     @property

@@ -85,7 +85,7 @@ class Cluster:
         if self.coordinator.alive:
             for worker in self.workers:
                 if worker.node == node:
-                    worker.evict()
+                    worker.set_evicted(True)
             self.coordinator.lost(node)
 
     def sessions_lost(self, nodes: Sequence[NodeId]) -> None:

@@ -86,7 +86,7 @@ class SimCoordinator(Node):
             checks.evict_all_but(members)
             for worker in self.cluster.workers:
                 if worker.node not in members:
-                    worker.evict()  # a stopped worker may never get a message about this
+                    worker.set_evicted(True)  # a stopped worker may never get a message about this
         self._members = len(members)
         for effect in effects:
             if isinstance(effect, Send):

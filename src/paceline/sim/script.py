@@ -91,7 +91,7 @@ class TrainingScript:
                         self._worker.node, self._core.task, self._worker.reads(), was_there=False
                     )
                 break
-            self._worker.enter_phase()
+            self._worker.set_evicted(False)
             joined = len(self._cluster.record.log)
             began = self._cluster.record.incarnation
             self._worker.send_all(self._core.ask(self._cluster.world.now, phase.number))
@@ -162,7 +162,7 @@ class TrainingScript:
         yield self._pause()
         reads = self._worker.reads()
         every = [b.index for b in self._worker.blocks]
-        report = self._core.report(1.0, self._hyper(task), {}, 0.0)
+        report = self._core.turn.report(1.0, self._hyper(task), {}, 0.0)
         buffers = {b: Buffer(Gradient(task.step, 0, task.fence, b, 0, reads)) for b in every}
         self._push(task, buffers, 0, report)
         self._worker.send_all(self._core.sealed(self._cluster.world.now, report))
@@ -214,7 +214,7 @@ class TrainingScript:
                     self._push(task, {block: self._buffers[block]}, 1)
         rest = {b: self._buffers[b] for b in present if b not in pushed} if not empty else {}
         revs = {b: pushed.get(b, 0) for b in present} if not empty else {}
-        report = self._core.report(weight, self._hyper(task), {"loss": 1.0}, 0.1)
+        report = self._core.turn.report(weight, self._hyper(task), {"loss": 1.0}, 0.1)
         self._push(task, rest, 0, report, revs)
         if rng.random() < 0.5:
             self._worker.drain()

@@ -100,6 +100,30 @@ def content_hash(value: Value) -> bytes:
     return repr(value).encode()
 
 
+def next_values(
+    blocks: Mapping[int, BlockSpec], current: Mapping[int, Value], terms: Sequence[Term], version: int, step: int
+) -> dict[int, Value]:
+    """The values of all `blocks` after `terms` have made `version` from the `current` values."""
+    values = dict(current)
+    for index, block in blocks.items():
+        used = [(p.slot, p.fence, p.weight) for p in terms if index in p.gradients]
+        if not _changes(step, block.kind, bool(used), terms):
+            continue
+        old = values.get(index)
+        chain = hash((version, step, old.chain if old else 0, tuple(used)))
+        kind = Value if old is None else type(old)  # a flipped bit stays
+        values[index] = kind(index, version, chain)
+    return values
+
+
+def _changes(step: int, kind: Kind, used: bool, terms: Sequence[Term]) -> bool:
+    if step == INIT_STEP:
+        return True
+    if kind == Kind.MEAN:
+        return any(p.weight for p in terms)
+    return used and kind != Kind.FROZEN
+
+
 class SymbolStore:
     """A `BlockStore` that keeps symbols instead of numbers."""
 
@@ -175,7 +199,9 @@ class SymbolStore:
     def update_early(self, key: SumKey, hyper: Hyper) -> bool:
         """Make the version that the sum `key` makes readable, if the hyper-parameters are known."""
         terms = self._sums.get(key)
-        self._ahead = None if terms is None or not hyper else self._next(terms, self.version + 1, key.step)
+        self._ahead = None
+        if terms is not None and hyper:
+            self._ahead = next_values(self.blocks, self.current, terms, self.version + 1, key.step)
         return self._ahead is not None
 
     def add(self, key: SumKey, attempt: SealedAttempt) -> None:
@@ -193,29 +219,10 @@ class SymbolStore:
     def apply(self, key: SumKey, commit: Commit) -> None:
         """Make the sum `key` the next version of each block."""
         terms = self._sums.pop(key)
-        self.current, self._ahead = self._next(terms, commit.version, commit.step), None
+        self.current = next_values(self.blocks, self.current, terms, commit.version, commit.step)
+        self._ahead = None
         self.version = commit.version
         self.observer.applied(self, key, commit, terms)
-
-    def _next(self, terms: Sequence[Term], version: int, step: int) -> dict[int, Value]:
-        """The values of all blocks after `terms` are applied."""
-        values = dict(self.current)
-        for index, block in self.blocks.items():
-            used = [(p.slot, p.fence, p.weight) for p in terms if index in p.gradients]
-            if not self._changes(step, block.kind, bool(used), terms):
-                continue
-            old = values.get(index)
-            chain = hash((version, step, old.chain if old else 0, tuple(used)))
-            kind = Value if old is None else type(old)  # a flipped bit stays
-            values[index] = kind(index, version, chain)
-        return values
-
-    def _changes(self, step: int, kind: Kind, used: bool, terms: Sequence[Term]) -> bool:
-        if step == INIT_STEP:
-            return True
-        if kind == Kind.MEAN:
-            return any(p.weight for p in terms)
-        return used and kind != Kind.FROZEN
 
     def drop(self, key: SumKey) -> None:
         """Forget the sum `key`."""

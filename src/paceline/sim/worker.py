@@ -88,13 +88,12 @@ class SimWorker(Node):
         self.die()
         self._script.close()
 
-    def evict(self) -> None:
-        """Note that the coordinator evicted this worker, so it need not get the last version of its phase."""
-        self.evicted = True
+    def set_evicted(self, evicted: bool) -> None:
+        """Set whether the coordinator evicted this worker since it entered its phase.
 
-    def enter_phase(self) -> None:
-        """Note that the coordinator admitted this worker to a phase."""
-        self.evicted = False
+        An evicted worker need not get the last version of the phase.
+        """
+        self.evicted = evicted
 
     def set_leaving(self, leaving: bool) -> None:
         """Set whether the script leaves the job after its current turn."""

@@ -29,7 +29,7 @@ class SealedTurn(NamedTuple):
         return self.weight, self.hyper, self.logs, self.seconds, self.warnings
 
     def counts_on(self, version: int, epoch: int) -> bool:
-        """Whether the turn, sealed again in placement `epoch`, is computed on `version` as it is, or will be, committed."""
+        """Whether the turn may be sealed again in placement `epoch`: it was computed on `version`, which is valid."""
         return self.version == version and self.ahead in (0, epoch)
 
     def is_of(self, grant: Grant) -> bool:

@@ -222,7 +222,7 @@ class Session:
             self._send_all(sends)
 
     def drain(self) -> None:
-        """Handle the messages that have arrived, without waiting. An error that ends the job is left to the next wait."""
+        """Handle the messages that have arrived, without waiting. The next wait raises if the job has ended."""
         with self.preemption:
             while (event := self.port.recv(0.0)) is not None:
                 self._handle(event, time.monotonic())

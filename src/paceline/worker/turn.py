@@ -132,7 +132,7 @@ class ScriptTurn:
                 self._warnings,
             )
             core = self._session.core
-            report = core.report(*numbers)
+            report = core.turn.report(*numbers)
             self._reducer.seal(made, report)
             self.is_sealed = True
             self._session.drain()  # the lease of the next turn may have come
@@ -187,7 +187,7 @@ class ScriptTurn:
             if turn is None or not turn.is_of(grant) or not turn.counts_on(core.model.version, core.model.epoch):
                 continue
             with tracing.span("push", step=grant.step, again=True), self._session.preemption:
-                report = core.report(*turn.report)
+                report = core.turn.report(*turn.report)
                 self._reducer.seal_again(report, kept=turn is self._kept)
                 self._session.say(core.sealed(time.monotonic(), report))
             return True
@@ -196,7 +196,7 @@ class ScriptTurn:
     def seal_initial(self, grant: Grant) -> None:
         """Push the present weights as version 0 and seal the initial lease."""
         with self._session.preemption:
-            report = self._session.core.report(1.0, (), {}, 0.0)
+            report = self._session.core.turn.report(1.0, (), {}, 0.0)
             self._reducer.begin(grant, 1.0)
             self._reducer.seal(self._binding.initial(), report)
             self._session.say(self._session.core.sealed(time.monotonic(), report))

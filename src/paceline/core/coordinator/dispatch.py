@@ -127,7 +127,7 @@ class CoordinatorCore:
         requests = self.machines.requests
         if req is not None and kind not in _REPEATABLE and not requests.note(sender, message, req):
             again = requests.reply(sender, message, req)
-            ended = self.machines.leasing.repeated(sender, message) if isinstance(message, Turn) else []
+            ended = self.machines.leasing.early.ended(sender, message) if isinstance(message, Turn) else []
             if again is None:
                 return ended
             if not self._is_void(again.message):

@@ -5,29 +5,73 @@ They are apart from the workers that wait: a worker without a lease comes first,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 
-from paceline.messages import Turn
+from paceline.core.coordinator.all_tables import Tables
+from paceline.core.coordinator.events import Output
+from paceline.core.coordinator.offers import Offers
+from paceline.core.effects import Send
+from paceline.messages import Revoke, Turn
 from paceline.types import NodeId
 
 
 class EarlyTurns:
-    """The open turns of workers with a lease in hand, by the step of that lease, in the order in which they asked."""
+    """The open turns of workers with a lease in hand, by the step of that lease. A part of `Leasing`."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables: Tables, offers: Offers) -> None:
+        self._identity = tables.identity
+        self._leases = tables.leases
+        self._offers = offers
         self._by_step: dict[int, dict[NodeId, Turn]] = {}
         self._step_of: dict[NodeId, int] = {}
 
-    def __len__(self) -> int:
-        """The number of turns."""
-        return len(self._step_of)
+    def __contains__(self, node: object) -> bool:
+        """Whether the turn of `node` waits here."""
+        return node in self._step_of
 
-    def add(self, node: NodeId, turn: Turn, step: int) -> None:
-        """Add the turn of `node`, which has a lease of `step` in hand."""
+    def answer(self, node: NodeId, turn: Turn, waiting: Collection[NodeId]) -> list[Output]:
+        """Answer the turn of `node` with the lease of its next turn, now or later.
+
+        A worker whose lease in hand has ended is told so. It asks again once it has no lease.
+        """
+        steps = [lease.slot.step for fence in turn.held if (lease := self._leases.live.find(fence)) is not None]
+        ended = self.ended(node, turn)
+        if ended or not steps:
+            return ended
+        step = max(steps)
+        reply = self._offers.offer_next(node, turn, step, waiting)
+        if reply is not None:
+            return [Send(node, reply)]
         self.pop(node)
         self._by_step.setdefault(step, {})[node] = turn
         self._step_of[node] = step
+        return []
+
+    def ended(self, node: NodeId, turn: Turn) -> list[Output]:
+        """Revoke the leases in hand that have ended: the first word about it may be lost."""
+        live, generation = self._leases.live, self._identity.generation
+        return [Send(node, Revoke(generation, fence)) for fence in turn.held if not live.is_open(fence)]
+
+    def offer(self, waiting: Collection[NodeId]) -> list[Output]:
+        """Offer free slots of later steps, in the order of the steps in hand, then in the order of asking."""
+        out: list[Output] = []
+        for step in sorted(self._by_step):
+            for node, turn in self._of_step(step):
+                reply = self._offers.offer_next(node, turn, step, waiting)
+                if reply is not None:
+                    self.pop(node)
+                    out.append(Send(node, reply))
+                elif not self._offers.held_back:
+                    return out
+        return out
+
+    def _of_step(self, step: int) -> Iterator[tuple[NodeId, Turn]]:
+        """The turns of workers with a lease of `step` in hand, in order. The caller may remove the one it was given."""
+        turns, passed = self._by_step.get(step, {}), 0
+        while (item := next(islice(turns.items(), passed, None), None)) is not None:
+            yield item
+            passed += item[0] in turns
 
     def pop(self, node: NodeId) -> None:
         """Remove the turn of `node`, if there is one."""
@@ -37,19 +81,3 @@ class EarlyTurns:
             del turns[node]
             if not turns:
                 del self._by_step[step]
-
-    def steps(self) -> list[int]:
-        """The steps of the leases in hand, lowest first."""
-        return sorted(self._by_step)
-
-    def of_step(self, step: int) -> Iterator[tuple[NodeId, Turn]]:
-        """The turns of workers with a lease of `step` in hand, in order. The caller may remove the one it was given."""
-        turns, passed = self._by_step.get(step, {}), 0
-        while (item := next(islice(turns.items(), passed, None), None)) is not None:
-            yield item
-            passed += item[0] in turns
-
-    def clear(self) -> None:
-        """Forget all turns."""
-        self._by_step.clear()
-        self._step_of.clear()

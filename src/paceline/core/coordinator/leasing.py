@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from paceline.core.coordinator.all_tables import Tables
+from paceline.core.coordinator.early_turns import EarlyTurns
 from paceline.core.coordinator.events import (
     Event,
     JobFailed,
@@ -26,7 +27,6 @@ from paceline.core.coordinator.events import (
     WorkersCutOff,
     WorkersGone,
 )
-from paceline.core.coordinator.early_turns import EarlyTurns
 from paceline.core.coordinator.offers import Offers
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.speculation import Speculation
@@ -40,6 +40,8 @@ from paceline.types import INIT_STEP, NodeId, SlotId
 
 class Leasing:
     """Answers turns, at once or when a slot becomes free. Owns the leases, and the queues of workers that wait.
+
+    `early` are the workers that compute a slot and ask for the lease of their next turn.
 
     `wasted_slots` counts sealed slots that were not used: another attempt counted, or the lease had become void.
     """
@@ -62,8 +64,8 @@ class Leasing:
         self._validation = validation
         self._late = Speculation(tables)
         self._offers = Offers(tables, segments, validation, self._late)
+        self.early = EarlyTurns(tables, self._offers)
         self._waiting: OrderedDict[NodeId, Turn] = OrderedDict()
-        self._early = EarlyTurns()
         self._evaluating: dict[NodeId, Turn] = {}
         self._suspects: deque[tuple[float, SlotId]] = deque()
 
@@ -96,7 +98,9 @@ class Leasing:
                 f"{self._members.name(sender)} waits for a validation that the job does not know: every worker must "
                 "call job.validate and job.evaluate in the same order"
             )
-        self._forget_turn(sender)
+        self._waiting.pop(sender, None)
+        self._evaluating.pop(sender, None)
+        self.early.pop(sender)
         if turn.declared:
             self._validation.declared(sender, turn.declared)
         if turn.phase >= len(self._phases.phases) and not self._segments.finished:
@@ -112,7 +116,8 @@ class Leasing:
                 lease = self._leases.seal(report.fence, sender)
                 last = self._log.last
                 if lease is None:
-                    # The step was committed with another attempt, or the lease is void; or a server's report came first.
+                    # The step was committed with another attempt, or the lease is void. A commit of the same attempt,
+                    # which a server has reported before, wastes nothing.
                     self.wasted_slots += last is None or report.fence not in last.fences
                 else:
                     if report.step != INIT_STEP:
@@ -129,14 +134,6 @@ class Leasing:
         """Answer the worker with its next task if there is one; otherwise the worker waits."""
         return self._answer(event.worker, event.turn)
 
-    def repeated(self, sender: NodeId, turn: Turn) -> list[Output]:
-        """Tell a worker that repeats its turn which of its leases have ended: the first word may be lost."""
-        return [
-            Send(sender, Revoke(self._identity.generation, fence))
-            for fence in turn.held
-            if not self._leases.live.is_open(fence)
-        ]
-
     def _answer(self, sender: NodeId, turn: Turn) -> list[Output]:
         freed = False
         if turn.abandoned is not None:
@@ -149,7 +146,10 @@ class Leasing:
         if self._identity.failure is not None or self._members.members[sender].left:
             return out
         if turn.held:
-            return out + self._answer_early(sender, turn)
+            out += self.early.answer(sender, turn, self._waiting)
+            requeued = self._leases.requeued
+            # If a lower slot waits, this worker may only wait for it: `offer` then recalls a lease.
+            return out + self.offer() if requeued and sender in self.early else out
         reply = self._offers.offer(sender, turn, self._waiting)
         if reply is not None:
             out.append(Send(sender, reply))
@@ -158,25 +158,6 @@ class Leasing:
         else:
             self._waiting[sender] = turn
         return out
-
-    def _answer_early(self, sender: NodeId, turn: Turn) -> list[Output]:
-        """Answer a worker that has a lease in hand with the lease of its next turn, now or later."""
-        steps = [lease.slot.step for fence in turn.held if (lease := self._leases.live.find(fence)) is not None]
-        out = self.repeated(sender, turn)
-        if out or not steps:
-            return out
-        step = max(steps)
-        reply = self._offers.offer_next(sender, turn, step, self._waiting)
-        if reply is not None:
-            return [Send(sender, reply)]
-        self._early.add(sender, turn, step)
-        requeued = self._leases.requeued
-        return self.offer() if requeued and requeued.lowest.step < step else []  # this worker may only wait for that slot
-
-    def _forget_turn(self, node: NodeId) -> None:
-        self._waiting.pop(node, None)
-        self._evaluating.pop(node, None)
-        self._early.pop(node)
 
     def slot_reported(self, event: SlotReported) -> list[Output]:
         """Seal the lease of a slot that a server reports; the attempt counts even if its worker is gone (rule 22)."""
@@ -230,26 +211,13 @@ class Leasing:
                 out.append(Send(node, reply))
             elif not self._offers.held_back and not self._offers.differ():
                 return out
-        out += self._offer_next()
+        out += self.early.offer(self._waiting)
         if self._waiting and any(map(self._offers.may_lease, self._waiting)):
             return out
         if self._identity.failure is None:
             lease = self._leases.recall(self._log.watermark.low, self._log.version >= 0)
             if lease is not None:
                 out.append(self._revoke(lease))
-        return out
-
-    def _offer_next(self) -> list[Output]:
-        """Offer free slots of later steps to workers that compute, in the order of the steps of their leases."""
-        out: list[Output] = []
-        for step in self._early.steps():
-            for node, turn in self._early.of_step(step):
-                reply = self._offers.offer_next(node, turn, step, self._waiting)
-                if reply is not None:
-                    self._early.pop(node)
-                    out.append(Send(node, reply))
-                elif not self._offers.held_back:
-                    return out
         return out
 
     def _in_order(self) -> Iterator[tuple[NodeId, Turn]]:
@@ -339,7 +307,9 @@ class Leasing:
         """Lease the slots of gone workers again; a slot that has lost too many holders fails the job (rule 4)."""
         out: list[Output] = []
         for worker in event.workers:
-            self._forget_turn(worker)
+            self._waiting.pop(worker, None)
+            self._evaluating.pop(worker, None)
+            self.early.pop(worker)
             self._speeds.forget(worker)
             revoked = self._leases.revoke(worker, lost=event.lost, host=event.host)
             for slot in revoked.sealed:

@@ -94,7 +94,7 @@ class Offers:
             self.held_back = True
             return None
         low, end = self._log.watermark.low, self._limit(open_.end)
-        lease = self._leases.grant_next(node, step, low, end, self._clock.now)
+        lease = self._leases.grant(node, low, True, end, self._clock.now, above=step)
         return None if lease is None else self._grant(turn, lease, self._members.lead() == node)
 
     def _reads_ahead(self, step: int) -> bool:
@@ -181,7 +181,7 @@ class Offers:
             None if step == INIT_STEP else schedule.segment(step),
             lead,
             {} if open_ is None or step == INIT_STEP else self._rounds.seen_at(step, open_.start),
-            self._reads_ahead(step) and self._leases.num_left(step) < self._members.num_workers,
+            self._reads_ahead(step) and self._leases.unleased(step + 1, in_step=True) < self._members.num_workers,
         )
 
     def _is_over(self, phase: Phase) -> bool:

@@ -257,7 +257,7 @@ class Segments:
             return [WarningFound("passed stop", text), Send(sender, Ok(message.req))]
         end = message.step + 1
         if message.at_once:
-            # In lock-step the job does not end below the version that the caller computes on, committed or not (rule 23).
+            # In lock-step the job does not end below the version that the caller computes on (rule 23).
             in_step = self._phases.open is not None and self._phases.schedule.window(self._log.watermark.low) == 0
             seen = message.step if in_step else 0
             end = max(seen, _first_unsealed(self._log, self._phases, self._leases))

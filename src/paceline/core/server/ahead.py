@@ -39,7 +39,7 @@ class Ahead:
         self._ready_step, self._is_new = step, True
 
     def make(self) -> bool:
-        """Compute the expected version, if there is one, beside the applied one; True if readers may get it from now on.
+        """Compute the expected version, if there is one, beside the applied one; True if readers now may get it.
 
         Only one version ahead: a sum is complete only after the commit before it is applied.
         """

@@ -180,7 +180,10 @@ class Attempts:
             return None
         epoch = self._assignment.epoch
         if push.ahead not in (0, epoch):
-            return "base", f"version {push.base} was read in epoch {push.ahead} before its commit; this is epoch {epoch}"
+            return (
+                "base",
+                f"version {push.base} was read in epoch {push.ahead} before its commit; this is epoch {epoch}",
+            )
         if push.base == push.step and self._ahead.is_base(push) and not self.needs_one_attempt(push.step):
             return None
         watermark = self._versions.mark(push.base)

@@ -60,8 +60,8 @@ _OF_INCARNATION = frozenset({Plan, Unpin, SaveOver, CopyOver})
 """Orders that name an incarnation; a server that is in another incarnation ignores them."""
 
 _CONTRADICTION = (
-    "two attempts of step {step} disagree on the hyper-parameters of the optimizer: change them by a prepared scheduler, "
-    "or as a function of job.step only"
+    "two attempts of step {step} disagree on the hyper-parameters of the optimizer: change them by a prepared "
+    "scheduler, or as a function of job.step only"
 )
 
 _Handler = Callable[[NodeId, Any, Sequence[object], float], list[Send]]

@@ -40,9 +40,8 @@ from paceline.messages import (
     Turn,
     Welcome,
 )
-from paceline.types import COORDINATOR, Fence, Hyper, NodeId
+from paceline.types import COORDINATOR, Fence, NodeId
 
-_NO_WARNINGS: dict[str, str] = {}
 _PLAN_RETRY_S = 0.02  # seconds until a push is repeated that came to a server before the plan of its step
 
 
@@ -81,7 +80,7 @@ class WorkerCore:
         self.requests = CoordinatorRequests(introduction.req, resend_s)
         self.transfers = ServerRequests(resend_s)
         self.reports = SealedReports()
-        self.next_lease = NextLease()
+        self.next_lease = NextLease(self.turn, self.model, self.requests)
         self.registration = Registration(introduction, self.turn, self.model, self.requests)
         self._reading = Reading(self.turn, self.model, self.requests, self.transfers)
         self._part_nbytes = part_nbytes
@@ -136,19 +135,6 @@ class WorkerCore:
         turn = Turn(req, phase, self.model.incarnation, sealed, evaluated, abandoned, evaluation, declared)
         return [self.requests.ask(turn, now)]
 
-    def report(
-        self,
-        weight: float,
-        hyper: Hyper,
-        logs: dict[str, float],
-        seconds: float,
-        warnings: dict[str, str] = _NO_WARNINGS,
-    ) -> Sealed:
-        """The report of the current slot: it goes to the servers with the seal, and to the coordinator by `sealed`."""
-        task = self.turn.task
-        assert isinstance(task, Grant)
-        return Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds, warnings)
-
     def push(self, now: float, parts: Pushed, weight: float = 1.0, report: Sealed | None = None) -> list[Send]:
         """Push blocks of the current slot to their servers: provisionally, or with the seal that ends the attempt.
 
@@ -197,16 +183,8 @@ class WorkerCore:
             return self.ask(now, turn.phase, sealed=report, evaluation=turn.evaluation)
         turn.ask(turn.phase, turn.evaluation)
         turn.take(grant)
-        asked = self._ask_next(grant, now, report)
-        return [*self._reading.begin(grant, self.reports.last_step, now), *asked]
-
-    def _ask_next(self, in_hand: Grant, now: float, report: Sealed | None = None) -> list[Send]:
-        """Ask for the lease after the one in hand."""
-        self.next_lease.ask(in_hand.fence)
-        req, declared = self.requests.next_req(), self.turn.declared
-        held = (in_hand.fence,)
-        turn = Turn(req, self.turn.phase, self.model.incarnation, report, None, None, -1, declared, held)
-        return [self.requests.ask(turn, now)]
+        asked = self.next_lease.ask(grant, now, report)
+        return [*self._reading.begin(grant, self.reports.last_step, now), asked]
 
     def reconnected(self, now: float) -> list[Send]:
         """Register with a new coordinator, with the leases held. After its `Welcome` the worker repeats its `Turn`."""
@@ -242,7 +220,7 @@ class WorkerCore:
         task = self.turn.task
         computes = self.turn.state is WorkerState.COMPUTING
         if computes and isinstance(task, Grant) and task.ask_next and self.next_lease.asked_for != task.fence:
-            return [*out, *self._ask_next(task, now)]
+            return [*out, self.next_lease.ask(task, now)]
         return out
 
     def _on_push_ack(self, ack: PushAck, now: float) -> list[WorkerEffect]:
@@ -265,7 +243,7 @@ class WorkerCore:
             self.next_lease.drop()
             task = self.turn.task
             if self.turn.state is WorkerState.COMPUTING and isinstance(task, Grant):
-                return list(self._ask_next(task, now))
+                return [self.next_lease.ask(task, now)]
             return []
         if not self.turn.is_pulling_for(revoke.fence):
             return []
@@ -277,7 +255,7 @@ class WorkerCore:
         if self.next_lease.asked_for is not None:
             if isinstance(task, Grant) and self.next_lease.offer(task):
                 self.requests.answer_turn()
-                self._confirm(task)
+                self.model.confirm_by(task)
             return []
         if self.requests.answered and not self.turn.accepts(task):
             return []
@@ -286,7 +264,7 @@ class WorkerCore:
         self.turn.take(task)
         if not isinstance(task, EvalOver):
             self._enter(task.incarnation)
-            self._confirm(task)
+            self.model.confirm_by(task)
         return list(self._reading.begin(task, self.reports.last_step, now))
 
     def _on_prepared(self, prepared: Prepared, now: float) -> list[WorkerEffect]:
@@ -329,18 +307,6 @@ class WorkerCore:
         return out if push is None else [*out, *self._give_back(push, now)]
 
     # ------------------------------------------------------------ what handlers share
-
-    def _confirm(self, task: Grant | EvalGrant | PhaseOver) -> None:
-        """Note which version is committed, since the coordinator gives this task: the commit of its own state may not be.
-
-        In lock-step the lease of a step is given when the version before its own is committed.
-        """
-        if (task.incarnation, task.epoch) != (self.model.incarnation, self.model.epoch):
-            return
-        if not isinstance(task, Grant):
-            self.model.confirm(task.version)
-        elif task.segment is not None and task.segment.window == 0:
-            self.model.confirm(task.step - 1)
 
     def _enter(self, incarnation: int) -> None:
         """Enter `incarnation`. If it is a new one (after a rewind), drop what was read, pushed and sealed before."""

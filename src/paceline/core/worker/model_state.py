@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.messages import EvalGrant, Grant, PhaseOver
 from paceline.types import NodeId, Placement
 
 
@@ -71,6 +72,18 @@ class ModelState:
             self.ahead, self._ahead_version = self.epoch, version
         else:
             self.confirm(version)
+
+    def confirm_by(self, task: Grant | EvalGrant | PhaseOver) -> None:
+        """Note which version is committed, as `task` shows.
+
+        In lock-step the lease of a step is given when the version before its own is committed.
+        """
+        if (task.incarnation, task.epoch) != (self.incarnation, self.epoch):
+            return
+        if not isinstance(task, Grant):
+            self.confirm(task.version)
+        elif task.segment is not None and task.segment.window == 0:
+            self.confirm(task.step - 1)
 
     def confirm(self, version: int) -> None:
         """Note that `version` is committed in the present placement."""

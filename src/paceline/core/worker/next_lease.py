@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from paceline.messages import Grant
+from paceline.core.effects import Send
+from paceline.core.worker.model_state import ModelState
+from paceline.core.worker.requests import CoordinatorRequests
+from paceline.core.worker.turn import CurrentTurn
+from paceline.messages import Grant, Sealed, Turn
 from paceline.types import Fence
 
 
@@ -12,7 +16,10 @@ class NextLease:
     `asked_for` is the fence of the lease in hand for which the open `Turn` asks a next lease; None if no `Turn` does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turn: CurrentTurn, model: ModelState, requests: CoordinatorRequests) -> None:
+        self._turn = turn
+        self._model = model
+        self._requests = requests
         self.asked_for: Fence | None = None
         self._grant: Grant | None = None
 
@@ -21,9 +28,13 @@ class NextLease:
         """The fence of the next lease; None if there is none."""
         return None if self._grant is None else self._grant.fence
 
-    def ask(self, in_hand: Fence) -> None:
-        """Note that a `Turn` asks for the lease after the one with fence `in_hand`."""
-        self.asked_for, self._grant = in_hand, None
+    def ask(self, in_hand: Grant, now: float, report: Sealed | None = None) -> Send:
+        """Ask for the lease after the one in hand, and report the slot before, if there is one."""
+        self.asked_for, self._grant = in_hand.fence, None
+        req, turn = self._requests.next_req(), self._turn
+        held = (in_hand.fence,)
+        asked = Turn(req, turn.phase, self._model.incarnation, report, None, None, -1, turn.declared, held)
+        return self._requests.ask(asked, now)
 
     def offer(self, grant: Grant) -> bool:
         """Note an answer to that `Turn`; False if it is older than the one that is known."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from paceline.messages import Abort, EvalGrant, EvalOver, Grant, HeldLease, PhaseOver
-from paceline.types import Fence
+from paceline.messages import Abort, EvalGrant, EvalOver, Grant, HeldLease, PhaseOver, Sealed
+from paceline.types import Fence, Hyper
+
+_NO_WARNINGS: dict[str, str] = {}
 
 Task = Grant | EvalGrant | PhaseOver | EvalOver
 """The coordinator's answer to a `Turn` message."""
@@ -109,6 +111,19 @@ class CurrentTurn:
     def end(self, abort: Abort) -> None:
         """Note that the job has ended for this worker, for the reason in `abort`."""
         self.state, self.abort = WorkerState.ABORTED, abort
+
+    def report(
+        self,
+        weight: float,
+        hyper: Hyper,
+        logs: dict[str, float],
+        seconds: float,
+        warnings: dict[str, str] = _NO_WARNINGS,
+    ) -> Sealed:
+        """The report of the current slot. It goes to servers with the seal, and to the coordinator with the turn."""
+        task = self.task
+        assert isinstance(task, Grant)
+        return Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds, warnings)
 
     def lease_in_hand(self, incarnation: int) -> HeldLease | None:
         """The training lease that this worker reads for or computes; None if there is none of this incarnation."""

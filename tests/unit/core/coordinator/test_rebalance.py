@@ -55,7 +55,7 @@ def test_a_new_placement_ends_the_waits_for_void_steps_and_removed_servers() -> 
     grant = Grant(turn_of(core).req, 1, 0, 1, 4, 0, 1, fence(1), segment(slots=1, end_step=20, window=UNLIMITED), True)
     core.handle("coordinator", grant, (), 0.0)
     core.push(0.0, {s: ((), (), Seal(1.0, (), ())) for s in ("server-0", "server-1")})
-    core.sealed(0.0, core.report(1.0, HYPER, {}, 0.1))
+    core.sealed(0.0, core.turn.report(1.0, HYPER, {}, 0.1))
     assert (core.reports.last_step, len(core.transfers.unacked)) == (4, 2)
     core.place(Prepared(0, 1, 0, Placement(2, ("server-1", "server-1"), {"server-1": ""})))
     assert (core.reports.last_step, len(core.transfers.unacked)) == (-2, 1)

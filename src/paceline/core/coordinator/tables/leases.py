@@ -86,24 +86,27 @@ class LeaseBook:
 
     # ------------------------------------------------------------ granting
 
-    def grant(self, worker: NodeId, watermark: int, initialised: bool, end_step: int, now: float = 0.0) -> Lease | None:
+    def grant(
+        self,
+        worker: NodeId,
+        watermark: int,
+        initialised: bool,
+        end_step: int,
+        now: float = 0.0,
+        *,
+        above: int | None = None,
+    ) -> Lease | None:
         """Lease the lowest slot that `worker` may compute; None if the worker must wait.
 
-        `watermark` is the lowest uncommitted step, `end_step` the first step that must not be leased.
+        `watermark` is the lowest uncommitted step, `end_step` the first step that must not be leased. With `above`, the
+        worker computes a slot of that step: it gets the lowest slot only if that is of a later step.
         """
-        slot = self._own(worker, watermark, end_step) or self._take(watermark, initialised, end_step)
+        if above is None:
+            slot = self._own(worker, watermark, end_step) or self._take(watermark, initialised, end_step)
+        else:
+            lowest = self.requeued.lowest if self.requeued else self._next
+            slot = self._take(watermark, initialised, end_step) if lowest.step > above else None
         return None if slot is None else self.lease(slot, worker, now)
-
-    def grant_next(self, worker: NodeId, above: int, watermark: int, end_step: int, now: float = 0.0) -> Lease | None:
-        """Lease the lowest slot to `worker`, which computes a slot of step `above`, if it is of a later step."""
-        lowest = self.requeued.lowest if self.requeued else self._next
-        slot = self._take(watermark, True, end_step) if lowest.step > above else None
-        return None if slot is None else self.lease(slot, worker, now)
-
-    def num_left(self, step: int) -> int:
-        """How many slots of `step`, or of lower steps, have no lease yet."""
-        left = self.schedule.num_slots(step) - self._next.slot if self._next.step == step else 0
-        return left + len(self.requeued)
 
     def lease(self, slot: SlotId, worker: NodeId, now: float) -> Lease:
         """Lease `slot` to `worker`. A late slot may have two leases: the first attempt that arrives counts."""
