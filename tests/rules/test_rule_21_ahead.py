@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
-from tests.kit.core import HYPER, Recorder, fence, frame, segment, sent, turn_of
+from tests.kit.core import HYPER, CoordinatorKit, Recorder, fence, frame, segment, sent, turn_of
 from tests.kit.placed_server import Server, placement
 from tests.kit.worker_core import WorkerKit
 
@@ -28,6 +29,8 @@ from paceline.messages import (
     Committed,
     Failed,
     Grant,
+    PlacementRequest,
+    Prepared,
     Pull,
     PullReply,
     Push,
@@ -257,3 +260,26 @@ def test_what_is_known_to_be_committed_stays_valid_in_a_new_placement(news: str)
     assert kit.core.model.ahead == 0
     kit.core.place(kit.prepared(2, "s0", "s1"))
     assert set(kit.core.model.held.values()) == {1}
+
+
+@pytest.mark.parametrize(("epoch", "first", "held"), [(2, 1, 1), (2, 0, -1), (3, 1, -1)])
+def test_the_next_epoch_tells_whether_the_version_was_committed_in_this_one(epoch: int, first: int, held: int) -> None:
+    """Two epochs later the version may have been made by another sum, so the worker reads it again."""
+    kit = AheadWorker()
+    kit.core.place(msgspec.structs.replace(kit.prepared(epoch, "s0", "s1"), first=first))
+    assert set(kit.core.model.held.values()) == {held}
+    assert kit.core.model.proven == ((1, 1) if held == 1 else (0, -1))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_worker_is_told_the_last_version_before_the_epoch(restarted: bool) -> None:
+    job = CoordinatorKit(workers=1, servers=2, slots=1, replicas=1).start().initialise()
+    job.finish_step(0)
+    job.wrote(job.core.lost("server-1", "killed", job.now))
+    if restarted:
+        job.restart()
+        job.say("server-0", job.registration("server", "server-0", epoch=2, applied=1))
+        job.say("worker-0", job.registration("worker", "worker-0"))
+    (prepared,) = sent(job.say("worker-0", PlacementRequest(job.req(), 1)), Prepared)
+    assert prepared.placement.epoch > 1
+    assert prepared.first == 1

@@ -118,3 +118,4 @@ def test_a_turn_is_sealed_again_only_if_its_state_is_committed_or_still_named(
 ) -> None:
     assert turn_on(3, ahead).counts_on(3, epoch) == again
     assert not turn_on(3, ahead).counts_on(4, epoch)
+    assert turn_on(3, ahead).counts_on(3, epoch, (1, 3)), "its state was committed after all"

@@ -68,12 +68,16 @@ class Prepare(Message, frozen=True):
 
 
 class Prepared(Message, frozen=True):
-    """The placement of the blocks: the reply to `Prepare` and `PlacementRequest`, and sent after every change."""
+    """The placement of the blocks: the reply to `Prepare` and `PlacementRequest`, and sent after every change.
+
+    `first` is the last version that was committed before the epoch of this placement began.
+    """
 
     req: int
     generation: int
     incarnation: int
     placement: Placement
+    first: int = -1
 
 
 class PlacementRequest(Message, frozen=True):

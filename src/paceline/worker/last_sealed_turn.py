@@ -28,9 +28,12 @@ class SealedTurn(NamedTuple):
         """Weight, hyper-parameters, logged values, duration and warnings."""
         return self.weight, self.hyper, self.logs, self.seconds, self.warnings
 
-    def counts_on(self, version: int, epoch: int) -> bool:
-        """Whether the turn may be sealed again in placement `epoch`: it was computed on `version`, which is valid."""
-        return self.version == version and self.ahead in (0, epoch)
+    def counts_on(self, version: int, epoch: int, proven: tuple[int, int] = (0, -1)) -> bool:
+        """Whether the turn may be sealed again in placement `epoch`: it was computed on `version`, which is not void.
+
+        `proven` is the last (epoch, version) that was read before its commit and is committed.
+        """
+        return self.version == version and (self.ahead in (0, epoch) or (self.ahead, version) == proven)
 
     def is_of(self, grant: Grant) -> bool:
         """Whether `grant` is a lease of the same slot. Computed on the same version, it would give the same bits."""

@@ -184,7 +184,10 @@ class ScriptTurn:
         """Push and report a sealed turn again, for lease `grant`. False if the slot must be computed (again)."""
         core = self._session.core
         for turn in (self._last, self._kept):
-            if turn is None or not turn.is_of(grant) or not turn.counts_on(core.model.version, core.model.epoch):
+            model = core.model
+            if turn is None or not turn.is_of(grant):
+                continue
+            if not turn.counts_on(model.version, model.epoch, model.proven):
                 continue
             with tracing.span("push", step=grant.step, again=True), self._session.preemption:
                 report = core.turn.report(*turn.report)

@@ -106,7 +106,8 @@ class BlockPlacement:
         return [] if placement is None else [self._prepared(sender, message.req, placement)]
 
     def _prepared(self, node: NodeId, req: int, placement: Placement) -> Send:
-        return Send(node, Prepared(req, self._identity.generation, self._incarnation.number, placement))
+        generation, incarnation = self._identity.generation, self._incarnation.number
+        return Send(node, Prepared(req, generation, incarnation, placement, self._placed.first))
 
     # ------------------------------------------------------------ the first placement
 
@@ -148,7 +149,7 @@ class BlockPlacement:
             addresses = {s.node: s.address or "" for s in servers}
             placement = Placement(self._placed.epoch + 1, owners, addresses, backups)
             whole, kind = workers_differ(self._members), kind_of_workers(self._members)
-            self._placed.set(placement, whole_attempts=whole, kind=kind)
+            self._placed.set(placement, self._log.version, whole_attempts=whole, kind=kind)
             fact = PlacementFact(placement, whole_attempts=whole, kind=kind)
             out += [fact, *self._tell(servers), BlocksPlaced(), WorkFreed()]
         placed = self._placed.placement
@@ -182,7 +183,8 @@ class BlockPlacement:
 
     def enact(self, event: PlacementDecided) -> list[Output]:
         """Put the new placement into force, and tell every server."""
-        self._placed.set(event.placement, failover=event.failover, whole_attempts=event.whole_attempts, kind=event.kind)
+        whole, kind = event.whole_attempts, event.kind
+        self._placed.set(event.placement, self._log.version, failover=event.failover, whole_attempts=whole, kind=kind)
         return self._tell(self._members.by_role("server"))
 
     def worker_joined(self, event: WorkerJoined) -> list[Output]:
@@ -198,7 +200,7 @@ class BlockPlacement:
         if self._identity.one_attempt or parse_mode(job.mode).window or self._identity.failure is not None:
             return []  # slots count as whole attempts anyway
         if not self._placed.kind:
-            self._placed.set(old, whole_attempts=False, kind=kind)
+            self._placed.set(old, self._log.version, whole_attempts=False, kind=kind)
             why = f"{self._members.name(event.node)} is the first worker of this epoch"
             return [PlacementFact(old, why, planned=True, kind=kind)]
         why = f"{self._members.name(event.node)} has another kind of machine than other workers"
@@ -248,7 +250,7 @@ class BlockPlacement:
             return [over]
         placement = msgspec.structs.replace(old, backups=backups, joining=joining)
         whole, kind = self._placed.whole_attempts, self._placed.kind
-        self._placed.set(placement, whole_attempts=whole, kind=kind)
+        self._placed.set(placement, self._log.version, whole_attempts=whole, kind=kind)
         why = f"{name_of(sender)} has its copies"
         fact = PlacementFact(placement, why, planned=True, whole_attempts=whole, kind=kind)
         return [fact, over, BlocksMayMove(0.0)]

@@ -12,7 +12,8 @@ class ModelState:
     `by_server` lists the blocks of each primary. It is a new object after every placement, so a reader sees by identity
     (`is`) whether blocks may have moved. `held[server]` is the version of that server's blocks in the worker's model,
     or -1 if they are of several versions. `ahead` is the epoch in which some of these blocks were read before their
-    commit, if that commit is not known yet; otherwise 0.
+    commit, if that commit is not known yet; otherwise 0. `proven` is the last (epoch, version) that was read before its
+    commit and is committed.
     """
 
     def __init__(self) -> None:
@@ -21,6 +22,7 @@ class ModelState:
         self.by_server: dict[NodeId, tuple[int, ...]] = {}
         self.held: dict[NodeId, int] = {}
         self.ahead = 0
+        self.proven = (0, -1)
         self._ahead_version = -1
 
     @property
@@ -38,11 +40,14 @@ class ModelState:
         """Whether `placement` is of a later epoch than the known one; False for the first placement."""
         return self.placement is not None and placement.epoch > self.placement.epoch
 
-    def place(self, placement: Placement) -> None:
+    def place(self, placement: Placement, first: int = -1) -> None:
         """Note a placement. `held` of a server stays known if all its blocks in the model are of one version.
 
-        A later placement voids what was read before its commit, unless that commit is known (rule 21).
+        A later placement voids what was read before its commit, unless that commit is known (rule 21). If the next
+        epoch begins after `first`, that version and those before it were committed in this epoch.
         """
+        if placement.epoch == self.epoch + 1:
+            self.confirm(first)
         if self.ahead and self.is_newer(placement):
             self.held = {s: -1 if v == self._ahead_version else v for s, v in self.held.items()}
             self.ahead = 0
@@ -87,5 +92,5 @@ class ModelState:
 
     def confirm(self, version: int) -> None:
         """Note that `version` is committed in the present placement."""
-        if version >= self._ahead_version:
-            self.ahead = 0
+        if self.ahead and version >= self._ahead_version:
+            self.proven, self.ahead = (self.ahead, self._ahead_version), 0

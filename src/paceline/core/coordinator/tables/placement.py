@@ -13,13 +13,15 @@ class PlacedBlocks:
 
     `owners` are the primaries, `holders` all servers that have some copy or are being sent one. With `whole_attempts`,
     each slot of this epoch counts as one attempt, because workers are not equal machines (rule 12). `kind` is the
-    machine of all workers that took part in this epoch, "" if it is not known.
+    machine of all workers that took part in this epoch, "" if it is not known. `first` is the last version that was
+    committed before this epoch.
     """
 
     def __init__(self, incarnation: Incarnation) -> None:
         self._incarnation = incarnation
         self.placement: Placement | None = None
         self.epoch = 0
+        self.first = -1
         self.owners: tuple[NodeId, ...] = ()
         self.holders: tuple[NodeId, ...] = ()
         self.failovers = 0
@@ -30,7 +32,8 @@ class PlacedBlocks:
         """Take over the last placement of this incarnation, and the highest epoch of all incarnations."""
         for row in history.facts:
             if isinstance(row.fact, PlacementFact):
-                self.epoch = max(self.epoch, row.fact.placement.epoch)
+                if row.fact.placement.epoch > self.epoch:
+                    self.epoch, self.first = row.fact.placement.epoch, row.version
                 self.failovers += row.fact.failover
                 if row.incarnation == history.incarnation:
                     self._place(row.fact.placement)
@@ -40,9 +43,12 @@ class PlacedBlocks:
         """Forget the placement; its epoch stays used."""
         self._place(None)
 
-    def set(self, placement: Placement, *, failover: bool = False, whole_attempts: bool, kind: str) -> None:
-        """Put `placement` into force. `failover`: a backup was promoted."""
-        self.epoch = placement.epoch
+    def set(
+        self, placement: Placement, version: int, *, failover: bool = False, whole_attempts: bool, kind: str
+    ) -> None:
+        """Put `placement` into force after `version`, the last committed one. `failover`: a backup was promoted."""
+        if placement.epoch > self.epoch:
+            self.epoch, self.first = placement.epoch, version
         self.whole_attempts, self.kind = whole_attempts, kind
         self.failovers += failover
         self._place(placement)
