@@ -20,7 +20,7 @@ from harness import HERE, OUT, end_on_sigterm
 
 PAGE = HERE.parent / "docs" / "performance.md"
 PICTURES = PAGE.parent / "img"
-BENCHES = ("limits", "sync", "replicas", "train", "straggler", "memory", "crypt", "hosts", "engines", "leak")
+BENCHES = ("limits", "sync", "replicas", "train", "straggler", "memory", "crypt", "hosts", "engines", "start", "leak")
 
 
 def measure(name: str, rounds: int, *, quick: bool) -> bool:

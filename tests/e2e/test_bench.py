@@ -38,26 +38,6 @@ def test_the_sync_benchmark_writes_complete_json(tmp_path: Path) -> None:
     assert figure["min"] == figure["median"] == figure["max"] == figure["values"][0]
 
 
-def test_the_train_benchmark_runs_the_parameter_servers_of_torch_rpc_and_ray(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="make engines installs Ray")
-    document = _run("train", tmp_path, "--only", "lenet bsp", "lenet rpc", "lenet ray_ps")
-    assert document["failures"] == []
-    assert set(document["figures"]) == {"lenet_bsp", "lenet_rpc", "lenet_ray_ps"}
-    assert document["ratios"]["lenet_over_rpc"] > 0
-    assert document["ratios"]["lenet_over_ray_ps"] > 0
-    assert document["notes"] == []
-
-
-def test_the_start_benchmark_measures_three_commands_until_their_first_step(tmp_path: Path) -> None:
-    document = _run("start", tmp_path)
-    assert document["failures"] == []
-    seconds = {key: figure["median"] for key, figure in document["figures"].items()}
-    assert set(seconds) == {"run", "embedded", "plain"}
-    assert all(0.5 < value < 100 for value in seconds.values()), "torch alone takes longer than half a second"
-    assert document["ratios"]["run_over_plain"] == pytest.approx(seconds["run"] / seconds["plain"])
-    assert document["ratios"]["embedded_over_plain"] == pytest.approx(seconds["embedded"] / seconds["plain"])
-
-
 @pytest.mark.timeout(600)  # on a busy machine, 2,000 steps took 176 s, and the run may be twice as long
 def test_the_memory_of_a_run_does_not_grow_over_two_thousand_steps(tmp_path: Path) -> None:
     document = _run("leak", tmp_path, timeout_s=590.0)
