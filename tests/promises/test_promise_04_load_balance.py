@@ -134,6 +134,27 @@ def test_a_late_slot_is_leased_again_to_a_worker_that_only_waits_for_it() -> Non
     assert sent(job.core.tick(job.now), Revoke) == [], "the lease is revoked only once"
 
 
+def test_a_late_slot_is_leased_again_to_a_worker_that_computes_until_it_only_waits() -> None:
+    """When the slot becomes late, the other worker has a slot in hand and the lease of its next turn."""
+    job = CoordinatorKit(workers=2, slots=3).start(data_len=40).initialise()
+    for worker in job.workers:
+        busy(job, worker, 0.1)
+    late, other = job.lease("worker-0"), job.lease("worker-1")
+    job.now = 0.1
+    last = sent(job.seal("worker-1", other), Grant, "worker-1")[0]
+    (early,) = sent(job.turn("worker-1", held=(last.fence,)), Grant, "worker-1")
+    assert (last.step, early.step) == (0, 1)
+    job.core.tick(job.now)
+    job.now = 1.2
+    assert sent(job.core.tick(job.now), Revoke) == [], "the worker computes its last slot of the step"
+    job.seal("worker-1", last, held=(early.fence,))
+    job.now = 1.5
+    (revoke,) = sent(job.core.tick(job.now), Revoke, "worker-1")
+    assert revoke.fence == early.fence
+    again = job.lease("worker-1")
+    assert (again.step, again.slot) == (late.step, late.slot)
+
+
 def _speed_beside_a_slow_worker(tmp_path: Path) -> float:
     """The turns per second of a worker beside one that is four times slower, divided by its turns per second alone."""
     fast, slow = 0.005, 0.02

@@ -16,12 +16,16 @@ from tests.kit.core import (
     CoordinatorKit,
     ServerKit,
     fence,
+    segment,
     sent,
     turn_of,
 )
 from tests.kit.worker_core import ASP, WorkerKit
 
+from paceline.core.coordinator.tables.leases import LeaseBook
+from paceline.core.coordinator.tables.live_leases import Lease
 from paceline.core.sampling import Order
+from paceline.core.schedule import Schedule
 from paceline.messages import (
     Abort,
     GiveBack,
@@ -132,3 +136,29 @@ def test_a_worker_does_not_wait_for_a_slot_that_it_gave_back() -> None:
     (turn,) = sent(out, Turn)
     assert turn.abandoned == fence(6), "the step that it waits to read lost its slot"
     assert {p.after for p in sent(kit.grant(3, 7, of=ASP, slots=1), Pull)} == {-2}
+
+
+def held_twice(book: LeaseBook, worker: str, watermark: int = 0) -> tuple[Lease, Lease]:
+    """Lease a slot to `worker`, and one of the next step for its next turn."""
+    lease = book.grant(worker, watermark, True, 9)
+    assert lease is not None
+    early = book.grant(worker, watermark, True, 9, above=lease.slot.step)
+    assert early is not None
+    return lease, early
+
+
+def test_only_the_slot_in_hand_counts_the_loss_of_its_holder() -> None:
+    """A worker has not begun the slot of its next turn, so that slot did not end it."""
+    book = LeaseBook(Schedule([segment(slots=1, end_step=9)]), 1, hold=2, max_losses=3)
+    book.reset(book.schedule, 0, initialised=True)
+    for number in range(2):
+        held_twice(book, f"worker-{number}")
+        assert book.revoke(f"worker-{number}").poisoned is None
+    lease, early = held_twice(book, "worker-2")
+    book.seal(lease.fence, "worker-2")
+    assert book.revoke("worker-2").poisoned is None, "the third holder of the first slot has sealed it"
+    for number in range(3, 6):
+        held_twice(book, f"worker-{number}", watermark=1)
+        poisoned = book.revoke(f"worker-{number}").poisoned
+    assert poisoned is not None
+    assert poisoned.slot.step == early.slot.step, "the slot that three holders in a row had in hand"

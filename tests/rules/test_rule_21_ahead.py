@@ -262,11 +262,16 @@ def test_what_is_known_to_be_committed_stays_valid_in_a_new_placement(news: str)
     assert set(kit.core.model.held.values()) == {1}
 
 
-@pytest.mark.parametrize(("epoch", "first", "held"), [(2, 1, 1), (2, 0, -1), (3, 1, -1)])
-def test_the_next_epoch_tells_whether_the_version_was_committed_in_this_one(epoch: int, first: int, held: int) -> None:
-    """Two epochs later the version may have been made by another sum, so the worker reads it again."""
+@pytest.mark.parametrize(
+    ("epoch", "firsts", "held"),
+    [(2, {2: 1}, 1), (2, {2: 0}, -1), (3, {2: 1, 3: 1}, 1), (3, {2: 0, 3: 1}, -1), (3, {3: 1}, -1)],
+    ids=["committed", "not committed", "committed, epoch 2 missed", "made anew in epoch 2", "not known"],
+)
+def test_the_epochs_tell_whether_the_version_was_committed_in_the_one_in_which_it_was_read(
+    epoch: int, firsts: dict[int, int], held: int
+) -> None:
     kit = AheadWorker()
-    kit.core.place(msgspec.structs.replace(kit.prepared(epoch, "s0", "s1"), first=first))
+    kit.core.place(msgspec.structs.replace(kit.prepared(epoch, "s0", "s1"), firsts=tuple(firsts.items())))
     assert set(kit.core.model.held.values()) == {held}
     assert kit.core.model.proven == ((1, 1) if held == 1 else (0, -1))
 
@@ -282,4 +287,4 @@ def test_a_worker_is_told_the_last_version_before_the_epoch(restarted: bool) -> 
         job.say("worker-0", job.registration("worker", "worker-0"))
     (prepared,) = sent(job.say("worker-0", PlacementRequest(job.req(), 1)), Prepared)
     assert prepared.placement.epoch > 1
-    assert prepared.first == 1
+    assert dict(prepared.firsts) == {1: -1, 2: 1}

@@ -70,14 +70,14 @@ class Prepare(Message, frozen=True):
 class Prepared(Message, frozen=True):
     """The placement of the blocks: the reply to `Prepare` and `PlacementRequest`, and sent after every change.
 
-    `first` is the last version that was committed before the epoch of this placement began.
+    `firsts` has the last version that was committed before each of the last epochs: (epoch, version).
     """
 
     req: int
     generation: int
     incarnation: int
     placement: Placement
-    first: int = -1
+    firsts: tuple[tuple[int, int], ...] = ()
 
 
 class PlacementRequest(Message, frozen=True):

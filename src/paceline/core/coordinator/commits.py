@@ -88,7 +88,8 @@ class Commits:
         if not one_attempt:
             new = [report for report in message.reports if not self._gate.has_sealed(step, report.slot)]
             if new:
-                return [*(SlotReported(report) for report in new), StepNews(step)]
+                summed = SlotsSummed(sender, step, self._phases.schedule.num_slots(step))
+                return [*(SlotReported(report) for report in new), StepNews(step), summed]
         out = self._progress(step)
         # A new coordinator may not know that this server has summed every slot: further slots may now be leased.
         return out or [SlotsSummed(sender, step, self._phases.schedule.num_slots(step))]

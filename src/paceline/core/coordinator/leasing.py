@@ -165,6 +165,7 @@ class Leasing:
         worker = "" if lease is None else lease.worker
         if lease is not None:
             self._leases.seal(lease.fence, worker)
+            self._speeds.note_held(worker, self._clock.now - self._late.readable_since(lease))
         return [SlotSealed(event.report, worker)]
 
     def give_back(self, sender: NodeId, message: GiveBack) -> list[Output]:
@@ -263,11 +264,12 @@ class Leasing:
             self._leases.release(worker)
         out = self.offer() if late_workers else []
         for late in self._late.find_late():
-            if not self._late.is_new(late):
-                continue
-            self._late.mark(late)
-            offered = self.offer()
-            out += offered
+            offered: list[Output] = []
+            if self._late.is_new(late):
+                self._late.mark(late)
+                offered = self.offer()
+                out += offered
+            # Until a worker has taken the slot: a worker that still computes may have only its early lease soon.
             if not offered and self._late.is_late(late.fence):
                 idle = self._leases.take_back(step, step, initialised=True)
                 if idle is not None:  # the worker asks again, and gets the late slot

@@ -107,7 +107,7 @@ class BlockPlacement:
 
     def _prepared(self, node: NodeId, req: int, placement: Placement) -> Send:
         generation, incarnation = self._identity.generation, self._incarnation.number
-        return Send(node, Prepared(req, generation, incarnation, placement, self._placed.first))
+        return Send(node, Prepared(req, generation, incarnation, placement, tuple(self._placed.firsts.items())))
 
     # ------------------------------------------------------------ the first placement
 

@@ -115,7 +115,7 @@ class WorkerCore:
             # A new placement voids what is not committed, and a server that is not in it answers no push.
             self.reports.clear()
             self.transfers.forget_pushes_except(placement.addresses)
-        self.model.place(placement, prepared.first)
+        self.model.place(placement, dict(prepared.firsts))
 
     def ask(
         self,

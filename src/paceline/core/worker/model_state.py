@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from paceline.messages import EvalGrant, Grant, PhaseOver
 from paceline.types import NodeId, Placement
+
+_NONE: Mapping[int, int] = {}
 
 
 class ModelState:
@@ -40,14 +44,15 @@ class ModelState:
         """Whether `placement` is of a later epoch than the known one; False for the first placement."""
         return self.placement is not None and placement.epoch > self.placement.epoch
 
-    def place(self, placement: Placement, first: int = -1) -> None:
+    def place(self, placement: Placement, firsts: Mapping[int, int] = _NONE) -> None:
         """Note a placement. `held` of a server stays known if all its blocks in the model are of one version.
 
-        A later placement voids what was read before its commit, unless that commit is known (rule 21). If the next
-        epoch begins after `first`, that version and those before it were committed in this epoch.
+        A later placement voids what was read before its commit, unless that commit is known (rule 21). `firsts` has the
+        last version that was committed before each of the last epochs: what the next epoch begins after was committed
+        in this one.
         """
-        if placement.epoch == self.epoch + 1:
-            self.confirm(first)
+        if self.is_newer(placement):
+            self.confirm(firsts.get(self.epoch + 1, -1))
         if self.ahead and self.is_newer(placement):
             self.held = {s: -1 if v == self._ahead_version else v for s, v in self.held.items()}
             self.ahead = 0

@@ -258,13 +258,15 @@ class LeaseBook:
         sealed: list[SlotId] = []
         poisoned = None
         self.release(worker)
+        # The worker has computed its lowest open slot. Another one is for its next turn: it has not begun that.
+        in_hand = min((lease.slot for lease in self.live.open_of(worker)), default=None)
         for lease in self.live.held_by(worker):
             was_sealed = self.live.is_sealed(lease.fence)
             self.live.remove(lease)
             if was_sealed:
                 sealed.append(lease.slot)
                 continue
-            if lost:
+            if lost and lease.slot == in_hand:
                 poisoned = self._lost.add(lease.slot, worker, host) or poisoned
             if self._requeue(lease.slot) is not None:
                 again.append(lease.slot)

@@ -7,21 +7,23 @@ from paceline.core.effects import History, PlacementFact
 from paceline.messages import Position
 from paceline.types import NodeId, Placement
 
+_KEPT = 16  # epochs whose first version is told to workers, which may have missed some
+
 
 class PlacedBlocks:
     """The placement and its epoch (rule 5). Only `BlockPlacement` changes it.
 
     `owners` are the primaries, `holders` all servers that have some copy or are being sent one. With `whole_attempts`,
     each slot of this epoch counts as one attempt, because workers are not equal machines (rule 12). `kind` is the
-    machine of all workers that took part in this epoch, "" if it is not known. `first` is the last version that was
-    committed before this epoch.
+    machine of all workers that took part in this epoch, "" if it is not known. `firsts` has the last version that was
+    committed before each of the last epochs.
     """
 
     def __init__(self, incarnation: Incarnation) -> None:
         self._incarnation = incarnation
         self.placement: Placement | None = None
         self.epoch = 0
-        self.first = -1
+        self.firsts: dict[int, int] = {}
         self.owners: tuple[NodeId, ...] = ()
         self.holders: tuple[NodeId, ...] = ()
         self.failovers = 0
@@ -33,7 +35,7 @@ class PlacedBlocks:
         for row in history.facts:
             if isinstance(row.fact, PlacementFact):
                 if row.fact.placement.epoch > self.epoch:
-                    self.epoch, self.first = row.fact.placement.epoch, row.version
+                    self._begin(row.fact.placement.epoch, row.version)
                 self.failovers += row.fact.failover
                 if row.incarnation == history.incarnation:
                     self._place(row.fact.placement)
@@ -48,10 +50,16 @@ class PlacedBlocks:
     ) -> None:
         """Put `placement` into force after `version`, the last committed one. `failover`: a backup was promoted."""
         if placement.epoch > self.epoch:
-            self.epoch, self.first = placement.epoch, version
+            self._begin(placement.epoch, version)
         self.whole_attempts, self.kind = whole_attempts, kind
         self.failovers += failover
         self._place(placement)
+
+    def _begin(self, epoch: int, version: int) -> None:
+        self.epoch = epoch
+        self.firsts[epoch] = version
+        while len(self.firsts) > _KEPT:
+            del self.firsts[min(self.firsts)]
 
     def _place(self, placement: Placement | None) -> None:
         self.placement = placement
