@@ -164,6 +164,10 @@ def make_scenario(
     return scenario if hosts < 2 else _on_hosts(by_host, scenario, hosts, servers)
 
 
+_MUCH_LOSS = 0.1  # from this share of lost messages on, a host may miss what it is sent for long after a cut
+_LONGEST_CUT_S = 8.0  # a server that cannot be spared is lost after 30 s in which it does not hear: by nature a rewind
+
+
 def _on_hosts(rng: Random, scenario: Scenario, hosts: int, servers: int | None) -> Scenario:
     """The scenario on several hosts, with faults of hosts: most jobs have a server on each of them."""
     cluster = scenario.cluster
@@ -173,6 +177,8 @@ def _on_hosts(rng: Random, scenario: Scenario, hosts: int, servers: int | None) 
     length_s = times * (scenario.heal_at_s - 1.0)
     faults = [replace(f, at_s=times * f.at_s) for f in scenario.faults]
     faults += [replace(f, at_s=f.at_s * length_s) for f in (_fault(rng, HOST_FAULTS) for _ in range(rng.randint(1, 5)))]
+    if scenario.careful and scenario.weather.drop >= _MUCH_LOSS:
+        faults = [replace(f, lasts_s=min(f.lasts_s, _LONGEST_CUT_S)) if f.kind == "cut-host" else f for f in faults]
     return replace(
         scenario,
         hosts=hosts,
