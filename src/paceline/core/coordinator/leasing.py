@@ -139,7 +139,7 @@ class Leasing:
         if turn.abandoned is not None:
             freed = self._leases.abandon(turn.abandoned) is not None
             freed |= self._validation.abandon(turn.abandoned)
-        # A worker that asks computes nothing: a lease that it did not receive is freed for other workers.
+        # A worker that asks lists the leases that it has: one that it did not receive is freed for other workers.
         freed |= self._leases.abandon_open(sender, turn.held)
         freed |= self._validation.revoke(sender)
         out: list[Output] = self.offer() if freed else []
