@@ -53,7 +53,8 @@ demo: setup ## train LeNet on Fashion-MNIST with 2 workers and 2 parameter serve
 	@$(BIN)/paceline demo
 
 PROCESSES ?= 2
-PYTEST := $(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+# A crash of a test process ends the run: after a restart, pytest-xdist may wait for ever for the tests of the crashed one.
+PYTEST := $(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 static: setup
 	@echo "[format] ruff format --check" && $(BIN)/ruff format --check -q .

@@ -20,7 +20,20 @@ from harness import HERE, OUT, end_on_sigterm
 
 PAGE = HERE.parent / "docs" / "performance.md"
 PICTURES = PAGE.parent / "img"
-BENCHES = ("limits", "sync", "replicas", "train", "straggler", "memory", "crypt", "hosts", "engines", "start", "leak")
+BENCHES = (
+    "limits",
+    "sync",
+    "replicas",
+    "train",
+    "straggler",
+    "methods",
+    "memory",
+    "crypt",
+    "hosts",
+    "engines",
+    "start",
+    "leak",
+)
 
 
 def measure(name: str, rounds: int, *, quick: bool) -> bool:

@@ -144,9 +144,12 @@ def run_paceline(
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         out.mkdir()
+        shape = ["-s", str(servers), "--replicas", str(replicas)]
+        if mode == "allreduce":
+            shape = ["--insecure-collective"]
         command = [
-            sys.executable, "-m", "paceline.cli.main", "run", "-w", str(workers), "-s", str(servers), "--mode", mode,
-            "--slots", str(slots), "--replicas", str(replicas), "--checkpoint-every", "0", "--dir", f"{folder}/run",
+            sys.executable, "-m", "paceline.cli.main", "run", "-w", str(workers), *shape, "--mode", mode,
+            "--slots", str(slots), "--checkpoint-every", "0", "--dir", f"{folder}/run",
             str(HERE / script), "--out", str(out), "--peers", str(workers), *arguments,
         ]  # fmt: skip
         env = environment(**({"PACELINE_LANE": lane} if lane else {}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ parser.add_argument("--seconds", type=float, default=5.0, help="end this long af
 parser.add_argument("--warmup", type=int, default=20, help="turns")
 parser.add_argument("--slow", type=float, default=1.0, help="rank 1 is this many times slower")
 parser.add_argument("--ddp", action="store_true")
+parser.add_argument("--accumulate", type=int, default=1, help="batches in a turn; DDP reduces after the last one")
 parser.add_argument("--out", type=Path, required=True)
 args = parser.parse_args()
 
@@ -36,12 +38,15 @@ marker = Marker(args.out, f"rank-{rank}", warmup=args.warmup, seconds=args.secon
 def turn(step: int) -> bool:
     """Run one turn of the loop. Returns False if its time is up."""
     more = marker.mark(step)
-    where = torch.randint(len(images), (args.batch_size,))
-    began = time.thread_time()
     optimizer.zero_grad()
-    F.cross_entropy(model(images[where]), labels[where]).backward()
-    if sleeps:
-        time.sleep(sleeps * (time.thread_time() - began))
+    for number in range(args.accumulate):
+        waits = isinstance(model, DistributedDataParallel) and number < args.accumulate - 1
+        with model.no_sync() if waits else nullcontext():
+            where = torch.randint(len(images), (args.batch_size,))
+            began = time.thread_time()
+            F.cross_entropy(model(images[where]), labels[where]).backward()
+            if sleeps:
+                time.sleep(sleeps * (time.thread_time() - began))
     optimizer.step()
     return more
 

@@ -40,11 +40,13 @@ NAMES = {
 }
 PUSH_PULL_MB = 100.0
 TARGETS = {
-    "shm_over_gloo.0.25": "≤ 0.4",
+    "shm_over_gloo.0.25": "≤ 0.9",
     "shm_over_gloo.25": "≤ 0.35",
     "shm_over_gloo.100": "≤ 0.35",
     "tcp_over_gloo.25": "≤ 1",
     "tcp_over_gloo.100": "≤ 1",
+    "shm_over_floor.100": "≤ 1.12",
+    "tcp_over_floor.100": "≤ 1.08",
     "shm_over_memory_limit.100": "≤ 2.5",
     "tcp_push_pull_gb_per_s": "≥ 2",
 }

@@ -238,9 +238,11 @@ def _simulated(*, replicas: int) -> Walk:
 
 
 def _play(seed: int, replicas: int) -> Any:
+    from paceline.sim.fault_kinds import Fault
+    from paceline.sim.habits import Habits
     from paceline.sim.network import Weather
     from paceline.sim.run import simulate
-    from paceline.sim.scenario import Fault, Habits, make_scenario
+    from paceline.sim.scenario import make_scenario
 
     scenario = make_scenario(seed, mode="bsp", workers=1, servers=2, replicas=replicas)
     (phase, *_) = scenario.phases

@@ -15,6 +15,21 @@ NodeId = str
 """One process, by its name and a suffix that is unique per start, such as ``worker-0/5f2c81``."""
 
 
+MEMBER = "member"
+"""The name of the member of ``worker-3`` is ``member-3``: the holder of blocks in the process of that worker."""
+
+
+def member_name(worker: str) -> str:
+    """The name of the member in the process of `worker`."""
+    return f"{MEMBER}-{worker.partition('-')[2]}"
+
+
+def mate_name(name: str) -> str:
+    """The other name in the process of a worker or of a member; "" for any other process."""
+    role, _, number = name.partition("-")
+    return {"worker": f"{MEMBER}-{number}", MEMBER: f"worker-{number}"}.get(role, "") if number else ""
+
+
 def name_of(node: NodeId) -> str:
     """The name of a process in its run, such as ``worker-0``."""
     return node.split("/")[0]
@@ -143,6 +158,9 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
 
     `backups[b]` are the other members of its in-sync set; `backups` is () if no block has any. `joining` lists (server,
     blocks) of copies that are being sent: these servers are not members of the sets yet.
+
+    With the collective reducer, `group` are the holders that reduce together in this epoch, by rank: those that were in
+    every in-sync set when the epoch began. It is () with servers.
     """
 
     epoch: int
@@ -150,6 +168,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     addresses: dict[NodeId, str]
     backups: tuple[tuple[NodeId, ...], ...] = ()
     joining: tuple[tuple[NodeId, tuple[int, ...]], ...] = ()
+    group: tuple[NodeId, ...] = ()
 
     def copies(self, block: int) -> tuple[NodeId, ...]:
         """The in-sync set of `block`, its primary first."""
@@ -158,6 +177,12 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     def owned(self, server: NodeId) -> tuple[int, ...]:
         """The blocks whose primary is `server`, in order."""
         return tuple(block for block, owner in enumerate(self.owners) if owner == server)
+
+    @property
+    def everywhere(self) -> tuple[NodeId, ...]:
+        """The servers that are in the in-sync set of every block, in order of name."""
+        sets = (set(self.copies(block)) for block in range(len(self.owners)))
+        return tuple(sorted(set.intersection(*sets))) if self.owners else ()
 
     @property
     def holders(self) -> tuple[NodeId, ...]:
@@ -200,8 +225,10 @@ class DataFingerprint(msgspec.Struct, frozen=True, array_like=True):
 class Segment(msgspec.Struct, frozen=True, array_like=True):
     """The position in the data and the dials from `step` on. Every change of a running job appends a segment.
 
-    `epoch` and `offset` are the sample position at `step`; `end_step` is the end of the segment's phase. `end_epoch` is
-    the number of epochs that the job has completed there.
+    `epoch` and `offset` are the sample position at `step`. `end_step` is the end of the phase if no later segment of
+    the phase follows, and `end_epoch` is the number of epochs that the job has completed there. `revision` counts the
+    changes of the plan: what was leased by a segment of another revision is void (rule 19). The learning rate of every
+    param group is `lr`, or what the script gives (`lr` is 0) times `lr_scale`.
     """
 
     step: int
@@ -217,6 +244,24 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     drop_last: bool
     window: int
     mode: str
+    revision: int = 0
+    lr: float = 0.0
+    lr_scale: float = 1.0
+
+
+class DialChange(msgspec.Struct, frozen=True):
+    """Dials to change while a job runs. A field with its default leaves its dial as it is.
+
+    `lr` replaces the learning rates, `lr_scale` multiplies those that the script gives; a change has one of them. A
+    checkpoint is due every `checkpoint_steps` versions or every `checkpoint_s` seconds; both 0: never.
+    """
+
+    mode: str = ""
+    slots: int = 0
+    lr: float = 0.0
+    lr_scale: float = 0.0
+    checkpoint_steps: int = -1
+    checkpoint_s: float = -1.0
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True):

@@ -35,6 +35,7 @@ JOB = {
     "passed": None,
     "prepare": "model optimizer scheduler=None *clip_norm=None *scheduler_every='step'",
     "save": "path",
+    "set": "*mode=None *slots=None *lr=None *checkpoint_every=None",
     "step": None,
     "stop": "reason='stopped by the script'",
     "validate": "data *every *batch_size=None",
@@ -130,7 +131,8 @@ def test_the_errors_are_exactly_these_with_these_bases() -> None:
 
 
 FLAGS = {
-    "run": "-m/--module -w/--workers -s/--servers --replicas --mode --slots --seed --threads --checkpoint-every --keep "
+    "run": "-m/--module -w/--workers -s/--servers --replicas --mode --insecure-collective "
+    "--ordered --slots --seed --threads --checkpoint-every --keep "
     "--checkpoints --files-limit --max-restarts --max-steps --resume --adopt --allow-changes --dir --summary "
     "--trace --engine --ray-address --master --listen --token-file --hosts --min-hosts --local-roles --shared-dir "
     "--same-cpu --insecure-blocks --log-level --log-format script arguments",
@@ -141,6 +143,7 @@ FLAGS = {
     "examples": "names --dir",
     "join": "--log-level --log-format -m/--module run script arguments",
     "scale": "run -w/--workers -s/--servers",
+    "set": "words",
     "demo": "--epochs --dir --log-level --log-format",
     "status": "run --json",
     "runs": "names --prune --older-than --state --dir --json",
@@ -165,6 +168,7 @@ def test_each_command_has_exactly_these_options(name: str) -> None:
         "drain",
         "doctor",
         "scale",
+        "set",
         "status",
         "runs",
         "checkpoints",

@@ -265,6 +265,23 @@ class PortContract(ABC):
         server.send("worker/1", PushAck(9, "held"))
         events.until(lambda: [e.message for e in events.received(client)] == [PushAck(9, "held")])
 
+    def test_messages_that_may_wait_arrive_by_themselves_and_in_order(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, events = pair
+        for req in range(3):
+            client.send("server/1", Ok(req), later=True)
+        events.until(lambda: len(events.received(server)) == 3)
+        client.send("server/1", Ok(3), later=True)
+        client.send("server/1", Ok(4))
+        events.until(lambda: len(events.received(server)) == 5)
+        assert [event.message for event in events.received(server)] == [Ok(req) for req in range(5)]
+
+    def test_messages_that_wait_are_sent_before_the_port_closes(self, pair: tuple[Port, Port, Events]) -> None:
+        server, client, _ = pair
+        client.send("server/1", Ok(1), later=True)
+        client.close()
+        events = Events(server)
+        events.until(lambda: len(events.received(server)) == 1 and len(events.downs(server)) == 1)
+
     def test_frames_arrive_unchanged(self, pair: tuple[Port, Port, Events]) -> None:
         server, client, events = pair
         frames = [block_bytes(nbytes, seed) for seed, nbytes in enumerate(SIZES)]

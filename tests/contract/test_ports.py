@@ -64,9 +64,18 @@ class FaultyPorts(InprocPorts):
         return FaultyPort(super().make(node, at), FaultPlan())
 
 
-class TestZmqPort(PortContract):
+class TestPlainPort(PortContract):
+    """Sessions on loopback without shared memory: a plain stream over TCP."""
+
     def make_factory(self) -> PortFactory:
         return ZmqPorts()
+
+
+class TestZmqPort(PortContract):
+    """Sessions that stay on ZeroMQ, because there is no second port."""
+
+    def make_factory(self) -> PortFactory:
+        return ZmqPorts(one_port=True)
 
 
 class TestEncryptedZmqPort(PortContract):

@@ -12,7 +12,7 @@ from tests.kit.line import error, line, points, weights
 
 from paceline.blocks.tensors import piece_of, tensor_of
 from paceline.core.effects import Send
-from paceline.core.server.attempts import Attempt
+from paceline.core.server.attempt import Attempt
 from paceline.core.worker.turn import Task
 from paceline.messages import (
     BlockFrame,

@@ -21,7 +21,7 @@ def test_a_hundred_strangers_cost_a_run_less_than_50_mb_and_change_nothing(tmp_p
         version = running.until_version(2).version
         roles = running.roles().values()
         ports = sorted(listening(roles))
-        assert len(ports) == 3, "the coordinator and both servers listen"
+        assert len(ports) == 6, "the coordinator and both servers listen, for sessions and for their streams"
         usual = sum(role.memory_info().rss for role in roles)
         with Strangers(ports, 100) as strangers:
             poured, deadline = False, time.monotonic() + 20.0

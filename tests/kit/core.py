@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -147,7 +147,7 @@ class Recorder:
     def sums(self) -> Recorder:
         return self
 
-    versions = copies = checkpoints = sums
+    versions = copies = checkpoints = group_sums = sums
 
     def open(self, spec: ModelSpec, blocks: Sequence[BlockSpec]) -> None:
         self.blocks = [b.index for b in blocks]
@@ -158,7 +158,14 @@ class Recorder:
         self.loaded.append((folder, version))
         return {b: folder.encode() for b in self.blocks}
 
-    def save(self, version: int) -> None:
+    def contribute(self, step: int, num_slots: int, attempts: Sequence[SealedAttempt]) -> object:
+        return tuple((attempt.slot, attempt.fence) for attempt in attempts)
+
+    def adopt(self, key: SumKey, reduced: object, ranks: Sequence[int]) -> tuple[Fence | None, ...]:
+        found = dict(cast(tuple[tuple[int, Fence], ...], reduced))
+        return tuple(found.get(slot) for slot in range(len(ranks)))
+
+    def save(self, version: int, without: Collection[int] = ()) -> None:
         self.saved.append(version)
 
     def freeze(self) -> list[int]:
@@ -335,7 +342,8 @@ class CoordinatorKit:
         self.model = model(deterministic=deterministic, tensors=tensors)
         self.now = 0.0
         self.requests = 0
-        self.servers = [f"server-{i}" for i in range(servers)]
+        holder = "member" if self.spec.collective else "server"
+        self.servers = [f"{holder}-{i}" for i in range(servers)]
         self.workers = [f"worker-{i}" for i in range(workers)]
 
     def req(self) -> int:
@@ -405,7 +413,8 @@ class CoordinatorKit:
         return self.turn(worker, sealed=report, **changes)
 
     def ready(self, server: NodeId, step: int, *fences: Fence) -> list[Effect]:
-        return self.say(server, Ready(0, self.core.tables.placed.epoch, step, fences, 0, 0, ()))
+        revision = 0 if step == INIT_STEP else self.core.schedule.revision_of(step)
+        return self.say(server, Ready(0, self.core.tables.placed.epoch, step, fences, 0, 0, (), (), revision))
 
     def initialise(self) -> CoordinatorKit:
         """Commit version 0; no worker holds a lease afterwards."""

@@ -44,9 +44,9 @@ class PartialPort:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
+    def send(self, peer: str, message: Message, frames: Sequence[Frame] = (), *, later: bool = False) -> Delivery:
         if not isinstance(message, Push) or message.step < 0:
-            return self._inner.send(peer, message, frames)  # type: ignore[no-any-return]
+            return self._inner.send(peer, message, frames, later=later)  # type: ignore[no-any-return]
         if message.req in self._seen:
             self.retried += 1
         self._seen.add(message.req)
@@ -60,7 +60,7 @@ class PartialPort:
             if self._random.random() < self._abandon:
                 self._abandoned.add(message.fence)
                 self.abandoned += 1
-        delivery: Delivery = self._inner.send(peer, message, frames)
+        delivery: Delivery = self._inner.send(peer, message, frames, later=later)
         if first and self.turns == self._die_at and not self._died.exists():
             self._died.touch()  # only once, since the engine restarts the worker
             time.sleep(0.1)  # the port sends in the background

@@ -7,7 +7,7 @@ from torch import nn
 
 from paceline.blocks.tensors import piece_of, tensor_of
 from paceline.core.effects import Send
-from paceline.core.server.attempts import Attempt
+from paceline.core.server.attempt import Attempt
 from paceline.messages import Grant, Prepared, Pull, PullReply, Push, PushAck, Register, Sealed, Turn
 from paceline.reducers.servers import ServersReducer
 from paceline.transport.base import Received

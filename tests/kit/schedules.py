@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.sim.fault_kinds import FAULTS, HOST_FAULTS, SERVER_FAULTS
 from paceline.sim.run import Tally, simulate
-from paceline.sim.scenario import FAULTS, HOST_FAULTS, SERVER_FAULTS, Scenario, make_scenario
+from paceline.sim.scenario import Scenario, make_scenario
 
 PER_TEST = 200
 FALLBACK = 0

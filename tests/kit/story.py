@@ -63,9 +63,8 @@ class Story:
     ) -> Segment:
         """Begin a phase, as a call of `batches` does."""
         spec = PhaseSpec(len(self.book.phases), data_len, batch, self.slots, epochs, shuffle, drop_last, steps)
-        segment = self.book.begin(spec, self.job, "worker-0")
-        assert segment is not None
-        self._fact(PhaseFact(spec, segment))
+        segment, *more = self.book.begin(spec, self.job, "worker-0")
+        self._fact(PhaseFact(spec, segment, tuple(more)))
         return segment
 
     def _fences(self, slots: int) -> tuple[Fence, ...]:

@@ -4,7 +4,7 @@ The seal names the revision of every block; the sealed revision counts. A sealed
 they release it or are declared lost. The buffers themselves are tested in tests/unit/reducers/test_servers.py.
 
 Upheld by:
-- `core.server.attempts.Attempt.arrived`: an attempt counts when every sealed revision is there
+- `core.server.attempt.Attempt.arrived`: an attempt counts when every sealed revision is there
 - `reducers.sealing.seal_offered`: the seal pushes again every gradient that changed since it was pushed
 - `core.worker.server_requests.ServerRequests.unacked`: a payload is kept until its push is answered
 """

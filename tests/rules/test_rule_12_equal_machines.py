@@ -36,8 +36,9 @@ from paceline.messages import Abort, Assign, Grant, Hashed, Receipt, Revoke
 from paceline.server.dense_checkpoints import DenseCheckpoints
 from paceline.server.dense_store import DenseStore
 from paceline.sim import cluster as simulated
-from paceline.sim.run import _check_end, _play
-from paceline.sim.scenario import Fault, Scenario, make_scenario
+from paceline.sim.fault_kinds import Fault
+from paceline.sim.run import play
+from paceline.sim.scenario import Scenario, make_scenario
 from paceline.sim.symbols import Flipped
 from paceline.sim.world import Trace
 from paceline.types import NodeId, Placement
@@ -114,10 +115,15 @@ def test_an_unequal_worker_that_comes_after_all_others_are_gone_begins_an_epoch(
     assert joins(job, "worker-3", NEW) == []
 
 
-@pytest.mark.parametrize("change", [{"mode": "asp", "slots": None}, {"deterministic": False}])
-def test_no_epoch_begins_where_slots_count_as_whole_attempts_anyway(change: dict[str, Any]) -> None:
-    job = replicated_job(machines={"worker-0": OLD, "worker-1": OLD}, **change)
+def test_no_epoch_begins_where_slots_count_as_whole_attempts_anyway() -> None:
+    job = replicated_job(machines={"worker-0": OLD, "worker-1": OLD}, deterministic=False)
     assert joins(job, "worker-2", NEW) == []
+
+
+def test_an_epoch_begins_in_any_mode_because_the_mode_may_change() -> None:
+    job = replicated_job(machines={"worker-0": OLD, "worker-1": OLD}, mode="asp", slots=None)
+    (fact,) = joins(job, "worker-2", NEW)
+    assert fact.whole_attempts
 
 
 def test_a_server_counts_attempts_as_its_newest_placement_says() -> None:
@@ -278,8 +284,7 @@ def test_simulated_jobs_find_flipped_bits_and_break_no_rule() -> None:
     flipped = found = left = 0
     for seed in range(40):
         job = simulated.Cluster(flipping(seed), Trace(hashed=False))
-        _play(job)
-        _check_end(job)
+        play(job)
         flipped += bool(job.log_checks.flipped)
         found += bool(job.log_checks.different)
         left += _has_unequal_copy(job)

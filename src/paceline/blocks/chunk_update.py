@@ -140,7 +140,11 @@ class ChunkUpdate:
     def is_complete(self, total: Sum, slots: int) -> bool:
         """Whether each block of the chunk has gradients of all `slots`, sealed or not."""
         blocks = total.blocks
-        return all((mine := blocks.get(index)) is not None and mine.slots == slots for index in self.chunk.blocks)
+        for index in self.chunk.blocks:
+            mine = blocks.get(index)
+            if mine is None or mine.slots != slots:
+                return False
+        return True
 
     def stamps(self, total: Sum) -> tuple[int, ...]:
         """Numbers that change whenever the gradients in the sum of a complete chunk change."""

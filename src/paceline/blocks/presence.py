@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from paceline.blocks.chunks import Chunk
 from paceline.messages import SumMeta
@@ -30,6 +30,11 @@ class Presence:
             self._full.add(block.index)
         else:
             self._tensors.update(p.tensor for p in block.pieces if p.tensor not in absent)
+
+    def note_whole(self, blocks: Collection[int]) -> None:
+        """Record that a slot pushed `blocks`, each with a gradient of every tensor."""
+        self.touched.update(blocks)
+        self._full.update(blocks)
 
     def has(self, block: int, tensor: int) -> bool:
         """Whether some slot had a gradient of `tensor` in `block`."""

@@ -88,6 +88,20 @@ class BlockSum:
         self._waiting: dict[int, Term] = {}
         self.stamp = self.slots = 0
 
+    def add(self, term: Term, late: int) -> None:
+        """Add the sealed gradient of the next slot, and compute the sum of all but the last `late` gradients."""
+        terms = self.terms
+        if self._waiting or (terms and not terms[-1].sealed):
+            self.seal(term)
+        else:
+            term.sealed = True
+            terms.append(term)
+            self.slots += 1
+            self.stamp += 1
+        count = len(terms) - late
+        if count > 1 or (count and (self.base is not None or term.weight != 1.0)):
+            self.fold(count)
+
     def seal(self, term: Term) -> None:
         """Add the sealed gradient of the next slot, or seal the equal term that was added early."""
         term.sealed = True
@@ -100,6 +114,12 @@ class BlockSum:
                 return
             self._retract(term.slot)
         self._append(term)
+
+    def install(self, term: Term, slots: int) -> None:
+        """Make `term`, which is the sum of `slots` gradients, the whole of this sum."""
+        term.sealed = True
+        self._append(term)
+        self.slots = slots
 
     def _append(self, term: Term) -> None:
         self.terms.append(term)
@@ -149,7 +169,7 @@ class BlockSum:
         acc = self._head if self._folded else self.base
         for term in self.terms[self._folded :]:
             if acc is not None:
-                acc = torch.add(acc, term.scaled, out=out)
+                acc = torch.add(acc, term.value if term.weight == 1.0 else term.scaled, out=out)
             elif term.weight == 1.0:
                 acc = term.value
             else:
@@ -188,8 +208,10 @@ class BlockSum:
 
     def close(self) -> None:
         """Give back all memory: the sum is no longer needed."""
-        self._memory.give_back(self.base)
-        self._memory.give_back(self._head if self._head is not self.base else None)
+        if self.base is not None:
+            self._memory.give_back(self.base)
+        if self._head is not self.base:
+            self._memory.give_back(self._head)
         self.base = self._head = None
         self._folded = 0
         self.terms.clear()
@@ -264,10 +286,10 @@ class Sum:
             found = self.blocks[index] = BlockSum(memory)
         return found
 
-    def install(self, index: int, memory: SumMemory, value: torch.Tensor) -> None:
-        """Set the sum of one block to `value`, which the primary has computed."""
+    def install(self, index: int, memory: SumMemory, value: torch.Tensor, slots: int = 1) -> None:
+        """Set the sum of one block to `value`, which another process has computed from `slots` gradients."""
         made = self.blocks[index] = BlockSum(memory)
-        made.seal(Term(0, None, -1, 1.0, value))
+        made.install(Term(0, None, -1, 1.0, value), slots)
 
     def set_value(self, index: int, value: torch.Tensor) -> None:
         """Set the value of a block of initial weights or buffers."""

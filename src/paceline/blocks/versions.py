@@ -18,6 +18,10 @@ class _Version(NamedTuple):
     changed: dict[int, int]
 
 
+_Answer = tuple[tuple[BlockFrame, ...], Sequence[object]]
+_NEVER_READ: tuple[tuple[int, int], _Answer] = (-2, -2), ((), ())
+
+
 class ChunkVersions(NamedTuple):
     """All versions of one chunk, to be moved from one `Versions` to another.
 
@@ -47,6 +51,7 @@ class Versions:
         """Allocate `chunks`, which have no values yet, and forget all others."""
         self.chunks: dict[int, Chunk] = {}
         self.chunk_of: dict[int, int] = {}
+        self._last_read = _NEVER_READ
         self.number = -1
         self._frames: dict[int, BlockFrame] = {}
         self._now = _Version({}, {})
@@ -68,6 +73,7 @@ class Versions:
 
     def begin(self, version: int) -> None:
         """Give the current version the number `version`; calls of `switch` then set the chunks that it changes."""
+        self._last_read = _NEVER_READ
         self._ahead = None
         self.number = version
 
@@ -82,11 +88,13 @@ class Versions:
 
     def put_back(self, chunk: int, buffer: Buffer) -> None:
         """Give back `buffer`, which `fresh` returned and which is not needed. The next version is readable no more."""
+        self._last_read = _NEVER_READ
         self._ahead = None
         self._spare[chunk].append(buffer)
 
     def switch(self, chunk: int, buffer: Buffer, changed: Iterable[int]) -> None:
         """Make `buffer` the current version of a chunk; the blocks `changed` differ from the version before."""
+        self._last_read = _NEVER_READ
         old = self._now.buffers[chunk]
         self._now.buffers[chunk] = buffer
         for index in changed:
@@ -95,6 +103,7 @@ class Versions:
 
     def reset(self, version: int) -> None:
         """Note that all blocks are at `version`, which changed every block."""
+        self._last_read = _NEVER_READ
         self.number = version
         for index in self._now.changed:
             self._now.changed[index] = version
@@ -108,6 +117,7 @@ class Versions:
 
     def offer_ahead(self, made: Mapping[int, tuple[Buffer, Collection[int]]]) -> None:
         """Make the next version readable: `made` has the new buffer, and the changed blocks, of each changed chunk."""
+        self._last_read = _NEVER_READ
         buffers, changed = dict(self._now.buffers), dict(self._now.changed)
         for chunk, (buffer, blocks) in made.items():
             buffers[chunk] = buffer
@@ -124,6 +134,7 @@ class Versions:
 
     def release(self, version: int) -> None:
         """Stop keeping `version` readable. An unknown version is ignored."""
+        self._last_read = _NEVER_READ
         kept = self._kept.pop(version, None)
         for chunk, buffer in (kept.buffers if kept is not None else {}).items():
             if buffer is not self._now.buffers[chunk]:
@@ -133,19 +144,23 @@ class Versions:
         if not any(buffer is kept.buffers.get(chunk) for kept in self._kept.values()):
             self._spare[chunk].append(buffer)
 
-    def read(
-        self, version: int, have: int, blocks: Sequence[int] | None
-    ) -> tuple[tuple[BlockFrame, ...], Sequence[object]]:
+    def read(self, version: int, have: int, blocks: Sequence[int] | None) -> _Answer:
         """The blocks of `version` (current, kept or `ahead`) that changed after version `have` of the reader.
 
-        The payload has a `LentFrame` for each. `blocks` limits the answer to some blocks.
+        The payload has a `LentFrame` for each. `blocks` limits the answer to some blocks. Several workers read the same
+        blocks, so the last answer is kept until a version changes.
         """
+        if blocks is None and self._last_read[0] == (version, have):
+            return self._last_read[1]
         buffers, changed = self._version(version)
         wanted = self._frames if blocks is None else blocks
         found = [index for index in wanted if changed[index] > have or have < 0]
         chunk_of = self.chunk_of
         read = [(i, buffers[chunk_of[i]]) for i in found]
-        return tuple([self._frames[i] for i in found]), [LentFrame(buffer.frames[i], buffer) for i, buffer in read]
+        answer = tuple([self._frames[i] for i in found]), [LentFrame(buffer.frames[i], buffer) for i, buffer in read]
+        if blocks is None:
+            self._last_read = (version, have), answer
+        return answer
 
     def _version(self, version: int) -> _Version:
         if version == self.number:
@@ -158,10 +173,12 @@ class Versions:
 
     def declare(self, blocks: Iterable[BlockSpec]) -> None:
         """Set the blocks that readers get: those of all chunks, in the order of the model."""
+        self._last_read = _NEVER_READ
         self._frames = {b.index: BlockFrame(b.index, b.dtype, b.numel) for b in sorted(blocks, key=lambda b: b.index)}
 
     def add(self, moved: ChunkVersions) -> int:
         """Add one chunk with its versions; returns its number."""
+        self._last_read = _NEVER_READ
         self._ahead = None
         number, self._next = self._next, self._next + 1
         self.chunks[number] = moved.chunk
@@ -177,6 +194,7 @@ class Versions:
 
     def remove(self, number: int) -> ChunkVersions:
         """Remove one chunk, and return it with its versions."""
+        self._last_read = _NEVER_READ
         self._ahead = None
         chunk = self.chunks.pop(number)
         kept = {}

@@ -87,9 +87,9 @@ class _Screen:
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the plan of faults.")
 @click.option("-w", "--workers", type=int, default=3, show_default=True, help="Worker processes.")
-@click.option("-s", "--servers", type=int, default=2, show_default=True, help="Parameter servers.")
+@click.option("-s", "--servers", type=int, default=2, show_default=True, help="Parameter servers; 0 with allreduce.")
 @click.option("--replicas", type=int, default=0, show_default=True, help="Copies of each block on other servers.")
-@click.option("--mode", default="bsp", show_default=True, metavar="bsp|ssp:K|asp")
+@click.option("--mode", default="bsp", show_default=True, metavar="bsp|ssp:K|asp|allreduce")
 @click.option("--slots", type=int, help="Micro-batches in a step.")
 @click.option("--shape", multiple=True, metavar="WxS", help="Workers and servers of resumed runs, in turn.")
 @click.option(

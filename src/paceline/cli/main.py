@@ -24,6 +24,7 @@ class _Group(click.Group):
         "drain": ("paceline.cli.drain", "Empty a host of a run, so that it can leave."),
         "doctor": ("paceline.cli.doctor", "Check whether this machine can be a host of a run."),
         "scale": ("paceline.cli.scale", "Change the number of workers or servers of a run."),
+        "set": ("paceline.cli.set", "Change mode, slots, learning rate or checkpoints of a run."),
         "status": ("paceline.cli.status", "Show what a run is doing."),
         "runs": ("paceline.cli.runs", "List runs, or remove some of them."),
         "checkpoints": ("paceline.cli.checkpoints", "List the checkpoints of a run, and check them."),

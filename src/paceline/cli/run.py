@@ -24,8 +24,19 @@ from paceline.cli.log_options import log_options
 @click.option("-w", "--workers", metavar="N|auto", help="Worker processes.  [default: 2]")
 @click.option("-s", "--servers", metavar="N|per-host", help="Parameter servers.  [default: 1]")
 @click.option("--replicas", type=int, metavar="R", help="Copies of each block.  [default: 0]")
-@click.option("--mode", metavar="bsp|ssp:K|asp", help="Lock-step, K steps stale, or asynchronous.")
-@click.option("--slots", type=int, help="Micro-batches in a step.  [default: as the script says, else one per worker]")
+@click.option(
+    "--mode",
+    metavar="bsp|ssp:K|asp|allreduce",
+    help="Lock-step, K steps stale, asynchronous, or without servers; bsp@500,asp: bsp until step 500, then asp.",
+)
+@click.option("--insecure-collective", is_flag=True, default=None, help="Allow allreduce: gradients go unprotected.")
+@click.option("--ordered", is_flag=True, default=None, help="allreduce with the digest of bsp; slower.")
+@click.option(
+    "--slots",
+    metavar="N|auto",
+    help="Micro-batches in a step; auto: by the speeds of the workers.  [default: as the script says, else one per "
+    "worker]",
+)
 @click.option("--seed", type=int, help="Seed of data order, weights and dropout.")
 @click.option("--threads", type=int, help="Threads of each worker; they change the result.  [default: 1]")
 @click.option(

@@ -100,7 +100,14 @@ def _show_status(where: RunDir, *, as_json: bool) -> int:
             click.echo(status.headline)
         click.echo(describe(status))
         recovered = _recovered(status, status.generation)
-        for line in (*_processes(status), *_copies(status), *_hosts(status), *recovered, _checkpoint(status)):
+        for line in (
+            *status.plan,
+            *_processes(status),
+            *_copies(status),
+            *_hosts(status),
+            *recovered,
+            _checkpoint(status),
+        ):
             click.echo(line)
     return 0 if status.failure is None else EXIT_FAILED
 
@@ -134,7 +141,9 @@ def _processes(status: Status) -> Iterator[str]:
     yield f"coordinator (pid {status.pid})"
     for process in sorted(status.processes, key=lambda process: process.name):
         if process.role == "worker":
-            yield f"{process.name} (pid {process.pid})"
+            speed = next((s for s in status.speeds if s.name == process.name), None)
+            does = "" if speed is None else f": {speed.seconds * 1e3:.3g} ms a slot, {speed.share:.0%} of the slots"
+            yield f"{process.name} (pid {process.pid}){does}"
 
 
 def _copies(status: Status) -> Iterator[str]:

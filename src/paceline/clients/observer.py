@@ -13,6 +13,7 @@ import msgspec
 from paceline.clients.redial import Find, Redial
 from paceline.errors import AuthenticationError, DeadlineError, TransportError, UsageError
 from paceline.messages import (
+    DialsSet,
     Drain,
     Exited,
     Finish,
@@ -20,6 +21,7 @@ from paceline.messages import (
     Ok,
     Refused,
     Scale,
+    SetDials,
     Shutdown,
     StatusReply,
     StatusRequest,
@@ -29,12 +31,13 @@ from paceline.messages import (
 from paceline.messages.status import RunSummary, Status
 from paceline.transport.base import PeerDown, Port, Received
 from paceline.transport.zmq.port import ZmqPort
-from paceline.types import NodeId
+from paceline.types import DialChange, NodeId
 
 Reply = TypeVar("Reply", bound=Message)
 
 _UNSURE = "connection-handshake"  # another token, or a coordinator that is just closing: the next attempts tell
 _ANSWERS: dict[type[Message], str] = {
+    DialsSet: "say from which step on the dials hold",
     Ok: "accept the request",
     StatusReply: "report its status",
     Summary: "send the summary",
@@ -75,6 +78,10 @@ class Observer:
     def scale(self, workers: int = 0, servers: int = 0, timeout_s: float = 5.0) -> None:
         """Set how many workers and servers the run shall have (0: no change); its launcher starts or ends processes."""
         self._ask(lambda req: Scale(req, workers, servers), Ok, timeout_s)
+
+    def set_dials(self, change: DialChange, reason: str, timeout_s: float = 5.0) -> DialsSet:
+        """Change dials of the run from the first step on that it can; returns that step, and what was changed."""
+        return self._ask(lambda req: SetDials(req, change, reason=reason), DialsSet, timeout_s)
 
     def drain(self, host: str, *, undo: bool = False, timeout_s: float = 5.0) -> None:
         """Let the host `host` become empty, or with `undo` be used again; the status names the hosts that are empty."""

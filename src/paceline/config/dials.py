@@ -11,6 +11,10 @@ OPTIMIZERS = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop")
 """`torch.optim` classes that run on servers: element-wise, so that a tensor may be cut into blocks."""
 
 
+ALLREDUCE = "allreduce"
+"""The mode in which the workers hold the blocks, and sum the slots of a step by a collective."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mode:
     """A training mode: its name, its window, and how many slots a step has by default (None: one per worker)."""
@@ -21,19 +25,28 @@ class Mode:
 
 
 def parse_mode(text: str) -> Mode:
-    """Read ``bsp``, ``ssp:K`` or ``asp``.
+    """Read ``bsp``, ``ssp:K``, ``asp`` or ``allreduce``.
 
     Raises:
         UsageError: anything else.
     """
     head, _, tail = text.partition(":")
+    if text == ALLREDUCE:
+        return Mode(ALLREDUCE, 0, None)
     if text == "bsp":
         return Mode("bsp", 0, None)
     if text == "asp":
         return Mode("asp", UNLIMITED, 1)
     if head == "ssp" and tail.isdecimal():
         return Mode(f"ssp:{int(tail)}", int(tail), 1)
-    raise UsageError(f"mode {text!r} is not known; use bsp, ssp:K (K steps of staleness, such as ssp:3) or asp")
+    raise UsageError(
+        f"mode {text!r} is not known; use bsp, ssp:K (K steps of staleness, such as ssp:3), asp or allreduce"
+    )
+
+
+def same_lock_step(mode: str, other: str) -> bool:
+    """Whether a run may be resumed in `other` instead of `mode`: both are lock-step, and only the reducer differs."""
+    return {mode, other} <= {"bsp", ALLREDUCE}
 
 
 def check_replicas(replicas: int, servers: int) -> None:
@@ -80,7 +93,7 @@ class ClusterSpec:
     than before. The job ends after `max_steps` steps (0: no limit). Each block has `replicas` copies on servers other
     than its primary. A peer that does not answer for `reach_s` seconds counts as unreachable. With `same_cpu`, a
     process whose machine is not equal to that of the others is refused. `term` is the term of the place of the
-    checkpoints, 0 for the run directory.
+    checkpoints, 0 for the run directory. With `collective`, the workers hold the blocks, all of them each.
     """
 
     workers: int = 1
@@ -101,6 +114,7 @@ class ClusterSpec:
     allow_changes: bool = False
     same_cpu: bool = False
     term: int = 0
+    collective: bool = False
 
     def __post_init__(self) -> None:
         for name, shown in _AT_LEAST_1.items():
@@ -120,5 +134,10 @@ class ClusterSpec:
 
     @property
     def held(self) -> int:
-        """How many slots of a step may be leased beyond the lowest slot that is not summed yet."""
+        """How many slots of a step may be leased beyond the lowest slot that is not summed yet.
+
+        With `collective` no slot is summed before all are leased.
+        """
+        if self.collective:
+            return 1 << 30
         return self.hold if self.hold is not None else max(4, self.workers + 2)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from paceline.config import live
 from paceline.config.role_spec import RoleSpec, SharedSpec, WorkerSpec
 from paceline.errors import UsageError
 
@@ -62,7 +63,8 @@ def worker_spec(env: Mapping[str, str] | None = None) -> WorkerSpec:
     return WorkerSpec(
         seed=_number(env, SEED),
         mode=env.get(MODE) or None,
-        slots=_number(env, SLOTS),
+        slots=None if env.get(SLOTS) == live.AUTO else _number(env, SLOTS),
+        slots_auto=env.get(SLOTS) == live.AUTO,
         threads=1 if (threads := _number(env, THREADS)) is None else threads,
         timeout_s=timeout_s(env),
         faults=env.get(FAULTS) or None,
@@ -85,7 +87,8 @@ def script_env(spec: RoleSpec, worker: WorkerSpec) -> dict[str, str]:
     """The variables that a worker's script may read: its name, its run, and the dials that override its own."""
     env = {NAME: spec.name, RUN: spec.shared.run, THREADS: str(worker.threads)}
     env[LOCAL_WORKERS] = str(worker.local_workers)
-    for key, value in ((MODE, worker.mode), (SLOTS, worker.slots), (SEED, worker.seed), (TRACE, spec.shared.trace)):
+    slots = live.AUTO if worker.slots_auto else worker.slots
+    for key, value in ((MODE, worker.mode), (SLOTS, slots), (SEED, worker.seed), (TRACE, spec.shared.trace)):
         if value is not None:
             env[key] = str(value)
     return env

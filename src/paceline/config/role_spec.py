@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from paceline.config.dials import parse_mode
+from paceline.config.live import parse_schedule
 from paceline.errors import UsageError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -33,7 +33,9 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     With a `module`, the script is the file of that module, and the module is run as `python -m` does it.
     `overlap` says whether gradients are sent while backward runs; None lets Paceline decide. `local_workers` is how
-    many workers the run has on this host. `faults` are planned faults for tests, as JSON.
+    many workers the run has on this host. `faults` are planned faults for tests, as JSON. With `slots_auto`, the job
+    chooses its slots by the speeds of its workers. With `collective`, the worker holds the blocks of the model together
+    with the others; with `ordered`, they add slots in slot order.
     """
 
     script: str = ""
@@ -42,15 +44,18 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     mode: str | None = None
     slots: int | None = None
+    slots_auto: bool = False
     threads: int = 1
     timeout_s: float = 30.0
     faults: str | None = None
     overlap: bool | None = None
     local_workers: int = 1
+    collective: bool = False
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         if self.mode is not None:
-            parse_mode(self.mode)
+            parse_schedule(self.mode)
         if self.slots is not None and self.slots < 1:
             raise UsageError(f"slots must be at least 1, not {self.slots}")
         if self.threads < 1:

@@ -52,7 +52,7 @@ def report_lines(report: Report, passed_over: list[Listed]) -> list[str]:
     counts = report.counts
     made = f"{_n(counts.steps, 'step')} of {_n(counts.slots, 'slot')} and {_n(counts.samples, 'sample')}"
     again = f", {_n(counts.recomputed, 'commit')} computed again" if counts.recomputed else ""
-    lines = [f"{made}; {_n(counts.incarnations, 'incarnation')}{again}"]
+    lines = [f"{made}; {_n(counts.incarnations, 'incarnation')}{again}; {_n(counts.segments, 'segment')} of the plan"]
     if report.ok:
         left_out = f" but the {_n(counts.left_out, 'sample')} that drop_last left out" if counts.left_out else ""
         whole = [f"each sample of {_n(counts.epochs, 'epoch')}{left_out}"] if counts.epochs else []

@@ -17,6 +17,11 @@ def raise_generation(db: sqlite3.Connection) -> int:
     return generation
 
 
+IS_NEWEST = "(SELECT value FROM meta WHERE key = 'generation') = ?"
+"""A condition of SQL: `?`, a generation as text, is the newest. A row that is inserted under it needs `refuse_lower`
+only if it was not inserted."""
+
+
 def refuse_lower(db: sqlite3.Connection, generation: int) -> None:
     """Refuse a write by a coordinator of `generation` if a newer coordinator has opened the log since.
 

@@ -12,6 +12,7 @@ import msgspec
 from paceline.checkpoint.manifest import folder_name
 from paceline.checkpoint.storage import Storage
 from paceline.config.dials import ClusterSpec
+from paceline.config.live import in_words
 from paceline.coordinator.checkpoint_completion import CheckpointCompletion, HeldPlace, complete_checkpoints
 from paceline.coordinator.digest import DigestReader
 from paceline.coordinator.log_parts import TIP, Reached
@@ -20,20 +21,22 @@ from paceline.coordinator.status import status_of, summary_of, unfinished
 from paceline.coordinator.store import LogStore
 from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
-from paceline.core.effects import Complete, Effect, FactRow, IncarnationFact, PlacementFact, Send, Write
+from paceline.core.effects import Complete, Effect, FactRow, IncarnationFact, PlacementFact, SegmentFact, Send, Write
 from paceline.core.running_time import RunningTime
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Finish, Message, PullReply, Saved, Shutdown, StatusReply, StatusRequest, Summary
 from paceline.messages.status import Status
 from paceline.telemetry import tracing
 from paceline.transport.base import Event, Frame, PeerDown, PeerUp, Port, Received
-from paceline.types import Commit, NodeId
+from paceline.types import Commit, DialChange, NodeId
 
 logger = logging.getLogger(__name__)
 
 _SETTLE_S = 30.0  # seconds that the end of a run waits for its last checkpoint
 _NOTE_S = 1.0  # seconds between two writes of `_Notes` to the log
 _NOTES = "notes"
+_FOR_SERVICE = frozenset((StatusRequest, Finish, Shutdown, PullReply, Saved))
+"""Messages that the service handles, or looks at; the others are for the core alone."""
 
 
 class _Notes(msgspec.Struct, frozen=True):
@@ -121,10 +124,14 @@ class CoordinatorService:
 
     def on_event(self, event: Event, now: float) -> None:
         """Handle one event of the port."""
+        if type(event) is Received:
+            if not tracing.is_on():
+                self._received(event.peer, event.message, event.frames, now)
+                return
+            with tracing.span(f"handle {type(event.message).__name__}", peer=event.peer):
+                self._received(event.peer, event.message, event.frames, now)
+            return
         match event:
-            case Received(peer=peer, message=message, frames=frames):
-                with tracing.span(f"handle {type(message).__name__}", peer=peer):
-                    self._received(peer, message, frames, now)
             case PeerDown(peer=peer, reason=reason):
                 # A broken connection does not mean that the peer is dead: it may connect again. The engine reports
                 # the exit of a process, and missing heartbeats show that a process is silent. If the connections to all
@@ -135,6 +142,11 @@ class CoordinatorService:
                 self._down.discard(peer)
 
     def _received(self, peer: NodeId, message: Message, frames: Sequence[Frame], now: float) -> None:
+        if type(message) not in _FOR_SERVICE:
+            effects = self.core.handle(peer, message, frames, self._running.advance(now))
+            if effects and self._carry_out(effects):
+                self._note(effects, now)
+            return
         match message:
             case StatusRequest(req=req):
                 self._reply(peer, StatusReply(req, msgspec.json.encode(self.status(now))))
@@ -147,28 +159,33 @@ class CoordinatorService:
                     for send in self._digest.received(peer, message, frames, now):
                         self._reply(send.to, send.message)
                     self._conclude(now)
-            case _:
+            case Saved():
                 effects = self.core.handle(peer, message, frames, self._running.advance(now))
                 self._carry_out(effects)
                 self._note(effects, now)
-                if isinstance(message, Saved) and message.problem:
+                if message.problem:
                     self._sweep(message)
 
     def _note(self, effects: Sequence[Effect], now: float) -> None:
         """Tell the timeline when the commits, failovers and rewinds among the effects happened."""
         moved = False
         for effect in effects:
-            if not isinstance(effect, Write):
+            if type(effect) is not Write:
+                continue
+            if type(effect.row) is Commit:
+                moved = True
                 continue
             match effect.row:
                 case FactRow(fact=PlacementFact(failover=True)):
                     self.timeline.failed_over(now)
                     tracing.instant("failover", version=self.core.version)
-                case Commit() | FactRow(fact=IncarnationFact()):
+                case FactRow(fact=IncarnationFact()):
                     moved = True
         if moved:
-            self.timeline.committed(self.core.version, self.core.totals.samples, now)
-            tracing.instant("commit", version=self.core.version, step=self.core.watermark.low)
+            log = self.core.tables.log
+            self.timeline.committed(log.version, log.samples, now)
+            if tracing.is_on():
+                tracing.instant("commit", version=log.version, step=log.watermark.low)
 
     def _sweep(self, message: Saved) -> None:
         """Remove the checkpoint that a server could not write, if the core no longer waits for that checkpoint."""
@@ -207,30 +224,36 @@ class CoordinatorService:
             notes = _Notes(timeline.seconds, *lost, timeline.failover_s, time.time() - (now - self.timeline.last))
             self.log.put(_NOTES, msgspec.json.encode(notes).decode())
         self._conclude(now)
+        self._let_members_go(now)
 
     # ------------------------------------------------------------ effects
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
-        rows = [effect for effect in effects if isinstance(effect, Write)]
+    def _carry_out(self, effects: Sequence[Effect]) -> bool:
+        """Carry out `effects`; returns whether there were rows of the log among them."""
+        rows = [effect for effect in effects if type(effect) is Write]
         if rows:
             # All rows of one event are durable, in one transaction, before a message of that event is sent.
             with tracing.span("sqlite", rows=len(rows)):
                 self.log.write(rows)
             self._note_changes(rows)
         for effect in effects:
-            match effect:
-                case Send(to=to, message=message):
-                    self._reply(to, message)
-                case Complete():
-                    self._completion.complete(effect)
+            if type(effect) is Send:
+                self._reply(effect.to, effect.message)
+            elif type(effect) is Complete:
+                self._completion.complete(effect)
+        return bool(rows)
 
     def _note_changes(self, rows: Sequence[Write]) -> None:
         """Tell the timeline each change of placement and each rewind, with its reason."""
-        for fact in (write.row.fact for write in rows if isinstance(write.row, FactRow)):
+        for fact in [write.row.fact for write in rows if type(write.row) is FactRow]:
             match fact:
                 case PlacementFact(why=why) if why:
                     kind = "failover" if fact.failover else "planned" if fact.planned else "shrink"
                     self.timeline.changed(kind, why, self.core.tables.clock.now)
+                case SegmentFact(step, _, change, reason) if change != DialChange():
+                    self.timeline.changed(
+                        "set", f"from step {step}: {in_words(change)} ({reason})", self.core.tables.clock.now
+                    )
                 case IncarnationFact(why=why):
                     self.timeline.changed("rewind", why, self.core.tables.clock.now)
 
@@ -274,6 +297,15 @@ class CoordinatorService:
             self._reply(peer, Summary(req, summary))
         self._finishing.clear()
         self._digest = None
+
+    def _let_members_go(self, now: float) -> None:
+        """End the members, which workers host, once the last state is saved and its digest is known."""
+        groups = self.core.machines.groups
+        if not groups.is_idle or groups.dissolved:
+            self._settle_by = now + _SETTLE_S if not self._finishing and not groups.dissolved else self._settle_by
+            return
+        if self._is_settled(now) and self._read_digest(now):
+            self._carry_out(self.core.dissolve(self._running.advance(now)))
 
     def _is_settled(self, now: float) -> bool:
         """Ask the core once for the last checkpoint; return whether it has ended or the wait for it is over."""

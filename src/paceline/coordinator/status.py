@@ -7,9 +7,11 @@ from typing import Any
 
 from paceline.coordinator.json_numbers import plain, shown
 from paceline.coordinator.placement_report import drained, drained_hosts, placed
+from paceline.coordinator.plan_text import plan_lines
 from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
 from paceline.core.coordinator.tables.live_leases import Lease
+from paceline.core.coordinator.tables.phases import Phase
 from paceline.core.coordinator.tables.reservations import Reservation
 from paceline.core.sampling import epochs_begun
 from paceline.messages.status import (
@@ -19,6 +21,7 @@ from paceline.messages.status import (
     ProcessStatus,
     RunSummary,
     SlowestSlot,
+    SpeedStatus,
     Status,
     ValidationStatus,
 )
@@ -141,6 +144,23 @@ def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
     return tuple(found)
 
 
+def _of_dials(core: CoordinatorCore, segment: Segment | None) -> dict[str, Any]:
+    """The fields of the status about what changes while the job runs, and by which speeds."""
+    mode, slots = (segment.mode, segment.slots) if segment else (None, None)
+    return {"mode": mode, "slots": slots, "plan": plan_lines(core), "speeds": _speeds(core)}
+
+
+def _speeds(core: CoordinatorCore) -> tuple[SpeedStatus, ...]:
+    """The speed of each worker that has sealed a slot, and its part of the slots."""
+    speeds = core.tables.speeds
+    shares = speeds.shares()
+    return tuple(
+        SpeedStatus(m.name, round(seconds, 6), round(shares.get(m.node, 0.0), 4))
+        for m in core.tables.members.active_workers()
+        if (seconds := speeds.seconds_of(m.node)) is not None
+    )
+
+
 def _of_hosts(core: CoordinatorCore) -> dict[str, Any]:
     """The fields of the status about hosts: those that shall be empty, those that are, and unequal machines."""
     return {
@@ -170,6 +190,11 @@ def _epoch(core: CoordinatorCore, segment: Segment | None) -> int:
     return core.schedule.place(step).epoch if step < segment.end_step else segment.end_epoch
 
 
+def _end_epoch(core: CoordinatorCore, phase: Phase | None) -> int | None:
+    """The epoch in which the plan of `phase` ends; a stop ends the job earlier."""
+    return None if phase is None else epochs_begun(core.tables.phases.last_segment(phase))
+
+
 def _failure(core: CoordinatorCore) -> FailureStatus | None:
     if core.failure is None:
         return None
@@ -188,12 +213,11 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         state=core.state,
         headline=headline(core, run),
         advice=advice(core),
-        mode=segment.mode if segment else None,
         step=step,
         end_step=phase.end if phase else None,
         version=core.version,
         epoch=_epoch(core, segment),
-        end_epoch=epochs_begun(phase.segment) if phase else None,  # a stop ends the job earlier
+        end_epoch=_end_epoch(core, phase),
         samples=round(core.totals.samples),
         samples_per_s=_rate(core, timeline, now),
         slowest=_slowest(core),
@@ -206,7 +230,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         workers=tuple(m.name for m in workers),
         servers=tuple(m.name for m in core.tables.members.by_role("server")),
         wanted_workers=core.tables.members.wanted_workers,
-        wanted_servers=core.tables.members.wanted_servers,
+        wanted_servers=0 if core.spec.collective else core.tables.members.wanted_servers,
         replicas=core.spec.replicas,
         placement=placed(core.placement, core.spec.replicas, _hosts(core)),
         draining=tuple(sorted(map(name_of, draining))),
@@ -234,6 +258,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         warning=core.machines.checkpoints.warning,
         failure=_failure(core),
         warnings=tuple(core.machines.warnings.texts.values()),
+        **_of_dials(core, segment),
         **_of_hosts(core),
     )
 
@@ -257,7 +282,7 @@ def summary_of(
         slots=segment.slots if segment else None,
         slot_batch=segment.batch_size if segment else None,
         workers=core.tables.members.wanted_workers,
-        servers=core.tables.members.wanted_servers,
+        servers=0 if core.spec.collective else core.tables.members.wanted_servers,
         replicas=core.spec.replicas,
         seed=core.tables.identity.job.seed if core.tables.identity.job else None,
         threads=core.tables.identity.job.threads if core.tables.identity.job else None,
@@ -279,4 +304,5 @@ def summary_of(
         digest=digest,
         warnings=tuple(core.machines.warnings.texts.values()),
         unequal=core.machines.warnings.unequal,
+        plan=plan_lines(core),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from paceline.coordinator.generation import raise_generation, refuse_lower
+from paceline.coordinator.generation import IS_NEWEST, raise_generation, refuse_lower
 from paceline.coordinator.history import read_history
 from paceline.coordinator.json_numbers import plain
 from paceline.coordinator.tables import SCHEMA, TABLES, check_schema, decode_fact, is_empty, read_or_name_damage
@@ -20,6 +20,9 @@ from paceline.errors import StateError
 from paceline.types import Commit
 
 _CHOICE = ChoiceFact.__name__
+_COLUMNS = ", ".join("?" * 13)
+_INSERT = f"INSERT INTO commits VALUES ({_COLUMNS})"
+_INSERT_ALONE = f"INSERT INTO commits SELECT {_COLUMNS} WHERE {IS_NEWEST}"
 
 _pack = msgspec.msgpack.encode
 
@@ -99,14 +102,29 @@ class LogStore:
             DeposedError: a newer coordinator has taken over; nothing was written.
             StateError: the disk is full, or the file is gone; nothing was written.
         """
+        rows = [write.row for write in writes]
         try:
+            if len(rows) == 1 and type(rows[0]) is Commit and rows[0].step not in self._choices:
+                self._insert_alone(rows[0])
+                return
             self._begin()
-            for write in writes:
-                self._insert(write)
+            for row in rows:
+                self._insert(row)
             self._db.execute("COMMIT")
         except BaseException as error:
             self._undo(error)
             raise
+
+    def _insert_alone(self, commit: Commit) -> None:
+        """Insert a commit as the only row of its transaction: in one statement, which also checks the generation."""
+        hyper = _pack(commit.hyper)
+        if ("hypers", hyper) in self._ids:
+            cursor = self._db.execute(_INSERT_ALONE, (*self._values(commit, hyper), str(self.generation)))
+            if cursor.rowcount == 1:
+                return
+        self._begin()
+        self._insert(commit)
+        self._db.execute("COMMIT")
 
     def put(self, key: str, value: str) -> None:
         """Store `value` durably under `key`, for example the summary of the run.
@@ -136,28 +154,29 @@ class LogStore:
         if isinstance(error, sqlite3.Error):
             raise StateError(f"cannot write to the log {self.path}: {error}") from error
 
-    def _insert(self, write: Write) -> None:
-        match write.row:
-            case Commit() as c:
-                self._db.execute(
-                    "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        c.incarnation,
-                        c.version,
-                        c.step,
-                        _pack(c.fences),
-                        self._id("hypers", _pack(c.hyper)),
-                        c.scale,
-                        c.pin,
-                        c.staleness,
-                        c.lag,
-                        c.samples,
-                        c.empty,
-                        _pack(c.variants) if c.variants else None,
-                        self.generation,
-                    ),
-                )
-                for seq in self._choices.pop(c.step, ()):
+    def _values(self, c: Commit, hyper: bytes) -> tuple[int | float | bytes | None, ...]:
+        """The columns of a commit, whose hyper-parameters are packed as `hyper`."""
+        return (
+            c.incarnation,
+            c.version,
+            c.step,
+            _pack(c.fences),
+            self._id("hypers", hyper),
+            c.scale,
+            c.pin,
+            c.staleness,
+            c.lag,
+            c.samples,
+            c.empty,
+            _pack(c.variants) if c.variants else None,
+            self.generation,
+        )
+
+    def _insert(self, row: Commit | LogRow | EvaluationRow | FactRow) -> None:
+        match row:
+            case Commit():
+                self._db.execute(_INSERT, self._values(row, _pack(row.hyper)))
+                for seq in self._choices.pop(row.step, ()):
                     self._db.execute("DELETE FROM facts WHERE seq = ?", (seq,))
             case LogRow(incarnation, version, step, values):
                 names = self._id("names", _pack(list(values)))
@@ -165,8 +184,8 @@ class LogStore:
                 self._db.execute("INSERT INTO logs VALUES (?, ?, ?, ?, ?)", (incarnation, version, step, names, text))
             case EvaluationRow(incarnation, version, step, name, values, validator):
                 text = msgspec.json.encode(plain(values)).decode()
-                row = (incarnation, version, step, name, text, validator)
-                self._db.execute("INSERT INTO evaluations VALUES (?, ?, ?, ?, ?, ?)", row)
+                columns = (incarnation, version, step, name, text, validator)
+                self._db.execute("INSERT INTO evaluations VALUES (?, ?, ?, ?, ?, ?)", columns)
             case FactRow(incarnation, version, fact):
                 self._insert_fact(incarnation, version, fact)
 

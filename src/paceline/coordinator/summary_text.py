@@ -30,6 +30,8 @@ def summary_lines(summary: RunSummary) -> list[str]:
         rows["failovers"] = f"{summary.failovers} (at most {summary.failover_s:.1f} s without a commit)"
     if summary.rewinds:
         rows["rewinds"] = f"{summary.rewinds} ({summary.recomputed_steps} steps computed again)"
+    for number, line in enumerate(summary.plan):
+        rows["dials" + " " * number] = line
     for key in ("checkpoint", "warning", "digest", "run"):
         if getattr(summary, key):
             rows[key] = getattr(summary, key)

@@ -8,15 +8,29 @@ from dataclasses import dataclass, field
 import msgspec
 
 from paceline.messages import Checkpoint, JobArgs, Message, Position, SavedModel, Sealed, ValidatorSpec
-from paceline.types import Commit, DataFingerprint, ModelSpec, NodeId, PhaseSpec, Placement, SavedFile, Segment
+from paceline.types import (
+    Commit,
+    DataFingerprint,
+    DialChange,
+    ModelSpec,
+    NodeId,
+    PhaseSpec,
+    Placement,
+    SavedFile,
+    Segment,
+)
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send `message` to `to`, followed by its frames (`payload`, which the core never reads)."""
+    """Send `message` to `to`, followed by its frames (`payload`, which the core never reads).
+
+    A message that is `later` may wait some milliseconds for another message to the same peer.
+    """
 
     to: NodeId
     message: Message
     payload: Sequence[object] = ()
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +89,25 @@ class PlacementFact(Fact, frozen=True):
 
 
 class PhaseFact(Fact, frozen=True):
-    """A phase begins, with its first segment."""
+    """A phase begins, with its first segment. `more` are the segments of the phase that are scheduled after it."""
 
     spec: PhaseSpec
     segment: Segment
+    more: tuple[Segment, ...] = ()
+
+
+class SegmentFact(Fact, frozen=True):
+    """From `step` on other dials hold, for `reason`. The `change` is empty where a rewind begins with a later plan.
+
+    `segments` replace the plan of the open phase from the first of them on. Without any, the change is for the next
+    phase. The `revision` is that of the change.
+    """
+
+    step: int
+    revision: int
+    change: DialChange
+    reason: str
+    segments: tuple[Segment, ...] = ()
 
 
 class StopFact(Fact, frozen=True):
@@ -158,6 +187,7 @@ AnyFact = (
     | ModelFact
     | PlacementFact
     | PhaseFact
+    | SegmentFact
     | StopFact
     | ValidatorFact
     | ChoiceFact
@@ -180,8 +210,7 @@ class FactRow:
     fact: AnyFact
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """Make `row` durable before you carry out the effects that follow in the list."""
 
     row: Commit | LogRow | EvaluationRow | FactRow

@@ -197,6 +197,17 @@ def phase_end(spec: PhaseSpec, segment: Segment) -> Segment:
     return replace(segment, end_step=end, end_epoch=sample_range(segment, end).epoch)
 
 
+def phase_rest(spec: PhaseSpec, start: int, segment: Segment) -> Segment:
+    """A later segment of phase `spec`, which began at step `start`, with the end that it gives the phase.
+
+    Its epochs are those of the phase, whatever the number of slots.
+    """
+    if not spec.steps:
+        return replace(segment, end_step=segment.step + num_steps(segment))
+    end = start + spec.steps
+    return replace(segment, end_step=end, end_epoch=sample_range(segment, end).epoch)
+
+
 class Order:
     """Computes the samples of slots. Keeps the last few permuted chunks of positions."""
 

@@ -13,11 +13,12 @@ _REMEMBERED = 1024  # the places of this many steps are cached, because each is 
 
 
 class Schedule:
-    """Segments in the order of their first step. Only `append` changes it; `revision` counts these changes."""
+    """Segments in the order of their first step. Only `append` changes it."""
 
     def __init__(self, segments: Iterable[Segment] = ()) -> None:
         self.segments: list[Segment] = []
-        self.revision = 0
+        self._barriers: list[int] = []
+        self._last_barrier = 0
         self._starts: list[int] = []
         self._places: dict[int, SampleRange] = {}
         self._last_start = _NO_STEP
@@ -30,9 +31,14 @@ class Schedule:
         while self._starts and self._starts[-1] > segment.step:
             self.segments.pop()
             self._starts.pop()
+            self._barriers.pop()
+        before = self.segments[-1] if self.segments else None
+        # In lock-step a step waits for the one before it anyway, and may be leased while that is not committed.
+        in_lock_step = segment.window == 0 and (before is None or before.window == 0)
         self.segments.append(segment)
         self._starts.append(segment.step)
-        self.revision += 1
+        self._last_barrier = 0 if in_lock_step else segment.step
+        self._barriers.append(self._last_barrier)
         self._places.clear()
         self._last_start = segment.step
         self._full = (0, 0, 0)
@@ -41,6 +47,27 @@ class Schedule:
     def end_step(self) -> int:
         """The first step that no segment covers."""
         return self.segments[-1].end_step if self.segments else 0
+
+    @property
+    def revision(self) -> int:
+        """The number of the plan: higher than the revisions of all its segments; 0 if it has none."""
+        return 1 + max(segment.revision for segment in self.segments) if self.segments else 0
+
+    def revision_of(self, step: int) -> int:
+        """The revision of the segment that defines `step`: attempts by another revision are void (rule 19)."""
+        if step >= self._last_start:
+            return self.segments[-1].revision
+        return 0 if step == INIT_STEP else self.segment(step).revision
+
+    def barrier(self, step: int) -> int:
+        """The step below which every step is committed before `step` is leased.
+
+        A segment with a window, or after one with a window, begins when all steps before it are committed: versions of
+        lock-step are numbered by steps, so no step of another mode may be committed among its own.
+        """
+        if step >= self._last_start:
+            return self._last_barrier
+        return 0 if step == INIT_STEP else self._barriers[bisect_right(self._starts, step) - 1]
 
     def covers(self, step: int) -> bool:
         """Whether a segment says what `step` consists of."""
@@ -70,12 +97,27 @@ class Schedule:
         """The number of slots of a step, which decides for the full steps around it, too."""
         if step == INIT_STEP:
             return 1
-        slots = self.place(step).slots
-        if step >= self._last_start:
-            first, end = full_steps(self.segments[-1], step)
-            if first < end:
-                self._full = (first, end, slots)
+        slots, index = self.place(step).slots, bisect_right(self._starts, step) - 1
+        first, end = full_steps(self.segments[index], step)
+        if index + 1 < len(self._starts):
+            end = min(end, self._starts[index + 1])
+        if first < end:
+            self._full = (first, end, slots)
         return slots
+
+    def slots_between(self, step: int, end: int, most: int) -> int:
+        """How many slots the steps from `step` to before `end` have; if there are more than `most`, some such number.
+
+        Looks once at each run of full steps.
+        """
+        count = 0
+        while step < end and count <= most:
+            slots = self.num_slots(step)
+            first, after, _ = self._full
+            stop = min(end, after) if first <= step < after else step + 1
+            count += slots * (stop - step)
+            step = stop
+        return count
 
     def window(self, step: int) -> int:
         """The window of the step."""

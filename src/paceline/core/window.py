@@ -21,11 +21,16 @@ class Watermark:
         """Add `step`, which is committed."""
         if step == INIT_STEP:
             return
+        low, above = self.low, self._above
         assert not self.has(step), f"step {step} committed twice"
-        self._above.add(step)
-        while self.low in self._above:
-            self._above.discard(self.low)
-            self.low += 1
+        if step > low:
+            above.add(step)
+            return
+        low += 1
+        while low in above:
+            above.discard(low)
+            low += 1
+        self.low = low
 
     @property
     def above(self) -> tuple[int, ...]:

@@ -103,6 +103,8 @@ class Announcements:
             if change.kind == "failover":
                 # Do not promise that no commit is lost: another server may be dead already.
                 self._screen.note(f"{change.why}: a backup took over", warning=True)
+            elif change.kind == "set":
+                self._screen.note(change.why)
             elif change.kind == "shrink":
                 self._screen.note(f"{change.why}: these copies will be made again", warning=True)
         short = status.placement.short > 0

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from paceline.config.live import parse_every
 from paceline.engines.actions import Outcome
 from paceline.engines.coordinator_client import CoordinatorClient
 from paceline.engines.last_checkpoint import PATIENCE_S, LastCheckpoint, Next
-from paceline.engines.plan import RunPlan, parse_every
+from paceline.engines.plan import RunPlan
 from paceline.engines.resume_hint import ResumeHint
 from paceline.engines.role_runner import RoleRunner
 from paceline.engines.screen import Screen, ScreenClosed

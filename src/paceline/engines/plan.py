@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -13,7 +12,8 @@ import msgspec
 
 from paceline.checkpoint.storage import open_storage
 from paceline.config import load
-from paceline.config.dials import ClusterSpec, check_replicas, parse_mode
+from paceline.config.dials import ALLREDUCE, ClusterSpec, check_replicas
+from paceline.config.live import parse_every, parse_schedule, parse_slots
 from paceline.config.role_spec import LogSpec, RoleSpec, ServerSpec, SharedSpec
 from paceline.core.files.manifest import LIMIT_NBYTES
 from paceline.engines.host_options import LOCAL_HOST, HostOptions
@@ -23,24 +23,8 @@ from paceline.runtime.addresses import check_address
 from paceline.runtime.roles import Launch, role_of
 from paceline.runtime.rundir import RunDir
 
-_EVERY = re.compile(r"(\d+)|(\d+(?:\.\d+)?)s")
 _PATHS = ("script", "cwd", "trace")
 _NOT_KEPT = ("run", "summary", "resume", "allow_changes", "token_file", "adopt")
-
-
-def parse_every(text: str) -> tuple[int, float]:
-    """Read ``500`` (versions), ``30s`` (seconds) or ``0`` (never); returns (versions, seconds), one of them 0.
-
-    Raises:
-        UsageError: anything else.
-    """
-    found = _EVERY.fullmatch(text.strip())
-    if found is None:
-        raise UsageError(
-            f"--checkpoint-every must be a number of steps (500), of seconds (30s), or 0 for never, not {text!r}"
-        )
-    steps, seconds = found.groups()
-    return (int(steps), 0.0) if steps is not None else (0, float(seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +50,9 @@ class RunPlan:
     servers: int = 1
     replicas: int = 0
     mode: str | None = None
-    slots: int | None = None
+    insecure_collective: bool = False
+    ordered: bool = False
+    slots: int | str | None = None
     seed: int | None = None
     threads: int = 1
     checkpoint_every: str = "30s"
@@ -95,16 +81,21 @@ class RunPlan:
         if not self.script.is_file():
             raise UsageError(f"{self.script} is not a file")
         if self.mode is not None:
-            parse_mode(self.mode)
-        for name in ("workers", "servers", "threads", "keep", "files_limit"):
+            parse_schedule(self.mode)
+        for name in ("workers", *(() if self.collective else ("servers",)), "threads", "keep", "files_limit"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
         for name in ("max_restarts", "max_steps"):
             if getattr(self, name) < 0:
                 raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, not {getattr(self, name)}")
-        check_replicas(self.replicas, self.servers)
-        if self.slots is not None and self.slots < 1:
-            raise UsageError(f"--slots must be at least 1, not {self.slots}")
+        if self.collective:
+            self._check_collective()
+        else:
+            check_replicas(self.replicas, self.servers)
+            if self.ordered:
+                raise UsageError("--ordered is for --mode allreduce: with servers, slots are always added in order")
+        if self.slots is not None:
+            parse_slots(self.slots)
         parse_every(self.checkpoint_every)
         LogSpec(self.log_level, self.log_format)
         if self.checkpoints is not None:
@@ -114,6 +105,24 @@ class RunPlan:
         for option in ("summary", "trace"):
             if (file := getattr(self, option)) is not None:
                 _check_writable(f"--{option}", file)
+
+    def _check_collective(self) -> None:
+        if self.servers or self.replicas:
+            option = "--servers" if self.servers else "--replicas"
+            raise UsageError(
+                f"{option} does not fit --mode allreduce: its workers hold the model, all of it each. Leave it out"
+            )
+        if not self.insecure_collective:
+            raise UsageError(
+                "--mode allreduce sends gradients between workers by Gloo, whose connections are neither authenticated "
+                "nor encrypted: whoever reaches these hosts can read and change them. Add --insecure-collective if "
+                "you trust the network and the users of these machines, or use servers (--mode bsp)"
+            )
+
+    @property
+    def collective(self) -> bool:
+        """Whether the workers hold the model, and sum the slots of a step among themselves."""
+        return self.mode == ALLREDUCE
 
     def _check_hosts(self, hosts: HostOptions) -> None:
         if hosts.min_hosts <= self.replicas and not hosts.local_roles:
@@ -138,8 +147,9 @@ class RunPlan:
         steps, seconds = parse_every(self.checkpoint_every)
         return ClusterSpec(
             workers=self.workers,
-            servers=self.servers,
+            servers=self.workers if self.collective else self.servers,
             replicas=self.replicas,
+            collective=self.collective,
             heartbeat_timeout_s=load.heartbeat_timeout_s(),
             reach_s=load.reach_s(),
             checkpoint_steps=steps,
@@ -194,6 +204,8 @@ class RunPlan:
             module=self.module,
             arguments=tuple(self.arguments),
             local_workers=self.workers if place is None else place.workers,
+            collective=self.collective,
+            ordered=self.ordered,
         )
         threads = self.server_threads if place is None else max(1, place.cores // 2)
         return Launch(shared, replace(self.cluster, resume=resume), ServerSpec(threads), worker)
@@ -231,7 +243,7 @@ class RunPlan:
         threads does not change the result.
         """
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, cores // self.servers)
+        return max(1, cores // max(1, self.servers))
 
     # ------------------------------------------------------------ in the run directory
 

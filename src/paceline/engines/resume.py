@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from paceline.checkpoint.manifest import newest
 from paceline.checkpoint.storage import open_storage
-from paceline.config.dials import parse_mode
+from paceline.config.dials import same_lock_step
+from paceline.config.live import schedule_name
 from paceline.coordinator.log_check import LogCheck, check_log
 from paceline.engines.fingerprint import differences, fingerprint
 from paceline.engines.plan import RunPlan, absolute_url
@@ -79,6 +80,8 @@ def check_fixed(run: str, kept: Mapping[str, Any], given: Mapping[str, Any]) -> 
         UsageError: one would; the message names it.
     """
     for name in _FIXED:
+        if name == "mode" and name in given and same_lock_step(given[name], kept.get(name) or given[name]):
+            continue  # the coordinator compares it with the mode in the log
         if name in given and _plain(name, given[name]) != _plain(name, kept.get(name)):
             has = "leaves it to its script" if kept.get(name) is None else f"has {kept[name]}"
             raise UsageError(
@@ -147,4 +150,4 @@ def refused(run: RunDir, log: LogCheck, folders: Sequence[str]) -> str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    return parse_mode(value).name if name == "mode" and value is not None else value
+    return schedule_name(value) if name == "mode" and value is not None else value

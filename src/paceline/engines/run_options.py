@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, get_type_hints
 
+from paceline.config.live import AUTO, parse_slots
 from paceline.errors import UsageError
 
 File = str | os.PathLike[str]
@@ -29,7 +30,9 @@ class RunOptions(TypedDict, total=False):
     servers: int | str | None
     replicas: int | None
     mode: str | None
-    slots: int | None
+    insecure_collective: bool | None
+    ordered: bool | None
+    slots: int | str | None
     seed: int | None
     threads: int | None
     checkpoint_every: int | str | None
@@ -132,9 +135,11 @@ def _text(name: str, value: object) -> str:
     return value
 
 
-def _number_or_word(name: str, value: object) -> str:
+def _number_or_word(name: str, value: object) -> int | str:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise UsageError(f"{_option(name)} must be a whole number or a text, not {value!r}")
+    if name == "slots":
+        return AUTO if (number := parse_slots(value)) is None else number
     return str(value)
 
 

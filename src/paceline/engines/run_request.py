@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.config.dials import ALLREDUCE
 from paceline.engines.host_options import HOSTS, take_host_options
 from paceline.engines.module_file import named_script
 from paceline.engines.place import claim_place, is_place, put_files
@@ -106,7 +107,7 @@ def request_run(
 def _new(run_dir: Path | None, given: dict[str, Any]) -> RunPlan:
     if "script" not in given:
         raise UsageError("give the SCRIPT to run, or --resume RUN")
-    given = take_host_options(given, None)
+    given = take_host_options(_sized(given, None), None)
     checked = RunPlan(run=Path("checked-before-a-directory-is-made"), **given)
     checked.check_environment()
     return checked.at(run_dir if run_dir is not None else next_run(Path("runs"), checked.name))
@@ -124,7 +125,17 @@ def _resumed(resume: str, run_dir: Path | None, given: dict[str, Any]) -> RunPla
     token = where.token()
     if "token_file" in given and read_token(given["token_file"]) != token:
         raise UsageError(f"--token-file {given['token_file']}: {where.path} has its own token, {where.token_file}")
-    return resumed(run, take_host_options(given, RunPlan.of(where.path).hosts))
+    plan = RunPlan.of(where.path)
+    return resumed(run, take_host_options(_sized(given, plan), plan.hosts))
+
+
+def _sized(given: dict[str, Any], before: RunPlan | None) -> dict[str, Any]:
+    """`given` with a number of servers that fits its mode, unless the user has given one; `before` is resumed."""
+    mode = given.get("mode", None if before is None else before.mode)
+    was_collective = before is not None and before.collective
+    if mode == ALLREDUCE:
+        return {"servers": 0, "replicas": 0, **given}
+    return {"servers": 1, "ordered": False, **given} if was_collective else given
 
 
 def _adopted(run: Path, resume: str | None, run_dir: Path | None, given: dict[str, Any]) -> RunPlan:

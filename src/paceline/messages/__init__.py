@@ -59,6 +59,7 @@ from paceline.messages.control import (
     Summary,
 )
 from paceline.messages.files import FileOffer, FilePiece, FilePieceAck, FilesNeeded, FilesUnpacked
+from paceline.messages.groups import Broken, Close, Meet, Met
 from paceline.messages.hosts import (
     AgentBeat,
     EndHost,
@@ -115,6 +116,7 @@ from paceline.messages.work import (
     Claimed,
     CompareData,
     Declare,
+    DialsSet,
     EvalGrant,
     EvalOver,
     Evaluated,
@@ -126,6 +128,7 @@ from paceline.messages.work import (
     Revoke,
     SavedModel,
     Sealed,
+    SetDials,
     Stop,
     Turn,
     ValidatorSpec,
@@ -143,6 +146,8 @@ AnyMessage = (
     | Turn
     | GiveBack
     | Stop
+    | SetDials
+    | DialsSet
     | Claim
     | Claimed
     | ClaimDone
@@ -198,6 +203,10 @@ AnyMessage = (
     | Echo
     | Echoed
     | CompareData
+    | Close
+    | Meet
+    | Met
+    | Broken
     | Enlist
     | EnlistAgain
     | Enlisted
@@ -226,6 +235,7 @@ __all__ = [
     "BeatAck",
     "BeginPhase",
     "BlockFrame",
+    "Broken",
     "Bye",
     "Chained",
     "Checkpoint",
@@ -233,6 +243,7 @@ __all__ = [
     "Claim",
     "ClaimDone",
     "Claimed",
+    "Close",
     "Committed",
     "CompareData",
     "Copied",
@@ -241,6 +252,7 @@ __all__ = [
     "CopyPart",
     "CopyPartAck",
     "Declare",
+    "DialsSet",
     "Drain",
     "Echo",
     "Echoed",
@@ -266,7 +278,9 @@ __all__ = [
     "HostFacts",
     "HostLost",
     "JobArgs",
+    "Meet",
     "Message",
+    "Met",
     "NotLoaded",
     "Ok",
     "PhaseBegun",
@@ -301,6 +315,7 @@ __all__ = [
     "Scale",
     "Seal",
     "Sealed",
+    "SetDials",
     "Shutdown",
     "SignalRole",
     "StartRole",

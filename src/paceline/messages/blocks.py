@@ -58,7 +58,7 @@ class Push(Message, frozen=True):
 
     `base` is the version on which the attempt was computed. `weight` is the weight that the seal will have, unless the
     slot turns out to be empty. With the seal comes the `report` of the slot. `ahead` is the placement epoch in which
-    `base` was read before its commit; 0 if its commit was known.
+    `base` was read before its commit; 0 if its commit was known. `revision` is that of the lease's segment.
     """
 
     req: int
@@ -73,6 +73,7 @@ class Push(Message, frozen=True):
     weight: float = 1.0
     report: Sealed | None = None
     ahead: int = 0
+    revision: int = 0
 
 
 class PushAck(Message, frozen=True):

@@ -10,12 +10,16 @@ from paceline.types import ModelSpec, NodeId, Placement
 
 
 class JobArgs(msgspec.Struct, frozen=True, array_like=True):
-    """The arguments of `join`, after the command line and the environment have overridden them."""
+    """The arguments of `join`, after the command line and the environment have overridden them.
+
+    `mode` is a mode, or a schedule of modes. With `slots_auto`, the job chooses its slots by the speeds of its workers.
+    """
 
     seed: int
     mode: str
     slots: int | None
     threads: int
+    slots_auto: bool = False
 
 
 class Register(Message, frozen=True):

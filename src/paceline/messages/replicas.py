@@ -32,7 +32,7 @@ class Replicate(Message, frozen=True):
 
     `fence` names the attempt if each attempt has its own sum; `fences` are all attempts in the sum, in slot order. With
     `joining` the receiver does not have the whole copy yet. A large sum comes in `parts`, numbered from 0, each with
-    other blocks. The message is repeated until `Replicated` comes.
+    other blocks. The message is repeated until `Replicated` comes. `revision` is that of the step's segment.
     """
 
     req: int
@@ -46,6 +46,7 @@ class Replicate(Message, frozen=True):
     joining: bool = False
     part: int = 0
     parts: int = 1
+    revision: int = 0
 
 
 class Replicated(Message, frozen=True):

@@ -79,6 +79,14 @@ class CheckpointStatus(msgspec.Struct, frozen=True):
     age_s: float | None = None
 
 
+class SpeedStatus(msgspec.Struct, frozen=True):
+    """The speed of a worker: seconds for a slot, lately, and its part of the slots that were sealed."""
+
+    name: str
+    seconds: float
+    share: float = 0.0
+
+
 class FailureStatus(msgspec.Struct, frozen=True):
     """Why the job failed."""
 
@@ -95,6 +103,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     `warning` is about the newest checkpoint, `warnings` are about the training. `metric_steps`
     has the step of the version that each metric of validation is of. `draining_hosts` shall be empty; `drained_hosts`
     are those that are: they hold no block and have no lease. `unequal` says what unequal machines mean for the bits.
+    `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers.
     """
 
     run: str = ""
@@ -148,6 +157,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     draining_hosts: tuple[str, ...] = ()
     drained_hosts: tuple[str, ...] = ()
     unequal: str = ""
+    slots: int | None = None
+    plan: tuple[str, ...] = ()
+    speeds: tuple[SpeedStatus, ...] = ()
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +167,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     `restarts` counts the processes that the launcher started again, by role; a coordinator leaves it out.
     `metric_steps` has the step of the version that each metric of validation is of; logged values have none. `unequal`
-    says what unequal machines meant for the bits; it is empty if they were equal.
+    says what unequal machines meant for the bits; it is empty if they were equal. `plan` says from which step on which
+    dials held, if they changed.
     """
 
     run: str = ""
@@ -192,3 +205,4 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     restarts: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     unequal: str = ""
+    plan: tuple[str, ...] = ()

@@ -60,13 +60,17 @@ class Summed(Message, frozen=True):
 
 
 class Receipt(Message, frozen=True):
-    """Reports that this server has one attempt of a slot in full, for all of its own blocks."""
+    """Reports that this server has one attempt of a slot in full, for all of its own blocks.
+
+    `revision` is that of the step's segment.
+    """
 
     incarnation: int
     epoch: int
     step: int
     slot: int
     fence: Fence
+    revision: int = 0
 
 
 class Choose(Message, frozen=True):
@@ -86,6 +90,7 @@ class Ready(Message, frozen=True):
     `fences` are the attempts it would use; `staleness` and `lag` say how old the oldest state is they were computed on;
     `partials` are the squared norms of the mean gradient of each block (only with clip_norm). In lock-step the primary
     of block 0 adds the `reports` of the slots, so that the commit does not wait for a worker that may be dead.
+    `revision` is that of the step's segment.
     """
 
     incarnation: int
@@ -96,6 +101,7 @@ class Ready(Message, frozen=True):
     lag: int
     partials: tuple[tuple[int, float], ...]
     reports: tuple[Sealed, ...] = ()
+    revision: int = 0
 
 
 class Committed(Message, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from paceline.messages.base import Message
-from paceline.types import DataFingerprint, Fence, Hyper, Measured, PhaseSpec, Segment, Sums
+from paceline.types import DataFingerprint, DialChange, Fence, Hyper, Measured, PhaseSpec, Segment, Sums
 
 
 class ValidatorSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -79,13 +79,17 @@ class Evaluated(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HeldLease(msgspec.Struct, frozen=True, array_like=True):
-    """A lease that a worker still holds: not sealed yet, or sealed (with its report) and not known to be committed."""
+    """A lease that a worker still holds: not sealed yet, or sealed (with its report) and not known to be committed.
+
+    `revision` is that of its segment.
+    """
 
     step: int
     slot: int
     fence: Fence
     sealed: Sealed | None = None
     epoch: int = 0
+    revision: int = 0
 
 
 class Turn(Message, frozen=True):
@@ -128,6 +132,11 @@ class Grant(Message, frozen=True):
     metrics: dict[str, Measured] = {}  # noqa: RUF012 - msgspec copies it
     ask_next: bool = False
 
+    @property
+    def revision(self) -> int:
+        """The revision of the segment by which the slot is leased."""
+        return 0 if self.segment is None else self.segment.revision
+
 
 class EvalGrant(Message, frozen=True):
     """A lease of one validation slot, pinned to `version`."""
@@ -159,7 +168,10 @@ class GiveBack(Message, frozen=True):
 
 
 class PhaseOver(Message, frozen=True):
-    """Tells a worker to read `version` and leave its loop: the phase has no more slots, or the job has ended."""
+    """Tells a worker to read `version` and leave its loop: the phase has no more slots, or the job has ended.
+
+    `segment` is the last one of the phase, None if the job has no such phase.
+    """
 
     req: int
     generation: int
@@ -171,6 +183,7 @@ class PhaseOver(Message, frozen=True):
     finished: bool
     lead: bool
     metrics: dict[str, Measured]
+    segment: Segment | None = None
 
 
 class EvalOver(Message, frozen=True):
@@ -195,6 +208,28 @@ class Stop(Message, frozen=True):
     step: int
     at_once: bool = False
     passed: bool = False
+
+
+class SetDials(Message, frozen=True):
+    """Changes dials of the running job, from the first step on that it can. The answer is `DialsSet`, or `Refused`.
+
+    Observers may send it, too: their `step` is -1. A worker in a turn of `step` gets, in lock-step, a first step that
+    follows from `step`. With `passed` the worker is behind the job: the message has no effect.
+    """
+
+    req: int
+    change: DialChange
+    step: int = -1
+    reason: str = ""
+    passed: bool = False
+
+
+class DialsSet(Message, frozen=True):
+    """The reply to `SetDials`: what was changed, from `step` on. If `change` is empty, all dials had these values."""
+
+    req: int
+    step: int
+    change: DialChange
 
 
 class Claim(Message, frozen=True):

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.config import load
-from paceline.config.dials import ClusterSpec, parse_mode
+from paceline.config.dials import ALLREDUCE, ClusterSpec
+from paceline.config.live import schedule_name
 from paceline.config.role_spec import RoleSpec, WorkerSpec
 from paceline.errors import JobError, TransportError, UsageError
 from paceline.messages import JobArgs, Register
 from paceline.runtime.machine import host_name, worker_fingerprint
+from paceline.runtime.member import start_member
 from paceline.runtime.rundir import RunDir
 from paceline.runtime.saved_files import note_saved
 from paceline.runtime.starts import next_start
@@ -30,6 +32,12 @@ if TYPE_CHECKING:
 
 preemption = Preemption()
 """The request to leave of this process: SIGTERM makes it while a script runs."""
+
+_NOT_COLLECTIVE = (
+    "mode allreduce needs a run whose workers hold the model: start it with "
+    "`paceline run --mode allreduce --insecure-collective`"
+)
+_COLLECTIVE = "the run was started with --mode allreduce: PACELINE_MODE and the mode of join() cannot change it"
 
 _current: Job | None = None
 _ever = False
@@ -60,9 +68,10 @@ def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None
         raise UsageError(f"seed must be between 0 and 2**63 - 1, not {seed}")
     args = JobArgs(
         worker.seed if worker.seed is not None else int(seed),
-        parse_mode(worker.mode or mode).name,
+        schedule_name(worker.mode or mode),
         worker.slots,
         worker.threads,
+        worker.slots_auto,
     )
     import torch
 
@@ -71,6 +80,8 @@ def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None
     torch.set_num_threads(args.threads)
     seed_all(args.seed)
     if spec is not None:
+        if (args.mode == ALLREDUCE) != worker.collective:
+            raise UsageError(_NOT_COLLECTIVE if args.mode == ALLREDUCE else _COLLECTIVE)
         job = _clustered(spec, worker, args)
     else:
         job = _embedded(worker, args, None if dir is None else Path(dir))
@@ -142,12 +153,24 @@ def _clustered(spec: RoleSpec, worker: WorkerSpec, args: JobArgs) -> Job:
         port = wrap(port, worker.faults, spec.name, spec.start)
     host, fingerprint = host_name(spec.shared), worker_fingerprint()
     intro = Register(1, spec.role, spec.name, spec.start, host, None, args, fingerprint=fingerprint)
+    member = start_member(run, spec, worker) if worker.collective else None
     session = Session(
-        port, intro, timeout_s=worker.timeout_s, silent_s=beat.silent_s, find=run.coordinator, preemption=preemption
+        port,
+        intro,
+        timeout_s=worker.timeout_s,
+        silent_s=beat.silent_s,
+        find=run.coordinator,
+        preemption=preemption,
+        member="" if member is None else member.node,
     )
     beat.start()
 
     def end(failed: bool) -> None:
+        if member is not None:
+            if failed:
+                member.close()
+            else:
+                member.leave()
         beat.close()
         port.close()
         _forget(failed)

@@ -82,6 +82,8 @@ class EmbeddedCluster:
         If it was `interrupted` by Ctrl-C, say that its steps are lost, and how they are not lost the next time. Results
         go to standard output, all else goes to standard error. Nothing is printed if nothing was trained.
         """
+        if interrupted:
+            self._catch_up()
         self._warn()
         if not failed:
             self._summarize()
@@ -95,6 +97,12 @@ class EmbeddedCluster:
             opened.close()
         self._log.close()
         self._held.close()
+
+    def _catch_up(self) -> None:
+        """Handle what the worker has sent: the script may be a step ahead of the log."""
+        front, back = self._ports
+        while pump(self.server, back) or pump(self.coordinator, front):
+            pass
 
     def _summarize(self) -> None:
         trained = bool(self.coordinator.core.schedule.segments)

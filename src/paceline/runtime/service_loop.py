@@ -11,7 +11,7 @@ from paceline.clients.redial import Redial
 from paceline.transport.base import Event, Port
 
 _TICK_S = 0.1  # seconds between two ticks
-_BURST = 256  # the most events that are handled between two looks at the clock
+_BURST = 256  # the most events that are handled while a tick is due
 
 
 class Service(Protocol):
@@ -39,22 +39,23 @@ def serve(service: Service, port: Port, redial: Redial | None = None) -> str:
         signals.append(signal.Signals(number).name)
 
     previous = {s: signal.signal(s, on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
-    next_tick = 0.0
     gc.collect()
     gc.freeze()  # garbage collection skips imported objects: to scan them took a quarter of a server's time
     try:
+        now, burst = time.monotonic(), 0
+        next_tick = now + _TICK_S
         while service.ended is None and not signals:
-            event = port.recv(_TICK_S)
-            burst = 0
-            while event is not None:
+            # Until the next tick, each wait is for the next event. When the tick is due, the events that have come are
+            # handled first: but only a burst of them.
+            event = port.recv(max(0.0, next_tick - now)) if burst <= _BURST else None
+            now = time.monotonic()
+            if event is not None:
+                burst += now >= next_tick
                 if redial is not None:
                     redial.note(event)
-                service.on_event(event, time.monotonic())
-                burst += 1
-                event = port.recv(0) if burst <= _BURST else None
-            now = time.monotonic()
-            if now >= next_tick:
-                next_tick = now + _TICK_S
+                service.on_event(event, now)
+            elif now >= next_tick:
+                next_tick, burst = now + _TICK_S, 0
                 service.on_tick(now)
                 if redial is not None:
                     redial.tick(now)

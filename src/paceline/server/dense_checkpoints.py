@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from paceline.blocks.block_state import FrozenContents, FrozenVersion
 from paceline.checkpoint.manifest import read_manifest
@@ -26,10 +26,14 @@ class DenseCheckpoints:
         """Forget the frozen version: the store has opened other blocks."""
         self.frozen = None
 
-    def save(self, version: int) -> None:
-        """Freeze the current version. Its memory is not copied; nothing writes to it until `frozen` is released."""
+    def save(self, version: int, without: Collection[int] = ()) -> None:
+        """Freeze the current version, to write all blocks but those in `without`.
+
+        Its memory is not copied; nothing writes to it until `frozen` is released.
+        """
         assert version == self._held.versions.number
-        self.frozen = FrozenVersion(version, self._held.snapshot())
+        blocks = self._held.snapshot()
+        self.frozen = FrozenVersion(version, {index: blocks[index] for index in blocks if index not in without})
         self._sums.economise(True)
         self._held.freeze(self.frozen)
 

@@ -19,6 +19,7 @@ from paceline.core.server.block_store import SumKey
 from paceline.server.dense_checkpoints import DenseCheckpoints
 from paceline.server.dense_copies import DenseCopies
 from paceline.server.dense_sums import DenseSums
+from paceline.server.group_sums import DenseGroupSums
 from paceline.server.held_blocks import HeldBlocks
 from paceline.telemetry import tracing
 from paceline.transport.base import Memory
@@ -45,14 +46,23 @@ class DenseStore:
     """
 
     def __init__(
-        self, storage: Storage | None = None, *, memory: Memory | None = None, threads: Threads | None = None
+        self,
+        storage: Storage | None = None,
+        *,
+        memory: Memory | None = None,
+        threads: Threads | None = None,
+        ordered: bool = False,
     ) -> None:
-        """Checkpoints are read from `storage`, versions are in `memory`, and `threads` share large updates."""
+        """Checkpoints are read from `storage`, versions are in `memory`, and `threads` share large updates.
+
+        With `ordered`, a group of members adds slots in slot order.
+        """
         memory = memory if memory is not None else Arena(share=False)
         self._threads = threads if threads is not None else Threads()
         self._held = HeldBlocks(memory)
         self._early = EarlyUpdates(self._held.versions, self._threads)
         self.sums = DenseSums(self._held, self._early, memory, self._threads)
+        self.group_sums = DenseGroupSums(self._held, self.sums, ordered=ordered)
         self.copies = DenseCopies(self._held, self.sums, self._early)
         self.checkpoints = DenseCheckpoints(self._held, self.sums, storage)
 
@@ -66,6 +76,7 @@ class DenseStore:
         self._held.open(spec, blocks)
         self._early.reset()
         self.sums.reset()
+        self.group_sums.reset()
         self.checkpoints.reset()
 
     def close(self) -> None:

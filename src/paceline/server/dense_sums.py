@@ -104,16 +104,17 @@ class DenseSums:
             blocks, memories, presence = self._held.blocks, self._memories, total.presence
             clips = self._held.spec.clip_norm is not None
             late = 1 if total.slots >= self._expected_slots and not clips else 0
+            if not absent:
+                presence.note_whole(payloads)
+            sums, is_initial = total.blocks, key.step == INIT_STEP
             for index, payload in payloads.items():
                 block = blocks[index]
-                value = tensor_of(cast(memoryview, payload), block.dtype)
-                presence.note(block, absent)
-                if block.kind == Kind.PARAMETER and key.step != INIT_STEP:
+                value = tensor_of(payload, block.dtype)
+                if absent:
+                    presence.note(block, absent)
+                if block.kind == Kind.PARAMETER and not is_initial:
                     term = Term(slot, fence, revs[index] if revs is not None else -1, weight, value)
-                    block_sum = total.block(index, memories[index])
-                    block_sum.seal(term)
-                    if len(block_sum.terms) > late:
-                        block_sum.fold(len(block_sum.terms) - late)
+                    (sums.get(index) or total.block(index, memories[index])).add(term, late)
                 else:
                     self._add_value(key, total, block, absent, weight, value)
             if total.hinted and slot >= 0:
@@ -125,6 +126,15 @@ class DenseSums:
                 for index in self._means:
                     if index not in payloads:
                         total.accumulate(index, weight, self._held.value(index))
+
+    def begin(self, key: SumKey) -> Sum:
+        """A new sum `key`, which its caller fills: it has all slots."""
+        self.drop(key)
+        return self._total(key)
+
+    def memory(self, index: int) -> SumMemory:
+        """The memory for the sums of a block."""
+        return self._memories[index]
 
     def _total(self, key: SumKey) -> Sum:
         total = self._sums.get(key)

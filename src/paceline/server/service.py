@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from paceline.blocks.block_state import FrozenContents, FrozenVersion
-from paceline.blocks.chunks import LentFrame
 from paceline.blocks.threads import Threads
 from paceline.checkpoint.manifest import folder_name
 from paceline.checkpoint.storage import Storage
@@ -44,10 +43,12 @@ class ServerService:
         threads: int = 1,
         part_nbytes: int = PART_NBYTES,
         term: int = 0,
+        ordered: bool = False,
     ) -> None:
         """Large updates use `threads` threads, the caller's included; for `part_nbytes` see `ServerCore`.
 
-        `term` is the term of the place of the checkpoints, which is `storage`.
+        `term` is the term of the place of the checkpoints, which is `storage`. With `ordered`, a member of a group adds
+        slots in slot order.
         """
         self._term = term
         self.port = port
@@ -55,7 +56,7 @@ class ServerService:
         self._threads = Threads(threads)
         self.core = ServerCore(
             port.node,
-            lambda: DenseStore(storage, memory=port.memory, threads=self._threads),
+            lambda: DenseStore(storage, memory=port.memory, threads=self._threads, ordered=ordered),
             part_nbytes=part_nbytes,
         )
         self.store = cast(DenseStore, self.core.own.store)
@@ -109,12 +110,29 @@ class ServerService:
         if self._epoch != at or isinstance(message, Probe):
             self._epoch = at
             self._links.need(self.core.peers, now)
-        self._send(sends)
+        if sends:
+            self._send(sends)
         frozen = self.core.contents.take()
         if frozen and not self._hasher.begin(cast(Sequence[FrozenContents], frozen)):
             self.core.contents.void()
-        self._send(self.core.proceed())
-        self._follow_saving()
+        if self.core.ahead.is_due:
+            self._send(self.core.proceed())
+        if self.store.checkpoints.frozen is not self._frozen or self._frozen is not None:
+            self._follow_saving()
+
+    def carry_out(self, act: Callable[[float], Sequence[Send]]) -> None:
+        """Let the core do `act`, which gets the time, and send what it returns."""
+        if self._failure is not None:
+            return
+        try:
+            self._send(act(self._now))
+            self._send(self.core.proceed())
+        except UpdateError as error:
+            self._fail(error)
+
+    def tell(self, messages: Sequence[Message]) -> None:
+        """Send `messages` to the coordinator, if there is one."""
+        self._send([Send(COORDINATOR, message) for message in messages])
 
     def _fail(self, error: UpdateError) -> None:
         """Fail the job: the blocks are half updated, and a server that is started again would raise again.
@@ -175,10 +193,10 @@ class ServerService:
             if to is None:
                 continue  # without a coordinator; the core repeats the message with the next beat
             if send.payload:
-                self._reply(to, send.message, cast(Sequence[LentFrame], send.payload))
+                self._reply(to, send.message, send.payload)
                 continue
             try:
-                self.port.send(to, send.message)
+                self.port.send(to, send.message, later=send.later)
             except (PeerUnknownError, PeerLostError):
                 self._miss(to)
 
@@ -187,8 +205,8 @@ class ServerService:
         self.core.forget(peer)
         self._links.lost(peer, self._now)
 
-    def _reply(self, to: NodeId, message: Message, frames: Sequence[LentFrame]) -> None:
-        """Send blocks. Their memory is not written until the receiver has read them."""
+    def _reply(self, to: NodeId, message: Message, frames: Sequence[Any]) -> None:
+        """Send blocks (as `LentFrame`). Their memory is not written until the receiver has read them."""
         with tracing.span("reply", to=to, blocks=len(frames)):
             try:
                 delivery = self.port.send(to, message, [lent.frame for lent in frames])

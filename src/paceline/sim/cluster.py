@@ -7,6 +7,7 @@ from random import Random
 
 from paceline.sim.disk import Disk
 from paceline.sim.faults import Faults
+from paceline.sim.groups import Collective, SimMember
 from paceline.sim.host_names import host_of
 from paceline.sim.hosts import Hosts
 from paceline.sim.log_checks import LogChecks
@@ -43,9 +44,12 @@ class Cluster:
         self.saves = 0
         self.stopped = False
         self.faults = Faults(self)
+        self.collective = Collective(self)
         self.hosts = Hosts(self)
         self.server_pool = ServerPool(
-            self, lambda index, node: SimServer(self, f"server-{index}", node, self.hosts.of_server(index))
+            self,
+            lambda index, node: SimServer(self, f"server-{index}", node, self.hosts.of_server(index)),
+            lambda name, node, host: SimMember(self, name, node, host),
         )
 
     @property
@@ -144,7 +148,11 @@ class Cluster:
     def script_ended(self, worker: SimWorker) -> None:
         """Handle the end of a worker's script: if the last worker left in the middle of the job, start another one."""
         if not worker.ended and not self.running():
-            self.spawn(0, 0.1)
+            self.spawn_another()
+
+    def spawn_another(self) -> None:
+        """Start a script because no script runs. A process whose member is still needed keeps its name."""
+        self.spawn(len(self.workers) if self.scenario.cluster.collective else 0, 0.1)
 
     def is_complete(self) -> bool:
         """Whether the job has run all phases of its scripts."""

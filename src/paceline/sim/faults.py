@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paceline.messages import Abort, Committed, Exited, Pull, Revoke, SaveNow
+from paceline.messages import Abort, Committed, Exited, Pull, Revoke, SaveNow, SetDials
+from paceline.sim.fault_kinds import Fault
 from paceline.sim.network import CUTS
-from paceline.sim.scenario import Fault
 from paceline.sim.world import Process
-from paceline.types import COORDINATOR
+from paceline.types import COORDINATOR, DialChange
 
 if TYPE_CHECKING:
     from paceline.sim.cluster import Cluster
@@ -38,6 +38,14 @@ class Faults:
         for fault in scenario.faults:
             world.after(fault.at_s, self._clock, self._inject, fault)
         world.after(scenario.heal_at_s, self._clock, self._heal)
+        for live in scenario.live:
+            if live.step < 0:
+                world.after(live.at_s, self._clock, self._set, live.change)
+
+    def _set(self, change: DialChange) -> None:
+        """Set dials by hand, as `paceline set` does."""
+        self.count("set")
+        self._cluster.network.send("engine", COORDINATOR, SetDials(1, change, reason="by hand"))
 
     def count(self, kind: str) -> None:
         """Count a fault."""
@@ -122,7 +130,8 @@ class Faults:
         for server in cluster.servers:
             if rng.random() < 0.6:
                 cluster.world.after(rng.uniform(0.0, 0.1), server, server.core.forget, worker.node)
-        if rng.random() < 0.5 or not cluster.running():
+        # The first placement needs the wanted number of members, and the engine always starts them again.
+        if rng.random() < 0.5 or not cluster.running() or cluster.scenario.cluster.collective:
             cluster.replace(worker, rng.uniform(0.1, 2.0))
 
     def _cut(self, worker: SimWorker, seconds: float) -> None:
@@ -185,5 +194,7 @@ class Faults:
                     world.wake(worker)
                 else:
                     worker.kill()  # the engine kills a process that hangs for long; no other process gets a message
+                    if cluster.scenario.cluster.collective:
+                        cluster.replace(worker, cluster.rng.uniform(0.1, 2.0))
         if not cluster.running() and not any(w.ended for w in cluster.workers):
             cluster.spawn(0, 0.0)

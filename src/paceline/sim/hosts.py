@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from paceline.coordinator.placement_report import drained_hosts
 from paceline.messages import Drain, HostLost
+from paceline.sim.fault_kinds import Fault
 from paceline.sim.host_names import host_of
 from paceline.sim.network import CUTS
-from paceline.sim.scenario import Fault
 from paceline.sim.world import Process
 from paceline.types import COORDINATOR, NodeId
 

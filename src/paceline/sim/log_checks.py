@@ -6,6 +6,9 @@ Each check looks only at one row or message and the record, never at the whole j
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import NamedTuple
+
+import msgspec
 
 from paceline.core.coordinator.placement import DIFFERENT
 from paceline.core.coordinator.tables.incarnation import RESUMED
@@ -18,16 +21,39 @@ from paceline.core.effects import (
     LogRow,
     PhaseFact,
     PlacementFact,
+    SegmentFact,
     Send,
     StopFact,
     Write,
 )
 from paceline.messages import Choose, Committed, EvalGrant, Grant, PhaseOver
 from paceline.sim.host_names import host_of, number_of
+from paceline.sim.live import hyper_of
 from paceline.sim.record import Record
 from paceline.sim.scenario import Scenario
 from paceline.sim.world import Violation
-from paceline.types import INIT_STEP, UNLIMITED, Commit, Fence, Measured, NodeId, Placement, SlotId
+from paceline.types import (
+    INIT_STEP,
+    UNLIMITED,
+    Commit,
+    DialChange,
+    Fence,
+    Measured,
+    NodeId,
+    Placement,
+    Segment,
+    SlotId,
+)
+
+
+class _Granted(NamedTuple):
+    """A lease: its slot and worker, the incarnation and epoch in which it was granted, and its revision."""
+
+    slot: SlotId
+    worker: NodeId
+    at: tuple[int, int]
+    revision: int
+
 
 _WATCHED = (Committed, Grant, Choose, EvalGrant, PhaseOver)
 
@@ -42,7 +68,7 @@ class LogChecks:
 
     def __init__(self, record: Record, scenario: Scenario) -> None:
         self._record = record
-        self._one_attempt = not scenario.model.deterministic
+        self._one_attempt = scenario.cluster.collective or not scenario.model.deterministic
         self._whole = False
         self._scenario = scenario
         self._validators = scenario.validators
@@ -53,8 +79,10 @@ class LogChecks:
         self.copies = 0
         self.flipped: set[NodeId] = set()
         self.different = 0
-        self._epochs: dict[Fence, int] = {}
-        self._granted: dict[Fence, tuple[SlotId, NodeId]] = {}
+        self._granted: dict[Fence, _Granted] = {}
+        self._leased: dict[tuple[int, int], int] = {}
+        self._changes = 0
+        self._plans: dict[int, tuple[int, Segment]] = {}
         self._by_worker: dict[NodeId, list[Fence]] = {}
         self._void: set[Fence] = set()
         self._chosen: dict[SlotId, Fence] = {}
@@ -67,8 +95,10 @@ class LogChecks:
                 self._committed(commit)
             case EvaluationRow() as row:
                 self._evaluated(row)
-            case FactRow(fact=PhaseFact(segment=segment)):
-                self._record.plan(segment)
+            case FactRow(fact=PhaseFact(segment=segment, more=more)):
+                self._record.plan((segment, *more))
+            case FactRow(fact=SegmentFact() as fact):
+                self._changed(fact)
             case FactRow(fact=StopFact(closing=closing)) if closing is not None:
                 self._record.close(closing)
             case FactRow(fact=ChoiceFact(sealed=sealed)):
@@ -82,6 +112,25 @@ class LogChecks:
                 self._placed(placement)
             case LogRow() | FactRow():
                 pass
+
+    def _changed(self, fact: SegmentFact) -> None:
+        """Check that dials change only for steps of which nothing is leased or committed (rule 19)."""
+        record, leased = self._record, -1
+        if fact.change != DialChange():
+            self._changes += 1
+            leased = self._leased.get(
+                (record.incarnation, 0 if record.placement is None else record.placement.epoch), -1
+            )
+        if fact.step <= max(leased, *record.watermark.above[-1:], record.watermark.low - 1):
+            raise Violation(f"dials change from step {fact.step} on, but step {leased} was leased")
+        record.plan(fact.segments)
+
+    def is_outdated(self, step: int, fence: Fence) -> bool:
+        """Whether the lease `fence` was made by another segment than the one that `step` has in the log now."""
+        schedule = self._record.schedule
+        if step == INIT_STEP or fence not in self._granted:
+            return False
+        return not schedule.covers(step) or self._granted[fence].revision != schedule.revision_of(step)
 
     def flip(self, server: NodeId) -> None:
         """Note that a bit is flipped in a copy on `server`."""
@@ -129,6 +178,7 @@ class LogChecks:
         """Forget which leases are void, because a new coordinator starts: workers report all their leases again."""
         self._void.clear()
         self._by_worker.clear()
+        self._leased.clear()  # a worker may report its lease too late: then its revision voids it
 
     def completed(self, effect: Complete) -> None:
         """Check a checkpoint before it is completed: the servers' hash chains must agree with the log."""
@@ -152,6 +202,7 @@ class LogChecks:
         self._check_kinds(commit)
         if commit.step != INIT_STEP:
             self._check_order(commit)
+            self._check_dials(commit)
         self.slots_done += num_slots
         record.commit(commit)
 
@@ -159,10 +210,13 @@ class LogChecks:
         placement = self._record.placement
         for index, fence in enumerate(commit.fences):
             slot = SlotId(commit.step, index)
-            if self._granted.get(fence, (None, ""))[0] != slot:
+            granted = self._granted.get(fence)
+            if granted is None or granted.slot != slot:
                 raise Violation(f"{fence} was not a lease of {slot}, but is committed for it")
-            if placement is None or self._epochs[fence] != placement.epoch:
+            if placement is None or granted.at[1] != placement.epoch:
                 raise Violation(f"{fence} was leased in an earlier placement epoch than its commit")
+            if self.is_outdated(commit.step, fence):
+                raise Violation(f"{fence} was leased by another revision of the plan than its commit")
             if self.needs_one_attempt(commit.step) and fence in self._void and self._chosen.get(slot) != fence:
                 raise Violation(f"{fence} was void when it was committed for {slot}")
 
@@ -172,7 +226,7 @@ class LogChecks:
             return
         for index, fence in enumerate(commit.fences):
             fences = {fence, *(others[index] for _, others in commit.variants)}
-            hosts = {host_of(self._scenario, number_of(self._granted[f][1])) for f in fences if f in self._granted}
+            hosts = {host_of(self._scenario, number_of(self._granted[f].worker)) for f in fences if f in self._granted}
             if len(hosts) > 1:
                 raise Violation(f"slot {index} of step {commit.step} counts as attempts of workers on {sorted(hosts)}")
 
@@ -184,6 +238,16 @@ class LogChecks:
             raise Violation(f"step {commit.step} is committed before step {watermark.low}")
         if window != UNLIMITED and commit.staleness > window:
             raise Violation(f"step {commit.step} has staleness {commit.staleness}, the window is {window}")
+
+    def _check_dials(self, commit: Commit) -> None:
+        """Check the hyper-parameters, and that a step which is computed again after a rewind has the same dials."""
+        segment = self._record.schedule.segment(commit.step)
+        if commit.hyper != hyper_of(commit.step, segment):
+            raise Violation(f"step {commit.step} is committed with {commit.hyper}, its segment is {segment}")
+        changes, before = self._plans.get(commit.step, (-1, segment))
+        if changes == self._changes and not _is_same(segment, before):
+            raise Violation(f"step {commit.step} had {before} before a rewind, and has {segment} now")
+        self._plans[commit.step] = self._changes, segment
 
     def needs_one_attempt(self, step: int) -> bool:
         """Whether each slot of the step counts as one attempt, the same on all servers (rule 2)."""
@@ -210,10 +274,13 @@ class LogChecks:
                     raise Violation(f"commit {commit.version} is announced before it is written")
             case Grant() as grant:
                 slot = SlotId(grant.step, grant.slot)
-                if self._granted.setdefault(grant.fence, (slot, effect.to)) != (slot, effect.to):
+                granted = _Granted(slot, effect.to, (grant.incarnation, grant.epoch), grant.revision)
+                if self._granted.setdefault(grant.fence, granted) != granted:
                     raise Violation(f"{grant.fence} names two leases")
+                if self.is_outdated(grant.step, grant.fence):
+                    raise Violation(f"step {grant.step} is leased by another segment than that of the log")
                 self._by_worker.setdefault(effect.to, []).append(grant.fence)
-                self._epochs.setdefault(grant.fence, grant.epoch)
+                self._leased[granted.at] = max(grant.step, self._leased.get(granted.at, -1))
                 self._shows(grant)
             case Choose() as choose:
                 if self._chosen.get(SlotId(choose.step, choose.slot)) != choose.fence:
@@ -250,3 +317,8 @@ class LogChecks:
         """Mark the leases of every worker that is not among `members` as void."""
         for node in [n for n in self._by_worker if n not in members]:
             self.lost(node)
+
+
+def _is_same(one: Segment, other: Segment) -> bool:
+    """Whether two segments give a step the same samples and dials."""
+    return msgspec.structs.replace(one, revision=0) == msgspec.structs.replace(other, revision=0)

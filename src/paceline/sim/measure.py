@@ -9,8 +9,9 @@ from time import process_time
 from paceline.config.dials import ClusterSpec
 from paceline.messages import JobArgs
 from paceline.sim.cluster import Cluster
+from paceline.sim.habits import Habits
 from paceline.sim.network import Weather
-from paceline.sim.scenario import Habits, Scenario
+from paceline.sim.scenario import Scenario
 from paceline.types import Kind, ModelSpec, OptimizerSpec, PhaseSpec, TensorSpec
 
 SIZES = (10, 100, 1_000, 10_000)

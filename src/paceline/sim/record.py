@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from paceline.core.effects import IncarnationFact
@@ -111,9 +112,10 @@ class Record:
             self.watermark.add(commit.step)
         self.line.append(commit, self.watermark.low)
 
-    def plan(self, segment: Segment) -> None:
-        """Add the segment of a phase that is written."""
-        self.schedule.append(segment)
+    def plan(self, segments: Iterable[Segment]) -> None:
+        """Add the segments of a phase, or those that replace its plan from the first of them on; they are written."""
+        for segment in segments:
+            self.schedule.append(segment)
 
     def close(self, segment: Segment) -> None:
         """Add the segment of a stop that is written: it ends the phase early."""

@@ -6,6 +6,9 @@ import gc
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from paceline.core.audit.audit import audit
+from paceline.core.audit.findings import CheckpointRecord
+from paceline.core.effects import PhaseFact, SegmentFact
 from paceline.sim.cluster import Cluster
 from paceline.sim.scenario import Scenario
 from paceline.sim.world import Trace, Violation
@@ -43,8 +46,7 @@ def simulate(scenario: Scenario, *, hashed: bool = False) -> Outcome:
     collecting = gc.isenabled()
     gc.disable()  # a schedule makes little garbage, and looking for it took a sixth of the time
     try:
-        _play(cluster)
-        _check_end(cluster)
+        play(cluster)
     except Violation as error:
         raise Violation(
             f"{error.what}\n  {scenario}", seed=scenario.seed, event=cluster.world.events, lines=trace.lines()
@@ -128,11 +130,13 @@ class Tally:
         )
 
 
-def _play(cluster: Cluster) -> None:
+def play(cluster: Cluster) -> None:
+    """Play the job of `cluster` to its end, and check it."""
     cluster.start()
     _work(cluster)
     while not _settle(cluster):
         _work(cluster)
+    _check_end(cluster)
 
 
 def _work(cluster: Cluster) -> None:
@@ -148,7 +152,7 @@ def _work(cluster: Cluster) -> None:
             if cluster.is_complete():
                 break
             if cluster.coordinator.alive and not cluster.coordinator.core.machines.rewind.is_rewinding:
-                cluster.spawn(0, 0.1)  # blocks were lost after all scripts had ended: the engine starts a script again
+                cluster.spawn_another()  # blocks were lost after all scripts had ended
 
 
 def _settle(cluster: Cluster) -> bool:
@@ -176,7 +180,7 @@ def _is_at_rest(cluster: Cluster) -> bool:
         len(core.tables.leases.live)
         or len(core.tables.gate)
         or not core.settled
-        or not cluster.server_pool.is_redundant()
+        or not (cluster.scenario.cluster.collective or cluster.server_pool.is_redundant())
     ):
         return False
     try:
@@ -207,8 +211,29 @@ def _check_end(cluster: Cluster) -> None:
     counted, true = (core.totals.samples, core.totals.skipped_slots), record.counted()
     if abs(counted[0] - true[0]) > 1e-6 or counted[1] != true[1]:
         raise Violation(f"the servers applied (samples, empty slots) {true}, but the summary says {counted}")
+    _check_audit(cluster)
     for validator in cluster.scenario.validators:
         _check_validations(cluster, validator.name, validator.every, validator.data_len)
+
+
+def _check_audit(cluster: Cluster) -> None:
+    """Audit the log of a job whose dials have changed: no slot is lost or counted twice where segments meet."""
+    disk = cluster.disk
+    if not any(isinstance(row.fact, SegmentFact) or _is_scheduled(row.fact) for row in disk.facts):
+        return
+    commits = [commit for _, commits in sorted(disk.commits.items()) for commit in commits]
+    saved = [
+        CheckpointRecord(folder, f.checkpoint.position, tuple(c.hex() for c in f.chains))
+        for folder, f in sorted(disk.folders.items())
+        if f.checkpoint is not None
+    ]
+    report = audit(disk.facts, commits, saved)
+    if not report.ok:
+        raise Violation(f"the audit finds {report.problems[:3]}")
+
+
+def _is_scheduled(fact: object) -> bool:
+    return isinstance(fact, PhaseFact) and bool(fact.more)
 
 
 def _check_progress(cluster: Cluster, last: int) -> None:
@@ -217,7 +242,7 @@ def _check_progress(cluster: Cluster, last: int) -> None:
     low, end = record.watermark.low, record.schedule.end_step
     if low < end or (low > end and not cluster.stopped):
         raise Violation(f"only {low} of {end} steps are committed")
-    in_order = record.schedule.segments[0].window == 0
+    in_order = all(segment.window == 0 for segment in record.schedule.segments)
     if last != end and (in_order or not cluster.stopped):
         raise Violation(f"the job has {end} steps, but its last version is {last}")
     if len(phases) != len(cluster.scenario.phases) and not cluster.stopped:

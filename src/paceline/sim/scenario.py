@@ -7,35 +7,13 @@ from random import Random
 
 import msgspec
 
-from paceline.config.dials import ClusterSpec
+from paceline.config.dials import ALLREDUCE, ClusterSpec
 from paceline.messages import JobArgs, ValidatorSpec
+from paceline.sim.fault_kinds import GROUP_FAULTS, HOST_FAULTS, SERVER_FAULTS, Fault, draw_fault
+from paceline.sim.habits import Habits, make_habits
+from paceline.sim.live import LiveSet, make_schedule, make_set
 from paceline.sim.network import Weather
 from paceline.types import Kind, ModelSpec, OptimizerSpec, PhaseSpec, TensorSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
-    """The random behaviour of workers and servers, as probabilities; those of workers are per turn."""
-
-    provisional: float = 0.7  # push blocks before the seal
-    push_again: float = 0.2  # a pushed gradient changes and is pushed with the next rev
-    hand_back: float = 0.0  # abandon the turn after a partial push
-    vanish: float = 0.0  # die after a partial push
-    cut_off: float = 0.0  # the coordinator loses its session with the worker just after the seal
-    empty: float = 0.0  # seal with weight 0
-    partly_absent: float = 0.1  # no gradient for some block
-    disk_full: float = 0.0  # a shard or the marker of a checkpoint cannot be written
-    mangled: float = 0.0  # a push names a base version that does not exist, so the server refuses it
-    mean_turn_s: float = 0.08
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One fault. `lasts_s` is its length in seconds, for kinds of faults that have a length."""
-
-    at_s: float
-    kind: str
-    lasts_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +41,7 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     heal_at_s: float = 0.0
     stop: StopPlan | None = None
+    live: tuple[LiveSet, ...] = ()
     careful: bool = False  # servers are lost one at a time, each after every block has all its copies again
     single_thread: bool = False  # a worker handles no message while it computes, but sends heartbeats
     lingers: bool = False  # the simulator plays on for a while after the end, even if nothing is left to do
@@ -86,35 +65,8 @@ class Scenario:
             f"{' careful' * self.careful}{f' hosts={self.hosts}' * (self.hosts > 1)}{' unequal' * self.unequal} "
             f"hold={self.cluster.held} data={steps} "
             f"stop={self.stop} validators={[v.every for v in self.validators]} evaluate={self.evaluate} "
-            f"{self.weather} {[(round(f.at_s, 2), f.kind, round(f.lasts_s, 2)) for f in self.faults]}"
+            f"{self.live} {self.weather} {[(round(f.at_s, 2), f.kind, round(f.lasts_s, 2)) for f in self.faults]}"
         )
-
-
-FAULTS = (
-    "kill",
-    "pause",
-    "pause",
-    "hang",
-    "cut",
-    "disconnect",
-    "join",
-    "leave",
-    "pause-coordinator",
-    "pause-server",
-    "kill-coordinator",
-    "kill-coordinator",
-    "kill-server",
-    "kill-server",
-    "power-cut",
-    "damage",
-    "ghost",
-    "save",
-)
-SERVER_FAULTS = ("kill-server", "kill-server", "pause-server", "cut-server", "cut-servers", "cut-servers", "scale")
-"""Additional faults for jobs whose blocks have copies."""
-
-HOST_FAULTS = ("lose-host", "lose-host", "cut-host", "cut-host", "drain-host", "slow-host")
-"""Additional faults for jobs on several hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +106,68 @@ def make_scenario(
 ) -> Scenario:
     """Make the scenario of `seed`; the other arguments, if given, override parts of it.
 
-    With one host, the scenario is what it was before there were hosts: what concerns hosts has random numbers of its
-    own.
+    What concerns hosts, and what concerns live changes, has random numbers of its own.
     """
+    if mode == ALLREDUCE:
+        return _in_group(seed, workers)
     scenario = _on_one_host(seed, mode=mode, workers=workers, servers=servers, replicas=replicas)
+    scenario = _with_live(Random(f"live {seed}"), scenario) if mode is None else scenario
     by_host = Random(f"hosts {seed}")
     drawn = by_host.randint(2, 4) if by_host.random() < 0.35 else 1
     hosts = drawn if hosts is None else hosts
     return scenario if hosts < 2 else _on_hosts(by_host, scenario, hosts, servers)
+
+
+def _in_group(seed: int, workers: int | None) -> Scenario:
+    """A job whose workers hold the blocks and sum by a collective, on one host."""
+    scenario = _on_one_host(seed, mode=ALLREDUCE, workers=workers, servers=1, replicas=0)
+    rng = Random(f"group {seed}")
+    times = rng.choice((1, 2, 4))  # most jobs are long enough to lose members, and to get new ones in between
+    length_s = times * (scenario.heal_at_s - 1.0)
+    others = ("kill-server", "pause-server", "scale", "cut-server", "cut-servers")
+    faults = [replace(f, at_s=times * f.at_s) for f in scenario.faults if f.kind not in others]
+    more = (draw_fault(rng, GROUP_FAULTS) for _ in range(rng.randint(0, 6)))
+    faults += [replace(f, at_s=f.at_s * length_s) for f in more]
+    return replace(
+        scenario,
+        phases=tuple(msgspec.structs.replace(p, epochs=times * p.epochs) for p in scenario.phases),
+        cluster=replace(scenario.cluster, collective=True),
+        faults=tuple(sorted(faults, key=lambda f: f.at_s)),
+        heal_at_s=length_s + 1.0,
+        bound_s=2 * times * scenario.bound_s + 60.0,
+    )
+
+
+def _with_live(rng: Random, scenario: Scenario) -> Scenario:
+    """Let some jobs change their dials while they run."""
+    if rng.random() >= 0.35:
+        return scenario
+    times = rng.choice((1, 1, 6))  # some jobs are long enough to be rewound after a change
+    phases = tuple(msgspec.structs.replace(p, epochs=times * p.epochs) for p in scenario.phases)
+    last = max(2, sum(p.steps or p.data_len * p.epochs // p.batch_size for p in phases))
+    job = scenario.job
+    if rng.random() < 0.5:
+        job = msgspec.structs.replace(job, mode=make_schedule(rng, job.mode, last))
+    job = msgspec.structs.replace(job, slots_auto=rng.random() < 0.1)
+    length_s = times * (scenario.heal_at_s - 1.0)
+    faults = [replace(fault, at_s=times * fault.at_s) for fault in scenario.faults]
+    cluster = scenario.cluster
+    if times > 1 and faults and not scenario.careful:  # rewinds to a checkpoint from before a change
+        cluster = replace(cluster, checkpoint_steps=rng.choice((2, 3, 5)))
+        losses = [
+            replace(faults[0], at_s=rng.random() * length_s, kind="kill-server") for _ in range(rng.randint(0, 2))
+        ]
+        faults = sorted([*faults, *losses], key=lambda fault: fault.at_s)
+    return replace(
+        scenario,
+        job=job,
+        phases=phases,
+        live=tuple(make_set(rng, last, length_s) for _ in range(rng.randint(0, 4))),
+        cluster=cluster,
+        faults=tuple(faults),
+        heal_at_s=length_s + 1.0,
+        bound_s=6 * scenario.bound_s + 60.0,  # a phase of a number of steps has up to six times the slots
+    )
 
 
 _MUCH_LOSS = 0.1  # from this share of lost messages on, a host may miss what it is sent for long after a cut
@@ -176,7 +182,9 @@ def _on_hosts(rng: Random, scenario: Scenario, hosts: int, servers: int | None) 
     times = rng.choice((1, 1, 3))  # some jobs are long enough to lose hosts, and to make copies in between
     length_s = times * (scenario.heal_at_s - 1.0)
     faults = [replace(f, at_s=times * f.at_s) for f in scenario.faults]
-    faults += [replace(f, at_s=f.at_s * length_s) for f in (_fault(rng, HOST_FAULTS) for _ in range(rng.randint(1, 5)))]
+    faults += [
+        replace(f, at_s=f.at_s * length_s) for f in (draw_fault(rng, HOST_FAULTS) for _ in range(rng.randint(1, 5)))
+    ]
     if scenario.careful and scenario.weather.drop >= _MUCH_LOSS:
         faults = [replace(f, lasts_s=min(f.lasts_s, _LONGEST_CUT_S)) if f.kind == "cut-host" else f for f in faults]
     return replace(
@@ -214,7 +222,7 @@ def _on_one_host(
         validators=validators,
         evaluate=evaluate,
         weather=weather,
-        habits=_habits(rng, mean_turn_s, calm=calm),
+        habits=make_habits(rng, mean_turn_s, calm=calm),
         speeds=speeds,
         faults=tuple(replace(f, at_s=f.at_s * length_s) for f in sorted(faults, key=lambda f: f.at_s)),
         heal_at_s=length_s + 1.0,
@@ -245,7 +253,7 @@ def _shape(
         servers_ = max(servers_, replicas_ + chance.randint(1, 2))
     replicas_ = min(replicas_, servers_ - 1)
     careful = replicas_ > 0 and chance.random() < 0.5
-    slots = rng.randint(1, 6) if mode_ == "bsp" else None
+    slots = rng.randint(1, 6) if mode_ in ("bsp", ALLREDUCE) else None
     if rng.random() < 0.1:
         slots = rng.randint(2, 3)  # also test a window together with several slots per step
     phases = _phases(rng, slots or 1)
@@ -264,11 +272,11 @@ def _speeds(rng: Random, workers: int) -> tuple[float, ...]:
 
 def _faults(rng: Random, chance: Random, shape: _Shape, *, calm: bool) -> list[Fault]:
     """Draw the faults. Their times are fractions of the job's length."""
-    faults = [] if calm else [_fault(rng) for _ in range(rng.randint(0, 6))]
+    faults = [] if calm else [draw_fault(rng) for _ in range(rng.randint(0, 6))]
     if shape.careful:
         faults = [f for f in faults if f.kind not in ("power-cut", "damage")]
     if shape.replicas or chance.random() < 0.3:
-        faults += [_fault(chance, SERVER_FAULTS) for _ in range(chance.randint(0, 5))]
+        faults += [draw_fault(chance, SERVER_FAULTS) for _ in range(chance.randint(0, 5))]
     return faults
 
 
@@ -368,30 +376,3 @@ def _weather(rng: Random) -> Weather:
         min_delay_s=0.0005,
         mean_delay_s=rng.choice((0.001, 0.005, 0.03, 0.1)),
     )
-
-
-def _habits(rng: Random, mean_turn_s: float, *, calm: bool) -> Habits:
-    if calm:
-        return Habits(mean_turn_s=mean_turn_s)
-    return Habits(
-        provisional=rng.choice((0.0, 0.5, 1.0)),
-        push_again=rng.choice((0.0, 0.3)),
-        hand_back=rng.choice((0.0, 0.0, 0.1)),
-        vanish=rng.choice((0.0, 0.0, 0.08)),
-        cut_off=rng.choice((0.0, 0.0, 0.3)),
-        empty=rng.choice((0.0, 0.0, 0.3)),
-        partly_absent=rng.choice((0.0, 0.3)),
-        disk_full=rng.choice((0.0, 0.3, 0.5)),
-        mangled=rng.choice((0.0, 0.0, 0.1)),
-        mean_turn_s=mean_turn_s,
-    )
-
-
-def _fault(rng: Random, kinds: tuple[str, ...] = FAULTS) -> Fault:
-    kind = rng.choice(kinds)
-    lasts = {"pause": rng.choice((0.5, 3.0, 9.0)), "cut": rng.choice((0.5, 3.0, 8.0))}
-    lasts |= {"cut-server": rng.choice((0.5, 3.0, 8.0)), "cut-servers": rng.choice((0.5, 3.0, 8.0, 20.0))}
-    if kind in HOST_FAULTS:
-        lasts |= {kind: rng.choice((0.5, 3.0, 8.0, 20.0))}
-    lasts |= {"pause-coordinator": rng.choice((0.3, 6.0)), "pause-server": rng.choice((0.1, 1.5, 6.0))}
-    return Fault(at_s=rng.random(), kind=kind, lasts_s=lasts.get(kind, 0.0))

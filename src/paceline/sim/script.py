@@ -26,8 +26,10 @@ from paceline.messages import (
     Prepare,
     Seal,
     Sealed,
+    SetDials,
     Stop,
 )
+from paceline.sim.live import hyper_of
 from paceline.sim.symbols import Buffer, Gradient, Reads, mark
 from paceline.sim.worker_checks import weight as slot_weight
 from paceline.types import INIT_STEP, Kind, NodeId, Sums
@@ -162,7 +164,7 @@ class TrainingScript:
         yield self._pause()
         reads = self._worker.reads()
         every = [b.index for b in self._worker.blocks]
-        report = self._core.turn.report(1.0, self._hyper(task), {}, 0.0)
+        report = self._core.turn.report(1.0, hyper_of(task.step, task.segment), {}, 0.0)
         buffers = {b: Buffer(Gradient(task.step, 0, task.fence, b, 0, reads)) for b in every}
         self._push(task, buffers, 0, report)
         self._worker.send_all(self._core.sealed(self._cluster.world.now, report))
@@ -172,7 +174,8 @@ class TrainingScript:
         assert task.segment is not None
         reads = self._worker.reads()
         ahead = self._core.model.ahead > 0
-        self._cluster.worker_checks.may_compute(task.step, reads, self._worker.node, ahead=ahead)
+        if not self._cluster.log_checks.is_outdated(task.step, task.fence):
+            self._cluster.worker_checks.may_compute(task.step, reads, self._worker.node, ahead=ahead)
         calm = not self._cluster.faults.on
         # Interchangeable attempts have the same content; other attempts differ.
         chance = rng
@@ -197,6 +200,9 @@ class TrainingScript:
         if not calm and rng.random() < habits.vanish:
             self._cluster.faults.vanish(self._worker)
             yield Sleep(1e9)
+        for live in self._scenario.live:
+            if live.step == task.step:
+                yield Ask(lambda req, live=live: SetDials(req, live.change, task.step, "the script"))  # type: ignore[misc]
         if self._cluster.stops(task.step):
             yield from self._stop(task)
             if self._scenario.stop is not None and self._scenario.stop.at_once:
@@ -214,7 +220,7 @@ class TrainingScript:
                     self._push(task, {block: self._buffers[block]}, 1)
         rest = {b: self._buffers[b] for b in present if b not in pushed} if not empty else {}
         revs = {b: pushed.get(b, 0) for b in present} if not empty else {}
-        report = self._core.turn.report(weight, self._hyper(task), {"loss": 1.0}, 0.1)
+        report = self._core.turn.report(weight, hyper_of(task.step, task.segment), {"loss": 1.0}, 0.1)
         self._push(task, rest, 0, report, revs)
         if rng.random() < 0.5:
             self._worker.drain()
@@ -243,9 +249,6 @@ class TrainingScript:
         self._worker.send_all(
             self._core.ask(self._cluster.world.now, self._core.turn.phase, evaluated=report, evaluation=evaluation)
         )
-
-    def _hyper(self, task: Grant) -> tuple[dict[str, float | int | bool | tuple[float, ...] | None], ...]:
-        return ({"lr": 1.0 / (task.step + 2)},)
 
     def _write(self, task: Grant, spare: dict[int, Buffer], block: int, rev: int, reads: Reads) -> None:
         content = Gradient(task.step, task.slot, task.fence, block, rev, reads)

@@ -31,8 +31,8 @@ class ServerChecks:
             raise Violation(f"{name} is added to the sum of {key}")
         if term.slot != len(before):
             raise Violation(f"{name} is added after {len(before)} slots")
-        if self._is_outdated(store):
-            return  # the sums of an outdated server never become a version
+        if self._is_outdated(store) or self._log.is_outdated(term.step, term.fence):
+            return  # the sums of an outdated server, or by an outdated plan, never become a version
         reads: Reads | None = None
         for block, gradient in term.gradients.items():
             if gradient[:4] != (term.step, term.slot, term.fence, block):

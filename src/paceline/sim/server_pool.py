@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from paceline.core.server.backups import Backup
 from paceline.messages import Exited, Scale
+from paceline.sim.fault_kinds import Fault
 from paceline.sim.network import CUTS
-from paceline.sim.scenario import Fault
 from paceline.sim.symbols import SymbolStore
 from paceline.sim.world import Process, Violation
 from paceline.types import COORDINATOR, Commit, NodeId, Placement
@@ -26,18 +26,33 @@ _BEATS = 2.5  # heartbeats: the coordinator may soon evict a server that was sil
 class ServerPool:
     """Servers by their index; a restarted server keeps its name."""
 
-    def __init__(self, cluster: Cluster, make: Callable[[int, NodeId], SimServer]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        make: Callable[[int, NodeId], SimServer],
+        make_member: Callable[[str, NodeId, str], SimServer],
+    ) -> None:
         self._cluster = cluster
         self._make = make
+        self._make_member = make_member
+        self._in_workers = cluster.scenario.cluster.collective
         self._rng = Random(f"servers {cluster.scenario.seed}")
         self._clock = Process("fleet")
         self._trouble_until = 0.0
-        self._wanted = cluster.scenario.cluster.servers
+        self._wanted = 0 if self._in_workers else cluster.scenario.cluster.servers
         self.servers = [make(i, f"server-{i}") for i in range(self._wanted)]
 
     def start(self) -> None:
         """Begin to supervise the servers as the launcher does: start wanted servers and end drained ones."""
-        self._cluster.world.after(0.5, self._clock, self._supervise)
+        if not self._in_workers:
+            self._cluster.world.after(0.5, self._clock, self._supervise)
+
+    def add_member(self, name: str, node: NodeId, host: str) -> SimServer:
+        """Make the member of a worker that starts."""
+        member = self._make_member(name, node, host)
+        self._cluster.network.add(member)
+        self.servers.append(member)
+        return member
 
     def find(self, node: NodeId) -> SimServer | None:
         """The process `node`, if it is alive."""
@@ -171,7 +186,12 @@ class ServerPool:
                 self._cluster.world.after(back_s + self._rng.uniform(0.0, 1.0), self._clock, self.revive, index)
 
     def cut_power(self) -> None:
-        """Kill all servers; each is started again."""
+        """Kill all servers; each is started again. Members die with their workers, whose scripts may have ended."""
+        if self._in_workers:
+            for worker in self._cluster.workers:
+                if worker.done:
+                    worker.die()
+            return
         for index, server in enumerate(self.servers):
             server.die()
             self._cluster.world.after(self._rng.uniform(0.2, 2.0), self._clock, self.revive, index)
@@ -240,7 +260,7 @@ class ServerPool:
                 raise Violation(
                     f"version {commit.version} is committed, but {node} is not in placement {placement.epoch}"
                 )
-            if node == primary:
+            if node == primary or node in placement.group:
                 if any(s.step == commit.step for s in server.store.terms):
                     continue
                 raise Violation(f"version {commit.version} is committed without its primary {node}")
@@ -254,7 +274,8 @@ class ServerPool:
         """Check that every server has the last version and the right hash chains, and keeps nothing else."""
         placement, record = self._placement(), self._cluster.record
         for server in self.servers:
-            if server.core.failed is not None:
+            has_ended = self._in_workers and not server.alive  # a member whose place a later start took
+            if server.core.failed is not None and not has_ended:
                 raise Violation(f"{server.node} believes that the job failed: {server.core.failed.reason}")
             if placement is None or not server.alive or server.node not in placement.holders:
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from paceline.core.server.block_store import SealedAttempt, SumKey
@@ -124,6 +124,11 @@ def _changes(step: int, kind: Kind, used: bool, terms: Sequence[Term]) -> bool:
     return used and kind != Kind.FROZEN
 
 
+def _term(attempt: SealedAttempt) -> Term:
+    gradients = {b: p for b, p in attempt.payloads.items() if isinstance(p, Gradient)}
+    return Term(*unmark(attempt.absent), attempt.weight, gradients)
+
+
 class SymbolStore:
     """A `BlockStore` that keeps symbols instead of numbers."""
 
@@ -140,6 +145,7 @@ class SymbolStore:
         self.kept: dict[int, dict[int, Value]] = {}
         self._sums: dict[SumKey, Sequence[Term]] = {}
         self._ahead: dict[int, Value] | None = None
+        self.group_sums = SymbolGroupSums(self)
 
     @property
     def terms(self) -> dict[SumKey, Sequence[Term]]:
@@ -168,9 +174,9 @@ class SymbolStore:
         self.observer.loaded(self, folder, version)
         return chains
 
-    def save(self, version: int) -> None:
-        """Freeze the current version."""
-        self.frozen = version, dict(self.current)
+    def save(self, version: int, without: Collection[int] = ()) -> None:
+        """Freeze the current version of all blocks but those in `without`."""
+        self.frozen = version, {block: value for block, value in self.current.items() if block not in without}
 
     def freeze(self) -> dict[int, Value]:
         """The current values."""
@@ -206,8 +212,7 @@ class SymbolStore:
 
     def add(self, key: SumKey, attempt: SealedAttempt) -> None:
         """Add one attempt to the sum `key`."""
-        gradients = {b: p for b, p in attempt.payloads.items() if isinstance(p, Gradient)}
-        term = Term(*unmark(attempt.absent), attempt.weight, gradients)
+        term = _term(attempt)
         terms = self._sums.get(key, ())
         self.observer.added(self, key, term, terms)
         self._sums[key] = (*terms, term)
@@ -295,3 +300,23 @@ class SymbolStore:
         self.current.update(current)
         for number, values in kept.items():
             self.kept.setdefault(number, {}).update(values)
+
+
+class SymbolGroupSums:
+    """The `GroupSums` of a store of symbols: a part is the terms that a member adds."""
+
+    def __init__(self, store: SymbolStore) -> None:
+        self._store = store
+
+    def contribute(self, step: int, num_slots: int, attempts: Sequence[SealedAttempt]) -> tuple[Term, ...]:
+        """The terms that this member adds."""
+        return tuple(_term(attempt) for attempt in attempts)
+
+    def adopt(self, key: SumKey, reduced: object, ranks: Sequence[int]) -> tuple[Fence | None, ...]:
+        """Make the terms of all members the sum `key`, in slot order."""
+        terms = tuple(sorted(cast(tuple[Term, ...], reduced), key=lambda term: term.slot))
+        for number, term in enumerate(terms):
+            self._store.observer.added(self._store, key, term, terms[:number])
+        self._store.install(key, SumMeta(sum(term.weight for term in terms), len(terms)), (), (terms,))
+        by_slot = [[term.fence for term in terms if term.slot == slot] for slot in range(len(ranks))]
+        return tuple(fences[0] if len(fences) == 1 else None for fences in by_slot)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -24,11 +24,12 @@ from paceline.messages import (
     Unreachable,
     Welcome,
 )
+from paceline.sim.groups import SimMember
 from paceline.sim.host_names import fingerprint_of
 from paceline.sim.script import Ask, Ready, Sleep, TrainingScript
 from paceline.sim.symbols import Reads, Value
 from paceline.sim.world import Node, Violation
-from paceline.types import COORDINATOR, INIT_STEP, NodeId
+from paceline.types import COORDINATOR, INIT_STEP, NodeId, member_name
 
 if TYPE_CHECKING:
     from paceline.sim.cluster import Cluster
@@ -57,7 +58,12 @@ class SimWorker(Node):
             self.scenario.job,
             fingerprint=fingerprint_of(self.scenario, host),
         )
-        self.core = WorkerCore(introduction, resend_s=self.scenario.resend_s, part_nbytes=self.scenario.part_nbytes)
+        member = f"{member_name(name)}/{cluster.starts}" if self.scenario.cluster.collective else ""
+        self.core = WorkerCore(
+            introduction, resend_s=self.scenario.resend_s, part_nbytes=self.scenario.part_nbytes, member=member
+        )
+        if member:
+            self.threads.append(cluster.server_pool.add_member(member_name(name), member, host))
         self.blocks = cut(self.scenario.model.tensors)
         self.values: list[Value | None] = [None] * len(self.blocks)
         self.versions: list[int] = [-1] * len(self.blocks)
@@ -79,6 +85,8 @@ class SimWorker(Node):
 
     def start(self) -> None:
         """The process begins."""
+        for member in self.threads:
+            cast(SimMember, member).start()
         self._resume(None)
         self._tick()
         self._beat()
@@ -148,11 +156,13 @@ class SimWorker(Node):
             if self.core.turn.abort.kind == "rewound":
                 self.done = True
                 self._script.close()
+                self.end_threads()
                 self.cluster.start_again(self)
                 return
             if self.core.turn.abort.kind == "lost" and self.cluster.has_later_start(self):
                 self.done = True
                 self._script.close()
+                self.end_threads()
                 self.cluster.script_ended(self)
                 return
             if self.cluster.coordinator.core.failure is None:
@@ -186,6 +196,10 @@ class SimWorker(Node):
         if self._asked is None or getattr(message, "req", None) != getattr(self._asked[1], "req", -1):
             return
         if isinstance(message, Refused):
+            if message.rule == "dials":  # the script goes on as it was
+                self._asked = None
+                self._resume(message)
+                return
             if message.rule != "unknown":
                 raise Violation(f"{self.node} was refused: {message}")
             self._joining = self.core.registration.introduce()
@@ -222,7 +236,7 @@ class SimWorker(Node):
                 self._send(Send(COORDINATOR, Unreachable(server, now - since, placement.epoch)))
 
     def _beat(self) -> None:
-        if self.done:
+        if self.done and not any(member.alive for member in self.threads):  # a process stays as long as its member
             return
         self.cluster.network.send(self.node, COORDINATOR, Beat(self.node))
         self.cluster.world.after(self.scenario.cluster.heartbeat_s, self, self._beat)

@@ -62,21 +62,33 @@ class Trace:
 
 
 class Process:
-    """The owner of events. While a process is stopped, its events wait; once it is dead, they are dropped."""
+    """The owner of events. While a process is stopped, its events wait; once it is dead, they are dropped.
+
+    `threads` are parts of the process with events of their own.
+    """
 
     def __init__(self, node: str) -> None:
         self.node = node
         self.alive = True
         self.stopped = False
         self.backlog: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        self.threads: list[Process] = []
 
     def die(self) -> None:
-        """End the process: its events do not happen any more."""
+        """End the process with its threads: its events do not happen any more."""
         self.alive = False
+        self.end_threads()
+
+    def end_threads(self) -> None:
+        """End the threads of the process."""
+        for thread in self.threads:
+            thread.die()
 
     def stop(self) -> None:
-        """Stop the process: its events wait until `World.wake`."""
+        """Stop the process with its threads: its events wait until `World.wake`."""
         self.stopped = True
+        for thread in self.threads:
+            thread.stop()
 
 
 class Node(Process, ABC):
@@ -125,7 +137,7 @@ class World:
         return True
 
     def wake(self, process: Process) -> None:
-        """Continue a stopped process: the events that waited happen now, in order."""
+        """Continue a stopped process: the events that waited happen now, in order; then those of its threads."""
         process.stopped = False
         backlog, process.backlog = process.backlog, []
         for call, args in backlog:
@@ -134,3 +146,5 @@ class World:
                 continue
             self.events += 1
             call(*args)
+        for thread in process.threads:
+            self.wake(thread)

@@ -101,6 +101,11 @@ def span(name: str, **args: Any) -> Span:
     return _OFF if _recorder is None else _OpenSpan(_recorder, name, args)
 
 
+def is_on() -> bool:
+    """Whether this process records: a caller on a hot path then makes the name and the arguments of its spans."""
+    return _recorder is not None
+
+
 def instant(name: str, **args: Any) -> None:
     """Record an event without duration, at the present time; `args` are shown beside it."""
     recorder = _recorder

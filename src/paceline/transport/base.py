@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from paceline.messages import Message
 from paceline.types import NodeId
 
@@ -17,8 +19,7 @@ Frame = memoryview
 """A contiguous, byte-shaped view of one block."""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A message that passed every check, with decoded frames: each frame holds the elements that its block declares.
 
     The frames stay valid for as long as the receiver keeps them.
@@ -152,8 +153,10 @@ class Port(Protocol):
         """
         ...
 
-    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
+    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = (), *, later: bool = False) -> Delivery:
         """Send one message, without blocking and without a copy of large frames.
+
+        With `later` the message may wait some milliseconds for the next message to the peer, to be sent with it.
 
         The caller must not write to the frames until the returned delivery is done. Only a reply of the peer tells that
         the message has arrived.

@@ -148,7 +148,7 @@ class FaultyPort:
         self._incoming = [entry for entry in self._incoming if entry[2].peer != peer]
         heapq.heapify(self._incoming)
 
-    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
+    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = (), *, later: bool = False) -> Delivery:
         """See `Port.send`. With a fault, the message is dropped, sent twice, or sent later."""
         plan, name = self._plan, type(message).__name__
         if self._fires("drop", plan.drop.get(name, 0.0), name):
@@ -160,7 +160,7 @@ class FaultyPort:
             heapq.heappush(self._outgoing, (time.monotonic() + delay_s, next(self._order), late))
             return late.delivery
         if copies == 1:
-            return self._inner.send(peer, message, frames)
+            return self._inner.send(peer, message, frames, later=later)
         twice = _Sends()
         for _ in range(copies):
             twice.add(self._inner.send(peer, message, frames))

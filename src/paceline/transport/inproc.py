@@ -220,7 +220,7 @@ class InprocPort:
         self._waiting.pop(peer, None)
         self._queue = deque(item for item in self._queue if item.peer != peer)
 
-    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
+    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = (), *, later: bool = False) -> Delivery:
         """See `Port.send`."""
         self._check_open()
         session = self._peers.get(peer)

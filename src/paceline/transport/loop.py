@@ -63,10 +63,8 @@ class Loop:
         self._signalled: deque[Source] = deque()
         self._used: deque[Source] = deque()
 
-    @staticmethod
-    def now() -> float:
-        """The time on the monotonic clock that all deadlines use."""
-        return time.monotonic()
+    now = staticmethod(time.monotonic)
+    """The time on the monotonic clock that all deadlines use."""
 
     def wake_at(self, when: float) -> None:
         """Ask for a tick at `when` or a little later."""

@@ -32,8 +32,8 @@ class NotSentError(Exception):
 class Link(Protocol):
     """One connection to a proven peer, no matter which side connected."""
 
-    def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
-        """Queue one message.
+    def send(self, header: bytes, frames: Sequence[Frame], later: bool = False) -> Delivery:
+        """Queue one message; with `later` it may wait some milliseconds for the next one.
 
         Raises:
             NotSentError: the queue is full, or the connection has closed; nothing was sent.
@@ -90,16 +90,17 @@ class Sessions:
             self.events.remove(event)
         return self._links.pop(peer, None)
 
-    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame]) -> Delivery:
+    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame], later: bool = False) -> Delivery:
         """See `Port.send`."""
         link = self._links.get(peer)
         if link is None:
             raise PeerUnknownError(f"{self.node} has no session with {peer}")
-        header = encode_checked(message, self.limits.wire)
+        limits = self.limits.wire
+        header = encode_checked(message, limits)
         if frames:
-            check_outgoing(frames, self.limits.wire)
+            check_outgoing(frames, limits)
         try:
-            delivery = link.send(header, frames)
+            delivery = link.send(header, frames, later)
         except NotSentError as error:
             self.down(peer, link, error.reason)
             link.end(error.rule, error.reason)

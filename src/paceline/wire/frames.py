@@ -6,8 +6,10 @@ claims, and a frame that fails a check never reaches torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from paceline.errors import RefusedFrameError
 from paceline.messages import (
@@ -151,36 +153,41 @@ def check_message(message: Message, frames: Sequence[memoryview], limits: WireLi
         RefusedFrameError: see `check_frames` and `shape_numel`; also rule ``range`` for an impossible step, slot, epoch
             or incarnation.
     """
-    if isinstance(message, _CHECKED):
-        _check_fields(message)
+    check = _CHECKS.get(type(message))
+    if check is not None:
+        check(message)
     if isinstance(message, CopyPart):
         _check_copies(message.frames, frames, limits)
         return
-    blocks = message_blocks(message)
+    blocks = message_blocks(message) if check is not None else ()
     if blocks or frames:
         check_frames(blocks, frames, limits)
 
 
-_CHECKED = (Push, Pull, PullReply, Prepare, Assign, Replicate, CopyPart)
+def _check_spec(message: Any) -> None:
+    for tensor in message.spec.tensors:
+        shape_numel(tensor.shape)
+        item_nbytes(tensor.dtype)
 
 
-def _check_fields(message: Push | Pull | PullReply | Prepare | Assign | Replicate | CopyPart) -> None:
-    if isinstance(message, (Prepare, Assign)):
-        for tensor in message.spec.tensors:
-            shape_numel(tensor.shape)
-            item_nbytes(tensor.dtype)
-        return
-    _check_range("incarnation", message.incarnation, 0)
-    if isinstance(message, (Push, Pull, Replicate, CopyPart)):
-        _check_range("epoch", message.epoch, 0)
-    if isinstance(message, (Push, Replicate)):
-        _check_range("step", message.step, INIT_STEP)
-    if isinstance(message, Push):
-        _check_range("slot", message.slot, 0)
-    if isinstance(message, (Replicate, CopyPart)):
-        _check_range("part", message.part, 0)
+def _check_fields(**least: int) -> Callable[[Any], None]:
+    """A check that the named fields of a message are at least so large, and fit into 63 bits."""
+    read = [(name, low, operator.attrgetter(name)) for name, low in least.items()]
+
+    def check(message: Any) -> None:
+        for name, low, get in read:
+            if not low <= get(message) <= _MAX_COUNTER:
+                raise RefusedFrameError("range", f"{name} {get(message)}")
+
+    return check
 
 
-def _check_range(name: str, value: int, least: int) -> None:
-    if not least <= value <= _MAX_COUNTER:
-        raise RefusedFrameError("range", f"{name} {value}")
+_CHECKS: Mapping[type[Message], Callable[[Any], None]] = {
+    Push: _check_fields(incarnation=0, epoch=0, step=INIT_STEP, slot=0),
+    Pull: _check_fields(incarnation=0, epoch=0),
+    PullReply: _check_fields(incarnation=0),
+    Replicate: _check_fields(incarnation=0, epoch=0, step=INIT_STEP, part=0),
+    CopyPart: _check_fields(incarnation=0, epoch=0, part=0),
+    Prepare: _check_spec,
+    Assign: _check_spec,
+}

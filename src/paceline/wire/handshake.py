@@ -6,16 +6,17 @@
       HELLO(version, node c, nonce c, blocks)  ---->
                                                <----    CHALLENGE(node s, nonce s, proof s, blocks)
       PROOF(proof c)                           ---->
-                                               <----    ACCEPTED(offer, sealed offer)
-      LANE(local, sealed or tcp)               ---->
+                                               <----    ACCEPTED(offer, sealed or plain offer)
+      LANE(local, sealed, plain or tcp)        ---->
 
 A proof is the HMAC-SHA256, with the token as key, of the role, the protocol version, both nonces, both node ids, and
 whether blocks travel unsealed. So a proof is valid only for one role in one handshake of these two processes. An offer
 names a unix socket of the server and a one-time secret that the client must send there. A sealed offer, which is made
 on encrypted connections only, names a TCP port of the server, such a secret, and the secret from which both sides make
-the keys of the sealed connection. The client chooses the *lane*, and only then does either side send a message: all
-messages of a session use the same lane. Every control frame starts with a byte that no message starts with, so a
-receiver can tell the two apart.
+the keys of the sealed connection. A plain offer, which is made on unencrypted connections (loopback) only, names a TCP
+port and two one-time secrets: the client sends the first there, and the server answers with the second. The client
+chooses the *lane*, and only then does either side send a message: all messages of a session use the same lane. Every
+control frame starts with a byte that no message starts with, so a receiver can tell the two apart.
 
 A connection without encryption also shows a *ticket* before it may send any frame: see `make_ticket` in `token`.
 """
@@ -36,7 +37,7 @@ from paceline.types import NodeId
 from paceline.wire.token import VERSION, check_token, mac, proofs_match
 
 NONCE_NBYTES = 32
-LaneName = Literal["local", "sealed", "tcp"]
+LaneName = Literal["local", "sealed", "plain", "tcp"]
 _MAX_CONTROL_NBYTES = 1024
 
 # 0xc1 is the one byte that msgpack never uses: no encoded message starts with it.
@@ -97,8 +98,8 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     """The one-time secret that the client sends to that socket, so that the server finds the session."""
 
 
-class SealedOffer(msgspec.Struct, frozen=True, array_like=True):
-    """Offers a sealed TCP connection. It is sent on encrypted connections only."""
+class StreamOffer(msgspec.Struct, frozen=True, array_like=True):
+    """Offers a second TCP connection for the messages of the session."""
 
     host: str
     """The address at which the server listens."""
@@ -106,14 +107,18 @@ class SealedOffer(msgspec.Struct, frozen=True, array_like=True):
     nonce: bytes
     """The one-time name of the connection, which the client sends first and in clear."""
     secret: bytes
-    """What only the two sides know: both make the keys from it."""
+    """What only the two sides know: they make the keys of a sealed connection from it, and the server answers with it
+    on a plain one."""
 
 
 class Accepted(Control, frozen=True, tag="Welcome"):
     """The server's last frame: both sides are proven. The client may accept one of the offers."""
 
     offer: Offer | None = None
-    sealed: SealedOffer | None = None
+    sealed: StreamOffer | None = None
+    """Sent on encrypted connections only."""
+    plain: StreamOffer | None = None
+    """Sent on connections without encryption only."""
 
 
 class Lane(Control, frozen=True):
@@ -271,9 +276,10 @@ class ClientHandshake:
             case Accepted() as accepted if before is _State.WAITING:
                 if accepted.offer is not None:
                     _check_nonce(accepted.offer.nonce)
-                if accepted.sealed is not None:
-                    _check_nonce(accepted.sealed.nonce)
-                    _check_nonce(accepted.sealed.secret)
+                for stream in (accepted.sealed, accepted.plain):
+                    if stream is not None:
+                        _check_nonce(stream.nonce)
+                        _check_nonce(stream.secret)
                 self._accepted, self._state = accepted, _State.CHOOSING
                 return None
             case Farewell(rule, detail):
@@ -310,7 +316,8 @@ class ServerHandshake:
         *,
         nonce: bytes | None = None,
         offer: Offer | None = None,
-        sealed: SealedOffer | None = None,
+        sealed: StreamOffer | None = None,
+        plain: StreamOffer | None = None,
         insecure_blocks: bool = False,
     ) -> None:
         self._node = check_node(node)
@@ -323,6 +330,7 @@ class ServerHandshake:
         self._expected = b""
         self.offer = offer
         self.sealed = sealed
+        self.plain = plain
         self.lane: LaneName | None = None
         """The lane that the client has chosen; None until it has chosen."""
 
@@ -358,9 +366,10 @@ class ServerHandshake:
                 if not proofs_match(self._expected, proof):
                     raise AuthenticationError("the peer did not prove that it knows this job's token")
                 self._state = _State.CHOOSING
-                return encode_control(Accepted(self.offer, self.sealed))
+                return encode_control(Accepted(self.offer, self.sealed, self.plain))
             case Lane(lane) if before is _State.CHOOSING:
-                if (lane == "local" and self.offer is None) or (lane == "sealed" and self.sealed is None):
+                offers = {"local": self.offer, "sealed": self.sealed, "plain": self.plain}
+                if lane in offers and offers[lane] is None:
                     raise RefusedFrameError("control", "the client chose a lane that was not offered")
                 self.lane, self._state = lane, _State.DONE
                 return None

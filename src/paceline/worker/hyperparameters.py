@@ -9,7 +9,7 @@ import torch
 
 from paceline.config.dials import OPTIMIZERS
 from paceline.errors import UsageError
-from paceline.types import Hyper
+from paceline.types import Hyper, Segment
 
 
 class Hyperparameters:
@@ -37,6 +37,27 @@ class Hyperparameters:
         # The content of a tensor or a list can change while the object stays the same: such values are read each time.
         self._seen = [] if any(isinstance(v, torch.Tensor | list) for v in raw) else raw
         return self._hyper
+
+
+class LearningRates:
+    """Applies what a segment says of the learning rate to hyper-parameters. Keeps the last result."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Hyper, float, float, Hyper] = ((), 0.0, 1.0, ())
+
+    def of(self, hyper: Hyper, segment: Segment | None) -> Hyper:
+        """`hyper` with the learning rates of `segment`: each is replaced, or multiplied, or as it was."""
+        if segment is None or (segment.lr == 0.0 and segment.lr_scale == 1.0):
+            return hyper
+        before, lr, scale, known = self._last
+        if before is not hyper or (lr, scale) != (segment.lr, segment.lr_scale):
+            known = tuple({**group, "lr": segment.lr or _scaled(group["lr"], segment.lr_scale)} for group in hyper)
+            self._last = hyper, segment.lr, segment.lr_scale, known
+        return known
+
+
+def _scaled(rate: Any, factor: float) -> float:
+    return float(rate) * factor
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:

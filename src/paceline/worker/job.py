@@ -33,6 +33,7 @@ from paceline.types import PhaseSpec
 from paceline.worker.binding import Binding
 from paceline.worker.data_comparison import DataComparison
 from paceline.worker.last_checkpoint import save_last
+from paceline.worker.live_dials import set_dials
 from paceline.worker.loop import Loop
 from paceline.worker.loop_hint import line_to_write
 from paceline.worker.metric_series import Metric
@@ -271,6 +272,28 @@ class Job:
         grant = None if self._loop is None else self._loop.turn.grant
         step = grant.step if grant is not None else self.step - 1
         self._session.ask(lambda req: Stop(req, str(reason), step, passed=self.passed), Ok)
+
+    def set(
+        self,
+        *,
+        mode: str | None = None,
+        slots: int | None = None,
+        lr: float | str | None = None,
+        checkpoint_every: int | str | None = None,
+    ) -> int:
+        """Change dials of the job, for all workers; returns the step from which on they hold.
+
+        `lr` is a rate, or a factor such as "x0.5" of what the script gives. In a loop in lock-step that step is two
+        after the current one, if this is called before `optimizer.step()`. Calls with dials that hold already change
+        nothing, so every worker may call it. Has no effect while `passed` is true.
+
+        Raises:
+            UsageError: a dial cannot have this value; the job goes on as it was.
+        """
+        self._check_open("job.set", in_loop=True)
+        grant = None if self._loop is None else self._loop.turn.grant
+        given = {"mode": mode, "slots": slots, "lr": lr, "checkpoint_every": checkpoint_every}
+        return set_dials(self._session, given, None if grant is None else grant.step, passed=self.passed)
 
     def save(self, path: str | Path) -> None:
         """Write the model's `state_dict` as safetensors. One worker writes; the others wait for the complete file.

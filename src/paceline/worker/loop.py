@@ -192,7 +192,7 @@ class Loop:
             else:
                 self.behind.caught_up()
             # Other workers may be in a later loop already. This loop has ended at the end of its own segment.
-            segment = self._segment
+            segment = self._segment = task.segment or self._segment  # live changes may have moved the end
             self.step = task.step if segment is None else min(task.step, segment.end_step)
             if segment is not None and self.step > segment.step:
                 self.epoch = sample_range(segment, self.step - 1).epoch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeVar, cast
 
 import msgspec
@@ -46,6 +46,7 @@ from paceline.messages import (
     Refused,
     Register,
     SaveNow,
+    SetDials,
     StatusRequest,
     Stop,
     Warn,
@@ -70,6 +71,7 @@ _ANSWERS: Mapping[type[Message], str] = {
     Prepare: "take the model",
     Register: "let this worker join",
     SaveNow: "begin a checkpoint",
+    SetDials: "set the dials",
     StatusRequest: "report its status",
     Stop: "stop the job",
     Warn: "take the warning",
@@ -95,9 +97,11 @@ class Session:
         silent_s: Callable[[], float] = lambda: 0.0,
         find: Find | None = None,
         preemption: Preemption | None = None,
+        member: NodeId = "",
     ) -> None:
+        """`member` is the member of this process; "" if blocks are on servers."""
         self.port = port
-        self.core = WorkerCore(introduction)
+        self.core = WorkerCore(introduction, member=member)
         self.timeout_s = timeout_s
         self.silent_s = silent_s
         self.preemption = Preemption() if preemption is None else preemption
@@ -112,6 +116,7 @@ class Session:
         self._reply: Message | None = None
         self._resend_at = 0.0
         self._fills: deque[Fill] = deque()
+        self._joined: list[Send] | None = None
         self._deliveries: dict[int, list[Delivery]] = {}
 
     @property
@@ -138,7 +143,7 @@ class Session:
         with self.preemption:
             self.core.place(prepared)
             if self.core.model.placement is not None:
-                self._connect(self.core.model.placement.addresses)
+                self._connect(self.core.model.addresses)
 
     def _connect(self, addresses: Mapping[NodeId, str]) -> None:
         for node, address in list(self._servers.items()):
@@ -219,7 +224,21 @@ class Session:
     def say(self, sends: Sequence[Send]) -> None:
         """Send without waiting."""
         with self.preemption:
-            self._send_all(sends)
+            if self._joined is None:
+                self._send_all(sends)
+            else:
+                self._joined += sends
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Send all that is said in the `with` block at its end: messages to one peer then go together."""
+        joined: list[Send] = []
+        self._joined = joined
+        try:
+            yield
+        finally:
+            self._joined = None
+            self._send_all(joined)
 
     def drain(self) -> None:
         """Handle the messages that have arrived, without waiting. The next wait raises if the job has ended."""
@@ -328,12 +347,14 @@ class Session:
         return cast(int | None, getattr(self.core.task, "step", None))
 
     def _send_all(self, sends: Sequence[Send]) -> None:
-        for send in sends:
+        last = {send.to: number for number, send in enumerate(sends)}
+        for number, send in enumerate(sends):
             to = self.coordinator if send.to == COORDINATOR else send.to
             if to is None:
                 continue
+            later = number < last[send.to]
             try:
-                delivery = self.port.send(to, send.message, cast(Sequence[memoryview], send.payload))
+                delivery = self.port.send(to, send.message, cast(Sequence[memoryview], send.payload), later=later)
             except (PeerUnknownError, PeerLostError):
                 continue  # the core repeats the message, at the latest when the session with the peer is up again
             if isinstance(send.message, Push) and send.payload and not delivery.done:

@@ -16,6 +16,7 @@ from paceline.types import Hyper, Kind, Segment
 from paceline.worker.binding import Binding
 from paceline.worker.earlier_graph import TEXT, next_number, reaches_before
 from paceline.worker.gradient_check import GradientCheck
+from paceline.worker.hyperparameters import LearningRates
 from paceline.worker.last_sealed_turn import SealedTurn
 from paceline.worker.loop_hint import line_to_write
 from paceline.worker.overlap import Overlap
@@ -52,6 +53,7 @@ class ScriptTurn:
         self._began = 0.0
         self._computing = tracing.span("forward+backward")
         self._hyper_before: Hyper = ()
+        self._rates = LearningRates()
 
     @property
     def is_open(self) -> bool:
@@ -126,19 +128,20 @@ class ScriptTurn:
             logs = {name: float(value) for name, value in self._logged.items()}
             numbers = (
                 0.0 if made is None else self._weight,
-                self._binding.hyper(),
+                self._rates.of(self._binding.hyper(), grant.segment),
                 logs,
                 time.monotonic() - self._began,
                 self._warnings,
             )
             core = self._session.core
             report = core.turn.report(*numbers)
-            self._reducer.seal(made, report)
-            self.is_sealed = True
             self._session.drain()  # the lease of the next turn may have come
-            version = self._version if core.model.version == self._version else -1
-            self._last = SealedTurn(grant, version, core.model.ahead, *numbers)
-            self._session.say(core.sealed(time.monotonic(), report))
+            with self._session.joined():
+                self._reducer.seal(made, report)
+                self.is_sealed = True
+                version = self._version if core.model.version == self._version else -1
+                self._last = SealedTurn(grant, version, core.model.ahead, *numbers)
+                self._session.say(core.sealed(time.monotonic(), report))
         if self._overlap is not None:
             self._overlap.end()
 

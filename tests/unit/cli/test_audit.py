@@ -28,7 +28,8 @@ def test_the_audit_of_a_clean_run_prints_its_counts_and_exits_with_0(tmp_path: P
     assert (done.code, done.lines) == (
         0,
         [
-            "audit: clean: 26 steps of 74 slots and 200 samples; 4 incarnations, 5 commits computed again",
+            "audit: clean: 26 steps of 74 slots and 200 samples; 4 incarnations, 5 commits computed again; "
+            "3 segments of the plan",
             "applied exactly once: each sample of 6 epochs but the 3 samples that drop_last left out",
             "4 checkpoints agree with the log",
         ],

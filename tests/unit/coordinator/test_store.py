@@ -78,6 +78,18 @@ def test_an_older_generation_cannot_write(path: Path) -> None:
         assert reader.get("summary") is None
 
 
+def test_a_commit_without_other_rows_is_one_statement(path: Path) -> None:
+    log = LogStore(path)
+    write(log, commit(0, INIT_STEP))
+    statements: list[str] = []
+    log._db.set_trace_callback(statements.append)
+    write(log, commit(1))
+    assert [s.split()[0] for s in statements if not s.startswith("--")] == ["INSERT"]
+    log.close()
+    with LogReader(path) as reader:
+        assert [c.version for c in reader.commits()] == [0, 1]
+
+
 def test_a_failed_write_leaves_no_row(path: Path) -> None:
     log = LogStore(path)
     fresh: Hyper = ({"lr": 0.5},)

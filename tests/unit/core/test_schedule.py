@@ -69,3 +69,14 @@ def test_a_segment_that_is_appended_decides_at_once() -> None:
 def test_a_schedule_without_segments_has_no_steps() -> None:
     with pytest.raises(IndexError):
         Schedule().window(0)
+
+
+@settings(deadline=None)
+@given(_segments(), st.integers(0, 12), st.integers(0, 30), st.integers(0, 60))
+def test_slots_between_are_the_sum_of_the_steps(first: Segment, later: int, begin: int, most: int) -> None:
+    second = msgspec.structs.replace(first, step=first.step + later, slots=first.slots + 1)
+    schedule = Schedule((first, second))
+    steps = range(first.step + begin, first.end_step)
+    total = sum(Schedule((first, second)).num_slots(step) for step in steps)
+    assert schedule.slots_between(steps.start, steps.stop, 1 << 40) == total
+    assert min(schedule.slots_between(steps.start, steps.stop, most), most + 1) == min(total, most + 1)

@@ -160,7 +160,7 @@ def test_recordings_of_a_host_come_into_the_run_directory(tmp_path: Path) -> Non
 
 
 def test_a_run_that_has_ended_waits_for_files_while_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.engines.host_runner._FAREWELL_S", 0.4)
+    monkeypatch.setattr("paceline.engines.host_runner._FAREWELL_S", 1.2)
     runner = made(tmp_path)
     agent = PlayedAgent(runner)
     agent.enlist()

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from paceline.config.live import parse_every
 from paceline.engines.host_options import HostOptions
-from paceline.engines.plan import RunPlan, parse_every
+from paceline.engines.plan import RunPlan
 from paceline.engines.resume import resumed
 from paceline.engines.role_runner import Place
 from paceline.errors import UsageError

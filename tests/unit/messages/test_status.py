@@ -11,12 +11,12 @@ STATUS_FIELDS = (
     "logs metrics metric_steps validating workers_alive workers servers wanted_workers wanted_servers replicas "
     "placement draining drained failovers failover_s cuts changes processes pid max_staleness lost_workers "
     "wasted_slots generation incarnation rewinds recomputed_steps rewinding checkpoint warning failure warnings "
-    "draining_hosts drained_hosts unequal"
+    "draining_hosts drained_hosts unequal slots plan speeds"
 )
 SUMMARY_FIELDS = (
     "run state stopped steps samples seconds samples_per_s mode slots slot_batch workers servers replicas seed threads "
     "metrics metric_steps max_staleness max_lag skipped_slots wasted_slots lost_workers generations incarnation "
-    "rewinds recomputed_steps failovers failover_s checkpoint warning digest warnings unequal"
+    "rewinds recomputed_steps failovers failover_s checkpoint warning digest warnings unequal plan"
 )
 
 

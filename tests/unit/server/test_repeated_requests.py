@@ -35,7 +35,7 @@ class Lossy:
     def __getattr__(self, name: str) -> object:
         return getattr(self.port, name)
 
-    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
+    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = (), *, later: bool = False) -> Delivery:
         self.told.append(message)
         if self.refuses(message):
             self.refused.append(type(message))
@@ -44,7 +44,7 @@ class Lossy:
         if self.loses(message):
             self.lost.append(type(message))
             frames = frames[:-1]
-        return self.port.send(peer, message, frames)
+        return self.port.send(peer, message, frames, later=later)
 
 
 class Pair:

@@ -13,6 +13,7 @@ from paceline.core.effects import FactRow, IncarnationFact, PhaseFact, Placement
 from paceline.core.server.block_store import SumKey
 from paceline.messages import Committed, Grant, PhaseOver
 from paceline.sim.disk import Disk
+from paceline.sim.live import hyper_of
 from paceline.sim.log_checks import LogChecks
 from paceline.sim.record import Record
 from paceline.sim.scenario import make_scenario
@@ -49,7 +50,7 @@ class Job:
         return self
 
     def commit(self, version: int, step: int, *fences: Fence, staleness: int = 0) -> Commit:
-        made = Commit(0, version, step, fences, (), 1.0, False, staleness, 0)
+        made = Commit(0, version, step, fences, hyper_of(step, None), 1.0, False, staleness, 0)
         self.log.wrote(Write(made))
         return made
 

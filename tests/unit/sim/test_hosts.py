@@ -9,10 +9,11 @@ from tests.kit.schedules import play
 
 from paceline.core.effects import FactRow, PlacementFact, Send, Write
 from paceline.messages import Grant
+from paceline.sim.fault_kinds import HOST_FAULTS, Fault
 from paceline.sim.log_checks import LogChecks
 from paceline.sim.record import Record
 from paceline.sim.run import simulate
-from paceline.sim.scenario import HOST_FAULTS, Fault, Scenario, make_scenario
+from paceline.sim.scenario import Scenario, make_scenario
 from paceline.sim.world import Violation
 from paceline.types import INIT_STEP, Commit, Fence, Placement
 

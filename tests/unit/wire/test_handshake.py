@@ -85,10 +85,19 @@ def test_the_client_learns_the_offer_and_the_server_the_choice() -> None:
     assert server.lane == "local"
 
 
-def test_a_lane_that_was_not_offered_is_refused() -> None:
+@pytest.mark.parametrize("lane", ["local", "sealed", "plain"])
+def test_a_lane_that_was_not_offered_is_refused(lane: wire.LaneName) -> None:
     server = ServerHandshake("s", TOKEN)
     with pytest.raises(RefusedFrameError, match="not offered"):
-        run(ClientHandshake("w", TOKEN), server, "local")
+        run(ClientHandshake("w", TOKEN), server, lane)
+    assert server.peer is None
+
+
+@pytest.mark.parametrize("secrets", [(bytes(31), bytes(32)), (bytes(32), bytes(31))])
+def test_an_offer_of_a_plain_stream_with_an_incomplete_secret_is_refused(secrets: tuple[bytes, bytes]) -> None:
+    server = ServerHandshake("s", TOKEN, plain=wire.StreamOffer("127.0.0.1", 1, *secrets))
+    with pytest.raises(RefusedFrameError, match="32 bytes"):
+        run(ClientHandshake("w", TOKEN), server, "plain")
     assert server.peer is None
 
 
@@ -263,7 +272,7 @@ def test_twenty_thousand_mutated_control_frames_prove_no_peer() -> None:
 
 # ---------------------------------------------------------------- sealed connections
 
-SEALED = wire.SealedOffer("10.0.0.1", 5000, bytes(32), bytes(range(32)))
+SEALED = wire.StreamOffer("10.0.0.1", 5000, bytes(32), bytes(range(32)))
 
 
 def sealed_pair(*, insecure_blocks: bool = False) -> tuple[ClientHandshake, ServerHandshake]:
@@ -298,7 +307,7 @@ def test_the_keys_depend_on_the_secret_and_not_on_the_token_alone() -> None:
     keys = set()
     for secret in (bytes(32), bytes(range(32))):
         client = ClientHandshake("w", TOKEN, nonce=nonce)
-        offer = wire.SealedOffer("10.0.0.1", 5000, bytes(32), secret)
+        offer = wire.StreamOffer("10.0.0.1", 5000, bytes(32), secret)
         run(client, ServerHandshake("s", TOKEN, nonce=nonce, sealed=offer), "sealed")
         keys |= set(client.keys()[:2])
     assert len(keys) == 4
@@ -315,7 +324,7 @@ def test_a_sealed_lane_that_was_not_offered_is_refused() -> None:
 def test_a_sealed_offer_with_an_incomplete_secret_is_refused(broken: dict[str, bytes]) -> None:
     client = ClientHandshake("w", TOKEN)
     parts = {"host": "10.0.0.1", "port": 5000, "nonce": bytes(32), "secret": bytes(32)} | broken
-    server = ServerHandshake("s", TOKEN, sealed=wire.SealedOffer(**parts))  # type: ignore[arg-type]
+    server = ServerHandshake("s", TOKEN, sealed=wire.StreamOffer(**parts))  # type: ignore[arg-type]
     with pytest.raises(RefusedFrameError, match="nonce"):
         run(client, server)
     assert client.accepted is None

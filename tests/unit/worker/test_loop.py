@@ -129,14 +129,15 @@ def test_a_slot_that_is_leased_again_is_computed_again_only_on_another_version(
     optimizer.step()
     next_task = job._loop.next_task
 
-    def again() -> Grant:
-        monkeypatch.setattr(job._loop, "next_task", next_task)
-        for server in core.model.by_server:
-            core.model.fill(server, 0 if not moved_on else 1)
-        return grant
-
     monkeypatch.setattr(turn._reducer, "seal_again", lambda report, kept: sent_again.append((report.slot, kept)))
     with monkeypatch.context() as patched:
+
+        def again() -> Grant:
+            patched.setattr(job._loop, "next_task", next_task)
+            for server in core.model.by_server:
+                core.model.fill(server, 0 if not moved_on else 1)
+            return grant
+
         patched.setattr(core, "sealed", lambda *report: [])
         patched.setattr(job._loop, "next_task", again)
         second = next(loop)

@@ -47,8 +47,9 @@ def _run(case: Case) -> None:
         empty_slots=int(case.ledger.empty[case.rows].sum()),
     )
     _beginning(case)
-    phases, schedule = plan(case, case.spans[-1].incarnation, check=True)
-    check_steps(case, phases, schedule)
+    found = plan(case, case.spans[-1].incarnation, check=True)
+    case.report.count(segments=len(found.schedule.segments))
+    check_steps(case, found)
     _fences(case)
     check_positions(case)
     check_chains(case)

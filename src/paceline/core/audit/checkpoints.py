@@ -41,8 +41,7 @@ def _position(case: Case, position: Position, name: str, /, **where: int | str) 
         detail = f"{name} begins with all steps below {position.watermark} and {list(position.above)}, but version "
         detail += f"{point[1]} of incarnation {point[0]} has those below {low} and {list(above[:LISTED])}"
         case.report.add("position", detail, **where, version=point[1])
-    _, schedule = plan(case, position.incarnation)
-    known = set(schedule.segments)
+    known = set(plan(case, position.incarnation).every)  # a later change may have replaced some
     unknown = [s for s in position.segments if s.step < s.end_step and s not in known]
     if unknown:
         detail = f"{name} has a segment that incarnation {position.incarnation} does not have: {unknown[0]}"

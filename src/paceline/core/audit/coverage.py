@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +10,15 @@ import numpy.typing as npt
 
 from paceline.core.sampling import Indices, epochs_begun, permute, sample_ranges
 from paceline.core.schedule import Schedule
-from paceline.types import PhaseEntry
+from paceline.types import PhaseEntry, Segment
 
 _CHUNK = 1 << 18
 _SHOWN = 5
 _SPARE = 100  # at most this many epochs without any step are checked, because a damaged segment may name billions
 _LARGEST = 1 << 28  # samples: the permutation of a larger data set is not checked, because the table would be too big
+
+
+_NONE: Mapping[int, Segment] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class Steps:
 def place_all(schedule: Schedule, steps: Indices) -> Steps:
     """Look up `steps` in the schedule, which must cover all of them.
 
-    The column `start` of the result has, for each step, the first step of its phase.
+    The column `start` of the result has, for each step, the step below which all are committed before it is leased:
+    the first step of its phase, or of its segment if the mode has changed there.
     """
     begins: dict[int, int] = {}
     for segment in schedule.segments:
@@ -51,7 +55,8 @@ def place_all(schedule: Schedule, steps: Indices) -> Steps:
     for segment, start, stop in zip(schedule.segments, [0, *stops], stops, strict=False):
         mine = order[start:stop]
         at = sample_ranges(segment, steps[mine])
-        values: list[Indices | int] = [segment.phase, *at, segment.window, begins[segment.phase]]
+        begin = max(begins[segment.phase], schedule.barrier(segment.step))
+        values: list[Indices | int] = [segment.phase, *at, segment.window, begin]
         for column, value in zip(columns, values, strict=True):
             column[mine] = value
     return Steps(steps, *columns)
@@ -81,8 +86,17 @@ class Covered:
     holes: tuple[Hole, ...]
 
 
-def cover(phases: Sequence[PhaseEntry], steps: Steps, bound: int, seed: int, budget: int = 1 << 25) -> Covered:
+def cover(
+    phases: Sequence[PhaseEntry],
+    steps: Steps,
+    bound: int,
+    seed: int,
+    lasts: Mapping[int, Segment] = _NONE,
+    budget: int = 1 << 25,
+) -> Covered:
     """Check every epoch. All steps below `bound` must be committed; later steps may be.
+
+    `lasts` has the segment in which a phase ends, by its number, if that is not its first segment.
 
     The check looks at all positions of every epoch. For at most `budget` positions it also computes the samples, to
     check that the order of an epoch is a permutation.
@@ -92,7 +106,7 @@ def cover(phases: Sequence[PhaseEntry], steps: Steps, bound: int, seed: int, bud
     whole, left_out, begun, holes = 0, 0, [], list[Hole]()
     for entries in _runs(phases):
         entry = entries[0]
-        for epoch, mine, closed in _epochs(entries, steps, bound):
+        for epoch, mine, closed in _epochs(entries, steps, bound, lasts):
             usable = _usable(entry)
             target = usable if closed else int((mine.offset + mine.samples)[mine.step < bound].max(initial=0))
             missing, twice = _compare(mine, target)
@@ -131,18 +145,21 @@ def _runs(phases: Sequence[PhaseEntry]) -> list[list[PhaseEntry]]:
     return runs
 
 
-def _epochs(entries: Sequence[PhaseEntry], steps: Steps, bound: int) -> Iterator[tuple[int, Steps, bool]]:
+def _epochs(
+    entries: Sequence[PhaseEntry], steps: Steps, bound: int, lasts: Mapping[int, Segment]
+) -> Iterator[tuple[int, Steps, bool]]:
     """The epochs of a run of phases that the job has reached, each with its steps and whether it must be complete."""
     begin, end = entries[0], entries[-1]
     mine = steps.pick(slice(*np.searchsorted(steps.phase, (begin.spec.number, end.spec.number + 1))))
     mine = mine.pick(np.lexsort((mine.offset, mine.epoch)))
     first = begin.segment.epoch
-    ended = bound >= end.end and end.end >= end.segment.end_step
+    final = lasts.get(end.spec.number, end.segment)
+    ended = bound >= end.end and end.end >= final.end_step
     reached = int(mine.epoch[mine.step < bound].max(initial=first - 1))
-    last = epochs_begun(end.segment) - 1 if ended else int(mine.epoch.max(initial=first - 1))
+    last = epochs_begun(final) - 1 if ended else int(mine.epoch.max(initial=first - 1))
     for epoch in range(first, min(last, first + len(mine.step) + _SPARE) + 1):
         of_epoch = slice(*np.searchsorted(mine.epoch, (epoch, epoch + 1)))
-        yield epoch, mine.pick(of_epoch), epoch < (end.segment.end_epoch if ended else reached)
+        yield epoch, mine.pick(of_epoch), epoch < (final.end_epoch if ended else reached)
 
 
 Spans = list[tuple[int, int]]

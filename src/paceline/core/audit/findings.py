@@ -33,7 +33,7 @@ class Counts:
     """Totals along the newest lineage. `recomputed` counts the commits beside it, which a rewind undid.
 
     `commits` includes that of the initial weights, which is no step. `left_out` counts the samples of complete epochs
-    that `drop_last` left out.
+    that `drop_last` left out. `segments` are those of the plan, in all phases.
     """
 
     commits: int = 0
@@ -46,6 +46,7 @@ class Counts:
     incarnations: int = 1
     recomputed: int = 0
     checkpoints: int = 0
+    segments: int = 0
     lost_commits: int = 0
     lost_slots: int = 0
     duplicate_slots: int = 0

@@ -7,6 +7,7 @@ import numpy as np
 from paceline.core.audit.case import Case, contained
 from paceline.core.audit.coverage import Hole, Steps, cover, place_all
 from paceline.core.audit.ledger import Ints
+from paceline.core.audit.plan import AuditedPlan
 from paceline.core.audit.replay import maker
 from paceline.core.effects import JobFact
 from paceline.core.schedule import Schedule
@@ -15,8 +16,9 @@ from paceline.types import INIT_STEP, UNLIMITED, PhaseEntry
 _COUNTED = 10_000  # in each gap, the slots of this many missing steps are counted; each further step counts as one slot
 
 
-def check_steps(case: Case, phases: list[PhaseEntry], schedule: Schedule) -> None:
+def check_steps(case: Case, plan: AuditedPlan) -> None:
     """Check that each planned step that the job has reached was committed once, with its own samples."""
+    phases, schedule = plan.phases, plan.schedule
     rows = case.rows[case.ledger.step[case.rows] != INIT_STEP]
     ends = case.ledger.step[rows]
     first = schedule.segments[0].step if schedule.segments else 0
@@ -32,7 +34,7 @@ def check_steps(case: Case, phases: list[PhaseEntry], schedule: Schedule) -> Non
     _order(case, rows, steps)
     bound = _bound(case, phases, steps)
     _missing(case, schedule, steps, bound)
-    covered = cover(phases, steps, bound, _seed(case))
+    covered = cover(phases, steps, bound, _seed(case), plan.lasts)
     case.report.count(samples=int(steps.samples.sum()), epochs=covered.epochs, left_out=covered.left_out)
     case.report.leave_begun(covered.begun)
     for hole in covered.holes:

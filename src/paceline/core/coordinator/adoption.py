@@ -47,6 +47,8 @@ class Adoption:
         if placement is not None and held.epoch not in (0, placement.epoch):
             return []  # the lease is void since a change of placement
         slot = SlotId(held.step, held.slot)
+        if self._is_slot(slot) and held.revision != self._phases.schedule.revision_of(held.step):
+            return []  # the lease is void since a change of the plan (rule 19)
         if not self._is_slot(slot) or not self._leases.adopt(event.worker, slot, held.fence, self._clock.now):
             return []
         if held.sealed is None:

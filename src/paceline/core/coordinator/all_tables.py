@@ -59,7 +59,7 @@ class Tables:
 
 def make_tables(spec: ClusterSpec, generation: int) -> Tables:
     """The tables of a job that has not begun."""
-    members = Members(spec.heartbeat_timeout_s, spec.workers, spec.servers)
+    members = Members(spec.heartbeat_timeout_s, spec.workers, spec.servers, collective=spec.collective)
     incarnation, log, gate, phases = Incarnation(), CommitLog(), Gate(), PhaseBook(spec.workers)
 
     def is_done(slot: SlotId) -> bool:

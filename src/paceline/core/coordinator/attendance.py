@@ -41,7 +41,8 @@ class Attendance:
         """Note that `worker` asks for work in `phase`, so its script is inside that phase."""
         if phase > self._phase.get(worker, -1):
             self.enter(worker, phase)
-        self.advance(worker, 2 * phase)
+        if 2 * phase > self._progress.get(worker, -1):
+            self.advance(worker, 2 * phase)
 
     def enter(self, worker: NodeId, phase: int) -> bool:
         """Note that `worker` is in `phase`; False if it was in this phase or a later one before."""

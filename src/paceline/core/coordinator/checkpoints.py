@@ -93,8 +93,10 @@ class Checkpoints:
         return self._saving is None
 
     @property
-    def _is_on(self) -> bool:
-        return bool(self._identity.spec.checkpoint_steps or self._identity.spec.checkpoint_s)
+    def every(self) -> tuple[int, float]:
+        """A checkpoint is due every so many versions, or every so many seconds; 0 switches a rule off."""
+        spec = self._identity.spec
+        return self._phases.checkpoints(self._log.watermark.low) or (spec.checkpoint_steps, spec.checkpoint_s)
 
     def drop_after(self, folder: str) -> None:
         """Forget the checkpoints after the one in `folder`."""
@@ -109,12 +111,12 @@ class Checkpoints:
 
     def is_due(self, version: int, *, last: bool) -> bool:
         """Whether `version` goes to a checkpoint; `last` is true for the last version of a phase."""
-        if not self._is_on or self._saving is not None or version < 1:
+        if self._saving is not None or version < 1 or not any(self.every):
             return False
-        spec, age_s = self._identity.spec, self._clock.now - self._last_at
-        if spec.checkpoint_steps and version - self._last_version >= spec.checkpoint_steps:
+        (steps, seconds), age_s = self.every, self._clock.now - self._last_at
+        if steps and version - self._last_version >= steps:
             return True
-        return bool(spec.checkpoint_s and age_s >= spec.checkpoint_s) or (last and age_s >= _BETWEEN_S)
+        return bool(seconds and age_s >= seconds) or (last and age_s >= _BETWEEN_S)
 
     def begin(self, event: StepCommitted) -> list[Output]:
         """Begin a checkpoint of the committed version, before the servers are told; `hold` follows."""
@@ -183,7 +185,7 @@ class Checkpoints:
     def finish(self) -> list[Output]:
         """Begin a checkpoint of the last version, unless there is one or one is under way."""
         log, last, newest = self._log, self._log.last, self.newest
-        is_idle = self._is_on and self._saving is None and self._placed.placement is not None
+        is_idle = any(self.every) and self._saving is None and self._placed.placement is not None
         if not is_idle or last is None or log.version < 1:
             return []
         if newest is not None and newest.position.version == log.version:

@@ -72,37 +72,45 @@ class Commits:
         """Take the receipt of a server that holds its part of one attempt; the attempt may now be chosen."""
         if not self._placed.is_current(message.incarnation, message.epoch) or not self._segments.is_open(message.step):
             return []
-        chosen = self._gate.chosen(message.step, message.slot)
+        step = message.step
+        if message.revision != self._phases.schedule.revision_of(step):
+            return []  # of a plan that was replaced (rule 19)
+        chosen = self._gate.chosen(step, message.slot)
         if chosen is not None:
-            return [Send(sender, self._choose(message.step, message.slot, chosen))]
+            return [Send(sender, self._choose(step, message.slot, chosen))]
         self._gate.receipt(sender, message)
-        return self._progress(message.step, message.slot, message.fence)
+        return self._progress(step, self._segments.needs_one_attempt(step), message.slot, message.fence)
 
     def ready(self, sender: NodeId, message: Ready) -> list[Output]:
         """Take the report of a server that it is ready for a step; the step may now be committed."""
         step = message.step
         if not self._placed.is_current(message.incarnation, message.epoch) or not self._segments.is_open(step):
             return []
+        if message.revision != self._phases.schedule.revision_of(step):
+            return []  # of a plan that was replaced (rule 19)
         one_attempt = self._segments.needs_one_attempt(step)
         self._gate.ready(sender, message, one_attempt=one_attempt)
-        if not one_attempt:
+        if message.reports:
             new = [report for report in message.reports if not self._gate.has_sealed(step, report.slot)]
             if new:
                 summed = SlotsSummed(sender, step, self._phases.schedule.num_slots(step))
                 return [*(SlotReported(report) for report in new), StepNews(step), summed]
-        out = self._progress(step)
+        out = self._progress(step, one_attempt)
         # A new coordinator may not know that this server has summed every slot: further slots may now be leased.
         return out or [SlotsSummed(sender, step, self._phases.schedule.num_slots(step))]
 
     def sealed(self, event: SlotSealed) -> list[Output]:
         """Take the report of a worker that sealed its slot; the attempt may be chosen, or the step committed."""
         report = event.report
-        self._gate.sealed(report)
-        return self._progress(report.step, report.slot, report.fence)
+        step = report.step
+        if not self._gate.sealed(report) or not self._segments.is_open(step):
+            return []
+        return self._progress(step, self._segments.needs_one_attempt(step), report.slot, report.fence)
 
     def step_news(self, event: StepNews) -> list[Output]:
         """Commit a step if the reports after a restart of the coordinator allow it."""
-        return self._progress(event.step)
+        step = event.step
+        return self._progress(step, self._segments.needs_one_attempt(step)) if self._segments.is_open(step) else []
 
     def void(self, event: PlacementDecided) -> list[Output]:
         """Forget receipts, readiness and seals: a change of placement makes them void (rule 5)."""
@@ -116,22 +124,21 @@ class Commits:
 
     # ------------------------------------------------------------ choosing and committing
 
-    def _progress(self, step: int, slot: int = -1, fence: Fence | None = None) -> list[Output]:
-        """Choose the attempt with `fence`, or commit `step`, if the reports on `step` allow it."""
-        if not self._segments.is_open(step) or self._incarnation.awaited:
+    def _progress(self, step: int, one_attempt: bool, slot: int = -1, fence: Fence | None = None) -> list[Output]:
+        """Choose the attempt with `fence`, or commit `step`, which is open, if the reports on `step` allow it."""
+        if self._incarnation.awaited:
             return []
-        owners, schedule = self._placed.owners, self._phases.schedule
-        one_attempt = self._segments.needs_one_attempt(step)
+        voters, schedule = self._placed.voters, self._phases.schedule
         slots = schedule.num_slots(step)
-        if one_attempt and slots > 1 and fence is not None:
-            if not self._gate.choose(step, slot, fence, owners, self._leases.live):
+        if one_attempt and slots > 1 and fence is not None and not self._identity.spec.collective:
+            if not self._gate.choose(step, slot, fence, voters, self._leases.live):
                 return []
             # The choice is durable before a server adds the attempt: a sum cannot be undone after a restart.
             choose = self._choose(step, slot, fence)
-            return [ChoiceFact(self._gate.report(step, fence)), *(Send(s, choose) for s in owners)]
-        if step != INIT_STEP and schedule.window(step) == 0 and step != self._log.watermark.low:
+            return [ChoiceFact(self._gate.report(step, fence)), *(Send(s, choose) for s in voters)]
+        if step != self._log.watermark.low and step != INIT_STEP and schedule.window(step) == 0:
             return []
-        passed = self._gate.passed(step, slots, owners, one_attempt=one_attempt, valid=self._leases.live)
+        passed = self._gate.passed(step, slots, voters, one_attempt=one_attempt, valid=self._leases.live)
         return [] if passed is None else self._commit(passed)
 
     def choices(self) -> list[Choose]:
@@ -143,8 +150,8 @@ class Commits:
         return Choose(self._identity.generation, self._incarnation.number, self._placed.epoch, step, slot, fence)
 
     def _commit(self, passed: Passed) -> list[Output]:
-        seals, ready, step = passed.seals, passed.ready, passed.step
-        conflict = disagreement(seals)
+        step, fences, seals, ready = passed
+        conflict = disagreement(seals) if len(seals) > 1 else None
         if conflict is not None:
             a, b, first, second = conflict
             mine, other = hyper_difference(first, second)
@@ -154,29 +161,31 @@ class Commits:
             )
             return [JobFailed("script", reason)]
         assert self._identity.model is not None
-        version, first_weights = self._log.version + 1, step == INIT_STEP
+        log, incarnation, clip_norm = self._log, self._incarnation.number, self._identity.model.clip_norm
+        version, first_weights = log.version + 1, step == INIT_STEP
+        reports = ready[1:]
         commit = Commit(
-            self._incarnation.number,
+            incarnation,
             version,
             step,
-            tuple(s.fence for s in seals),
+            fences,
             seals[0].hyper,
-            clip_scale(ready, None if first_weights else self._identity.model.clip_norm),
-            bool(self._rounds.due(version, last=False)),
-            max(r.staleness for r in ready),
-            max(r.lag for r in ready),
-            self._samples(passed),
-            0 if first_weights else sum(1 for s in seals if s.weight == 0),
-            self._variants(passed),
+            1.0 if clip_norm is None or first_weights else clip_scale(ready, clip_norm),
+            bool(self._rounds.validators and self._rounds.due(version, last=False)),
+            max([r.staleness for r in ready]) if reports else ready[0].staleness,
+            max([r.lag for r in ready]) if reports else ready[0].lag,
+            0.0 if first_weights else self._samples(passed),
+            0 if first_weights else [s.weight for s in seals].count(0),
+            self._variants(passed) if reports or ready[0].fences != fences else (),
         )
         out: list[Output] = [Write(commit)]
         values = {} if first_weights else mean_logs(seals)
         if values:
-            out.append(Write(LogRow(self._incarnation.number, version, step, values)))
-        self._log.append(commit, values)
+            out.append(Write(LogRow(incarnation, version, step, values)))
+        log.append(commit, values)
         self._gate.forget(step)
         phase = self._phases.open
-        save = self._checkpoints.is_due(version, last=phase is not None and self._log.watermark.low >= phase.end)
+        save = self._checkpoints.is_due(version, last=phase is not None and log.watermark.low >= phase.end)
         out.append(StepCommitted(commit, save, values))
         return out
 
@@ -199,20 +208,18 @@ class Commits:
         self._log.trim(applied)
 
     def _samples(self, passed: Passed) -> float:
-        if passed.step == INIT_STEP:
-            return 0.0
         batch = self._phases.schedule.segment(passed.step).batch_size
-        return sum(s.weight * batch for s in passed.seals)
+        return sum([s.weight * batch for s in passed.seals])
 
     def _variants(self, passed: Passed) -> tuple[tuple[tuple[int, ...], tuple[Fence, ...]], ...]:
         """The blocks and attempts of servers that used other, interchangeable, attempts than the commit names."""
         placement = self._placed.placement
         assert placement is not None
-        named = tuple(s.fence for s in passed.seals)
+        named = passed.fences
         if all(ready.fences == named for ready in passed.ready):
             return ()
         return tuple(
             (placement.owned(server), ready.fences)
-            for server, ready in zip(sorted(self._placed.owners), passed.ready, strict=True)
+            for server, ready in zip(sorted(self._placed.voters), passed.ready, strict=True)
             if ready.fences != named
         )

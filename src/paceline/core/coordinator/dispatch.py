@@ -81,8 +81,16 @@ class CoordinatorCore:
             wasted_slots=wasted_slots,
             lost_workers=lost_workers,
         )
+        self._clock = self.tables.clock
+        self._identity = self.tables.identity
+        self._members = self.tables.members
+        self._requests = self.machines.requests
+        self._end = self._settle if spec.collective else self._requests.answered  # what every event ends with
         self._open_routes = open_routes(self.machines)
-        self._member_routes = member_routes(self.machines)
+        self._member_routes = {
+            kind: (handler, "req" in kind.__struct_fields__ and kind not in _REPEATABLE)
+            for kind, handler in member_routes(self.machines).items()
+        }
         self._subscribers = subscribers(self.machines)
         self._ticks = ticks(self.machines)
         if history is not None and history.facts:
@@ -106,27 +114,28 @@ class CoordinatorCore:
 
     def handle(self, sender: NodeId, message: Message, payload: Sequence[object], now: float) -> list[Effect]:
         """Handle one message. A request is carried out once; if it is repeated, it gets the same answer."""
-        self.tables.clock.set(now)
+        self._clock.set(now)
         effects: list[Effect] = []
-        self._expand(self._route(sender, message), effects)
-        self.machines.requests.answered(effects)
+        output = self._route(sender, message, now)
+        if output:
+            self._expand(output, effects)
+            self._end(effects)
         return effects
 
-    def _route(self, sender: NodeId, message: Message) -> list[Output]:
+    def _route(self, sender: NodeId, message: Message, now: float) -> list[Output]:
         kind = type(message)
-        handler = self._member_routes.get(kind)
-        if handler is None:
-            handler = self._open_routes.get(kind)
-            return [] if handler is None else handler(sender, message)
-        req: int | None = getattr(message, "req", None)
-        tables = self.tables
-        if not tables.members.seen(sender, tables.clock.now):
-            return [] if req is None else [Send(sender, Refused(req, "unknown", "register first"))]
-        if tables.identity.failure is not None:
-            return [Send(sender, tables.identity.failure)]
-        requests = self.machines.requests
-        if req is not None and kind not in _REPEATABLE and not requests.note(sender, message, req):
-            again = requests.reply(sender, message, req)
+        route = self._member_routes.get(kind)
+        if route is None:
+            open_to_all = self._open_routes.get(kind)
+            return [] if open_to_all is None else open_to_all(sender, message)
+        if not self._members.seen(sender, now):
+            unknown: int | None = getattr(message, "req", None)
+            return [] if unknown is None else [Send(sender, Refused(unknown, "unknown", "register first"))]
+        if self._identity.failure is not None:
+            return [Send(sender, self._identity.failure)]
+        handler, once = route
+        if once and not self._requests.note(sender, message, req := message.req):  # type: ignore[attr-defined]
+            again = self._requests.reply(sender, message, req)
             ended = self.machines.leasing.early.ended(sender, message) if isinstance(message, Turn) else []
             if again is None:
                 return ended
@@ -158,7 +167,7 @@ class CoordinatorCore:
         """
         for item in output:
             kind = type(item)
-            if kind is Send:
+            if kind is Send or kind is Write:
                 effects.append(item)  # type: ignore[arg-type]
                 continue
             heard_by = self._subscribers.get(kind)  # type: ignore[arg-type]
@@ -166,14 +175,25 @@ class CoordinatorCore:
                 if kind is IncarnationBegan:
                     self._reset(item, effects)  # type: ignore[arg-type]
                 for hear in heard_by:
-                    told = hear(item)
-                    if told:
+                    if told := hear(item):
                         self._expand(told, effects)
             elif isinstance(item, Fact):
                 tables = self.tables
                 effects.append(Write(FactRow(tables.incarnation.number, tables.log.version, item)))
             else:
                 effects.append(item)  # type: ignore[arg-type]
+
+    def _settle(self, effects: list[Effect]) -> None:
+        """Close the steps of a group whose slots are all leased now; then remember the answers among `effects`."""
+        self._expand(self.machines.groups.settle(), effects)
+        self._requests.answered(effects)
+
+    def dissolve(self, now: float) -> list[Effect]:
+        """End the members of a job that is over and saved."""
+        self.tables.clock.set(now)
+        effects: list[Effect] = []
+        self._expand(self.machines.groups.dissolve(), effects)
+        return effects
 
     def _reset(self, event: IncarnationBegan, effects: list[Effect]) -> None:
         for machine in self.machines.in_order:
@@ -185,7 +205,7 @@ class CoordinatorCore:
         effects: list[Effect] = []
         for tick in self._ticks:
             self._expand(tick(), effects)
-        self.machines.requests.answered(effects)
+        self._end(effects)
         return effects
 
     def lost(self, node: NodeId, reason: str, now: float) -> list[Effect]:
@@ -193,7 +213,7 @@ class CoordinatorCore:
         self.tables.clock.set(now)
         effects: list[Effect] = []
         self._expand(self.machines.membership.session_lost(node, reason), effects)
-        self.machines.requests.answered(effects)
+        self._end(effects)
         return effects
 
     def sessions_lost(self, nodes: Collection[NodeId], now: float) -> list[Effect]:
@@ -201,7 +221,7 @@ class CoordinatorCore:
         self.tables.clock.set(now)
         effects: list[Effect] = []
         self._expand(self.machines.reachability.sessions_lost(nodes), effects)
-        self.machines.requests.answered(effects)
+        self._end(effects)
         return effects
 
     def finish(self, now: float) -> list[Effect]:

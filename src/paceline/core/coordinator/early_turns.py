@@ -5,7 +5,7 @@ They are apart from the workers that wait: a worker without a lease comes first,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
 from paceline.core.coordinator.all_tables import Tables
@@ -14,6 +14,19 @@ from paceline.core.coordinator.offers import Offers
 from paceline.core.effects import Send
 from paceline.messages import Revoke, Turn
 from paceline.types import NodeId
+
+
+def in_order(turns: Mapping[NodeId, Turn]) -> Iterator[tuple[NodeId, Turn]]:
+    """Turns that wait, in order. The caller may remove the one that it was given last.
+
+    Thousands may wait, and most callers stop after one or two of them: so the queue is copied in parts.
+    """
+    kept, size = 0, 2
+    while part := list(islice(turns.items(), kept, kept + size)):
+        before = len(turns)
+        yield from part
+        kept += len(part) - (before - len(turns))
+        size *= 2
 
 
 class EarlyTurns:
@@ -30,21 +43,28 @@ class EarlyTurns:
         """Whether the turn of `node` waits here."""
         return node in self._step_of
 
+    def __len__(self) -> int:
+        """The number of turns that wait."""
+        return len(self._step_of)
+
     def answer(self, node: NodeId, turn: Turn, waiting: Collection[NodeId]) -> list[Output]:
         """Answer the turn of `node` with the lease of its next turn, now or later.
 
         A worker whose lease in hand has ended is told so. It asks again once it has no lease.
         """
-        steps = [lease.slot.step for fence in turn.held if (lease := self._leases.live.find(fence)) is not None]
-        ended = self.ended(node, turn)
-        if ended or not steps:
-            return ended
-        step = max(steps)
-        reply = self._offers.offer_next(node, turn, step, waiting)
-        if reply is not None:
-            return [Send(node, reply)]
+        step = self._leases.live.step_in_hand(turn.held)
+        if step is None:
+            return self.ended(node, turn)
+        if not self._offers.is_too_early(node, step):
+            reply = self._offers.offer_next(node, turn, step, waiting)
+            if reply is not None:
+                return [Send(node, reply)]
         self.pop(node)
-        self._by_step.setdefault(step, {})[node] = turn
+        turns = self._by_step.get(step)
+        if turns is None:
+            self._by_step[step] = {node: turn}
+        else:
+            turns[node] = turn
         self._step_of[node] = step
         return []
 
@@ -57,7 +77,7 @@ class EarlyTurns:
         """Offer free slots of later steps, in the order of the steps in hand, then in the order of asking."""
         out: list[Output] = []
         for step in sorted(self._by_step):
-            for node, turn in self._of_step(step):
+            for node, turn in in_order(self._by_step[step]):
                 reply = self._offers.offer_next(node, turn, step, waiting)
                 if reply is not None:
                     self.pop(node)
@@ -66,17 +86,10 @@ class EarlyTurns:
                     return out
         return out
 
-    def _of_step(self, step: int) -> Iterator[tuple[NodeId, Turn]]:
-        """The turns of workers with a lease of `step` in hand, in order. The caller may remove the one it was given."""
-        turns, passed = self._by_step.get(step, {}), 0
-        while (item := next(islice(turns.items(), passed, None), None)) is not None:
-            yield item
-            passed += item[0] in turns
-
     def pop(self, node: NodeId) -> None:
         """Remove the turn of `node`, if there is one."""
-        step = self._step_of.pop(node, None)
-        if step is not None:
+        if node in self._step_of:
+            step = self._step_of.pop(node)
             turns = self._by_step[step]
             del turns[node]
             if not turns:

@@ -56,19 +56,25 @@ class Evicted(Event, frozen=True, gc=False):
     """A machine treats these members as lost, for the reason `why`.
 
     Several members are all those of the host `host`, which is lost: one event, and one change of placement (rule 14).
+    `left`: they leave as planned.
     """
 
     members: tuple[Member, ...]
     why: str
     host: str = ""
+    left: bool = False
 
 
 class MembersRemoved(Event, frozen=True, gc=False):
-    """These are no members any more: they were lost or refused, or must start again. `host`: their host is lost."""
+    """These are no members any more: they were lost or refused, or must start again. `host`: their host is lost.
+
+    `left`: they leave as planned.
+    """
 
     members: tuple[Member, ...]
     why: str
     host: str = ""
+    left: bool = False
 
 
 class WorkersGone(Event, frozen=True, gc=False):
@@ -167,7 +173,7 @@ class StepCommitted(Event, frozen=True, gc=False):
 
 
 class StepsDropped(Event, frozen=True, gc=False):
-    """The steps from `end_step` on will not be computed."""
+    """The steps from `end_step` on will not be computed, or not by the segments that they had."""
 
     end_step: int
 

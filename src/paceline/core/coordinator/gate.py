@@ -6,8 +6,8 @@ Sealing reports come from workers, receipts and readiness from servers, in any o
 from __future__ import annotations
 
 from collections.abc import Collection, Container
-from dataclasses import dataclass, field
 from math import sqrt
+from typing import NamedTuple
 
 from paceline.messages import Ready, Receipt, Sealed
 from paceline.types import Fence, Hyper, NodeId
@@ -15,20 +15,24 @@ from paceline.types import Fence, Hyper, NodeId
 _NONE: frozenset[NodeId] = frozenset()
 
 
-@dataclass(slots=True)
 class _Pending:
-    seals: dict[Fence, Sealed] = field(default_factory=dict)
-    first: dict[int, Fence] = field(default_factory=dict)
-    receipts: dict[tuple[int, Fence], set[NodeId]] = field(default_factory=dict)
-    chosen: dict[int, Fence] = field(default_factory=dict)
-    ready: dict[tuple[Fence, ...] | None, dict[NodeId, Ready]] = field(default_factory=dict)
+    """The reports on one step."""
+
+    __slots__ = ("chosen", "first", "ready", "receipts", "seals")
+
+    def __init__(self) -> None:
+        self.seals: dict[Fence, Sealed] = {}
+        self.first: dict[int, Fence] = {}
+        self.receipts: dict[tuple[int, Fence], set[NodeId]] = {}
+        self.chosen: dict[int, Fence] = {}
+        self.ready: dict[tuple[Fence, ...] | None, dict[NodeId, Ready]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(NamedTuple):
     """A step that may be committed: the attempt that counts for each slot, and the reports of the servers."""
 
     step: int
+    fences: tuple[Fence, ...]
     seals: tuple[Sealed, ...]
     ready: tuple[Ready, ...]
 
@@ -47,11 +51,12 @@ class Gate:
         """The number of steps with reports."""
         return len(self._steps)
 
-    def sealed(self, report: Sealed) -> None:
-        """Note the report of a worker that sealed a slot."""
+    def sealed(self, report: Sealed) -> bool:
+        """Note the report of a worker that sealed a slot; False if no server has reported on the step yet."""
         pending = self._steps.get(report.step) or self._begin(report.step)
         pending.seals.setdefault(report.fence, report)
         pending.first.setdefault(report.slot, report.fence)
+        return bool(pending.ready or pending.receipts)
 
     def has_sealed(self, step: int, slot: int) -> bool:
         """Whether there is a report that the slot was sealed."""
@@ -112,22 +117,20 @@ class Gate:
     ) -> Passed | None:
         """The seals and reports of `step` if all `servers` are ready and every slot is sealed; None otherwise."""
         pending = self._steps.get(step)
-        if pending is None:
-            return None
+        if pending is None or not pending.ready or len(pending.first) < num_slots:
+            return None  # an attempt without its seal does not count: every slot needs one
+        seals = pending.seals
         for fences, by_server in pending.ready.items():
             if len(by_server) < len(servers) or not by_server.keys() >= set(servers):
                 continue
             if not one_attempt:
-                if len(pending.first) < num_slots:
-                    return None
-                fences = tuple(pending.first[i] for i in range(num_slots))
+                fences = tuple([pending.first[i] for i in range(num_slots)])
             assert fences is not None
             if one_attempt and num_slots == 1 and fences[0] not in valid:
                 continue
-            if any(f not in pending.seals for f in fences):
-                continue
-            ready = tuple(by_server[s] for s in sorted(servers))
-            return Passed(step, tuple(pending.seals[f] for f in fences), ready)
+            if seals.keys() >= set(fences):
+                ready = tuple([by_server[s] for s in sorted(servers)])
+                return Passed(step, fences, tuple([seals[f] for f in fences]), ready)
         return None
 
     def clear(self) -> None:
@@ -167,6 +170,8 @@ def mean_logs(seals: tuple[Sealed, ...]) -> dict[str, float]:
     """The weighted mean of each value that the slots logged, added in slot order."""
     sums: dict[str, list[float]] = {}
     for seal in seals:
+        if not seal.logs:
+            continue
         weight = seal.weight or 1.0  # an empty slot may still have logged
         for name, value in seal.logs.items():
             entry = sums.setdefault(name, [0.0, 0.0])

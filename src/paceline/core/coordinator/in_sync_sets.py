@@ -78,6 +78,25 @@ def enter(placement: Placement, server: NodeId, source: NodeId) -> tuple[Backups
     return normal(backups), tuple(left)
 
 
+def only_whole(owners: Owners, backups: Backups) -> tuple[Owners, Backups]:
+    """The in-sync sets without servers that lack some block; as given if every server lacks one.
+
+    A group commits by the members that have every block: another owner would miss these commits.
+    """
+    sets = [{owner, *(backups[block] if backups else ())} for block, owner in enumerate(owners)]
+    whole = set.intersection(*sets) if sets else set()
+    if not whole:
+        return owners, backups
+    owned = {member: sum(owner == member for owner in owners) for member in sorted(whole)}
+    chosen: list[NodeId] = []
+    for owner in owners:
+        heir = owner if owner in whole else min(owned, key=owned.__getitem__)
+        owned[heir] += heir != owner
+        chosen.append(heir)
+    members = sorted(whole)
+    return tuple(chosen), normal([tuple(m for m in members if m != owner) for owner in chosen])
+
+
 def normal(backups: Sequence[tuple[NodeId, ...]]) -> Backups:
     """`backups` as a tuple; () if no block has a backup."""
     return tuple(backups) if any(backups) else ()

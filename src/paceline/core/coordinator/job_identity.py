@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.config.dials import ClusterSpec
+from paceline.config.dials import ALLREDUCE, ClusterSpec, same_lock_step
 from paceline.core.coordinator.events import JobFailed, ModelAgreed, Output
 from paceline.core.coordinator.model_differences import compare_models
 from paceline.core.coordinator.tables.members import Members
@@ -14,7 +14,10 @@ from paceline.types import BlockSpec, ModelSpec, NodeId
 
 
 class Identity:
-    """The facts of a job that no rewind undoes. `restored`: an earlier coordinator began the job."""
+    """The facts of a job that no rewind undoes. `restored`: an earlier coordinator began the job.
+
+    With `one_attempt`, each slot counts as one attempt, the same on all servers, even in lock-step (rule 2).
+    """
 
     def __init__(self, spec: ClusterSpec, generation: int, members: Members) -> None:
         self.spec = spec
@@ -23,6 +26,7 @@ class Identity:
         self.model: ModelSpec | None = None
         self.blocks: tuple[BlockSpec, ...] = ()
         self.failure: Abort | None = None
+        self.one_attempt = True
         self.restored = False
         self._members = members
 
@@ -41,11 +45,6 @@ class Identity:
         """Do nothing: a rewind keeps these facts."""
         return []
 
-    @property
-    def one_attempt(self) -> bool:
-        """Whether each slot counts as one attempt, the same on all servers, even in lock-step (rule 2)."""
-        return self.model is None or not self.model.deterministic
-
     def agree(self, args: JobArgs, worker: str) -> list[Output]:
         """Compare the arguments of a worker with those of the job; the first worker sets them.
 
@@ -54,6 +53,10 @@ class Identity:
         """
         if self.job is None:
             self.job = args
+            return [JobFact(args)]
+        is_other = args.mode != self.job.mode and same_lock_step(args.mode, self.job.mode)
+        if is_other and args.seed == self.job.seed and (args.mode == ALLREDUCE) == self.spec.collective:
+            self.job = args  # the run is resumed with the other reducer
             return [JobFact(args)]
         if (args.seed, args.mode) != (self.job.seed, self.job.mode):
             raise MismatchError(
@@ -77,6 +80,7 @@ class Identity:
 
     def _take_model(self, model: ModelSpec) -> None:
         self.model, self.blocks = model, cut(model.tensors)
+        self.one_attempt = self.spec.collective or not model.deterministic
 
     def fail(self, event: JobFailed) -> list[Output]:
         """Fail the job, and tell every member; a second failure changes nothing."""

@@ -6,11 +6,9 @@ A worker for which there is no slot waits. Workers that wait are offered free sl
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from itertools import islice
 
 from paceline.core.coordinator.all_tables import Tables
-from paceline.core.coordinator.early_turns import EarlyTurns
+from paceline.core.coordinator.early_turns import EarlyTurns, in_order
 from paceline.core.coordinator.events import (
     Event,
     JobFailed,
@@ -34,8 +32,10 @@ from paceline.core.coordinator.tables.live_leases import Lease
 from paceline.core.coordinator.validation import Validation
 from paceline.core.effects import History, Send
 from paceline.errors import MismatchError
-from paceline.messages import GiveBack, Ok, Position, Revoke, Summed, Turn
+from paceline.messages import GiveBack, Ok, Position, Revoke, Sealed, Summed, Turn
 from paceline.types import INIT_STEP, NodeId, SlotId
+
+_ASKED_ONE_BY_ONE = 4  # after so many workers that are held back, ask whether all others are
 
 
 class Leasing:
@@ -67,6 +67,8 @@ class Leasing:
         self.early = EarlyTurns(tables, self._offers)
         self._waiting: OrderedDict[NodeId, Turn] = OrderedDict()
         self._evaluating: dict[NodeId, Turn] = {}
+        in_group = tables.identity.spec.collective
+        self._abandon_unknown = (lambda sender, held: False) if in_group else tables.leases.abandon_open
         self._suspects: deque[tuple[float, SlotId]] = deque()
 
     def restore(self, history: History) -> list[Output]:
@@ -93,42 +95,48 @@ class Leasing:
         Raises:
             MismatchError: the worker asks for the result of a validation that no worker declared.
         """
-        if turn.evaluation >= len(self._rounds.validators):
+        if turn.evaluation >= 0 and turn.evaluation >= len(self._rounds.validators):
             raise MismatchError(
                 f"{self._members.name(sender)} waits for a validation that the job does not know: every worker must "
                 "call job.validate and job.evaluate in the same order"
             )
         self._waiting.pop(sender, None)
-        self._evaluating.pop(sender, None)
+        if self._evaluating:
+            self._evaluating.pop(sender, None)
         self.early.pop(sender)
+        phase = turn.phase
         if turn.declared:
             self._validation.declared(sender, turn.declared)
-        if turn.phase >= len(self._phases.phases) and not self._segments.finished:
+        if phase >= len(self._phases.phases) and not self._segments.finished:
             return [WorkerRewound(sender)]  # its phase began in an earlier incarnation
-        if turn.phase >= 0:
-            self._attendance.ask(sender, turn.phase)
+        if phase >= 0:
+            self._attendance.ask(sender, phase)
         out: list[Output] = []
         if turn.incarnation == self._incarnation.number:
-            if turn.sealed is not None:
-                report, now = turn.sealed, self._clock.now
-                if report.step != INIT_STEP:
-                    self._speeds.note(sender, report.seconds, now)
-                lease = self._leases.seal(report.fence, sender)
-                last = self._log.last
-                if lease is None:
-                    # The step was committed with another attempt, or the lease is void. A commit of the same attempt,
-                    # which a server has reported before, wastes nothing.
-                    self.wasted_slots += last is None or report.fence not in last.fences
-                else:
-                    if report.step != INIT_STEP:
-                        self._speeds.note_held(sender, now - self._late.readable_since(lease))
-                    out.append(SlotSealed(report, sender))
+            if turn.sealed is not None and self._take_seal(sender, turn.sealed):
+                out.append(SlotSealed(turn.sealed, sender))
             if turn.evaluated is not None:
                 out.append(SlotEvaluated(turn.evaluated))
         if not out:
             return self._answer(sender, turn)
         out.append(TurnReported(sender, turn))
         return out
+
+    def _take_seal(self, worker: NodeId, report: Sealed) -> bool:
+        """Seal the lease that a worker reports; False if the lease has ended."""
+        now, trains = self._clock.now, report.step != INIT_STEP
+        if trains:
+            self._speeds.note(worker, report.seconds, now)
+        lease = self._leases.seal(report.fence, worker)
+        if lease is None:
+            # The step was committed with another attempt, or the lease is void. A commit of the same attempt, which a
+            # server has reported before, wastes nothing.
+            last = self._log.last
+            self.wasted_slots += last is None or report.fence not in last.fences
+            return False
+        if trains:
+            self._speeds.note_held(worker, now - self._late.readable_since(lease))
+        return True
 
     def turn_reported(self, event: TurnReported) -> list[Output]:
         """Answer the worker with its next task if there is one; otherwise the worker waits."""
@@ -139,15 +147,17 @@ class Leasing:
         if turn.abandoned is not None:
             freed = self._leases.abandon(turn.abandoned) is not None
             freed |= self._validation.abandon(turn.abandoned)
-        # A worker that asks lists the leases that it has: one that it did not receive is freed for other workers.
-        freed |= self._leases.abandon_open(sender, turn.held)
-        freed |= self._validation.revoke(sender)
+        # A worker that asks lists the leases that it has: one that it did not receive is freed for other workers. In a
+        # group it gets that lease again, since its step may be closed.
+        freed |= self._abandon_unknown(sender, turn.held)
+        if sender in self._rounds.by_worker:
+            freed |= self._validation.revoke(sender)
         out: list[Output] = self.offer() if freed else []
         if self._identity.failure is not None or self._members.members[sender].left:
             return out
         if turn.held:
             out += self.early.answer(sender, turn, self._waiting)
-            requeued = self._leases.requeued
+            requeued = self._leases.requeued.slots
             # If a lower slot waits, this worker may only wait for it: `offer` then recalls a lease.
             return out + self.offer() if requeued and sender in self.early else out
         reply = self._offers.offer(sender, turn, self._waiting)
@@ -156,7 +166,10 @@ class Leasing:
         elif turn.evaluation >= 0:
             self._evaluating[sender] = turn
         else:
+            if not self._waiting:
+                self._late.waiting_again({})
             self._waiting[sender] = turn
+            self._late.waits(sender, turn.phase)
         return out
 
     def slot_reported(self, event: SlotReported) -> list[Output]:
@@ -186,7 +199,7 @@ class Leasing:
         return self._note_summed(event.server, event.step, event.count)
 
     def _note_summed(self, server: NodeId, step: int, count: int) -> list[Output]:
-        moved = self._leases.summed(server, step, count, len(self._placed.owners))
+        moved = self._leases.summed(server, step, count, len(self._placed.voters))
         return self.offer() if moved else []
 
     # ------------------------------------------------------------ offers to workers that wait
@@ -203,7 +216,8 @@ class Leasing:
             if reply is not None:
                 del self._evaluating[node]
                 out.append(Send(node, reply))
-        for node, turn in self._in_order() if self._waiting else ():
+        asked = 0
+        for node, turn in in_order(self._waiting) if self._waiting else ():
             # All workers in this queue are in the open phase: if the first gets nothing, the others get nothing
             # either, unless the first was held back, does not know a validator, or slots are reserved for others.
             reply = self._offers.offer(node, turn, self._waiting)
@@ -212,26 +226,23 @@ class Leasing:
                 out.append(Send(node, reply))
             elif not self._offers.held_back and not self._offers.differ():
                 return out
-        out += self.early.offer(self._waiting)
-        if self._waiting and any(map(self._offers.may_lease, self._waiting)):
+            else:
+                asked += 1
+                # In `asp` each commit comes here: one question decides about thousands that are held back.
+                if asked == _ASKED_ONE_BY_ONE and self._offers.all_held_back(self._waiting):
+                    break
+        else:
+            if asked > _ASKED_ONE_BY_ONE:
+                self._late.waiting_again(self._waiting)
+        if self.early:
+            out += self.early.offer(self._waiting)
+        if not self._leases.requeued.slots or any(map(self._offers.may_lease, self._waiting)):
             return out
         if self._identity.failure is None:
             lease = self._leases.recall(self._log.watermark.low, self._log.version >= 0)
             if lease is not None:
                 out.append(self._revoke(lease))
         return out
-
-    def _in_order(self) -> Iterator[tuple[NodeId, Turn]]:
-        """The workers that wait, in order. The caller may remove the worker that it was given last.
-
-        Thousands may wait, and most callers stop after one or two of them: so the queue is copied in parts.
-        """
-        kept, size = 0, 2
-        while part := list(islice(self._waiting.items(), kept, kept + size)):
-            before = len(self._waiting)
-            yield from part
-            kept += len(part) - (before - len(self._waiting))
-            size *= 2
 
     def _revoke(self, lease: Lease) -> Send:
         return Send(lease.worker, Revoke(self._identity.generation, lease.fence))
@@ -248,7 +259,10 @@ class Leasing:
 
     def tick(self) -> list[Output]:
         """Offer free slots, then lease late slots a second time."""
-        return self.offer() + self._speculate()
+        out = self.offer() + self._speculate()
+        own = self._offers.own
+        idle = None if own is None else own.recall()
+        return out if idle is None else [*out, self._revoke(idle)]
 
     def _speculate(self) -> list[Output]:
         """Lease late slots a second time, and release late reservations.
@@ -281,9 +295,7 @@ class Leasing:
     def committed(self, event: StepCommitted) -> list[Output]:
         """End the leases of the step; count the sealed attempts that the commit does not name as wasted."""
         won = set(event.commit.fences)
-        for lease in self._leases.committed(event.commit.step):
-            if lease.fence not in won:
-                self.wasted_slots += 1
+        self.wasted_slots += len([1 for lease in self._leases.committed(event.commit.step) if lease.fence not in won])
         return []
 
     def steps_dropped(self, event: StepsDropped) -> list[Output]:

@@ -18,6 +18,7 @@ from paceline.core.coordinator.events import (
 )
 from paceline.core.coordinator.host_loss import is_cut_off, lost_with, silence_s
 from paceline.core.coordinator.machine_kinds import other_kind, refusal
+from paceline.core.coordinator.mates import mates
 from paceline.core.coordinator.requests import Requests
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.tables.members import Member
@@ -149,6 +150,9 @@ class Membership:
     def scale(self, sender: NodeId, message: Scale) -> list[Output]:
         """Change the number of workers or servers that the job wants; a user or the launcher asks for it."""
         replicas = self._identity.spec.replicas
+        if message.servers and self._identity.spec.collective:
+            problem = "the workers of --mode allreduce hold the model: there are no servers"
+            return [Send(sender, Refused(message.req, "servers", problem))]
         if 0 < message.servers <= replicas:
             problem = f"{replicas + 1} servers are needed for the replicas"
             return [Send(sender, Refused(message.req, "replicas", problem))]
@@ -233,10 +237,12 @@ class Membership:
 
     def evict(self, event: Evicted) -> list[Output]:
         """Remove lost members; the other machines give their work and their blocks to other members."""
-        for member in event.members:
+        known = {m.node: m for member in event.members for m in (member, *mates(self._members, member))}
+        lost = tuple(known.values())
+        for member in lost:
             self._members.remove(member.node)
         out: list[Output] = []
-        workers = tuple(m for m in event.members if m.role == "worker")
+        workers = tuple(m for m in lost if m.role == "worker")
         if workers:
             out.append(MembersRemoved(workers, event.why, event.host))
         for left in (False, True):
@@ -245,8 +251,8 @@ class Membership:
                 self.lost_workers += 0 if left else len(gone)
                 out.append(WorkersGone(gone, lost=not left, host=event.host))
         # The change of placement comes last: the work that it frees must not be offered to a lost worker.
-        servers = tuple(m for m in event.members if m.role == "server")
-        return [*out, MembersRemoved(servers, event.why, event.host)] if servers else out
+        servers = tuple(m for m in lost if m.role == "server")
+        return [*out, MembersRemoved(servers, event.why, event.host, event.left)] if servers else out
 
     def send_back(self, event: WorkerRewound) -> list[Output]:
         """Tell a worker to start again: its script is further than the job. It does not count as lost."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import msgspec
 
-from paceline.config.dials import parse_mode
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     BlocksLost,
@@ -27,7 +26,7 @@ from paceline.core.coordinator.events import (
     WorkFreed,
 )
 from paceline.core.coordinator.host_loss import silence_s, suspects
-from paceline.core.coordinator.in_sync_sets import Backups, Joining, Owners, enter, promote, shrink
+from paceline.core.coordinator.in_sync_sets import Backups, Joining, Owners, enter, only_whole, promote, shrink
 from paceline.core.coordinator.machine_kinds import kind_of_workers, workers_differ
 from paceline.core.coordinator.placement_plan import Servers, balance, spread
 from paceline.core.coordinator.segments import Segments
@@ -57,6 +56,7 @@ class BlockPlacement:
         self._reach = tables.reach
         self._segments = segments
         self._prepare_waiting: dict[NodeId, int] = {}
+        self._dissolved = False
 
     def restore(self, history: History) -> list[Output]:
         """Take over the last placement from the log."""
@@ -114,22 +114,25 @@ class BlockPlacement:
     def model_agreed(self, event: ModelAgreed) -> list[Output]:
         """Note that a worker waits for the placement, and place the blocks if possible."""
         self._prepare_waiting[event.worker] = event.req
-        return self._place()
+        return self.place()
 
     def server_joined(self, event: ServerJoined) -> list[Output]:
         """Place the blocks if this was the last server that the first placement waited for."""
-        return self._place()
+        return self.place()
 
     def servers_wanted(self, event: ServersWanted) -> list[Output]:
         """Place the blocks if the first placement now has as many servers as are wanted."""
-        return self._place()
+        return self.place()
 
     def incarnation_began(self, event: IncarnationBegan) -> list[Output]:
         """Place the blocks of the new incarnation."""
-        return self._place()
+        return self.place()
 
-    def _place(self) -> list[Output]:
-        """Place the blocks once the model is known and all wanted servers have joined; answer the workers that wait."""
+    def place(self, *, short: bool = False) -> list[Output]:
+        """Place the blocks once the model is known and all wanted servers have joined; answer the workers that wait.
+
+        With `short`, do not wait for servers that are wanted and have not joined.
+        """
         if self._identity.model is None:
             return []
         out: list[Output] = []
@@ -138,16 +141,14 @@ class BlockPlacement:
             servers = [s for s in self._members.by_role("server") if s.node not in leaving]
             # Servers of draining hosts are there, but get no blocks: the job does not wait for others in their place.
             drained = sum(self._members.is_draining(s.node) for s in self._members.by_role("server"))
-            if not servers or len(servers) + drained < self._members.wanted_servers:
+            if not servers or (not short and len(servers) + drained < self._members.wanted_servers):
                 return []
             nodes, blocks = [s.node for s in servers], self._identity.blocks
             owners = balance(blocks, nodes)
             hosts = {s.node: s.host for s in servers}
-            backups = spread(
-                blocks, owners, Servers(staying=tuple(nodes), replicas=self._identity.spec.replicas, hosts=hosts)
-            )
+            backups = spread(blocks, owners, Servers(staying=tuple(nodes), replicas=self.replicas, hosts=hosts))
             addresses = {s.node: s.address or "" for s in servers}
-            placement = Placement(self._placed.epoch + 1, owners, addresses, backups)
+            placement = self._grouped(Placement(self._placed.epoch + 1, owners, addresses, backups))
             whole, kind = workers_differ(self._members), kind_of_workers(self._members)
             self._placed.set(placement, self._log.version, whole_attempts=whole, kind=kind)
             fact = PlacementFact(placement, whole_attempts=whole, kind=kind)
@@ -173,13 +174,37 @@ class BlockPlacement:
         """Decide a new epoch: it becomes durable, then uncommitted work is void, then every server is told."""
         old = self._placed.placement
         assert old is not None
-        placement = Placement(self._placed.epoch + 1, owners, {}, backups, joining)
+        if self._identity.spec.collective:
+            owners, backups = only_whole(owners, backups)
+        placement = self._grouped(Placement(self._placed.epoch + 1, owners, {}, backups, joining))
         known = old.addresses | {m.node: m.address or "" for m in self._members.by_role("server")}
         addresses = {node: known.get(node, "") for node in placement.holders}
         placement = msgspec.structs.replace(placement, addresses=addresses)
         whole, kind = workers_differ(self._members), kind_of_workers(self._members)
         fact = PlacementFact(placement, why, failover, planned, whole, kind)
         return [fact, PlacementDecided(placement, failover, whole, kind)]
+
+    @property
+    def replicas(self) -> int:
+        """How many copies each block should have besides its primary: with the collective reducer, on all members."""
+        spec = self._identity.spec
+        return len(self._members.by_role("server")) if spec.collective else spec.replicas
+
+    def _grouped(self, placement: Placement) -> Placement:
+        """`placement` with its group: with the collective reducer, the holders of every block reduce together."""
+        if not self._identity.spec.collective:
+            return placement
+        return msgspec.structs.replace(placement, group=placement.everywhere)
+
+    def regroup(self, why: str) -> list[Output]:
+        """Begin a new epoch with the same copies. Copies that are being made are started again later."""
+        old = self._placed.placement
+        assert old is not None
+        return [BlocksMayMove(_AGAIN_S), *self.change(old.owners, old.backups, why=why, planned=True)]
+
+    def dissolve(self) -> None:
+        """Count no loss from now on: the job is over, and its members end."""
+        self._dissolved = True
 
     def enact(self, event: PlacementDecided) -> list[Output]:
         """Put the new placement into force, and tell every server."""
@@ -197,8 +222,8 @@ class BlockPlacement:
         kind = self._members.members[event.node].fingerprint
         if old is None or job is None or self._placed.whole_attempts or kind in ("", self._placed.kind):
             return []
-        if self._identity.one_attempt or parse_mode(job.mode).window or self._identity.failure is not None:
-            return []  # slots count as whole attempts anyway
+        if self._identity.one_attempt or self._identity.failure is not None:
+            return []  # slots count as whole attempts anyway; with a window they do, but the mode may change
         if not self._placed.kind:
             self._placed.set(old, self._log.version, whole_attempts=False, kind=kind)
             why = f"{self._members.name(event.node)} is the first worker of this epoch"
@@ -212,7 +237,7 @@ class BlockPlacement:
         for member in event.members:
             self._prepare_waiting.pop(member.node, None)
         lost = [m for m in event.members if m.role == "server" and m.node in self._placed.holders]
-        if not lost or self._identity.failure is not None:
+        if not lost or self._identity.failure is not None or self._dissolved:
             return []
         assert placement is not None
         name = f"host {event.host}" if event.host else lost[0].name
@@ -221,6 +246,9 @@ class BlockPlacement:
             return [BlocksLost(name, event.why)]
         servers = len(self._members.by_role("server"))
         patience_s = _PATIENCE_S if servers < self._members.wanted_servers else 0.0
+        if event.left:
+            why = f"{name} leaves ({event.why})"
+            return [BlocksMayMove(_AGAIN_S), *self.change(*found, why=why, planned=True)]
         failover = any(m.node in placement.owners for m in lost)
         why = f"{name} is lost ({event.why})"
         return [BlocksMayMove(patience_s), *self.change(*found, why=why, failover=failover)]

@@ -11,6 +11,7 @@ import msgspec
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.events import BlocksMayMove, Output, ServerJoined, ServersWanted, StepCommitted
+from paceline.core.coordinator.in_sync_sets import only_whole
 from paceline.core.coordinator.placement import BlockPlacement
 from paceline.core.coordinator.placement_plan import Servers, joins, settle
 from paceline.core.effects import History
@@ -80,7 +81,8 @@ class Rebalance:
         """
         now = self._clock.now
         if self._committed_at is not None:
-            self._pause_s = max(min(now - self._committed_at, _LONGEST_S), 0.7 * self._pause_s)
+            pause_s, decayed_s = now - self._committed_at, 0.7 * self._pause_s
+            self._pause_s = decayed_s if pause_s < decayed_s else min(pause_s, _LONGEST_S)
         self._committed_at = now
         if self._look_at is None:
             return []
@@ -123,11 +125,14 @@ class Rebalance:
     def _plan(self, placement: Placement) -> list[Output]:
         blocks, servers = self._identity.blocks, self._servers()
         owners, backups = settle(blocks, placement, servers)
+        if placement.group:
+            owners, backups = only_whole(owners, backups)
         settled = msgspec.structs.replace(placement, owners=owners, backups=backups)
         joining = joins(blocks, settled, servers)
-        if (owners, backups) == (placement.owners, placement.backups) and not joining:
+        grows = bool(placement.group) and settled.everywhere != placement.group
+        if (owners, backups) == (placement.owners, placement.backups) and not joining and not grows:
             return []
-        why = "copies are made" if joining else "blocks are balanced"
+        why = "copies are made" if joining else "the group changes" if grows else "blocks are balanced"
         return self._placement.change(owners, backups, joining, why=why, planned=True)
 
     def _servers(self) -> Servers:
@@ -138,7 +143,7 @@ class Rebalance:
         return Servers(
             staying=tuple(s for s in hosts if s not in leaving),
             leaving=leaving,
-            replicas=self._identity.spec.replicas,
+            replicas=self._placement.replicas,
             barred=frozenset(pair for pair in cuts if pair[0] not in workers),
             unfit=frozenset(peer for node, peer in cuts if node in workers),
             hosts=hosts,

@@ -18,6 +18,9 @@ class _Request:
     forgotten: bool = False
 
 
+_NONE: dict[type[Message], _Request] = {}
+
+
 class Requests:
     """The newest request of each kind from each peer, and its answer. Rule 10: every request ends in a reply.
 
@@ -27,6 +30,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._known: dict[NodeId, dict[type[Message], _Request]] = {}
+        self._newest: dict[NodeId, _Request] = {}
 
     def restore(self, history: History) -> list[Output]:
         """Do nothing: peers repeat the requests that were not answered."""
@@ -45,10 +49,11 @@ class Requests:
             kinds = self._known[sender] = {}
         known = kinds.get(type(message))
         if known is None:
-            kinds[type(message)] = _Request(req)
+            known = kinds[type(message)] = self._newest[sender] = _Request(req)
             return True
         if req > known.req:
             known.req, known.reply, known.forgotten = req, None, False
+            self._newest[sender] = known
             return True
         if req == known.req and known.forgotten:
             known.forgotten = False
@@ -63,14 +68,15 @@ class Requests:
     def answered(self, effects: Iterable[Effect]) -> None:
         """Remember the answers among `effects`."""
         for effect in effects:
-            if type(effect) is not Send:
+            if type(effect) is not Send or (req := getattr(effect.message, "req", None)) is None:
                 continue
-            req = getattr(effect.message, "req", None)
-            kinds = None if req is None else self._known.get(effect.to)
-            if kinds is not None:
-                for known in kinds.values():
-                    if known.req == req:
-                        known.reply = effect
+            newest = self._newest.get(effect.to)
+            if newest is not None and newest.req == req:
+                newest.reply = effect
+                continue
+            for known in self._known.get(effect.to, _NONE).values():
+                if known.req == req:
+                    known.reply = effect
 
     def members_removed(self, event: MembersRemoved) -> list[Output]:
         """Let requests of these peers without an answer count as new when they are repeated."""

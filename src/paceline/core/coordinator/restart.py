@@ -144,8 +144,11 @@ class Restart:
         out: list[Output] = []
         for server, applied in event.applied.items():
             out += self._catch_up(server, applied)
-        out += [Send(server, choice) for choice in self._commits.choices() for server in self._placed.owners]
+        out += [Send(server, choice) for choice in self._commits.choices() for server in self._placed.voters]
         out += [StepNews(step) for step in self._gate.steps()]
+        placement = self._placed.placement
+        if placement is not None and placement.group:  # closings are not durable
+            out += self._placement.regroup("the coordinator was started again")
         return [*out, WorkFreed()]
 
     def _catch_up(self, server: NodeId, applied: int) -> list[Output]:

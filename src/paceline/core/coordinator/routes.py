@@ -19,9 +19,11 @@ from paceline.core.coordinator.claims import Claims
 from paceline.core.coordinator.commits import Commits
 from paceline.core.coordinator.copy_contents import CopyContents
 from paceline.core.coordinator.data_checks import DataChecks
+from paceline.core.coordinator.groups import Groups
 from paceline.core.coordinator.heartbeats import Heartbeats
 from paceline.core.coordinator.job_identity import Identity
 from paceline.core.coordinator.leasing import Leasing
+from paceline.core.coordinator.live_dials import LiveDials
 from paceline.core.coordinator.membership import Membership
 from paceline.core.coordinator.pins import Pins
 from paceline.core.coordinator.placement import BlockPlacement
@@ -38,6 +40,7 @@ from paceline.core.policies.base import Policy
 from paceline.messages import (
     Beat,
     BeginPhase,
+    Broken,
     Bye,
     Chained,
     Checkpoint,
@@ -52,6 +55,7 @@ from paceline.messages import (
     GiveBack,
     Hashed,
     HostLost,
+    Meet,
     Message,
     NotLoaded,
     PlacementRequest,
@@ -64,6 +68,7 @@ from paceline.messages import (
     Saved,
     SaveNow,
     Scale,
+    SetDials,
     Stop,
     Summed,
     Turn,
@@ -100,6 +105,7 @@ class Machines:
     claims: Claims
     requests: Requests
     segments: Segments
+    live_dials: LiveDials
     checkpoints: Checkpoints
     copy_contents: CopyContents
     leasing: Leasing
@@ -109,6 +115,7 @@ class Machines:
     heartbeats: Heartbeats
     warnings: Warnings
     data_checks: DataChecks
+    groups: Groups
 
     @property
     def in_order(self) -> tuple[Machine, ...]:
@@ -127,6 +134,7 @@ class Machines:
             self.claims,
             self.requests,
             self.segments,
+            self.live_dials,
             self.checkpoints,
             self.copy_contents,
             self.leasing,
@@ -135,6 +143,7 @@ class Machines:
             self.heartbeats,
             self.warnings,
             self.data_checks,
+            self.groups,
         )
 
 
@@ -166,6 +175,7 @@ def make_machines(
         claims=claims,
         requests=requests,
         segments=segments,
+        live_dials=LiveDials(tables, segments),
         checkpoints=keeper,
         copy_contents=CopyContents(tables),
         leasing=Leasing(tables, segments, validation, wasted_slots),
@@ -175,6 +185,7 @@ def make_machines(
         heartbeats=Heartbeats(tables, segments, commits, placement),
         warnings=Warnings(tables),
         data_checks=DataChecks(tables),
+        groups=Groups(tables, segments, placement),
     )
 
 
@@ -187,6 +198,7 @@ def open_routes(m: Machines) -> dict[type[Message], Handler]:
         HostLost: m.membership.host_lost,
         Failed: m.membership.failed,
         Stop: m.segments.stop,
+        SetDials: m.live_dials.set,
         Scale: m.membership.scale,
         Drain: m.membership.drain,
         SaveNow: m.checkpoints.save_now,
@@ -217,6 +229,8 @@ def member_routes(m: Machines) -> dict[type[Message], Handler]:
         Chained: m.checkpoints.chained,
         Hashed: m.copy_contents.hashed,
         NotLoaded: m.rewind.not_loaded,
+        Meet: m.groups.meet,
+        Broken: m.groups.broken,
     }
 
 
@@ -286,6 +300,7 @@ def _of_slots(m: Machines) -> Subscribers:
             m.leasing.committed,
             m.validation.committed,
             m.segments.committed,
+            m.live_dials.committed,
             m.checkpoints.hold,
             m.rebalance.committed,
             m.leasing.offer_freed,
@@ -303,6 +318,7 @@ def _of_blocks(m: Machines) -> Subscribers:
             m.checkpoints.void,
             m.copy_contents.void,
             m.commits.void,
+            m.groups.void,
             m.leasing.void,
             m.validation.void,
             m.placement.enact,
@@ -325,6 +341,7 @@ def ticks(m: Machines) -> tuple[Callable[[], list[on.Output]], ...]:
     """What the machines do when time passes, in order."""
     return (
         m.membership.tick,
+        m.live_dials.tick,
         m.leasing.requeue_suspects,
         m.pins.release_phases,
         m.reachability.evict_silent,
@@ -334,4 +351,5 @@ def ticks(m: Machines) -> tuple[Callable[[], list[on.Output]], ...]:
         m.rebalance.tick,
         m.checkpoints.tick,
         m.leasing.tick,
+        m.groups.tick,
     )

@@ -21,12 +21,13 @@ from paceline.core.coordinator.events import (
 from paceline.core.coordinator.metric_names import Result
 from paceline.core.coordinator.tables.commit_log import CommitLog
 from paceline.core.coordinator.tables.leases import LeaseBook
-from paceline.core.coordinator.tables.phases import Phase, PhaseBook
-from paceline.core.effects import History, PhaseFact, Send, StopFact
+from paceline.core.coordinator.tables.phases import Phase, PhaseBook, of_phase
+from paceline.core.effects import History, PhaseFact, SegmentFact, Send, StopFact
+from paceline.core.live_plan import LiveChange
 from paceline.core.policies.base import PhaseBegan, Policy, PolicyEvent, StepDone, ValidationDone
 from paceline.core.policies.lowest_stop import lowest_stop
 from paceline.messages import BeginPhase, Ok, PhaseBegun, Plan, Position, Stop
-from paceline.types import INIT_STEP, Measured, NodeId, Segment
+from paceline.types import INIT_STEP, DialChange, Measured, NodeId, Segment
 
 _PASSED = (
     "job.stop({reason!r}) of {worker} had no effect: {worker} called it after a loop that the job had finished before, "
@@ -68,8 +69,14 @@ class Segments:
                 self.stop_reason, self.limit = row.fact.reason, row.fact.step
         self._phases.reset(self._incarnation.position)
         for row in history.facts:
-            if isinstance(row.fact, PhaseFact) and row.incarnation == history.incarnation:
-                self._phases.add(row.fact.spec, row.fact.segment)
+            match row.fact:
+                case SegmentFact(step, revision, change, reason, segments):
+                    if change != DialChange():
+                        self._phases.note_change(LiveChange(step, revision, change, reason))
+                    if row.incarnation == history.incarnation:
+                        self._phases.replan(segments)
+                case PhaseFact(spec, segment, more) if row.incarnation == history.incarnation:
+                    self._phases.add(spec, (segment, *more))
         self._phases.close_earlier()
         self.begun = self._log.version >= 0
         out = self._settle()
@@ -92,21 +99,29 @@ class Segments:
 
     def reset(self, position: Position | None) -> list[Output]:
         """Return to the phases of `position`. A phase that began there begins again. A stop stays decided."""
-        later = self._phases.phases
+        later, plan = self._phases.phases, self._phases.schedule.segments
         self._phases.reset(position)
         self._closing, self.final, self.finished = None, -1, False
         self.begun = self._log.version >= 0
-        return self._keep_phase(later) + self._settle()
+        out: list[Output] = []
+        job, watermark = self._identity.job, self._log.watermark
+        free = max(watermark.low, *(step + 1 for step in (-1, *watermark.above[-1:])))
+        kept = [] if job is None else self._phases.keep_plan(plan, free, job)  # all later rows of the log (rule 19)
+        if kept:
+            why = "the plan outlives a rewind"
+            out.append(SegmentFact(kept[0].step, kept[0].revision, DialChange(), why, tuple(kept)))
+        return out + self._keep_phase(later, plan) + self._settle()
 
-    def _keep_phase(self, later: list[Phase]) -> list[Output]:
+    def _keep_phase(self, later: list[Phase], plan: list[Segment]) -> list[Output]:
         number, watermark = len(self._phases.phases), self._log.watermark
         if number >= len(later) or self._phases.open is not None or watermark.above:
             return []
         spec, segment = later[number].spec, later[number].segment
         if segment.step != watermark.low or self._log.version < 0:
             return []
-        self._phases.add(spec, segment)
-        return [PhaseFact(spec, segment)]
+        more = tuple(s for s in of_phase(plan, number) if s != segment)
+        self._phases.add(spec, (segment, *more))
+        return [PhaseFact(spec, segment, more)]
 
     def _settle(self) -> list[Output]:
         """Apply a stop to the restored phases: cut the open phase, and end it or the job if its end is reached."""
@@ -115,7 +130,7 @@ class Segments:
             self.stop_reason is not None
             and self._phases.open is None
             and self._log.version >= 0
-            and self._is_at_limit()
+            and _is_at_limit(self.limit, self._log)
         ):
             self.finished, self.final = True, self._log.version
         out = self._end_phase_if_done()
@@ -191,22 +206,24 @@ class Segments:
         generation, number = self._identity.generation, message.phase.number
         if self.finished:
             # A phase that the job has done has its segment: the worker needs its steps and epochs.
-            done = self._phases.phases[number].segment if number < len(self._phases.phases) else None
+            phases = self._phases.phases
+            done = self._phases.last_segment(phases[number]) if number < len(phases) else None
             self._attendance.leave(sender)
             return [Send(sender, PhaseBegun(message.req, generation, done)), AttendanceChanged()]
         assert self._identity.job is not None
-        segment = self._phases.begin(message.phase, self._identity.job, self._members.name(sender))
+        segments = self._phases.begin(message.phase, self._identity.job, self._members.name(sender))
         self._attendance.ask(sender, number)
         out: list[Output] = []
-        if segment is not None:
-            out.append(PhaseFact(message.phase, segment))
+        if segments:
+            out.append(PhaseFact(message.phase, segments[0], tuple(segments[1:])))
             closing = self._limit_phase()
             if closing is not None:
                 assert self.stop_reason is not None
                 out.append(StopFact(self.stop_reason, closing, closing.step))
             out += self._plans()
-        out.append(Send(sender, PhaseBegun(message.req, generation, self._phases.phases[number].segment)))
-        if segment is not None:
+        last = self._phases.last_segment(self._phases.phases[number])
+        out.append(Send(sender, PhaseBegun(message.req, generation, last)))
+        if segments:
             out += [*self._end_phase_if_done(), WorkFreed()]
         out.append(AttendanceChanged())
         return out
@@ -231,7 +248,7 @@ class Segments:
             return []
         self._phases.close(version)
         out: list[Output] = [PhaseEnded(phase.spec.number, version)]
-        if self.stop_reason is not None and self._is_at_limit():
+        if self.stop_reason is not None and _is_at_limit(self.limit, self._log):
             self.finished = True
         if self._closing is not None:
             # Servers may hold slots of steps after the end: they drop them when the plan names the final version.
@@ -240,6 +257,25 @@ class Segments:
             self.final = version
             out += self._plans()
         return out
+
+    # ------------------------------------------------------------ live changes
+
+    def change(self, step: int, change: DialChange, reason: str) -> list[Output]:
+        """Let other dials hold from `step` on, which is a free step. The change is durable before any lease of it."""
+        assert self._identity.job is not None
+        live = LiveChange(step, self._phases.next_revision, change, reason)
+        segments = self._phases.changed(live, self._identity.job)
+        self._phases.note_change(live)
+        out: list[Output] = [SegmentFact(step, live.revision, change, reason, tuple(segments))]
+        if not segments:
+            return out
+        self._phases.replan(segments)
+        self._closing = None
+        closing = self._limit_phase()
+        if closing is not None:
+            assert self.stop_reason is not None
+            out.append(StopFact(self.stop_reason, closing, closing.step))
+        return [*out, *self._plans(), StepsDropped(step), WorkFreed()]
 
     # ------------------------------------------------------------ the stop
 
@@ -287,7 +323,7 @@ class Segments:
         """`end`, or a later step: with a window, commits are not in step order, and leased slots are still computed."""
         if self._phases.open is None or self._phases.schedule.window(self._log.watermark.low) == 0:
             return end
-        return max(end, self._leases.highest_step + 1, *(step + 1 for step in self._log.watermark.above))
+        return max(end, _highest_step(self._leases) + 1, *(step + 1 for step in self._log.watermark.above))
 
     def _ask(self, event: PolicyEvent) -> list[Output]:
         """Ask the policies; a decision counts unless the job already stops at its step or sooner."""
@@ -318,9 +354,16 @@ class Segments:
         self._closing = self._phases.end_at(limit)
         return self._closing
 
-    def _is_at_limit(self) -> bool:
-        """Whether the job has reached the step at which it stops."""
-        return self.limit is None or self._log.watermark.low >= self.limit
+
+def _is_at_limit(limit: int | None, log: CommitLog) -> bool:
+    """Whether the job has reached the step at which it stops."""
+    return limit is None or log.watermark.low >= limit
+
+
+def _highest_step(leases: LeaseBook) -> int:
+    """The highest step of which a slot is leased or waits to be leased again; -1 for none."""
+    leased = max((lease.slot.step for lease in leases.live.all()), default=-1)
+    return max(leased, leases.requeued.highest_step)
 
 
 def _first_unsealed(log: CommitLog, phases: PhaseBook, leases: LeaseBook) -> int:

@@ -101,7 +101,8 @@ class Validation:
 
     def committed(self, event: StepCommitted) -> list[Output]:
         """Open the rounds that the new version is due for."""
-        self._open_due(last=False)
+        if self._rounds.validators:
+            self._open_due(last=False)
         return []
 
     def phase_ended(self, event: PhaseEnded) -> list[Output]:

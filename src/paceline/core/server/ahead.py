@@ -38,6 +38,11 @@ class Ahead:
         """Note that `Ready` was said of `step`: the version that it makes may be read."""
         self._ready_step, self._is_new = step, True
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `make` has something to compute, or to offer to readers."""
+        return self._is_new or self._expected is not None
+
     def make(self) -> bool:
         """Compute the expected version, if there is one, beside the applied one; True if readers now may get it.
 

@@ -20,7 +20,8 @@ class Assignment:
     """The incarnation and placement of one server.
 
     `entered` is False until the blocks of the first placement are open, and loaded if they come from a checkpoint.
-    `waiting` is a placement that this server enters once it has applied the version which that placement names.
+    `waiting` is a placement that this server enters once it has applied the version which that placement names. `group`
+    are the members with which it reduces; `others` are blocks that it holds as its own and that another member saves.
     """
 
     def __init__(self, node: NodeId) -> None:
@@ -28,18 +29,17 @@ class Assignment:
         self.generation = 0
         self.incarnation = 0
         self.epoch = 0
+        self.at = (0, 0)
+        """The incarnation and the placement epoch."""
         self.one_attempt = False
         self.hold = 0
         self.entered = False
         self.waiting: Assign | None = None
         self.addresses: Mapping[NodeId, str] = {}
+        self.group: tuple[NodeId, ...] = ()
+        self.others: frozenset[int] = frozenset()
         self._not_loaded: NotLoaded | None = None
         self._postponed: dict[tuple[NodeId, int], tuple[Replicate | CopyPart, Sequence[object]]] = {}
-
-    @property
-    def at(self) -> tuple[int, int]:
-        """The incarnation and the placement epoch."""
-        return self.incarnation, self.epoch
 
     # ------------------------------------------------------------ generations
 
@@ -58,7 +58,7 @@ class Assignment:
 
     def enter(self, message: Assign) -> None:
         """Begin another incarnation. `load` must follow."""
-        self.incarnation, self.epoch = message.incarnation, message.placement.epoch
+        self.incarnation, self.epoch = self.at = message.incarnation, message.placement.epoch
         self.count_by(message)
         self.entered = False
         self.waiting = self._not_loaded = None
@@ -80,11 +80,16 @@ class Assignment:
     def move(self, message: Assign) -> None:
         """Begin another placement of the same incarnation."""
         self.epoch = message.placement.epoch
+        self.at = self.incarnation, self.epoch
         self.waiting = None
 
     def count_by(self, message: Assign) -> None:
         """Count attempts as `message` says, from now on."""
         self.one_attempt, self.hold = message.one_attempt, message.hold
+        placement = message.placement
+        self.group = placement.group if self.node in placement.group else ()
+        owned = placement.owned(self.node) if self.group else ()
+        self.others = frozenset(range(len(placement.owners))).difference(owned) if self.group else frozenset()
 
     def reach(self, addresses: Mapping[NodeId, str]) -> None:
         """Note the addresses of the servers of the placement."""

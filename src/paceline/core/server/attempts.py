@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paceline.core.effects import Send
 from paceline.core.running_time import RunningTime
 from paceline.core.server.ahead import Ahead
 from paceline.core.server.assignment import Assignment
+from paceline.core.server.attempt import Attempt
 from paceline.core.server.block_groups import BlockGroup
 from paceline.core.server.block_store import SealedAttempt, SumKey
 from paceline.core.server.held_versions import HeldVersions
@@ -19,47 +20,8 @@ from paceline.core.server.plan import KnownPlan
 from paceline.core.server.refusals import Refusals
 from paceline.core.server.replication import Replication
 from paceline.core.window import window_refusal
-from paceline.messages import Choose, Push, PushAck, Ready, Receipt, Seal, Sealed, Summed
+from paceline.messages import Choose, Plan, Push, PushAck, Ready, Receipt, Sealed, Summed
 from paceline.types import COORDINATOR, INIT_STEP, Commit, Fence, Hyper, NodeId
-
-
-@dataclass(slots=True)
-class Attempt:
-    """The pushes of one worker for one slot that have arrived so far. `base` is the version it computed on.
-
-    `report` comes with the seal.
-    """
-
-    base: int
-    payloads: dict[int, object] = field(default_factory=dict)
-    revs: dict[int, int] = field(default_factory=dict)
-    seal: Seal | None = None
-    report: Sealed | None = None
-
-    @property
-    def arrived(self) -> bool:
-        """Whether this attempt is sealed and the sealed push of every block has arrived."""
-        return self.seal is not None and all(self.revs.get(b) == rev for b, rev in self.seal.revs)
-
-    def take(self, push: Push, payload: Sequence[object]) -> dict[int, tuple[int, object]]:
-        """Add a push; returns, as (rev, payload), its blocks that had not arrived, or only with a lower rev."""
-        fresh: dict[int, tuple[int, object]] = {}
-        for frame, content in zip(push.blocks, payload, strict=True):
-            if frame.rev > self.revs.get(frame.block, -1):
-                self.revs[frame.block] = frame.rev
-                self.payloads[frame.block] = content
-                fresh[frame.block] = frame.rev, content
-        if push.seal is not None:
-            self.seal, self.report = push.seal, push.report
-        return fresh
-
-    def take_out(self, slot: int, fence: Fence) -> SealedAttempt:
-        """Return the sealed attempt, and forget its payloads here."""
-        seal, payloads = self.seal, self.payloads
-        assert seal is not None
-        self.payloads = {}
-        sealed = {b: payloads[b] for b, _ in seal.revs}
-        return SealedAttempt(seal.weight, frozenset(seal.absent), sealed, slot, fence, dict(seal.revs))
 
 
 @dataclass(slots=True)
@@ -68,10 +30,12 @@ class StepAttempts:
 
     `chosen` is the attempt of each slot that counts. `receipts` and `ready` are the reports to repeat. `bases` are the
     versions that the summed attempts were computed on, `reports` what came with their seals. `summed` counts the slots
-    that are added, in slot order; `told` is the count that the coordinator was last told.
+    that are added, in slot order; `told` is the count that the coordinator was last told. `revision` is that of the
+    step's segment.
     """
 
     num_slots: int
+    revision: int = 0
     attempts: dict[int, dict[Fence, Attempt]] = field(default_factory=dict)
     chosen: dict[int, Fence] = field(default_factory=dict)
     receipts: dict[tuple[int, Fence], Receipt] = field(default_factory=dict)
@@ -80,13 +44,39 @@ class StepAttempts:
     reports: list[Sealed] = field(default_factory=list)
     summed: int = 0
     told: int = 0
+    in_group: bool = False
 
     @property
     def hyper(self) -> Hyper:
-        """The hyper-parameters of the step; () if they are not known, or the slots disagree."""
+        """The hyper-parameters of the step; () if they are not known, or the slots disagree.
+
+        A member of a group knows those of its own slots: a step whose slots disagree fails the job.
+        """
         hypers = [report.hyper for report in self.reports]
-        known = len(hypers) == self.num_slots and all(hyper == hypers[0] for hyper in hypers)
-        return hypers[0] if known else ()
+        known = bool(hypers) and all(hyper == hypers[0] for hyper in hypers)
+        return hypers[0] if known and (self.in_group or len(hypers) == self.num_slots) else ()
+
+    def sealed(self, slots: Mapping[int, Fence], applied: int) -> list[SealedAttempt] | None:
+        """The attempts of `slots`, in slot order; None if one has not arrived, or its base is not `applied` yet."""
+        found = []
+        for slot, fence in sorted(slots.items()):
+            attempt = self.attempts.get(slot, {}).get(fence)
+            if attempt is None or not attempt.arrived or attempt.base > applied:
+                return None
+            found.append(attempt.as_sealed(slot, fence))
+        return found
+
+    def reduce(self, fences: tuple[Fence, ...], mine: Collection[int]) -> None:
+        """Note that a group has summed these attempts; those of slots `mine` are from here."""
+        self.in_group = True
+        for slot in sorted(mine):
+            attempt = self.attempts[slot][fences[slot]]
+            self.bases.append(attempt.base)
+            if attempt.report is not None:
+                self.reports.append(attempt.report)
+        self.attempts.clear()
+        self.chosen = dict(enumerate(fences))
+        self.summed = self.num_slots
 
 
 class Attempts:
@@ -122,6 +112,11 @@ class Attempts:
         """Whether each slot of `step` counts as one attempt, the same on all servers (rule 2)."""
         return self._assignment.one_attempt or step == INIT_STEP or self._plan.schedule.window(step) != 0
 
+    def _reads_ahead(self, step: int) -> bool:
+        """Whether the version that `step` makes may be read before its commit."""
+        in_group = bool(self._assignment.group) and step != INIT_STEP and self._plan.schedule.window(step) == 0
+        return in_group or not self.needs_one_attempt(step)
+
     # ------------------------------------------------------------ pushes
 
     def push(self, sender: NodeId, push: Push, payload: Sequence[object], now: float) -> list[Send]:
@@ -133,7 +128,8 @@ class Attempts:
             return [Send(sender, PushAck(push.req, "late"))]
         step = self._steps.get(push.step)
         if step is None:
-            step = self._steps[push.step] = StepAttempts(self._plan.schedule.num_slots(push.step))
+            schedule = self._plan.schedule
+            step = self._steps[push.step] = StepAttempts(schedule.num_slots(push.step), push.revision)
         if push.slot in step.chosen:
             return [Send(sender, PushAck(push.req, "duplicate"))]
         attempts = step.attempts.setdefault(push.slot, {})
@@ -144,7 +140,7 @@ class Attempts:
             return [Send(sender, PushAck(push.req, "duplicate"))]
         fresh = attempt.take(push, payload)
         if push.base > self._versions.applied:  # it counts once its base is committed: see `resume`
-            return [Send(sender, PushAck(push.req, "held"))]
+            return [Send(sender, PushAck(push.req, "held"), later=True)]
         if push.seal is None and fresh and not self.needs_one_attempt(push.step):
             key = SumKey(push.step, None)
             self._own.store.sums.anticipate(key, push.slot, push.fence, push.weight, fresh)
@@ -152,7 +148,7 @@ class Attempts:
         out: list[Send] = []
         if attempt.arrived:
             out += self._complete(push, step, attempt, now)
-        return [*out, Send(sender, PushAck(push.req, "held"))]
+        return [*out, Send(sender, PushAck(push.req, "held"), later=True)]
 
     def _check(self, push: Push) -> tuple[str, str] | None:
         """The rule that a push breaks, with a text; None if it breaks none."""
@@ -170,9 +166,20 @@ class Attempts:
         schedule = self._plan.schedule
         if not schedule.covers(push.step):
             return "plan", f"step {push.step} is not planned yet"
+        if (problem := self._check_revision(push)) is not None:
+            return problem
         if not 0 <= push.slot < schedule.num_slots(push.step):
             return "slot", f"step {push.step} has no slot {push.slot}"
         return self._check_base(push) or self._check_blocks(push)
+
+    def _check_revision(self, push: Push) -> tuple[str, str] | None:
+        """Check that a push was leased by the segment that its step has here (rule 19)."""
+        known = self._plan.schedule.revision_of(push.step)
+        if push.revision == known:
+            return None
+        detail = f"step {push.step} was leased by revision {push.revision} of the plan; here it has revision {known}"
+        # This server has not received a newer plan yet: the worker repeats the push. An older lease is void.
+        return ("plan" if push.revision > known else "revision"), detail
 
     def _check_base(self, push: Push) -> tuple[str, str] | None:
         """Check the version that a push was computed on: in the window, or handed out here before its commit."""
@@ -184,7 +191,7 @@ class Attempts:
                 "base",
                 f"version {push.base} was read in epoch {push.ahead} before its commit; this is epoch {epoch}",
             )
-        if push.base == push.step and self._ahead.is_base(push) and not self.needs_one_attempt(push.step):
+        if push.base == push.step and self._ahead.is_base(push) and self._reads_ahead(push.step):
             return None
         watermark = self._versions.mark(push.base)
         return window_refusal(self._plan.schedule.window(push.step), push.step, push.base, watermark)
@@ -198,18 +205,20 @@ class Attempts:
             if (frame.dtype, frame.numel) != (block.dtype, block.numel):
                 expected = f"{block.numel} {block.dtype}"
                 return "block", f"block {frame.block} is {expected}, not {frame.numel} {frame.dtype}"
-        if push.seal is not None and any(b not in blocks for b, _ in push.seal.revs):
+        if push.seal is not None and not blocks.keys() >= dict(push.seal.revs).keys():
             return "block", "the seal names a block that is not held here"
         return None
 
     def _complete(self, push: Push, step: StepAttempts, attempt: Attempt, now: float) -> list[Send]:
         """Let an arrived attempt count if attempts are interchangeable; otherwise report it to the coordinator."""
         number, slot, fence = push.step, push.slot, push.fence
+        if self._assignment.group:  # it waits for the closing of the step: see `contributions`
+            return []
         if not self.needs_one_attempt(number):
             step.chosen[slot] = fence
             return self._advance(number, step, now)
         if step.num_slots > 1:
-            receipt = Receipt(*self._assignment.at, number, slot, fence)
+            receipt = Receipt(*self._assignment.at, number, slot, fence, step.revision)
             step.receipts[slot, fence] = receipt
             return [Send(COORDINATOR, receipt)]
         key = SumKey(number, fence)
@@ -227,6 +236,20 @@ class Attempts:
             if slot not in step.chosen and (first := next(arrived, None)) is not None:
                 step.chosen[slot] = first
         return self._advance(number, step, now) if step.chosen else []
+
+    # ------------------------------------------------------------ steps of a group
+
+    def reduced(self, number: int, fences: tuple[Fence, ...], mine: Collection[int], now: float) -> list[Send]:
+        """Report a step as ready whose sum the group has made of these attempts; those of slots `mine` are from here.
+
+        The store has the sum.
+        """
+        step = self._steps.get(number)
+        if step is None:
+            schedule = self._plan.schedule
+            step = self._steps[number] = StepAttempts(schedule.num_slots(number), schedule.revision_of(number))
+        step.reduce(fences, mine)
+        return self._ready(number, step, fences, SumKey(number, None), step.bases, now)
 
     def choose(self, message: Choose, now: float) -> list[Send]:
         """Let the attempt that the coordinator has chosen for a slot count."""
@@ -253,7 +276,7 @@ class Attempts:
         if step.summed == step.num_slots:
             if step.ready:
                 return []
-            fences = tuple(step.chosen[i] for i in range(step.num_slots))
+            fences = tuple([step.chosen[i] for i in range(step.num_slots)])
             return self._ready(number, step, fences, key, step.bases, now)
         hold = self._assignment.hold
         if hold and step.num_slots > hold and step.summed - step.told >= max(1, hold // 4):
@@ -269,11 +292,16 @@ class Attempts:
     ) -> list[Send]:
         """Report a complete sum as ready; if these blocks have copies, send the sum to every copy first."""
         stale = lag = 0
-        if number != INIT_STEP:
+        if number != INIT_STEP and bases:
             stale, lag = self._versions.age(number, bases)
         sums = self._own.store.sums
-        reports = tuple(step.reports) if 0 in self._own.blocks and not self.needs_one_attempt(number) else ()
-        ready = Ready(*self._assignment.at, number, fences, stale, lag, sums.partials(key), reports)
+        adds = step.in_group or (0 in self._own.blocks and not self.needs_one_attempt(number))
+        reports = tuple(step.reports) if adds else ()
+        others = self._assignment.others
+        partials = sums.partials(key)
+        if others:
+            partials = tuple((block, partial) for block, partial in partials if block not in others)
+        ready = Ready(*self._assignment.at, number, fences, stale, lag, partials, reports, step.revision)
         if key.fence is None and number != INIT_STEP:
             self._ahead.expect(key, step.hyper)
         if self._replication.targets:
@@ -282,7 +310,7 @@ class Attempts:
 
     def _say_ready(self, step: StepAttempts, ready: Ready) -> list[Send]:
         step.ready[ready.fences] = ready
-        if not self.needs_one_attempt(ready.step):
+        if self._reads_ahead(ready.step):
             self._ahead.allow(ready.step)
         return [Send(COORDINATOR, ready)]
 
@@ -324,9 +352,18 @@ class Attempts:
                 self._own.store.sums.drop(SumKey(number, fences[0]))
         self._replication.forget(number)
 
+    def drop_outdated(self, plan: Plan) -> bool:
+        """Drop the attempts of steps that have another segment in `plan`, before it is taken; True if there are any."""
+        outdated = self._plan.outdates(plan, [(number, step.revision) for number, step in self._steps.items()])
+        self._drop_steps(outdated)
+        return bool(outdated)
+
     def drop_all(self) -> None:
         """Drop the attempts and sums of all steps: none of them will be committed."""
-        for number in list(self._steps):
+        self._drop_steps(list(self._steps))
+
+    def _drop_steps(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
             summed = self._steps[number].summed > 0
             if summed or not self.needs_one_attempt(number):
                 self._own.store.sums.drop(SumKey(number, None))

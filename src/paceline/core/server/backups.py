@@ -7,7 +7,7 @@ version. A backup decides nothing itself, so that its blocks stay bit-identical 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 
 from paceline.core.effects import Send
 from paceline.core.server.block_groups import BlockGroup, regroup, shares
@@ -18,6 +18,10 @@ from paceline.types import COORDINATOR, Commit, Fence, NodeId
 _MAX_QUEUED = 4  # commits that may wait until a copy is complete; with more, the primary must wait
 
 
+FindOutdated = Callable[[Sequence[tuple[int, int]]], list[int]]
+"""Of steps with the revisions that they were begun by: those whose segment is another one now."""
+
+
 class Backup:
     """Blocks of one primary, of which this server has a copy, and the sums that the primary has sent."""
 
@@ -25,9 +29,19 @@ class Backup:
         self.group = BlockGroup(store)
         self.sums: dict[int, dict[tuple[Fence, ...], SumKey]] = {}
         self._arriving: dict[SumKey, set[int]] = {}
+        self._revisions: dict[int, int] = {}
 
     def install(self, message: Replicate, payload: Sequence[object]) -> None:
-        """Store a part of a sum; once all its parts have arrived, `sums` has it. A repeated part changes nothing."""
+        """Store a part of a sum; once all its parts have arrived, `sums` has it. A repeated part changes nothing.
+
+        A sum by a newer segment of its step replaces those by an older one (rule 19).
+        """
+        known = self._revisions.setdefault(message.step, message.revision)
+        if message.revision < known:
+            return
+        if message.revision > known:
+            self.drop_steps([message.step])
+            self._revisions[message.step] = message.revision
         if message.fences in self.sums.get(message.step, ()):
             return
         key = SumKey(message.step, message.fence)
@@ -50,15 +64,23 @@ class Backup:
         for key in sums.values():
             self.group.store.sums.drop(key)
         self._drop_arriving(commit.step)
+        self._revisions.pop(commit.step, None)
 
     def drop_sums(self, needed: Collection[int] = ()) -> None:
         """Drop the sums of all steps but the `needed` ones: they will never be committed."""
-        for step in {*self.sums, *(key.step for key in self._arriving)}:
-            if step in needed:
-                continue
+        self.drop_steps([step for step in self._revisions if step not in needed])
+
+    def drop_steps(self, steps: Iterable[int]) -> None:
+        """Drop the sums of these steps."""
+        for step in steps:
             for key in self.sums.pop(step, {}).values():
                 self.group.store.sums.drop(key)
             self._drop_arriving(step)
+            self._revisions.pop(step, None)
+
+    def drop_outdated(self, find: FindOutdated, needed: Collection[int] = ()) -> None:
+        """Drop the sums of the steps that have another segment now, except of the `needed` ones."""
+        self.drop_steps([step for step in find(list(self._revisions.items())) if step not in needed])
 
     def _drop_arriving(self, step: int) -> None:
         for key in [k for k in self._arriving if k.step == step]:
@@ -144,6 +166,10 @@ class JoiningBackup:
     def drop_sums(self) -> None:
         """Drop the sums of steps that are not committed: they never will be."""
         self.backup.drop_sums([commit.step for commit in self._queue])
+
+    def drop_outdated(self, find: FindOutdated) -> None:
+        """Drop the sums of steps that have another segment now, except of committed ones."""
+        self.backup.drop_outdated(find, [commit.step for commit in self._queue])
 
 
 class Backups:
@@ -281,9 +307,9 @@ class Backups:
         if joining is not None:
             joining.note()
 
-    def report_chains(self, incarnation: int, epoch: int, version: int) -> list[Send]:
-        """Report the hash chains of the copies; the coordinator compares them with those of the primaries."""
-        chains = tuple(sorted(self.chains.items()))
+    def report_chains(self, incarnation: int, epoch: int, version: int, more: Mapping[int, bytes]) -> list[Send]:
+        """Report the hash chains of the copies, and `more`: the coordinator compares them with those of primaries."""
+        chains = tuple(sorted({**self.chains, **more}.items()))
         return [Send(COORDINATOR, Chained(incarnation, epoch, version, chains))] if chains else []
 
     def keep(self, version: int) -> None:
@@ -302,3 +328,10 @@ class Backups:
             backup.drop_sums()
         for joining in self.joining.values():
             joining.drop_sums()
+
+    def drop_outdated(self, find: FindOutdated) -> None:
+        """Drop the sums of steps that have another segment now: they will never be committed."""
+        for backup in self.synced.values():
+            backup.drop_outdated(find)
+        for joining in self.joining.values():
+            joining.drop_outdated(find)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from paceline.core.hash_chain import START, extend
 from paceline.core.server.block_store import BlockStore
@@ -41,6 +41,10 @@ class BlockGroup:
         after = {c: extend(c, commit.version, commit.step, fences) for c in set(self.chains.values())}
         self.chains = {block: after[chain] for block, chain in self.chains.items()}
 
+    def chains_of(self, blocks: Collection[int]) -> dict[int, bytes]:
+        """The hash chains of those blocks here that are in `blocks`."""
+        return {block: chain for block, chain in self.chains.items() if block in blocks}
+
     def hand_over(self, blocks: Sequence[int], to: BlockGroup, version: int) -> None:
         """Move `blocks` to another group, with their values, optimizer state, kept versions and chains."""
         to.store.copies.put(version, self.store.copies.take(blocks))
@@ -57,6 +61,8 @@ class BlockGroup:
 
 def shares(placement: Placement, node: NodeId) -> tuple[dict[NodeId, list[int]], dict[NodeId, list[int]]]:
     """The blocks that `node` has in sync, and the blocks that are being sent to it, both by primary."""
+    if node in placement.group:  # a member of a group treats every block as its own
+        return {node: list(range(len(placement.owners)))}, {}
     synced: dict[NodeId, list[int]] = {}
     for block, owner in enumerate(placement.owners):
         if owner == node or (placement.backups and node in placement.backups[block]):

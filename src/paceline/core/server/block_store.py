@@ -6,8 +6,8 @@ count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from paceline.messages import BlockFrame, CopyFrame, SumMeta
 from paceline.types import BlockSpec, Commit, Fence, Hyper, ModelSpec
@@ -25,7 +25,7 @@ class SealedAttempt(NamedTuple):
 
     weight: float
     absent: frozenset[int]
-    payloads: Mapping[int, object]
+    payloads: Mapping[int, Any]
     slot: int = -1
     fence: Fence | None = None
     revs: Mapping[int, int] | None = None
@@ -69,6 +69,25 @@ class Sums(Protocol):
         """Add blocks of a sum, which the primary exported, to the blocks already installed under `key`.
 
         The payload is the sender's memory, borrowed until the sum is applied or dropped.
+        """
+        ...
+
+
+class GroupSums(Protocol):
+    """Sums that a group of members makes together, each of its own slots (the collective reducer)."""
+
+    def contribute(self, step: int, num_slots: int, attempts: Sequence[SealedAttempt]) -> object:
+        """The part of this member in the sum of `step`: its `attempts`, in slot order; zeros without any.
+
+        The members reduce their parts; `adopt` takes the result. Nothing of the attempts is read after this call.
+        """
+        ...
+
+    def adopt(self, key: SumKey, reduced: object, ranks: Sequence[int]) -> tuple[Fence | None, ...]:
+        """Make `reduced`, which the group has reduced, the complete sum `key`; slot i is of the member `ranks[i]`.
+
+        Returns the attempt that was added for each slot, None for a slot that no member or more than one has added. If
+        these are not the attempts that the caller expects, it drops the sum.
         """
         ...
 
@@ -139,8 +158,10 @@ class Checkpoints(Protocol):
         """
         ...
 
-    def save(self, version: int) -> None:
+    def save(self, version: int, without: Collection[int] = ()) -> None:
         """Freeze the current version with its optimizer state, so that it can be written while training goes on.
+
+        Blocks in `without` are not written: another member of the group writes them.
 
         The shell writes the version and reports the outcome to the core. A frozen version before it is given up.
         """
@@ -160,6 +181,11 @@ class BlockStore(Protocol):
     @property
     def sums(self) -> Sums:
         """Sums of slots that are not committed yet."""
+        ...
+
+    @property
+    def group_sums(self) -> GroupSums:
+        """Sums that a group of members makes together."""
         ...
 
     @property

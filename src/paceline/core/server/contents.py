@@ -34,9 +34,15 @@ class Contents:
         """
         if self.version is not None:
             return
-        groups = [*([self._own] if self._replication.targets else []), *self._backups.at(version)]
+        has_copies = self._replication.targets or len(self._assignment.group) > 1
+        groups = [*([self._own] if has_copies else []), *self._backups.at(version)]
         self._frozen = tuple(group.store.checkpoints.freeze() for group in groups if group.blocks)
         self.version = version if self._frozen else None
+
+    def report_chains(self, version: int) -> list[Send]:
+        """Report the hash chains of all copies here; those of primaries come with the checkpoint."""
+        copies = self._own.chains_of(self._assignment.others)
+        return self._backups.report_chains(*self._assignment.at, version, copies)
 
     def take(self) -> tuple[object, ...]:
         """What the stores have frozen since the last call, to be hashed and released by the caller."""

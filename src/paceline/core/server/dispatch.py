@@ -21,6 +21,7 @@ from paceline.core.server.backups import Backups
 from paceline.core.server.block_groups import BlockGroup, shares
 from paceline.core.server.block_store import BlockStore
 from paceline.core.server.contents import Contents
+from paceline.core.server.contributions import Contributions
 from paceline.core.server.held_versions import HeldVersions
 from paceline.core.server.plan import KnownPlan
 from paceline.core.server.probes import Probes
@@ -35,6 +36,7 @@ from paceline.messages import (
     Beat,
     BeatAck,
     Choose,
+    Close,
     Committed,
     CopyOver,
     CopyPart,
@@ -113,6 +115,7 @@ class ServerCore:
             self.refusals,
             self._running,
         )
+        self.contributions = Contributions(self.assignment, self.plan, self.versions, self.own, self.attempts)
         self.pulls = Pulls(self.assignment, self.versions, self.ahead, self.own, self.refusals, part_nbytes)
         self._next_beat = 0.0
         self._routes = self._handlers()
@@ -138,6 +141,7 @@ class ServerCore:
         return {
             Committed: self._commit,
             Choose: self.attempts.choose,
+            Close: self.contributions.close,
             Assign: self._assign,
             Plan: self._take_plan,
             Unpin: lambda message, now: self.versions.release(message.version),
@@ -177,7 +181,7 @@ class ServerCore:
 
     def proceed(self) -> list[Send]:
         """Do the work that may follow the sends of `handle`: compute the next version, and answer pulls with it."""
-        return self.pulls.made_ahead() if self.ahead.make() else []
+        return self.pulls.made_ahead() if self.ahead.is_due and self.ahead.make() else []
 
     def tick(self, now: float) -> list[Send]:
         """Send a heartbeat when one is due, and repeat what the coordinator or a copy has not answered yet."""
@@ -188,7 +192,8 @@ class ServerCore:
         out = [self._beat(now), *self.backups.report(*self.assignment.at)]
         if self.replication.targets:
             out += self.replication.repeat(ran)
-        return out + self.attempts.repeat() + self.saving.repeat() + self.assignment.repeat()
+        out += self.attempts.repeat() + self.contributions.repeat()
+        return out + self.saving.repeat() + self.assignment.repeat()
 
     def introduce(self, introduction: Register) -> Register:
         """The first message to a coordinator: `introduction` with the versions of this server.
@@ -231,6 +236,9 @@ class ServerCore:
         return []
 
     def _take_plan(self, message: Plan, now: float) -> None:
+        if self.attempts.drop_outdated(message):
+            self.ahead.void()
+        self.backups.drop_outdated(lambda steps: self.plan.outdates(message, steps))
         self.plan.take(message)
         self._drop_beyond_end()
 
@@ -313,7 +321,7 @@ class ServerCore:
         The hash chains follow now; the content is hashed in the background.
         """
         self.contents.begin(self.versions.applied)
-        return self.backups.report_chains(*self.assignment.at, self.versions.applied)
+        return self.contents.report_chains(self.versions.applied)
 
     def _drop_beyond_end(self) -> None:
         """Drop all sums once the last version of a stopped job is applied: no other step will be committed."""

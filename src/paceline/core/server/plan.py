@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from paceline.core.schedule import Schedule
 from paceline.messages import Plan
+from paceline.types import INIT_STEP
 
 
 class KnownPlan:
@@ -13,6 +16,17 @@ class KnownPlan:
         self.schedule = Schedule()
         self.revision = 0
         self.final = -1
+
+    def outdates(self, plan: Plan, steps: Iterable[tuple[int, int]]) -> list[int]:
+        """The steps, each given with the revision that it was begun by, whose segment is another one in `plan`.
+
+        A step of a revision that `plan` does not know is newer than `plan`: a copy may get its sum before the plan. A
+        plan that ends the job early voids nothing: with a window, steps after the end may be committed.
+        """
+        if plan.revision <= self.revision or plan.final >= 0:
+            return []
+        new, old = Schedule(plan.segments), [(s, r) for s, r in steps if s != INIT_STEP and r < plan.revision]
+        return [step for step, known in old if not (new.covers(step) and new.revision_of(step) == known)]
 
     def take(self, plan: Plan) -> None:
         """Replace the schedule if `plan` has a higher revision; ignore a plan with a lower revision."""

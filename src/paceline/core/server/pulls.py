@@ -13,7 +13,7 @@ from paceline.core.server.block_groups import BlockGroup
 from paceline.core.server.held_versions import HeldVersions
 from paceline.core.server.parked_pulls import ParkedPulls
 from paceline.core.server.refusals import Refusals
-from paceline.messages import Pull, PullReply
+from paceline.messages import BlockFrame, Pull, PullReply
 from paceline.types import Commit, NodeId
 
 
@@ -36,6 +36,8 @@ class Pulls:
         self._refusals = refusals
         self._part_nbytes = part_nbytes
         self._parked = ParkedPulls()
+        self._cut: tuple[BlockFrame, ...] = ()
+        self._bounds = [0, 0]
 
     def pull(self, sender: NodeId, pull: Pull, payload: Sequence[object] = (), now: float = 0.0) -> list[Send]:
         """Answer, park or refuse one pull."""
@@ -81,8 +83,10 @@ class Pulls:
 
     def _reply(self, sender: NodeId, pull: Pull, version: int) -> list[Send]:
         blocks, payload = self._own.store.versions.read(version, pull.have, pull.blocks)
-        sizes = [max(LEAST_NBYTES, self._own.blocks[f.block].nbytes) for f in blocks]
-        bounds = cuts(sizes, part_nbytes(sum(sizes), self._part_nbytes))
+        if blocks != self._cut:
+            sizes = [max(LEAST_NBYTES, self._own.blocks[f.block].nbytes) for f in blocks]
+            self._cut, self._bounds = blocks, cuts(sizes, part_nbytes(sum(sizes), self._part_nbytes))
+        bounds = self._bounds
         incarnation, ahead = self._assignment.incarnation, version > self._versions.applied
         mark = version if ahead else self._versions.mark(version) or 0
         return [

@@ -47,7 +47,8 @@ def copy_targets(placement: Placement, node: NodeId) -> list[CopyTarget]:
     for block, members in enumerate(placement.backups):
         if placement.owners[block] == node:
             for member in members:
-                backups.setdefault(member, []).append(block)
+                if member not in placement.group:  # a member of the group has the sum already
+                    backups.setdefault(member, []).append(block)
     targets = [CopyTarget(to, tuple(blocks)) for to, blocks in backups.items()]
     for to, blocks in placement.joining:
         mine = tuple(b for b in blocks if placement.owners[b] == node)
@@ -215,6 +216,7 @@ class Replication:
             flow.target.joining,
             asked.part,
             len(flow.parts),
+            total.ready.revision,
         )
         return Send(asked.to, message, payload)
 

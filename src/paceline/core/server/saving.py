@@ -25,8 +25,12 @@ class Saving:
     def begin(self, version: int) -> None:
         """Freeze the current version, which is `version`, with its hash chains. The shell writes it."""
         if self.version != version and self._own.blocks:
-            self._own.store.checkpoints.save(version)
-            self.version, self._report, self._chains = version, None, dict(self._own.chains)
+            others = self._assignment.others
+            if others.issuperset(self._own.blocks):
+                return
+            self._own.store.checkpoints.save(version, others)
+            chains = {block: chain for block, chain in self._own.chains.items() if block not in others}
+            self.version, self._report, self._chains = version, None, chains
 
     def written(self, version: int, files: tuple[SavedFile, ...], problem: str) -> list[Send]:
         """Report that the shell has written the frozen version, or the `problem` that it had."""

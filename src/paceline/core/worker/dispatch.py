@@ -74,9 +74,17 @@ class WorkerCore:
     repeated after `resend_s` seconds.
     """
 
-    def __init__(self, introduction: Register, *, resend_s: float = 2.0, part_nbytes: int = PUSH_NBYTES) -> None:
+    def __init__(
+        self,
+        introduction: Register,
+        *,
+        resend_s: float = 2.0,
+        part_nbytes: int = PUSH_NBYTES,
+        member: NodeId = "",
+    ) -> None:
+        """`member` is the member of this process; "" if blocks are on servers."""
         self.turn = CurrentTurn()
-        self.model = ModelState()
+        self.model = ModelState(member)
         self.requests = CoordinatorRequests(introduction.req, resend_s)
         self.transfers = ServerRequests(resend_s)
         self.reports = SealedReports()
@@ -143,7 +151,7 @@ class WorkerCore:
         """
         task = self.turn.task
         assert isinstance(task, Grant)
-        ahead = self.model.ahead
+        ahead, revision = self.model.ahead, task.revision
         out = []
         for server, (frames, payload, seal) in parts.items():
             for start, end in pairwise(push_cuts(frames, self._part_nbytes)):
@@ -161,6 +169,7 @@ class WorkerCore:
                     weight,
                     report if sealing else None,
                     ahead,
+                    revision,
                 )
                 out.append(self.transfers.push(server, message, payload[start:end], now))
         return out
@@ -273,7 +282,7 @@ class WorkerCore:
         placement = self.model.placement
         if placement is before or placement is None:
             return []
-        out: list[WorkerEffect] = [Connect(dict(placement.addresses))]
+        out: list[WorkerEffect] = [Connect(self.model.addresses)]
         if self.turn.task is not None and self._reading.is_open:
             # Read again from the new primaries: the old ones do not have all blocks.
             self.requests.end_placement()

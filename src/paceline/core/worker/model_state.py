@@ -17,10 +17,12 @@ class ModelState:
     (`is`) whether blocks may have moved. `held[server]` is the version of that server's blocks in the worker's model,
     or -1 if they are of several versions. `ahead` is the epoch in which some of these blocks were read before their
     commit, if that commit is not known yet; otherwise 0. `proven` is the last (epoch, version) that was read before its
-    commit and is committed.
+    commit and is committed. `_member` is the member of this worker's process, which has every block once it is in the
+    group; "" without one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, member: NodeId = "") -> None:
+        self._member = member
         self.incarnation = 0
         self.placement: Placement | None = None
         self.by_server: dict[NodeId, tuple[int, ...]] = {}
@@ -40,6 +42,14 @@ class ModelState:
         versions = set(self.held.values())
         return versions.pop() if len(versions) == 1 else -1
 
+    @property
+    def addresses(self) -> dict[NodeId, str]:
+        """Where the servers listen to which this worker connects: all, or the member of its process."""
+        if self.placement is None:
+            return {}
+        known = self.placement.addresses
+        return {self._member: known[self._member]} if self._member in self.by_server else dict(known)
+
     def is_newer(self, placement: Placement) -> bool:
         """Whether `placement` is of a later epoch than the known one; False for the first placement."""
         return self.placement is not None and placement.epoch > self.placement.epoch
@@ -58,9 +68,12 @@ class ModelState:
             self.ahead = 0
         versions = {block: self.held[s] for s, blocks in self.by_server.items() for block in blocks}
         self.placement = placement
-        servers = sorted(set(placement.owners) | set(placement.addresses))
-        by_server = {s: placement.owned(s) for s in servers}
-        self.by_server = {s: blocks for s, blocks in by_server.items() if blocks}
+        if self._member in placement.group:
+            self.by_server = {self._member: tuple(range(len(placement.owners)))}
+        else:
+            servers = sorted(set(placement.owners) | set(placement.addresses))
+            by_server = {s: placement.owned(s) for s in servers}
+            self.by_server = {s: blocks for s, blocks in by_server.items() if blocks}
         found = {s: {versions.get(b, -1) for b in blocks} for s, blocks in self.by_server.items()}
         self.held = {s: next(iter(known)) if len(known) == 1 else -1 for s, known in found.items()}
 

@@ -129,5 +129,5 @@ class CurrentTurn:
         """The training lease that this worker reads for or computes; None if there is none of this incarnation."""
         task = self.task
         if isinstance(task, Grant) and self.state != WorkerState.ASKING and task.incarnation == incarnation:
-            return HeldLease(task.step, task.slot, task.fence, None, task.epoch)
+            return HeldLease(task.step, task.slot, task.fence, None, task.epoch, task.revision)
         return None

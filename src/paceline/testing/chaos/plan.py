@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from paceline.config.dials import check_replicas, parse_mode
+from paceline.config.dials import ALLREDUCE, check_replicas, parse_mode
 from paceline.errors import UsageError
 from paceline.testing.chaos.cuts import KINDS
 
@@ -137,15 +137,14 @@ class CampaignSpec:
         if not self.script.is_file():
             raise UsageError(f"{self.script} is not a file")
         parse_mode(self.mode)
-        for name in ("workers", "servers"):
+        for name in ("workers",) if self.collective else ("workers", "servers"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} must be at least 1, not {getattr(self, name)}")
-        check_replicas(self.replicas, self.servers)
-        if self._fewest_servers <= self.replicas:
-            raise UsageError(
-                f"--drain would leave {self._fewest_servers} of {self.servers} servers, and --replicas {self.replicas} "
-                f"needs {self.replicas + 1}: raise --servers, or --add as many"
-            )
+        if self.collective:
+            if self.servers or self.replicas or any(fault.role == "server" for fault in self.faults):
+                raise UsageError("--mode allreduce has no servers: give -s 0, and no --replicas and faults of servers")
+        else:
+            self._check_servers()
         if self.lease_s <= 0.5:
             raise UsageError(f"--lease must be above the heartbeat interval of 0.5 s, not {self.lease_s}")
         if self.plain_shape is not None and self.slots is None:
@@ -161,6 +160,26 @@ class CampaignSpec:
             )
         if not sum(self.faults.values()) and not self.messages.kinds:
             raise UsageError("nothing to inject: give at least one fault, such as --kill worker=3")
+
+    def _check_servers(self) -> None:
+        check_replicas(self.replicas, self.servers)
+        if self._fewest_servers <= self.replicas:
+            raise UsageError(
+                f"--drain would leave {self._fewest_servers} of {self.servers} servers, and --replicas {self.replicas} "
+                f"needs {self.replicas + 1}: raise --servers, or --add as many"
+            )
+
+    @property
+    def collective(self) -> bool:
+        """Whether the workers hold the blocks. Their slots are ordered, so that digests are those of `bsp`."""
+        return self.mode == ALLREDUCE
+
+    @property
+    def method(self) -> list[object]:
+        """The options of ``paceline run`` for the method."""
+        if self.collective:
+            return ["--mode", self.mode, "--insecure-collective", "--ordered"]
+        return ["--replicas", self.replicas, "--mode", self.mode]
 
     @property
     def _fewest_servers(self) -> int:

@@ -84,7 +84,7 @@ class ChaosRun:
     def start(self) -> None:
         """Start the run."""
         spec = self.spec
-        mode = ["--replicas", spec.replicas, "--mode", spec.mode, *(["--slots", spec.slots] if spec.slots else [])]
+        mode = [*spec.method, *(["--slots", spec.slots] if spec.slots else [])]
         words = [*mode, *self._size, spec.script, *spec.arguments]
         if self.cluster is None:
             self._launched = Launched(["run", "--dir", self.dir.path, *words], self._out, self.env)
@@ -105,7 +105,7 @@ class ChaosRun:
     @property
     def _size(self) -> list[object]:
         """The options of ``paceline run`` for a run that is new or resumed."""
-        shape = ["-w", self.workers, "-s", self.servers]
+        shape = ["-w", self.workers, *(["-s", self.servers] if self.servers else [])]
         keep = ["--checkpoint-every", self.spec.checkpoint_every]
         if not self.spec.storms:
             keep += ["--max-restarts", str(_RESTARTS)]

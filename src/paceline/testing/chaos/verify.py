@@ -105,7 +105,7 @@ class References:
     def _make(self, steps: int, path: Path) -> str:
         spec = self._spec
         workers, servers = spec.plain_shape or (spec.workers, spec.servers)
-        shape = ["-w", workers, "-s", servers, "--mode", spec.mode]
+        shape = ["-w", workers, "-s", servers or 1, "--mode", "bsp" if spec.collective else spec.mode]
         slots = ["--slots", spec.slots] if spec.slots else []
         words = ["run", "--dir", path, *shape, *slots, "--checkpoint-every", "0", "--max-steps", steps]
         out = path.with_suffix(".out")

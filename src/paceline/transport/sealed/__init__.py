@@ -1,5 +1,5 @@
 """The lane between hosts: a TCP connection whose every byte is sealed with AES-GCM.
 
-`listener` and `dialing` connect two processes that have proven themselves on an encrypted ZeroMQ connection, `channel`
-seals and opens what `paceline.transport.streams` sends and receives.
+`paceline.transport.streams` connects two processes that have proven themselves on an encrypted ZeroMQ connection, and
+`channel` seals and opens what it sends and receives.
 """

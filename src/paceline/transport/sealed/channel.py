@@ -7,13 +7,11 @@ of the port, and gives them back when nothing waits in them: an idle connection 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import socket as sockets
-import termios
 from collections.abc import Sequence
 
 from paceline.errors import RefusedFrameError
+from paceline.transport.streams.tcp import TcpChannel
 from paceline.wire.seal import CHUNK_NBYTES, MAX_CHUNK_NBYTES, PREFIX_NBYTES, TAG_NBYTES, Opener, Sealer
 
 _ALONE_NBYTES = 16 << 10  # smaller views are gathered into one chunk
@@ -40,29 +38,25 @@ class Buffers:
             self._free.append(buffer)
 
 
-class SealedChannel:
-    """A `Channel` over TCP. With `clear_blocks`, frames travel as they are, only the heads of records are sealed."""
+class SealedChannel(TcpChannel):
+    """A `Channel` over encrypted TCP.
 
-    near = False
+    With `clear_blocks`, frames travel as they are, and only the heads of records are sealed.
+    """
 
     def __init__(
         self, socket: sockets.socket, sending: bytes, receiving: bytes, buffers: Buffers, *, clear_blocks: bool = False
     ) -> None:
         """Take over `socket`; `sending` and `receiving` are the keys of the two directions."""
-        self._socket = socket
+        super().__init__(socket)
         self._clear_blocks = clear_blocks
         self._out = _Sending(socket, Sealer(sending), buffers)
         self._in = _Receiving(socket, Opener(receiving, clear_blocks=clear_blocks), buffers)
-        socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
         # The encrypted ZeroMQ connection beside this one notices a cut network. This is for a cut of this one alone.
         socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
         socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_KEEPIDLE, _IDLE_S)
         socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_KEEPINTVL, _BETWEEN_S)
         socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_KEEPCNT, _PROBES)
-
-    def fileno(self) -> int:
-        """See `Channel.fileno`."""
-        return self._socket.fileno()
 
     def write(self, views: Sequence[memoryview], head_nbytes: int, fd: int = -1) -> int:
         """See `Channel.write`. No descriptor can be sent to another host."""
@@ -70,6 +64,10 @@ class SealedChannel:
         if self._clear_blocks:
             return self._out.write_sealed(views[:1]) if head_nbytes else self._out.write_clear(views)
         return self._out.write_sealed(views)
+
+    def write_record(self, record: bytes) -> int:
+        """See `Channel.write_record`."""
+        return self.write([memoryview(record)], len(record))
 
     def read_head(self, view: memoryview) -> tuple[int, list[int]]:
         """See `Channel.read_head`."""
@@ -83,31 +81,6 @@ class SealedChannel:
     def buffered(self) -> bool:
         """See `Channel.buffered`."""
         return self._in.buffered
-
-    @property
-    def settled(self) -> bool:
-        """See `Channel.settled`: the peer's system has acknowledged every byte.
-
-        A connection that is closed while it has bytes to read is reset, and what the peer does not have yet is lost.
-        """
-        try:
-            return fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4)) == bytes(4)
-        except OSError:  # not connected any more
-            return True
-
-    def end_writing(self) -> None:
-        """See `Channel.end_writing`."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(sockets.SHUT_WR)
-
-    def shutdown(self) -> None:
-        """See `Channel.shutdown`."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(sockets.SHUT_RDWR)
-
-    def close(self) -> None:
-        """See `Channel.close`."""
-        self._socket.close()
 
 
 class _Sending:

@@ -36,6 +36,10 @@ class Channel(Protocol):
         """
         ...
 
+    def write_record(self, record: bytes) -> int:
+        """Write the first bytes of a record without frames; returns their number. Only if the peer is `near`."""
+        ...
+
     def read_head(self, view: memoryview) -> tuple[int, list[int]]:
         """Read bytes that begin with the head of a record; returns their number (0: the peer has closed).
 
@@ -86,6 +90,7 @@ class UnixChannel:
 
     def __init__(self, socket: sockets.socket) -> None:
         self._socket = socket
+        self.write_record = socket.send
 
     def fileno(self) -> int:
         """See `Channel.fileno`."""

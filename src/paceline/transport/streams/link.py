@@ -23,6 +23,7 @@ from paceline.wire.handshake import Farewell, encode_control
 
 CLOSED = "the connection was closed"
 
+_LATER_S = 0.05  # a message that may wait for another one waits at most so long
 _LAST_READS = 10_000  # at most this many reads of the last messages of a peer that is gone
 _LAST_BYTES_S = 0.3  # the last bytes of a peer on another host may come so much later than the news that it is gone
 _ASK_S = 0.002  # no event tells that a peer's system has all bytes, so a port that closes asks again after this time
@@ -62,13 +63,17 @@ class StreamLinks:
 
     def tick(self, now: float) -> None:
         """Close the links whose time to send their last messages is over, and ask for the next tick."""
-        for link in [link for link in self.links if link.close_at <= now]:
-            link.time_is_over()
+        for link in list(self.links):
+            link.send_waiting()
+            if link.close_at <= now:
+                link.time_is_over()
         for link in self.links:
             self.loop.wake_at(link.close_at)
 
     def close(self) -> None:
         """Close every link. Their last messages may take `linger_s` in all."""
+        for link in self.links:
+            link.send_waiting()
         until = self.loop.now() + self.sessions.limits.linger_s
         while self.loop.now() < until and any(not link.settled for link in self.links):
             self.loop.wait(min(_ASK_S, until - self.loop.now()))
@@ -121,15 +126,24 @@ class StreamLink:
 
     # ------------------------------------------------------------ the session's side
 
-    def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
-        """See `Link.send`."""
+    def send(self, header: bytes, frames: Sequence[Frame], later: bool = False) -> Delivery:
+        """See `Link.send`. Only messages to a peer of this host wait."""
+        if later and self.near:
+            loop = self._links.loop
+            loop.wake_at(loop.now() + _LATER_S)
+            return self._out.send(header, frames, later=True)
         return self._out.send(header, frames)
+
+    def send_waiting(self) -> None:
+        """Send the messages that wait for another one."""
+        self._out.flush()
 
     def finish(self, linger_s: float, farewell: Farewell | None = None) -> None:
         """Stop reading, send `farewell`, and close once everything is sent, after `linger_s` at the latest."""
         if self._closed:
             return
         self._stop_reading()
+        self._out.flush()
         if farewell is not None:
             self._out.control(encode_control(farewell))
         self._close_once_sent()

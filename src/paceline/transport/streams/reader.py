@@ -48,6 +48,7 @@ class StreamReader:
         self._buffer = bytearray(_BUFFER_NBYTES)
         self._start = self._end = 0
         self._prelude: records.Prelude | None = None
+        self._record_nbytes = records.PRELUDE_NBYTES  # of the next record, as far as known, up to the end of its header
         self._body: _Body | None = None
         self._fds: deque[int] = deque()
         self._shared_files: dict[int, Mapping] = {}
@@ -100,11 +101,13 @@ class StreamReader:
     def _whole(self) -> bool:
         """Whether the buffer holds the next record up to the end of its header; bytes of frames may be missing."""
         have = self._end - self._start
+        if have < self._record_nbytes:
+            return False
         if self._prelude is None:
-            if have < records.PRELUDE_NBYTES:
-                return False
-            self._prelude = records.open_prelude(self._buffer, self._start, self._sessions.limits.wire)
-        return have >= records.PRELUDE_NBYTES + self._prelude.more_nbytes
+            limits = self._sessions.limits.wire
+            self._prelude, self._record_nbytes = records.open_prelude(self._buffer, self._start, limits)
+            return have >= self._record_nbytes
+        return True
 
     def _fill(self) -> bool:
         """Read from the socket into the buffer; False if the socket has nothing."""
@@ -150,31 +153,32 @@ class StreamReader:
         """Handle the record at the start of the buffer, which has arrived up to the end of its header."""
         prelude = self._prelude
         assert prelude is not None
-        self._prelude = None
-        begin = self._start + records.PRELUDE_NBYTES
-        self._start = begin + prelude.more_nbytes
-        kind = prelude.kind
+        begin = self._start
+        self._start = begin + self._record_nbytes
+        self._prelude, self._record_nbytes = None, records.PRELUDE_NBYTES
+        kind, header_nbytes, rows, _, number, _ = prelude
         if kind == records.MESSAGE:
-            self._take_message(prelude, begin)
+            header = memoryview(self._buffer)[self._start - header_nbytes : self._start]
+            if rows:
+                self._take_frames(prelude, header, begin + records.PRELUDE_NBYTES)
+            else:
+                self._deliver(header, ())
         elif kind == records.CONTROL:
-            self._take_control(bytes(memoryview(self._buffer)[begin : self._start]))
+            self._take_control(bytes(self._buffer[self._start - header_nbytes : self._start]))
         elif kind == records.DROP:
-            self._shared_files.pop(prelude.number, None)
+            self._shared_files.pop(number, None)
         else:
             self._take_memory(prelude)
 
-    def _take_message(self, prelude: records.Prelude, begin: int) -> None:
+    def _take_frames(self, prelude: records.Prelude, header: memoryview, begin: int) -> None:
+        """Handle a message with frames, whose rows begin at offset `begin` of the buffer."""
         view = memoryview(self._buffer)
-        header = view[self._start - prelude.header_nbytes : self._start]
-        if not prelude.rows:
-            self._deliver(header, ())
-            return
-        rows = records.open_rows(view[begin : self._start - prelude.header_nbytes], self._sessions.limits.wire)
-        frames = self._frames(prelude, rows)
-        left = deque(frame for row, frame in zip(rows, frames, strict=True) if row[0] == records.INLINE and row[2])
-        if not left:
+        rows = records.open_rows(view[begin : self._start - prelude[1]], self._sessions.limits.wire)
+        frames, inline = self._frames(prelude, rows)
+        if not inline:
             self._deliver(header, frames)
             return
+        left = deque(frame for row, frame in zip(rows, frames, strict=True) if row[0] == records.INLINE and row[2])
         self._body = _Body(bytes(header), frames, left)
         while left and self._start < self._end:  # the buffer has some of the bytes already
             count = min(left[0].nbytes, self._end - self._start)
@@ -184,8 +188,11 @@ class StreamReader:
         if not left:
             self._deliver_body(self._body)
 
-    def _frames(self, prelude: records.Prelude, rows: Sequence[records.Row]) -> list[Frame]:
-        """A frame for each row: a view of a lent frame, or new memory for a frame whose bytes follow the header."""
+    def _frames(self, prelude: records.Prelude, rows: Sequence[records.Row]) -> tuple[list[Frame], bool]:
+        """A frame for each row: a view of a lent frame, or new memory for a frame whose bytes follow the header.
+
+        Also returns whether the bytes of some frame follow the header.
+        """
         places = []
         find = self._shared_files.get
         for number, offset, nbytes in rows:
@@ -204,11 +211,11 @@ class StreamReader:
         if places:
             if self._borrower is None:
                 raise RefusedFrameError("reference", "the peer has lent a frame before it announced its table of loans")
-            borrowed = self._borrower.borrow(prelude.cell, prelude.number, places)
+            borrowed = self._borrower.borrow(prelude[3], prelude[4], places)
             if len(borrowed) == len(rows):
-                return borrowed
+                return borrowed, False
         lent = iter(borrowed)
-        return [self._allocate(nbytes) if number == records.INLINE else next(lent) for number, _, nbytes in rows]
+        return [self._allocate(n) if number == records.INLINE else next(lent) for number, _, n in rows], True
 
     def _allocate(self, nbytes: int) -> Frame:
         return self._arena.allocate_raw(nbytes) if nbytes >= _ARENA_NBYTES else memoryview(bytearray(nbytes))
@@ -244,7 +251,7 @@ class StreamReader:
         sessions = self._sessions
         message = open_header(header, sessions.limits.wire, sessions.counters)
         if message is not None:
-            sessions.received(self._peer, message, tuple(frames))
+            sessions.received(self._peer, message, frames)
 
     def _take_control(self, frame: bytes) -> None:
         control = decode_control(frame)
@@ -257,16 +264,17 @@ class StreamReader:
     def _take_memory(self, prelude: records.Prelude) -> None:
         if not self._fds:
             raise RefusedFrameError("shared-file", "a record that announces shared memory came without a descriptor")
+        kind, _, _, _, number, nbytes = prelude
         fd = self._fds.popleft()
         try:
-            if prelude.kind == records.TABLE:
+            if kind == records.TABLE:
                 if self._borrower is not None:
                     raise RefusedFrameError("shared-file", "the peer announced a second table of loans")
-                self._borrower = Borrower(fd, prelude.nbytes)
-            elif prelude.number in self._shared_files or len(self._shared_files) >= records.MAX_SHARED_FILES:
-                detail = f"shared file {prelude.number} was announced twice, or is above the {records.MAX_SHARED_FILES}"
+                self._borrower = Borrower(fd, nbytes)
+            elif number in self._shared_files or len(self._shared_files) >= records.MAX_SHARED_FILES:
+                detail = f"shared file {number} was announced twice, or is above the {records.MAX_SHARED_FILES}"
                 raise RefusedFrameError("shared-file", f"{detail} that a peer may announce")
             else:
-                self._shared_files[prelude.number] = Mapping(fd, prelude.nbytes)
+                self._shared_files[number] = Mapping(fd, nbytes)
         finally:
             os.close(fd)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from paceline.errors import RefusedFrameError
 from paceline.wire.frames import WireLimits
@@ -34,30 +33,23 @@ Row = tuple[int, int, int]
 """One frame of a message: the number of its shared file (or `INLINE`), its offset there, and its size in bytes."""
 
 
-class Prelude(NamedTuple):
-    """The first bytes of a record. Fields that its kind does not use are 0. For a message, `number` is the serial."""
+Prelude = tuple[int, int, int, int, int, int]
+"""The first bytes of a record: kind, header_nbytes, rows, cell, number, nbytes.
 
-    kind: int
-    header_nbytes: int = 0
-    rows: int = 0
-    cell: int = 0
-    number: int = 0
-    nbytes: int = 0
-
-    @property
-    def more_nbytes(self) -> int:
-        """The size in bytes of the rows and the header, which follow the prelude."""
-        return self.rows * _ROW.size + self.header_nbytes
+Fields that the kind does not use are 0. For a message, the number is the serial of its loan.
+"""
 
 
-def open_prelude(buffer: bytes | bytearray, start: int, limits: WireLimits) -> Prelude:
+def open_prelude(buffer: bytes | bytearray, start: int, limits: WireLimits) -> tuple[Prelude, int]:
     """Read and check the prelude at offset `start` of `buffer`.
+
+    Returns it with the size in bytes of the record up to the end of its header.
 
     Raises:
         RefusedFrameError: rule ``record`` for an unknown kind, ``frame-count`` or ``header-size`` for more than the
             limits allow.
     """
-    prelude = Prelude._make(_PRELUDE.unpack_from(buffer, start))
+    prelude: Prelude = _PRELUDE.unpack_from(buffer, start)
     kind, header_nbytes, rows, _, _, _ = prelude
     if not MESSAGE <= kind <= DROP or (rows and kind != MESSAGE) or (header_nbytes and kind > CONTROL):
         raise RefusedFrameError("record", f"kind {kind} with {rows} rows")
@@ -65,7 +57,7 @@ def open_prelude(buffer: bytes | bytearray, start: int, limits: WireLimits) -> P
         raise RefusedFrameError("frame-count", f"{rows} frames, at most {limits.max_frames}")
     if header_nbytes > limits.max_header_nbytes:
         raise RefusedFrameError("header-size", f"{header_nbytes} bytes, at most {limits.max_header_nbytes}")
-    return prelude
+    return prelude, PRELUDE_NBYTES + rows * _ROW.size + header_nbytes
 
 
 def open_rows(buffer: memoryview, limits: WireLimits) -> list[Row]:

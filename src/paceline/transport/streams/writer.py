@@ -79,6 +79,7 @@ class StreamWriter:
         self._process = process
         self._on_blocked = on_blocked
         self._announced: set[int] = set()
+        self._held: list[bytes] = []  # records that wait for the next one; then none is in the queue
         self._queue: deque[_Unsent] = deque()
         self._queued_messages = 0
         self._queued_nbytes = 0
@@ -87,10 +88,12 @@ class StreamWriter:
     @property
     def empty(self) -> bool:
         """Whether all records were written to the socket."""
-        return not self._queue
+        return not self._queue and not self._held
 
-    def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
+    def send(self, header: bytes, frames: Sequence[Frame], *, later: bool = False) -> Delivery:
         """Send one message: write what the socket accepts now, and queue the rest.
+
+        With `later`, a message whose frames are lent, or that has none, waits for the next record or `flush`.
 
         Raises:
             NotSentError: the queue for this peer has reached its limit of messages or bytes.
@@ -98,7 +101,9 @@ class StreamWriter:
         if self._queued_messages >= self._limits.queue_messages:
             raise NotSentError.queue_full()
         if not frames:
-            self._put(records.message_record(header), is_message=True)
+            record = records.message_record(header)
+            if not self._written_at_once(record, later):
+                self._put(record, is_message=True)
             return COPIED
         rows, inline = self._resolve(frames)
         nbytes = sum(view.nbytes for view in inline)
@@ -113,6 +118,8 @@ class StreamWriter:
                 rows = [(records.INLINE, 0, frame.nbytes) for frame in frames]
         cell, serial = (0, 0) if loan is None else (loan.cell, loan.serial)
         record = records.message_record(header, rows, cell, serial)
+        if not inline and loan is not None and self._written_at_once(record, later):
+            return loan
         unsent = self._put(record, inline, loan=loan, is_message=True)
         return unsent or loan or COPIED
 
@@ -128,6 +135,9 @@ class StreamWriter:
 
     def flush(self) -> None:
         """Write as many of the waiting records as the socket accepts."""
+        if self._held:
+            held, self._held = b"".join(self._held), []
+            self._put(held, is_message=True)
         queue = self._queue
         if not queue:
             return
@@ -148,6 +158,7 @@ class StreamWriter:
 
     def close(self) -> LoanTable | None:
         """Drop the records that wait. Returns the table of loans, if there is one: some loans may still be open."""
+        self._held.clear()
         while self._queue:
             self._forget(self._queue.popleft()).dropped()
         self._broken = True
@@ -192,6 +203,36 @@ class StreamWriter:
             self._put(records.memory_record(records.TABLE, 0, words.nbytes), fd=self.table.fd)
         return self.table is not None
 
+    def _written_at_once(self, record: bytes, later: bool) -> bool:
+        """Write a record without inline frames, unless others wait for the socket; False if they do.
+
+        With `later` the record is only held. The next record takes all held ones along.
+        """
+        if self._queue or self._broken or not self._channel.near:
+            return False
+        if later:
+            self._held.append(record)
+            return True
+        if self._held:
+            self._held.append(record)
+            record, self._held = b"".join(self._held), []
+        try:
+            count = self._channel.write_record(record)
+        except OSError:
+            self._put(record, is_message=True)  # meets the same error, and handles it
+            return True
+        if count < len(record):
+            self._wait(_Unsent(self, [memoryview(record)[count:]], -1, None, True))
+        return True
+
+    def _wait(self, unsent: _Unsent) -> None:
+        """Queue a record that the socket did not accept as a whole."""
+        if not self._queue:
+            self._on_blocked(True)
+        self._queue.append(unsent)
+        self._queued_messages += unsent.is_message
+        self._queued_nbytes += unsent.nbytes
+
     def _put(
         self,
         record: bytes,
@@ -206,18 +247,14 @@ class StreamWriter:
             if loan is not None:
                 loan.end()
             return None
-        if self._queue and not self._channel.near:
+        if self._held or (self._queue and not self._channel.near):
             self.flush()  # a role that sends while it computes does not come back to its loop for a while
         views = [memoryview(record), *(view.cast("B") for view in inline if view.nbytes)]
         unsent = _Unsent(self, views, fd, loan, is_message)
         if not self._queue and self._write(unsent):
             unsent.sent()
             return None
-        if not self._queue:
-            self._on_blocked(True)
-        self._queue.append(unsent)
-        self._queued_messages += is_message
-        self._queued_nbytes += unsent.nbytes
+        self._wait(unsent)
         return unsent
 
     def _write(self, unsent: _Unsent) -> bool:

@@ -85,10 +85,10 @@ class Connection:
         """Note that the TCP connection has closed."""
         self.gone = True
 
-    def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
+    def send(self, header: bytes, frames: Sequence[Frame], later: bool = False) -> Delivery:
         """See `Link.send`."""
         if self.link is not None:
-            return self.link.send(header, frames)
+            return self.link.send(header, frames, later)
         return self._carrier.send(self, header, frames)
 
     def end(self, rule: str, detail: str) -> None:

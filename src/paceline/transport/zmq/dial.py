@@ -3,8 +3,9 @@
 The socket and its queue end with the connection: ZeroMQ must not connect again by itself, because it would send
 messages for one proven peer to another process that listens at the address by then. The next attempt opens a new one.
 
-If both sides can, a session with a process of this host uses shared memory, and one with another host uses a sealed
-connection. This connection then stays open as the proof of the peer: when it or the other one ends, the session ends.
+If both sides can, a session with a process of this host uses shared memory or a plain stream, and one with another host
+uses a sealed connection. This connection then stays open as the proof of the peer: when it or the other one ends, the
+session ends.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from paceline.transport.local.listener import LocalLaneError
 from paceline.transport.loop import Source
 from paceline.transport.memory.heap import keep_freed_memory
 from paceline.transport.memory.loans import PeerProcess
-from paceline.transport.sealed.dialing import CONNECT_S, SealedDial
 from paceline.transport.streams.channel import Channel, UnixChannel
+from paceline.transport.streams.dialing import CONNECT_S, StreamDial
 from paceline.transport.streams.link import StreamLink
+from paceline.transport.streams.listener import FOUND
+from paceline.transport.streams.tcp import PlainChannel
 from paceline.transport.zmq.outbox import Outbox
 from paceline.transport.zmq.owners import stranger_at
 from paceline.transport.zmq.sockets import (
@@ -86,7 +89,7 @@ class Dial:
         self._outbox = Outbox(shared.sessions.limits)
         self._handshake: ClientHandshake | None = None
         self._link: StreamLink | None = None
-        self._sealed_dial: SealedDial | None = None
+        self._stream_dial: StreamDial | None = None
         self._only_tcp = False
         self._said_slow = False
         self._lost: str | None = None
@@ -135,9 +138,9 @@ class Dial:
         self._loop.wake_at(self._due)
 
     def _close_socket(self, linger_s: float = 0.0) -> None:
-        if self._sealed_dial is not None:
-            self._sealed_dial.cancel()
-            self._sealed_dial = None
+        if self._stream_dial is not None:
+            self._stream_dial.cancel()
+            self._stream_dial = None
         if self._link is not None:
             self._link.finish(linger_s)
             self._link = None
@@ -149,7 +152,9 @@ class Dial:
 
     def _fail(self, reason: str) -> None:
         """End this attempt, or its session, and start the next attempt after a pause."""
-        self._close_socket()
+        # libzmq aborts the process (session_base.cpp, `clean_pipes`) if a connection breaks just after its socket was
+        # closed without linger while a message of several parts was half sent. With linger it can read the other parts.
+        self._close_socket(0.0 if self._outbox.empty else self._sessions.limits.linger_s)
         if self.peer is not None:
             peer, self.peer = self.peer, None
             self._sessions.down(peer, self, reason)
@@ -227,31 +232,35 @@ class Dial:
         if local is not None:
             socket, process = local
             self._begin(handshake, "local", UnixChannel(socket), process)
-        elif accepted.sealed is not None:
+        elif (offer := accepted.sealed if self._encrypt else accepted.plain) is not None:
             self._due = min(self._due, self._loop.now() + CONNECT_S)
             self._loop.wake_at(self._due)
-            self._sealed_dial = SealedDial(
+            self._stream_dial = StreamDial(
                 self._loop,
                 self._host,
-                accepted.sealed,
-                lambda socket: self._sealed_ready(handshake, socket),
-                lambda reason: self._sealed_failed(handshake, reason),
+                offer,
+                FOUND if self._encrypt else offer.secret,
+                lambda socket: self._stream_ready(handshake, socket),
+                lambda reason: self._stream_failed(handshake, reason),
             )
-            self._sealed_dial.start()
+            self._stream_dial.start()
         else:
             self._begin(handshake, "tcp")
 
-    def _sealed_ready(self, handshake: ClientHandshake, socket: sockets.socket) -> None:
-        self._sealed_dial = None
-        self._begin(handshake, "sealed", self._shared.seal(socket, handshake.keys()))
+    def _stream_ready(self, handshake: ClientHandshake, socket: sockets.socket) -> None:
+        self._stream_dial = None
+        if self._encrypt:
+            self._begin(handshake, "sealed", self._shared.seal(socket, handshake.keys()))
+        else:
+            self._begin(handshake, "plain", PlainChannel(socket))
 
-    def _sealed_failed(self, handshake: ClientHandshake, reason: str) -> None:
-        """Stay on the ZeroMQ connection, whose encryption is as good, and slow."""
-        self._sealed_dial = None
+    def _stream_failed(self, handshake: ClientHandshake, reason: str) -> None:
+        """Stay on the ZeroMQ connection, which is as safe, and slow."""
+        self._stream_dial = None
         if not self._said_slow:
             self._said_slow = True
             logger.warning(
-                "blocks to %s take about three times longer than needed: %s. Open the ports of that host to this one",
+                "blocks to %s take longer than needed, up to three times: %s. Open the ports of that host to this one",
                 self.address,
                 reason,
             )
@@ -332,10 +341,10 @@ class Dial:
 
     # ------------------------------------------------------------ the port's side
 
-    def send(self, header: bytes, frames: Sequence[Frame]) -> Delivery:
+    def send(self, header: bytes, frames: Sequence[Frame], later: bool = False) -> Delivery:
         """See `Link.send`."""
         if self._link is not None:
-            return self._link.send(header, frames)
+            return self._link.send(header, frames, later)
         assert self._socket is not None
         self._loop.used(self._sources[0])
         return self._outbox.send(self._socket, None, header, frames)
@@ -354,8 +363,8 @@ class Dial:
             self._loop.wake_at(self._due)
         elif self._socket is None:
             self._start(now)
-        elif self._sealed_dial is not None:
-            self._sealed_dial.time_is_over()
+        elif self._stream_dial is not None:
+            self._stream_dial.time_is_over()
         else:
             self._fail("the handshake took too long")
 

@@ -4,8 +4,8 @@ Peers do not choose their routing id, so the proof of a peer belongs to exactly 
 connection can take it over. ZeroMQ gives the descriptor of the connection with every message. By the descriptor, the
 listener finds the `Connection` of a message, and the peer whose `PeerDown` follows the end of a connection.
 
-A session with a process of this host may use shared memory, and one with another host uses a sealed connection. This
-connection then stays open as the proof of the peer: when it or the other one ends, the session ends.
+A session with a process of this host may use shared memory or a plain stream, and one with another host uses a sealed
+connection. This connection then stays open as the proof of the peer: when it or the other one ends, the session ends.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from paceline.transport.local.listener import LocalLaneError, LocalListener
 from paceline.transport.loop import Source
 from paceline.transport.memory.heap import keep_freed_memory
 from paceline.transport.memory.loans import PeerProcess
-from paceline.transport.sealed.listener import SealedListener
 from paceline.transport.sessions import NotSentError
 from paceline.transport.streams.channel import Channel, UnixChannel
 from paceline.transport.streams.link import CLOSED, StreamLink
+from paceline.transport.streams.listener import StreamListener
+from paceline.transport.streams.tcp import PlainChannel
 from paceline.transport.zmq.connections import FAREWELL_S, WATCHED, Connection, Connections
 from paceline.transport.zmq.sockets import (
     Incoming,
@@ -56,7 +57,7 @@ class Listener:
     """Proves the peers that connect, and passes the messages of proven peers to the sessions."""
 
     def __init__(self, shared: PortContext, host: str, port: int, *, encrypt: bool, one_port: bool = False) -> None:
-        """Listen at `host` and `port`. With `encrypt`, peers are offered a sealed connection, unless `one_port`.
+        """Listen at `host` and `port`. Unless `one_port`, peers are offered a second connection: sealed if `encrypt`.
 
         Raises:
             TransportError: the address is in use, or it is not an address of this machine.
@@ -66,7 +67,8 @@ class Listener:
         self._loop = shared.loop
         self._context = shared
         self._local_listener: LocalListener | None = None
-        self._sealed_listener: SealedListener | None = None
+        self._stream_listener: StreamListener | None = None
+        self._encrypt = encrypt
         self._routes: dict[bytes, Connection] = {}
         self._sources: list[Source] = []
         self._ticket_socket = None if encrypt else open_ticket_socket(shared.zmq)
@@ -86,8 +88,8 @@ class Listener:
             tickets = TicketCheck(self._ticket_socket, gate, self._sessions.counters)
             self._sources.append(ZmqSource(self._ticket_socket, tickets.answer_one))
         self._loop.watch(self._sources)
-        if encrypt and not one_port:
-            self._sealed_listener = SealedListener(self._loop, self._sessions.limits, self._sessions.counters, host)
+        if not one_port:
+            self._stream_listener = StreamListener(self._loop, self._sessions.limits, self._sessions.counters, host)
         if shared.local:
             try:
                 self._local_listener = LocalListener(self._loop, self._sessions.limits)
@@ -154,11 +156,13 @@ class Listener:
             return None
         if connection.route is not None:
             del self._routes[connection.route]
+        stream = None if self._stream_listener is None else self._stream_listener.offer(sealed=self._encrypt)
         handshake = ServerHandshake(
             self._sessions.node,
             self._sessions.token,
             offer=None if self._local_listener is None else self._local_listener.offer(),
-            sealed=None if self._sealed_listener is None else self._sealed_listener.offer(),
+            sealed=stream if self._encrypt else None,
+            plain=None if self._encrypt else stream,
             insecure_blocks=bool(self._context.insecure_blocks),
         )
         connection.begin(route, handshake)
@@ -206,10 +210,14 @@ class Listener:
             socket, process = self._local_listener.take(handshake.offer.nonce)
             channel = UnixChannel(socket)
         elif handshake.lane == "sealed":
-            assert self._sealed_listener is not None
+            assert self._stream_listener is not None
             assert handshake.sealed is not None
-            socket = self._sealed_listener.take(handshake.sealed.nonce)
+            socket = self._stream_listener.take(handshake.sealed.nonce)
             channel = self._context.seal(socket, handshake.keys())
+        elif handshake.lane == "plain":
+            assert self._stream_listener is not None
+            assert handshake.plain is not None
+            channel = PlainChannel(self._stream_listener.take(handshake.plain.nonce))
         else:
             keep_freed_memory()
             return None
@@ -261,8 +269,8 @@ class Listener:
         """Close the connections whose time is over, and ask for the next tick."""
         if self._local_listener is not None:
             self._local_listener.tick(now)
-        if self._sealed_listener is not None:
-            self._sealed_listener.tick(now)
+        if self._stream_listener is not None:
+            self._stream_listener.tick(now)
         self._connections.tick(now)
 
     def close(self) -> None:
@@ -270,8 +278,8 @@ class Listener:
         self._loop.unwatch(self._sources)
         if self._local_listener is not None:
             self._local_listener.close()
-        if self._sealed_listener is not None:
-            self._sealed_listener.close()
+        if self._stream_listener is not None:
+            self._stream_listener.close()
         for connection in self._connections:
             if connection.link is not None:
                 connection.link.finish(self._sessions.limits.linger_s)

@@ -44,6 +44,11 @@ class Outbox:
         self._waiting: deque[_Handover] = deque()
         self._nbytes = 0
 
+    @property
+    def empty(self) -> bool:
+        """Whether ZeroMQ has released every frame that it reads in place."""
+        return all(handover.done for handover in self._waiting)
+
     def fits(self, frames: Sequence[Frame]) -> bool:
         """Whether `frames` may be queued within the limit of waiting bytes. True if no large frame waits."""
         waiting = self._waiting

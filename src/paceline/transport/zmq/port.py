@@ -1,7 +1,7 @@
 """The port between processes, on one host or many: ZeroMQ over TCP, each connection proven by the job's token.
 
-Two processes of one host then exchange their messages by shared memory (`paceline.transport.local`), and two processes
-of different hosts on a sealed connection (`paceline.transport.sealed`).
+Two processes of one host then exchange their messages by shared memory (`paceline.transport.local`), or without it on a
+plain stream; two processes of different hosts on a sealed connection (`paceline.transport.sealed`).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class ZmqPort:
         addresses. `local` says whether sessions with processes of this host may use shared memory; None reads the
         environment. With `insecure_blocks`, frames on encrypted connections are neither encrypted nor authenticated;
         headers are. Both ends must say the same; a port that does not listen may say None, and does as its peers do.
-        Encrypted sessions need a second TCP port at `listen`, which the system chooses. With `one_port` there is none:
-        sessions then stay on `port`, and blocks take about three times longer.
+        Sessions by TCP need a second port at `listen`, which the system chooses. With `one_port` there is none: they
+        then stay on `port`, and blocks take longer, about three times if they are encrypted.
 
         Raises:
             ValueError: `listen` is not a single address (with a wildcard, every network could reach the port), or
@@ -137,12 +137,12 @@ class ZmqPort:
         elif isinstance(link, Connection):
             link.end("closed", "the peer ended the session")
 
-    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = ()) -> Delivery:
+    def send(self, peer: NodeId, message: Message, frames: Sequence[Frame] = (), *, later: bool = False) -> Delivery:
         """See `Port.send`."""
         if self._closed:
             self._check_open()
         self._loop.sent(type(message))
-        return self._sessions.send(peer, message, frames)
+        return self._sessions.send(peer, message, frames, later)
 
     def recv(self, timeout_s: float) -> Event | None:
         """See `Port.recv`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.core.coordinator.in_sync_sets import enter, promote, shrink
+from paceline.core.coordinator.in_sync_sets import enter, only_whole, promote, shrink
 from paceline.core.coordinator.placement_plan import Servers, balance, spread
 from paceline.core.layout import cut
 from paceline.types import Kind, Placement, TensorSpec
@@ -45,3 +45,15 @@ def test_a_server_enters_the_sets_of_the_blocks_that_it_copied_from_their_owner(
     placement = place(("s0", "s1"), (), (("s2", (0, 1)),))
     assert enter(placement, "s2", "s0") == ((("s2",), ()), (("s2", (1,)),))
     assert enter(placement, "s1", "s0") == ((), placement.joining), "s1 makes no copy"
+
+
+def test_a_group_has_only_members_with_every_block() -> None:
+    assert only_whole(("s0", "s1"), ((), ("s0",))) == (("s0", "s0"), ()), "s1 owns a block, but lacks the other"
+    owners, backups = only_whole(("s0", "s2"), (("s1", "s2"), ("s1",)))
+    assert set(owners) == {"s1", "s2"}, "s0 lacks a block"
+    assert all({owner, *copies} == {"s1", "s2"} for owner, copies in zip(owners, backups, strict=True))
+
+
+def test_in_sync_sets_stay_if_every_member_lacks_a_block() -> None:
+    assert only_whole(("s0", "s1"), ()) == (("s0", "s1"), ())
+    assert only_whole(("s0", "s1"), (("s1",), ("s0",))) == (("s0", "s1"), (("s1",), ("s0",)))

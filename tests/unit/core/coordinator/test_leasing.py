@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.kit.core import CoordinatorKit, fence, sent
+from tests.kit.restarted_job import busy
 
 from paceline.messages import (
     Bye,
@@ -53,3 +54,21 @@ def test_the_initial_weights_are_leased_again_when_their_worker_dies() -> None:
     again = job.lease("worker-1")
     assert (first.step, again.step) == (INIT_STEP, INIT_STEP)
     assert again.fence > fence(1)
+
+
+def test_a_measurement_that_is_too_old_counts_among_many_that_are_held_back() -> None:
+    job = CoordinatorKit(workers=50, mode="asp", slots=1).start(data_len=2 * 40).initialise()
+    fast, slow = job.workers[:10], job.workers[10:]
+    busy(job, slow[20], 1.0)
+    job.now += 4.9
+    for worker in job.workers:
+        if worker != slow[20]:
+            busy(job, worker, 0.1 if worker in fast else 1.0)
+    grants = [job.lease(worker) for worker in fast]
+    for worker in slow:
+        assert sent(job.turn(worker), Grant) == []
+    for number, worker in enumerate(fast[:2]):
+        job.now += 0.15
+        job.seal(worker, grants[number])
+        given = sent(job.ready(job.servers[0], grants[number].step, grants[number].fence), Grant)
+        assert [grant.step for grant in given] == ([] if number else [11]), "only the worker whose measurement is old"

@@ -63,6 +63,37 @@ def test_everything_that_the_peer_sent_before_it_closed_is_read() -> None:
     end.close()
 
 
+def test_messages_that_wait_go_with_the_next_one_in_one_write() -> None:
+    ours, theirs = sockets.socketpair()
+    sender, reader = End(ours, "worker/1", "server/1"), End(theirs, "server/1", "worker/1")
+    frame = sender.arena.allocate(1000)
+    loan = sender.link.send(encode_header(push(1, [frame])), [frame], later=True)
+    assert not sender.link.flushed
+    while reader.loop.read_one():  # the table of loans
+        pass
+    assert not reader.sessions.events, "the message has not been sent"
+    writes: list[int] = []
+    real = sender.link._out._channel.write_record
+
+    def write(record: bytes) -> int:
+        writes.append(len(record))
+        return real(record)
+
+    sender.link._out._channel.write_record = write  # type: ignore[method-assign]
+    sender.link.send(encode_header(Bye(2)), [])
+    assert len(writes) == 1
+    assert sender.link.flushed
+    while len(reader.sessions.events) < 2:
+        reader.loop.wait(1.0)
+        assert reader.loop.read_one()
+    messages = [event.message for event in reader.sessions.events if isinstance(event, Received)]
+    assert messages == [push(1, [frame]), Bye(2)]
+    reader.sessions.events.clear()
+    assert loan.done
+    sender.close()
+    reader.close()
+
+
 def test_a_loan_that_the_peer_never_read_ends_when_the_peer_closes() -> None:
     ours, theirs = sockets.socketpair()
     lender, reader = End(ours, "worker/1", "server/1"), End(theirs, "server/1", "worker/1")
@@ -99,6 +130,8 @@ def test_a_send_that_fails_ends_the_session_and_is_reported() -> None:
 
         def write(self, *_: object) -> int:
             raise OSError(errno.ENOBUFS, "no buffer")
+
+        write_record = write
 
     end.link._out._channel = Broken()
     end.link.send(encode_header(Bye(1)), [])

@@ -14,7 +14,7 @@ import random
 import pytest
 import torch
 
-from paceline.transport.memory.arena import REGION_NBYTES, Arena
+from paceline.transport.memory.arena import KEPT_S, REGION_NBYTES, Arena
 
 MIB = 1 << 20
 
@@ -76,9 +76,10 @@ def test_slices_and_tensors_keep_an_allocation_in_use() -> None:
     arena.close()
 
 
-def test_all_empty_regions_but_one_return_to_the_system() -> None:
+def test_all_empty_regions_but_one_return_to_the_system_after_a_while() -> None:
     retired: list[int] = []
-    arena = Arena(share=True, on_retired=retired.append)
+    now = [100.0]
+    arena = Arena(share=True, on_retired=retired.append, now=lambda: now[0])
     before = len(shared_files())
     taken = [arena.allocate(REGION_NBYTES - 64) for _ in range(4)]
     taken.append(arena.allocate(3 * REGION_NBYTES))
@@ -86,6 +87,16 @@ def test_all_empty_regions_but_one_return_to_the_system() -> None:
     assert arena.stats.reserved == 7 * REGION_NBYTES
     assert len(shared_files()) == before + 5
     taken.clear()
+    assert arena.stats.in_use == 0
+    now[0] += KEPT_S - 1
+    assert arena.stats.regions == 5  # they are filled again in the next step, without page faults
+    taken.append(arena.allocate(3 * REGION_NBYTES))
+    assert arena.stats.regions == 5
+    now[0] += 1
+    assert arena.stats.regions == 2
+    taken.clear()
+    assert arena.stats.in_use == 0
+    now[0] += KEPT_S
     assert arena.stats.regions == 1
     assert len(retired) == 4
     assert len(shared_files()) == before + 1

@@ -22,9 +22,9 @@ from paceline.errors import TransportError
 from paceline.messages import Ok, Register
 from paceline.transport.base import PeerDown
 from paceline.transport.limits import LinkLimits
-from paceline.transport.sealed.listener import SealedListener
+from paceline.transport.streams.listener import StreamListener
 from paceline.transport.zmq.port import ZmqPort
-from paceline.wire.handshake import SealedOffer
+from paceline.wire.handshake import StreamOffer
 from paceline.wire.token import new_token
 
 TOKEN = new_token()
@@ -60,8 +60,8 @@ def sealed_links(port: ZmqPort) -> int:
 
 def data_port(server: ZmqPort) -> tuple[str, int]:
     assert server._listener is not None
-    assert server._listener._sealed_listener is not None
-    return "127.0.0.1", server._listener._sealed_listener.port
+    assert server._listener._stream_listener is not None
+    return "127.0.0.1", server._listener._stream_listener.port
 
 
 def exchange(server: ZmqPort, client: ZmqPort, events: Events) -> None:
@@ -89,13 +89,13 @@ def test_somebody_on_the_network_reads_no_message(
     """All bytes of the sealed connection pass a proxy, which looks for names, blocks and the token in them."""
     server = make_port("server/1", listen="127.0.0.1", insecure_blocks=insecure_blocks)
     proxy = Proxy("tcp://{}:{}".format(*data_port(server)))
-    offer = SealedListener.offer
+    offer = StreamListener.offer
 
-    def offer_the_proxy(listener: SealedListener) -> SealedOffer:
-        made = offer(listener)
-        return SealedOffer("127.0.0.2", made.port, made.nonce, made.secret)
+    def offer_the_proxy(listener: StreamListener, *, sealed: bool) -> StreamOffer:
+        made = offer(listener, sealed=sealed)
+        return StreamOffer("127.0.0.2", made.port, made.nonce, made.secret)
 
-    monkeypatch.setattr(SealedListener, "offer", offer_the_proxy)
+    monkeypatch.setattr(StreamListener, "offer", offer_the_proxy)
     client = make_port("worker/1", insecure_blocks=insecure_blocks)
     client.connect(str(server.address).replace("127.0.0.1", "localhost"))
     events = Events(server, client)
@@ -151,8 +151,8 @@ def test_a_session_stays_on_zeromq_if_the_second_port_is_closed(
 ) -> None:
     server = make_port("server/1", listen="127.0.0.1")
     assert server._listener is not None
-    assert server._listener._sealed_listener is not None
-    server._listener._sealed_listener.close()
+    assert server._listener._stream_listener is not None
+    server._listener._stream_listener.close()
     client = make_port("worker/1")
     client.connect(str(server.address))
     events = Events(server, client)
@@ -182,7 +182,9 @@ def test_a_session_stays_on_zeromq_if_the_second_port_does_not_answer(
     monkeypatch.setattr("paceline.transport.zmq.dial.CONNECT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        monkeypatch.setattr(SealedListener, "offer", lambda _: SealedOffer("127.0.0.1", port, bytes(32), bytes(32)))
+        monkeypatch.setattr(
+            StreamListener, "offer", lambda _, sealed: StreamOffer("127.0.0.1", port, bytes(32), bytes(32))
+        )
         with caplog.at_level(logging.WARNING):
             server, client, events = both(make_port)
     assert "no answer" in caplog.text
@@ -325,7 +327,7 @@ def test_a_stranger_at_the_second_port_is_closed(make_port: MakePort, content: b
         while not is_closed(stranger):
             assert server.recv(0.02) is None
             assert time.monotonic() < deadline
-    assert set(server.counters.refused) == ({"sealed-name"} if len(content) >= 32 else {"handshake-deadline"})
+    assert set(server.counters.refused) == ({"stream-name"} if len(content) >= 32 else {"handshake-deadline"})
 
 
 def test_a_port_keeps_few_strangers_at_its_second_port(make_port: MakePort) -> None:
@@ -373,9 +375,3 @@ def second_port(pid: int, address: str) -> tuple[str, int]:
     first = int(address.rpartition(":")[2])
     listening = [c.laddr for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     return next((where.ip, where.port) for where in listening if where.port != first)
-
-
-def test_an_unencrypted_port_has_no_second_port(make_port: MakePort) -> None:
-    server = make_port("server/1", listen="127.0.0.1", encrypt=None)
-    listening = [c.laddr.port for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN]
-    assert listening == [int(str(server.address).rpartition(":")[2])]

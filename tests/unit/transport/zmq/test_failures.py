@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import signal
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -195,9 +196,11 @@ def test_messages_sent_before_close_arrive(make_port: MakePort) -> None:
         frame[:] = block_bytes(MIB, seed)
     client.send("server/1", push(1, frames), frames)
     client.send("server/1", Ok(2))
-    client.close()
     events.ports.remove(client)
+    closing = threading.Thread(target=client.close)  # the server reads meanwhile
+    closing.start()
     events.until(lambda: bool(events.downs(server)))
+    closing.join()
     assert [type(e.message).__name__ for e in events.received(server)] == ["Push", "Ok"]
     assert [bytes(frame) for frame in events.received(server)[0].frames] == [bytes(frame) for frame in frames]
 

@@ -59,8 +59,10 @@ class CommitLog:
             return
         self.samples += commit.samples
         self.skipped_slots += commit.empty
-        self.max_staleness = max(self.max_staleness, commit.staleness)
-        self.max_lag = max(self.max_lag, commit.lag)
+        if commit.staleness > self.max_staleness:
+            self.max_staleness = commit.staleness
+        if commit.lag > self.max_lag:
+            self.max_lag = commit.lag
         self.values.update(values)
 
     def trim(self, applied: int) -> None:

@@ -52,6 +52,7 @@ class LeaseBook:
         self._summed = SummedSlots()
         self._done = done
         self._next = SlotId(INIT_STEP, 0)
+        self._highest = -1  # the highest step that was leased since all leases became void
         self._lost = LostHolders(max_losses)
 
     def fence(self) -> Fence:
@@ -68,6 +69,7 @@ class LeaseBook:
 
     def _forget(self, first: SlotId) -> None:
         self._next = first
+        self._highest = -1
         self.live.clear()
         self.requeued.clear()
         self._summed.clear()
@@ -101,17 +103,30 @@ class LeaseBook:
         `watermark` is the lowest uncommitted step, `end_step` the first step that must not be leased. With `above`, the
         worker computes a slot of that step: it gets the lowest slot only if that is of a later step.
         """
+        slot = None
         if above is None:
-            slot = self._own(worker, watermark, end_step) or self._take(watermark, initialised, end_step)
-        else:
-            lowest = self.requeued.lowest if self.requeued else self._next
-            slot = self._take(watermark, initialised, end_step) if lowest.step > above else None
+            if self.reserved.of:
+                slot = self._own(worker, watermark, end_step)
+        elif (self.requeued.slots[0] if self.requeued.slots else self._next).step <= above:
+            return None
+        if slot is None:
+            slot = self._take(watermark, initialised, end_step)
         return None if slot is None else self.lease(slot, worker, now)
 
-    def lease(self, slot: SlotId, worker: NodeId, now: float) -> Lease:
-        """Lease `slot` to `worker`. A late slot may have two leases: the first attempt that arrives counts."""
+    def lease(self, slot: SlotId, worker: NodeId, now: float, *, own: bool = False) -> Lease:
+        """Lease `slot` to `worker`, with `own` out of order: it is the worker's own slot in a group.
+
+        A late slot may have two leases: the first attempt that arrives counts.
+        """
         lease = Lease(slot, self.fence(), worker, now)
+        self._highest = max(self._highest, slot.step)
         self.live.add(lease)
+        while own and slot == self._next:  # the next slot to take in order is the first without a lease
+            step, index = slot
+            last = index + 1 >= self.schedule.num_slots(step)
+            self._next = slot = SlotId(step + 1, 0) if last else SlotId(step, index + 1)
+            if not self.live.is_leased(slot):
+                break
         return lease
 
     def adopt(self, worker: NodeId, slot: SlotId, fence: Fence, now: float) -> bool:
@@ -127,7 +142,7 @@ class LeaseBook:
 
     def _own(self, worker: NodeId, watermark: int, end_step: int) -> SlotId | None:
         """The slot reserved for `worker`, if it may be leased now."""
-        slot = self.reserved.end(worker) if self.reserved else None
+        slot = self.reserved.end(worker)
         if slot is None or slot.step < watermark or self.live.is_leased(slot) or self._done(slot):
             return None
         if slot.step >= end_step or slot.slot >= self._low(slot.step) + self.hold:
@@ -143,9 +158,10 @@ class LeaseBook:
             self._requeue(slot)
 
     def _take(self, watermark: int, initialised: bool, end_step: int) -> SlotId | None:
-        if self.requeued:
+        if self.requeued.slots:
             # Slots are requeued from below `_next`: where the lowest of them may not be leased, nothing may.
             return None if self.requeued.lowest.step >= end_step else self.requeued.pop()
+        schedule, reserved = self.schedule, self.reserved
         while True:
             slot = self._next
             step, index = slot
@@ -156,19 +172,21 @@ class LeaseBook:
                 continue
             if not initialised and step > 0:
                 return None
-            if step >= end_step or not may_lease(self.schedule.window(step), step, watermark):
+            if step >= end_step or not may_lease(schedule.window(step), step, watermark):
+                return None
+            if watermark < self.schedule.barrier(step):
                 return None
             # Leased under an earlier coordinator, or by a reservation.
             is_taken = self.live.is_leased(slot) or self._done(slot)
             if not is_taken and index >= self._low(step) + self.hold:
                 return None
-            last = index + 1 == self.schedule.num_slots(step)
+            last = index + 1 == schedule.num_slots(step)
             self._next = SlotId(step + 1, 0) if last else SlotId(step, index + 1)
-            if not is_taken and slot not in self.reserved:
+            if not is_taken and (not reserved.of or slot not in reserved):
                 return slot
 
     def _low(self, step: int) -> int:
-        return self._summed.low(step, self.schedule.num_slots)
+        return self._summed.low(step)
 
     def summed(self, server: NodeId, step: int, count: int, num_servers: int) -> bool:
         """Note that a server has summed the first `count` slots of a step; True if more slots may now be leased."""
@@ -179,7 +197,7 @@ class LeaseBook:
 
         Leases are granted one step early, so when a slot comes back every worker may hold a lease of the next step.
         """
-        return self.take_back(self.requeued.lowest.step, watermark, initialised) if self.requeued else None
+        return self.take_back(self.requeued.lowest.step, watermark, initialised) if self.requeued.slots else None
 
     def take_back(self, above: int, watermark: int, initialised: bool) -> Lease | None:
         """Take back one lease of the newest leased step, which must be above `above` and not yet computable.
@@ -203,33 +221,38 @@ class LeaseBook:
                     return lease
         return None
 
-    def unleased(self, end_step: int, *, in_step: bool) -> int:
-        """How many slots have no lease yet: of the step that is leased now, or of all steps before `end_step`.
+    def unleased(self, end_step: int, *, most: int | None = None) -> int:
+        """How many slots of the step that is leased now, which is below `end_step`, have no lease yet.
 
-        An estimate: slots leased out of order count, reserved ones may not.
+        With `most`, of all steps before `end_step`; if there are more than `most`, some such number. An estimate: slots
+        leased out of order count, reserved ones may not.
         """
-        count, at = len(self.requeued), self._next
-        if at.step == INIT_STEP or at.step >= end_step:
+        count, (step, index) = len(self.requeued.slots), self._next
+        if step == INIT_STEP or step >= end_step:
             return count
-        count += self.schedule.num_slots(at.step) - at.slot
-        if not in_step:
-            count += sum(self.schedule.num_slots(s) for s in range(at.step + 1, min(end_step, at.step + 65)))
-        return count
+        count += self.schedule.num_slots(step) - index
+        return count if most is None else count + self.schedule.slots_between(step + 1, end_step, most)
 
     @property
-    def highest_step(self) -> int:
-        """The highest step of which a slot is leased or waits to be leased again; -1 for none."""
-        leased = max((lease.slot.step for lease in self.live.all()), default=-1)
-        return max(leased, self.requeued.highest_step)
+    def first_free_step(self) -> int:
+        """The first step above all that were leased since leases became void, wait to be leased again, or are reserved.
+
+        A reserved slot that was leased counts, too, after its holder is gone: its gradient may be on its way.
+        """
+        reserved = (reservation.slot.step + 1 for reservation in self.reserved.all())
+        leased = (lease.slot.step + 1 for lease in self.live.all())
+        highest = max(self._highest, self.requeued.highest_step) + 1
+        return max(self._next.step + (self._next.slot > 0), highest, 0, *leased, *reserved)
 
     # ------------------------------------------------------------ what becomes of a lease
 
     def seal(self, fence: Fence, worker: NodeId) -> Lease | None:
         """Note that the holder sealed the slot. The lease lives until the commit: the pushes may still be lost."""
-        lease = self.live.find(fence)
+        live = self.live
+        lease = live.find(fence)
         if lease is None or lease.worker != worker:
             return None
-        self.live.seal(fence)
+        live.seal(fence)
         self._lost.forget(lease.slot)  # a holder survived the slot: losses are no longer in a row
         return lease
 
@@ -247,7 +270,7 @@ class LeaseBook:
         When a worker asks for the next lease, it does not know of a lease that it neither sealed, nor gave back, nor
         lists.
         """
-        unknown = [lease for lease in self.live.open_of(worker) if lease.fence not in held]
+        unknown = self.live.open_of(worker, held)
         for lease in unknown:
             self.abandon(lease.fence)
         return bool(unknown)
@@ -284,14 +307,11 @@ class LeaseBook:
         for index in range(self.schedule.num_slots(step)):
             slot = SlotId(step, index)
             self._lost.forget(slot)
-            for lease in live.of_slot(slot):
-                if live.is_sealed(lease.fence):
-                    sealed.append(lease)
-                live.remove(lease)
+            sealed += live.end_slot(slot)
         self._summed.forget(step)
-        if self.requeued:
+        if self.requeued.slots:
             self.requeued.drop(lambda slot: slot.step == step)
-        if self.reserved:
+        if self.reserved.of:
             self.reserved.end_steps(lambda other: other == step)
         return sealed
 
@@ -303,6 +323,7 @@ class LeaseBook:
         self._summed.drop_beyond(end_step)
         self.requeued.drop(lambda slot: slot.step >= end_step)
         self.reserved.end_steps(lambda step: step >= end_step)
+        self._highest = min(self._highest, end_step - 1)
         if self._next.step >= end_step:
             self._next = SlotId(end_step, 0)
         return void

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
-from paceline.types import Fence, NodeId, SlotId
+from paceline.types import INIT_STEP, Fence, NodeId, SlotId
 
 
 class Lease(NamedTuple):
@@ -43,7 +43,8 @@ class LiveLeases:
             self._by_worker[worker] = {fence: lease}
         else:
             held[fence] = lease
-        self._by_slot[slot] = (*self._by_slot.get(slot, ()), lease)
+        others = self._by_slot.get(slot)
+        self._by_slot[slot] = (lease,) if others is None else (*others, lease)
 
     def seal(self, fence: Fence) -> None:
         """Note that the holder sealed the slot. The lease stays live, because the pushes may still be lost."""
@@ -51,16 +52,24 @@ class LiveLeases:
 
     def remove(self, lease: Lease) -> None:
         """End a lease."""
-        slot, fence, worker, _ = lease
-        del self._leases[fence]
-        self._sealed.discard(fence)
-        held = self._by_worker[worker]
-        del held[fence]
-        if not held:
-            del self._by_worker[worker]
-        others = self._by_slot.pop(slot)
+        self._end(lease)
+        others = self._by_slot.pop(lease.slot)
         if len(others) > 1:
-            self._by_slot[slot] = tuple(other for other in others if other.fence != fence)
+            self._by_slot[lease.slot] = tuple(other for other in others if other.fence != lease.fence)
+
+    def _end(self, lease: Lease) -> bool:
+        """End a lease, which is still listed by its slot; True if it was sealed."""
+        _, fence, worker, _ = lease
+        del self._leases[fence]
+        held = self._by_worker[worker]
+        if len(held) > 1:
+            del held[fence]
+        else:
+            del self._by_worker[worker]
+        if fence in self._sealed:
+            self._sealed.discard(fence)
+            return True
+        return False
 
     def clear(self) -> None:
         """End all leases."""
@@ -95,6 +104,21 @@ class LiveLeases:
         """Whether a live lease has that fence and is not sealed."""
         return fence in self._leases and fence not in self._sealed
 
+    def step_in_hand(self, fences: Iterable[Fence]) -> int | None:
+        """The highest step of these leases; None if one of them has ended or is sealed."""
+        step = INIT_STEP
+        for fence in fences:
+            lease = self._leases.get(fence)
+            if lease is None or fence in self._sealed:
+                return None
+            if lease.slot.step > step:
+                step = lease.slot.step
+        return step
+
+    def end_slot(self, slot: SlotId) -> list[Lease]:
+        """End all leases of a slot; returns those that were sealed."""
+        return [lease for lease in self._by_slot.pop(slot, ()) if self._end(lease)]
+
     def open_leases(self) -> list[Lease]:
         """Live leases that are not sealed."""
         return [lease for lease in self._leases.values() if lease.fence not in self._sealed]
@@ -118,10 +142,12 @@ class LiveLeases:
         held = self._by_worker.get(worker)
         return [] if held is None else list(held.values())
 
-    def open_of(self, worker: NodeId) -> list[Lease]:
-        """Live leases of a worker that are not sealed."""
-        held = self._by_worker.get(worker)
-        return [] if held is None else [ls for fence, ls in held.items() if fence not in self._sealed]
+    def open_of(self, worker: NodeId, but: Container[Fence] = ()) -> list[Lease]:
+        """Live leases of a worker that are not sealed, `but` those with one of these fences."""
+        of_worker, sealed = self._by_worker.get(worker), self._sealed
+        if of_worker is None:
+            return []
+        return [lease for fence, lease in of_worker.items() if fence not in sealed and fence not in but]
 
     def of_slot(self, slot: SlotId) -> tuple[Lease, ...]:
         """Live leases of a slot."""

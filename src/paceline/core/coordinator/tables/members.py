@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 
-from paceline.core.coordinator.tables.incarnation import RESUMED
+from paceline.core.coordinator.tables.incarnation import RESUMED, Incarnation
 from paceline.core.effects import DrainFact, History, IncarnationFact, ScaleFact
 from paceline.types import NodeId, start_of
 
@@ -60,11 +60,12 @@ class _Groups:
 class Members:
     """The members, and when each was heard last. Times are running time, without pauses of the coordinator (rule 7)."""
 
-    def __init__(self, timeout_s: float, workers: int = 1, servers: int = 1) -> None:
-        """The job wants that many `workers` and `servers`."""
+    def __init__(self, timeout_s: float, workers: int = 1, servers: int = 1, *, collective: bool = False) -> None:
+        """The job wants that many `workers` and `servers`. With `collective`, the workers hold the blocks."""
+        self._collective = collective
         self.timeout_s = timeout_s
         self.wanted_workers = workers
-        self.wanted_servers = servers
+        self.wanted_servers = workers if collective else servers
         self.members: dict[NodeId, Member] = {}
         self._deadlines: list[tuple[float, int, Member]] = []
         self._count = count()  # members cannot be compared: no two deadlines are equal
@@ -89,7 +90,7 @@ class Members:
     def want(self, workers: int, servers: int) -> None:
         """Set how many members of each role the job wants; 0 keeps the number."""
         self.wanted_workers = workers or self.wanted_workers
-        self.wanted_servers = servers or self.wanted_servers
+        self.wanted_servers = self.wanted_workers if self._collective else servers or self.wanted_servers
 
     def drain(self, host: str, *, undo: bool = False) -> None:
         """Note that `host` must be empty, or with `undo` that it may be used again (rule 15)."""
@@ -185,6 +186,12 @@ class Members:
         """How many workers are active."""
         return len(self._workers)
 
+    def are_awaited(self, incarnation: Incarnation, now: float) -> bool:
+        """Whether a new coordinator still waits for reports of servers and workers (rule 7)."""
+        if incarnation.awaited:
+            return True
+        return now < incarnation.quiet_until and self.num_workers < self.wanted_workers
+
     def lead(self) -> NodeId | None:
         """The active worker that joined first; None without workers."""
         return next(iter(self._workers), None)
@@ -216,6 +223,8 @@ class Members:
         """Servers that must leave: all of a draining host, and those beyond the wanted number, highest number first."""
         servers = sorted(self.by_role("server"), key=lambda m: _number(m.name))
         leaving = [m for m in servers if m.host in self.draining_hosts]
+        if self._collective:  # the launcher chooses the workers that leave
+            return frozenset(m.node for m in leaving)
         staying = [m for m in servers if m.host not in self.draining_hosts]
         return frozenset(m.node for m in (*leaving, *staying[self.wanted_servers :]))
 

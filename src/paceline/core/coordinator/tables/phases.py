@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from paceline.config.dials import parse_mode
+from paceline.config.live import parse_schedule
+from paceline.core.live_plan import (
+    Dials,
+    LiveChange,
+    checkpoints_at,
+    dials_at,
+    next_segment,
+    segments_from,
+    with_change,
+)
 from paceline.core.sampling import data_before, phase_end
 from paceline.core.schedule import Schedule
 from paceline.errors import MismatchError
@@ -55,7 +65,10 @@ class Phase:
 
 
 class PhaseBook:
-    """Phases in order, and the schedule that they make; the last one may be `open`. Only `Segments` changes it."""
+    """Phases in order, and the schedule that they make; the last one may be `open`. Only `Segments` changes it.
+
+    `changes` are the live changes of dials, in the order of their steps. They outlive a rewind (rule 19).
+    """
 
     def __init__(self, num_workers: int) -> None:
         """A phase without a number of slots gets one for each of `num_workers`."""
@@ -63,9 +76,10 @@ class PhaseBook:
         self.schedule = Schedule()
         self.phases: list[Phase] = []
         self.open: Phase | None = None
+        self.changes: tuple[LiveChange, ...] = ()
 
     def reset(self, position: Position | None) -> None:
-        """Return to the phases of `position`."""
+        """Return to the phases of `position`, as they were then; `keep_changes` follows."""
         self.schedule = Schedule(() if position is None else position.segments)
         self.phases = [] if position is None else [Phase.of(entry) for entry in position.phases]
         self._find_open()
@@ -73,15 +87,88 @@ class PhaseBook:
     def _find_open(self) -> None:
         self.open = self.phases[-1] if self.phases and self.phases[-1].end_version is None else None
 
-    def add(self, spec: PhaseSpec, segment: Segment) -> None:
-        """Begin a phase with `segment`."""
-        self.schedule.append(segment)
-        self.phases.append(Phase(spec, segment, segment.end_step))
+    def add(self, spec: PhaseSpec, segments: Sequence[Segment]) -> None:
+        """Begin a phase with `segments`, the first of which is that of its first step."""
+        for segment in segments:
+            self.schedule.append(segment)
+        self.phases.append(Phase(spec, segments[0], segments[-1].end_step))
         self._find_open()
+
+    # ------------------------------------------------------------ live changes
+
+    @property
+    def next_revision(self) -> int:
+        """The revision of the next segment: higher than all so far."""
+        return max([self.schedule.revision, *(known.revision + 1 for known in self.changes)])
+
+    def note_change(self, change: LiveChange) -> None:
+        """Add a live change of dials; `replan` takes its segments."""
+        self.changes = with_change(self.changes, change)
+
+    def replan(self, segments: Sequence[Segment]) -> None:
+        """Replace the plan of the open phase, from the first of `segments` on."""
+        for segment in segments:
+            self.schedule.append(segment)
+        if segments and self.open is not None:
+            self.open.end = segments[-1].end_step
+
+    def keep_plan(self, plan: Sequence[Segment], free: int, job: JobArgs) -> list[Segment]:
+        """Take over from `plan` the segments of the open phase that are later than those known; returns them.
+
+        No step below `free` may change. If `plan` has other segments there, it is that of another line of incarnations:
+        then the changes of the log hold from `free` on.
+        """
+        phase = self.open
+        if phase is None:
+            return []
+        known = [_without_revision(s) for s in self.schedule.segments]
+        mine = of_phase(plan, phase.spec.number)
+        first = next((s.step for s in mine if _without_revision(s) not in known), None)
+        if first is None:
+            return []
+        later = [s for s in mine if s.step >= first]
+        if first < free:
+            later = self._segments_from(phase, free, self.changes, job) if free < phase.end else []
+        self.replan(later)
+        return later
+
+    def dials(self, step: int, job: JobArgs) -> Dials:
+        """The dials of `step` as the command, the script and live changes say; `slots` is that of the plan."""
+        dials = dials_at(step, parse_schedule(job.mode), self.changes)
+        return dials._replace(slots=self.schedule.segment(step).slots) if self._is_open(step) else dials
+
+    def checkpoints(self, step: int) -> tuple[int, float] | None:
+        """When checkpoints are due at `step`, as (versions, seconds); None: as the command says."""
+        return checkpoints_at(step, self.changes) if self.changes else None
+
+    def _is_open(self, step: int) -> bool:
+        return self.open is not None and self.open.start <= step < self.open.end
+
+    def changed(self, change: LiveChange, job: JobArgs) -> list[Segment]:
+        """The segments from `change` on, which is not noted yet; none if its step is not in the open phase."""
+        if self.open is None or not self._is_open(change.step):
+            return []
+        return self._segments_from(self.open, change.step, with_change(self.changes, change), job)
+
+    def _segments_from(self, phase: Phase, step: int, changes: Sequence[LiveChange], job: JobArgs) -> list[Segment]:
+        rows, last = parse_schedule(job.mode), self.schedule.segment(step)
+
+        def slots_of(dials: Dials) -> int:
+            return self._slots(phase.spec, job, dials)
+
+        begun = next_segment(phase.spec, phase.start, last, step, rows, changes, slots_of)
+        return segments_from(phase.spec, phase.start, begun, rows, changes, slots_of)
+
+    def last_segment(self, phase: Phase) -> Segment:
+        """The segment in which `phase` ends. One that only closes the phase does not count."""
+        mine = (s for s in reversed(self.schedule.segments) if s.phase == phase.spec.number and s.step < s.end_step)
+        return next(mine, phase.segment)
+
+    # ------------------------------------------------------------ the ends of phases
 
     def cut(self, closing: Segment) -> None:
         """Append the segment `closing`, which ends the phase early."""
-        self.schedule.append(closing)
+        self.schedule.append(msgspec.structs.replace(closing, revision=self.schedule.revision))
 
     def close(self, version: int) -> None:
         """Close the open phase: all its steps are committed, the last one as `version`."""
@@ -98,8 +185,8 @@ class PhaseBook:
         """Set the metrics that every worker gets that leaves `phase`, even if there are newer ones then."""
         phase.metrics = metrics
 
-    def begin(self, spec: PhaseSpec, job: JobArgs, worker: str) -> Segment | None:
-        """A worker enters phase `spec.number`; returns the segment if this is the first to do so.
+    def begin(self, spec: PhaseSpec, job: JobArgs, worker: str) -> list[Segment]:
+        """A worker enters phase `spec.number`; returns the segments of the phase if this is the first to do so.
 
         Raises:
             MismatchError: another worker entered this phase with other data or other numbers.
@@ -114,21 +201,15 @@ class PhaseBook:
                         f"{argument}{getattr(spec, name)!r}, the job has {argument}{getattr(known, name)!r} there: "
                         "every worker, and every resume of the run, must run the same loops"
                     )
-            return None
+            return []
         if spec.number > len(self.phases) or self.open is not None:
             raise MismatchError(
                 f"{worker} began its loop number {spec.number + 1} over job.batches(...), but the job is in loop "
                 f"number {len(self.phases)}: every worker must run the same loops in the same order"
             )
-        segment = self._segment(spec, job)
-        self.add(spec, segment)
-        return segment
-
-    def _segment(self, spec: PhaseSpec, job: JobArgs) -> Segment:
-        mode = parse_mode(job.mode)
-        slots = job.slots or spec.slots or mode.default_slots or self.num_workers
-        last = self.schedule.segments[-1] if self.schedule.segments else None
+        rows, last = parse_schedule(job.mode), self.schedule.segments[-1] if self.schedule.segments else None
         step = last.end_step if last else 0
+        dials = dials_at(step, rows, self.changes)
         epoch, offset = data_before(spec, last)
         segment = Segment(
             step=step,
@@ -138,14 +219,23 @@ class PhaseBook:
             end_step=step,
             end_epoch=epoch,
             data_len=spec.data_len,
-            slots=slots,
+            slots=self._slots(spec, job, dials),
             batch_size=spec.batch_size,
             shuffle=spec.shuffle,
             drop_last=spec.drop_last,
-            window=mode.window,
-            mode=mode.name,
+            window=dials.mode.window,
+            mode=dials.mode.name,
+            revision=self.next_revision,
+            lr=dials.lr,
+            lr_scale=dials.lr_scale,
         )
-        return phase_end(spec, segment)
+        first = phase_end(spec, segment)
+        segments = segments_from(spec, step, first, rows, self.changes, lambda dials: self._slots(spec, job, dials))
+        self.add(spec, segments)
+        return segments
+
+    def _slots(self, spec: PhaseSpec, job: JobArgs, dials: Dials) -> int:
+        return dials.slots or job.slots or spec.slots or dials.mode.default_slots or self.num_workers
 
     def end_at(self, step: int) -> Segment | None:
         """End the open phase before `step`; returns the segment that says so, None if it ends there anyway."""
@@ -164,3 +254,13 @@ class PhaseBook:
             end_step=end,
             end_epoch=at.epoch,
         )
+
+
+def of_phase(plan: Sequence[Segment], phase: int) -> list[Segment]:
+    """The segments of a phase in `plan`, without one that only ends it early, unless it is the first."""
+    mine = [segment for segment in plan if segment.phase == phase]
+    return mine[:1] + [segment for segment in mine[1:] if segment.step < segment.end_step]
+
+
+def _without_revision(segment: Segment) -> Segment:
+    return msgspec.structs.replace(segment, revision=0)

@@ -9,15 +9,15 @@ from paceline.types import SlotId
 
 
 class RequeuedSlots:
-    """Slots that were leased before, lowest first. Only `LeaseBook` changes it."""
+    """Slots that were leased before, lowest first. `slots` is the heap of them. Only `LeaseBook` changes it."""
 
     def __init__(self) -> None:
-        self._heap: list[SlotId] = []
+        self.slots: list[SlotId] = []
         self._waiting: set[SlotId] = set()
 
     def __len__(self) -> int:
         """The number of slots that wait."""
-        return len(self._heap)
+        return len(self.slots)
 
     def __contains__(self, slot: object) -> bool:
         """Whether `slot` waits."""
@@ -26,34 +26,34 @@ class RequeuedSlots:
     @property
     def lowest(self) -> SlotId:
         """The lowest slot that waits."""
-        return self._heap[0]
+        return self.slots[0]
 
     @property
     def highest_step(self) -> int:
         """The highest step of a slot that waits; -1 for none."""
-        return max((slot.step for slot in self._heap), default=-1)
+        return max((slot.step for slot in self.slots), default=-1)
 
     def push(self, slot: SlotId) -> None:
         """Add a slot that must be leased again."""
-        heappush(self._heap, slot)
+        heappush(self.slots, slot)
         self._waiting.add(slot)
 
     def pop(self) -> SlotId:
         """Remove and return the lowest slot."""
-        slot = heappop(self._heap)
+        slot = heappop(self.slots)
         self._waiting.discard(slot)
         return slot
 
     def drop(self, over: Callable[[SlotId], bool]) -> None:
         """Remove the slots for which `over` is true."""
-        if not self._heap:
+        if not self.slots:
             return
-        kept = [slot for slot in self._heap if not over(slot)]
-        if len(kept) < len(self._heap):
-            self._heap, self._waiting = kept, set(kept)
-            heapify(self._heap)
+        kept = [slot for slot in self.slots if not over(slot)]
+        if len(kept) < len(self.slots):
+            self.slots, self._waiting = kept, set(kept)
+            heapify(self.slots)
 
     def clear(self) -> None:
         """Remove all slots."""
-        self._heap.clear()
+        self.slots.clear()
         self._waiting.clear()

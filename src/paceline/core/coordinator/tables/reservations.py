@@ -18,15 +18,18 @@ class Reservation(NamedTuple):
 
 
 class Reserved:
-    """The reservations. A worker has at most one, for the slot that it leased last; two workers may share a slot."""
+    """The reservations, `of` each worker. A worker has at most one, for the slot that it leased last.
+
+    Two workers may share a slot.
+    """
 
     def __init__(self) -> None:
-        self._of: dict[NodeId, Reservation] = {}
+        self.of: dict[NodeId, Reservation] = {}
         self._slots: Counter[SlotId] = Counter()
 
     def __len__(self) -> int:
         """The number of workers with a reservation."""
-        return len(self._of)
+        return len(self.of)
 
     def __contains__(self, slot: object) -> bool:
         """Whether `slot` is reserved."""
@@ -34,20 +37,20 @@ class Reserved:
 
     def has(self, worker: NodeId) -> bool:
         """Whether a slot is reserved for `worker`."""
-        return worker in self._of
+        return worker in self.of
 
     def all(self) -> list[Reservation]:
         """All reservations."""
-        return list(self._of.values())
+        return list(self.of.values())
 
     def begin(self, step: int, held: Iterable[tuple[Fence, NodeId, SlotId]], now: float) -> None:
         """Reserve the slots of `step` whose leases have become void; earlier reservations of the step stay."""
-        self._of |= {worker: Reservation(worker, slot, now) for _, worker, slot in sorted(held)}
+        self.of |= {worker: Reservation(worker, slot, now) for _, worker, slot in sorted(held)}
         self.end_steps(lambda other: other != step)
 
     def end(self, worker: NodeId) -> SlotId | None:
         """End the reservation of `worker`; returns its slot, None if it had none."""
-        found = self._of.pop(worker, None)
+        found = self.of.pop(worker, None)
         if found is None:
             return None
         self._slots[found.slot] -= 1
@@ -57,6 +60,6 @@ class Reserved:
 
     def end_steps(self, over: Callable[[int], bool]) -> None:
         """End the reservations of the steps for which `over` is true."""
-        if self._of:
-            self._of = {worker: r for worker, r in self._of.items() if not over(r.slot.step)}
-            self._slots = Counter(r.slot for r in self._of.values())
+        if self.of:
+            self.of = {worker: r for worker, r in self.of.items() if not over(r.slot.step)}
+            self._slots = Counter(r.slot for r in self.of.values())

@@ -68,7 +68,7 @@ class Rounds:
         """Number the rounds after `first`, so that a report on a round of an earlier coordinator matches no round.
 
         `latest` is the newest result of each validator; `_earlier` are older ones that a turn may still see. `declared`
-        is the number of validators that each worker knows.
+        is the number of validators that each worker knows. `by_worker` has the fences of the slots that each holds.
         """
         self.validators: list[ValidatorSpec] = []
         self.running: dict[int, Round] = {}
@@ -79,7 +79,7 @@ class Rounds:
         self._seen: _Seen | None = None
         self._validated: set[tuple[int, int]] = set()
         self._held: dict[Fence, _Held] = {}
-        self._by_worker: dict[NodeId, set[Fence]] = {}
+        self.by_worker: dict[NodeId, set[Fence]] = {}
 
     def __contains__(self, fence: object) -> bool:
         """Whether a worker holds a validation slot under that fence."""
@@ -112,7 +112,7 @@ class Rounds:
             if round_.queue and round_.validator.number < declared:
                 slot = round_.queue.pop()
                 self._held[fence] = _Held(round_.number, slot, worker)
-                self._by_worker.setdefault(worker, set()).add(fence)
+                self.by_worker.setdefault(worker, set()).add(fence)
                 return round_, slot
         return None
 
@@ -143,9 +143,9 @@ class Rounds:
 
     def revoke(self, worker: NodeId) -> bool:
         """Free the slots that `worker` held: it is gone or has forgotten them. True if there was one."""
-        if worker not in self._by_worker:
+        if worker not in self.by_worker:
             return False
-        fences = sorted(self._by_worker[worker])
+        fences = sorted(self.by_worker[worker])
         for fence in fences:
             self.abandon(fence)
         return bool(fences)
@@ -161,10 +161,10 @@ class Rounds:
     def _release(self, fence: Fence) -> _Held | None:
         held = self._held.pop(fence, None)
         if held is not None:
-            fences = self._by_worker[held.worker]
+            fences = self.by_worker[held.worker]
             fences.discard(fence)
             if not fences:
-                del self._by_worker[held.worker]
+                del self.by_worker[held.worker]
         return held
 
     def add(self, validator: ValidatorSpec) -> None:
@@ -187,7 +187,7 @@ class Rounds:
         known = [r for r in self.results() if r[1] <= version]
         self.running.clear()
         self._held.clear()
-        self._by_worker.clear()
+        self.by_worker.clear()
         self._validated.clear()
         self.latest = {}
         self._earlier = {}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
 from paceline.types import NodeId
 
 
-@dataclass(slots=True)
 class _Step:
-    num_slots: int
-    low: int = 0
-    summed: dict[NodeId, int] = field(default_factory=dict)
+    __slots__ = ("low", "summed")
+
+    def __init__(self) -> None:
+        self.low = 0
+        self.summed: dict[NodeId, int] = {}
 
 
 class SummedSlots:
@@ -28,11 +26,11 @@ class SummedSlots:
         """Whether slots of `step` may have been leased: `low` was asked for it."""
         return step in self._steps
 
-    def low(self, number: int, num_slots: Callable[[int], int]) -> int:
+    def low(self, number: int) -> int:
         """How many slots of step `number` every server has summed, from the first one on. Adds an unknown step."""
         step = self._steps.get(number)
         if step is None:
-            step = self._steps[number] = _Step(num_slots(number))
+            step = self._steps[number] = _Step()
         return step.low
 
     def note(self, server: NodeId, number: int, count: int, num_servers: int) -> bool:

@@ -26,6 +26,7 @@ class WorkerSpeeds:
         self._mean: dict[NodeId, float] = {}
         self._held: dict[NodeId, float] = {}
         self._noted: dict[NodeId, float] = {}
+        self._slots: dict[NodeId, int] = {}
         self.typical: float | None = None
         self._typical_held = 0.0
         self._fastest = 0.0
@@ -33,10 +34,12 @@ class WorkerSpeeds:
 
     def note(self, worker: NodeId, seconds: float, now: float) -> None:
         """Note that `worker` took `seconds` for a slot."""
-        known = self._mean.get(worker)
-        mean = seconds if known is None or self._is_old(worker, known, now) else known + _NEWEST * (seconds - known)
+        mean, known = seconds, self._mean.get(worker)
+        if known is not None and not self._is_old(worker, known, now):
+            mean = known + _NEWEST * (seconds - known)
         self._mean[worker] = mean
         self._noted[worker] = now
+        self._slots[worker] = self._slots.get(worker, 0) + 1
         if mean < self._floor:
             self._floor = mean
         if self.typical is None:  # no refresh yet: without a bound, every worker would count as slow
@@ -50,7 +53,7 @@ class WorkerSpeeds:
         at most as twice the mean: after a pause of the worker, the next late slot must still be found soon.
         """
         known = self._held.get(worker, held_s)
-        self._held[worker] = known + _NEWEST * (min(held_s, 2.0 * known) - known)
+        self._held[worker] = known + _NEWEST * ((2.0 * known if held_s > 2.0 * known else held_s) - known)
 
     def _is_old(self, worker: NodeId, known: float, now: float) -> bool:
         age_s = now - self._noted[worker]
@@ -60,11 +63,21 @@ class WorkerSpeeds:
         """Whether `worker` has finished a slot."""
         return worker in self._mean
 
+    def seconds_of(self, worker: NodeId) -> float | None:
+        """The seconds that `worker` takes for a slot; None if it has finished none."""
+        return self._mean.get(worker)
+
+    def shares(self) -> dict[NodeId, float]:
+        """For each worker, its part of the slots that the present workers have sealed."""
+        total = sum(self._slots.values())
+        return {worker: slots / total for worker, slots in self._slots.items()}
+
     def forget(self, worker: NodeId) -> None:
         """Forget the measurements of `worker`, which is gone."""
         self._mean.pop(worker, None)
         self._held.pop(worker, None)
         self._noted.pop(worker, None)
+        self._slots.pop(worker, None)
 
     def refresh(self) -> None:
         """Compute the median and the minimum of all workers again."""
@@ -90,10 +103,22 @@ class WorkerSpeeds:
         mean = self._mean.get(worker)
         return mean is not None and mean > _SLOW * self._fastest and not self._is_old(worker, mean, now)
 
+    def measured(self, worker: NodeId) -> tuple[float, float]:
+        """The mean of `worker`, and the time until which it counts; both 0 if there is none."""
+        mean = self._mean.get(worker)
+        return (0.0, 0.0) if mean is None else (mean, self._noted[worker] + max(_OLD_S, _OLD * mean))
+
+    def would_be_slow(self, mean: float) -> bool:
+        """Whether a worker with this `mean`, which counts, is slow."""
+        return mean > _SLOW * self._fastest
+
     def most_slots(self, worker: NodeId, slots: int) -> int:
         """How many slots, at most `slots`, the fastest possible worker would finish before `worker` finished one."""
         mine = self._mean.get(worker)
-        return 0 if mine is None else _ends_before(mine, self._floor, self._floor, slots)
+        return 0 if mine is None else self._most_slots(mine, slots)
+
+    def _most_slots(self, mine: float, slots: int) -> int:
+        return _ends_before(mine, self._floor, self._floor, slots)
 
     def others_are_sooner(
         self, worker: NodeId, slots: int, others: Iterable[tuple[NodeId, float]], number: int
@@ -104,14 +129,16 @@ class WorkerSpeeds:
         `number` of them. Late workers do not count. Takes from `others` only as many as decide the answer.
         """
         mine = self._mean.get(worker)
-        if mine is None:
-            return False
-        most, left = self.most_slots(worker, slots), slots
+        return mine is not None and self.are_sooner(mine, slots, (o for o in others if o[0] != worker), number)
+
+    def are_sooner(self, mine: float, slots: int, others: Iterable[tuple[NodeId, float]], number: int) -> bool:
+        """Whether `others` would finish `slots` more slots within `mine` seconds. See `others_are_sooner`."""
+        most, left = self._most_slots(mine, slots), slots
         if number * most < left:
             return False
         for other, busy_s in others:
             mean = self._mean.get(other, self.typical)
-            if mean is not None and other != worker and busy_s <= max(_LATE * mean, _LATE_S):
+            if mean is not None and busy_s <= max(_LATE * mean, _LATE_S):
                 end = max(0.0, mean - busy_s) + mean if busy_s else mean
                 if end < mine:
                     left -= _ends_before(mine, end, mean, left)

@@ -181,12 +181,23 @@ def test_leases_beyond_a_new_end_are_void() -> None:
     kept = [take(leases, "a") for _ in range(2)]
     void = [take(leases, "b") for _ in range(2)]
     leases.abandon(void[0].fence)
-    assert leases.highest_step == 1
+    assert leases.first_free_step == 2
     assert leases.beyond(1) == [void[1]]
     assert [f.fence in leases.live for f in kept] == [True, True]
-    assert leases.highest_step == 0
+    assert leases.first_free_step == 1
     assert len(leases.live) == 2
     assert leases.grant("a", 0, True, 1) is None
+
+
+def test_a_reserved_slot_that_was_leased_is_not_free_after_its_holder_is_gone() -> None:
+    leases = book()
+    take(leases, "a")
+    leases.restart(0, initialised=True)
+    again = take(leases, "a")
+    assert again.slot == (0, 0)
+    leases.reserved = type(leases.reserved)()
+    leases.abandon(again.fence)
+    assert leases.first_free_step == 1
 
 
 @pytest.mark.parametrize("late", [fence(99), fence(1, generation=0)])

@@ -66,6 +66,24 @@ def test_the_answer_is_that_of_a_look_at_all_workers(
         assert found == _look_at_all(speeds, worker, slots, others)
 
 
+@given(
+    measured=st.dictionaries(st.sampled_from(_NAMES), _SECONDS, min_size=1),
+    busy=st.dictionaries(st.sampled_from(_NAMES), _BUSY),
+    slots=st.integers(1, 40),
+)
+def test_if_the_fastest_that_waits_is_too_slow_all_are(
+    measured: dict[str, float], busy: dict[str, float], slots: int
+) -> None:
+    speeds = WorkerSpeeds()
+    for worker, seconds in measured.items():
+        speeds.note(worker, seconds, 0.0)
+    speeds.refresh()
+    waiting = [worker for worker in measured if worker not in busy]
+    others = [*busy.items(), *((worker, 0.0) for worker in waiting)]
+    if waiting and speeds.are_sooner(min(measured[w] for w in waiting), slots, others, len(others)):
+        assert all(speeds.others_are_sooner(worker, slots, others, len(others)) for worker in waiting)
+
+
 def test_only_as_many_workers_are_looked_at_as_decide() -> None:
     speeds = WorkerSpeeds()
     speeds.note("slow", 1.0, 0.0)

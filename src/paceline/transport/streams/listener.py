@@ -1,8 +1,10 @@
-"""The listening end of sealed connections: a TCP port beside the port that proves the peers.
+"""The listening end of streams over TCP: a TCP port beside the port that proves the peers.
 
-A peer learns the port and a one-time name of its connection on its proven, encrypted ZeroMQ connection. It connects and
-sends the name; the listener answers with one byte. Nothing else is read from a connection before the listening side
-takes it for a session, so a stranger costs a socket and 32 bytes for a few seconds.
+A peer learns the port and a one-time name of its connection on its proven ZeroMQ connection. It connects and sends the
+name; the listener answers. A sealed connection proves both sides by its keys, so one byte is the answer there. A plain
+one has no keys: the name proves the peer, and the answer, a second one-time secret, proves the listener. Nothing else
+is read from a connection before the listening side takes it for a session, so a stranger costs a socket and 32 bytes
+for a few seconds.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from paceline.errors import RefusedFrameError, TransportError
 from paceline.transport.base import Counters
 from paceline.transport.limits import LinkLimits
 from paceline.transport.loop import Loop, Source
-from paceline.wire.handshake import NONCE_NBYTES, SealedOffer
+from paceline.wire.handshake import NONCE_NBYTES, StreamOffer
 
 _BACKLOG = 512
 _MAX_OFFERS = 1024
 FOUND = b"\x06"
-"""What the listener answers to a connection with a name that it has offered."""
+"""What the listener answers to a sealed connection with a name that it has offered."""
 
 
 class _Guest:
@@ -36,7 +38,7 @@ class _Guest:
         self.source = Source(socket.fileno(), lambda: read(self))
 
 
-class SealedListener:
+class StreamListener:
     """Accepts connections and finds them by their names. Closes those that are not taken in time, or are too many."""
 
     def __init__(self, loop: Loop, limits: LinkLimits, counters: Counters, host: str) -> None:
@@ -49,22 +51,22 @@ class SealedListener:
         self._limits = limits
         self._counters = counters
         self._host = host
-        self._offered: dict[bytes, None] = {}
+        self._offered: dict[bytes, bytes] = {}
         self._guests: dict[_Guest, None] = {}
         family = sockets.AF_INET6 if ":" in host else sockets.AF_INET
         try:
             self._socket = sockets.create_server((host, 0), family=family, backlog=_BACKLOG)
         except OSError as error:
-            raise TransportError(f"cannot listen on {host} for encrypted connections: {error}") from None
+            raise TransportError(f"cannot listen on {host} for the connections that carry blocks: {error}") from None
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._source = Source(self._socket.fileno(), self._accept)
         loop.watch([self._source])
 
-    def offer(self) -> SealedOffer:
-        """Make an offer for one peer, with a new name and new secrets."""
-        offer = SealedOffer(self._host, self.port, secrets.token_bytes(NONCE_NBYTES), secrets.token_bytes(NONCE_NBYTES))
-        self._offered[offer.nonce] = None
+    def offer(self, *, sealed: bool) -> StreamOffer:
+        """Make an offer for one peer, with a new name and a new secret."""
+        offer = StreamOffer(self._host, self.port, secrets.token_bytes(NONCE_NBYTES), secrets.token_bytes(NONCE_NBYTES))
+        self._offered[offer.nonce] = FOUND if sealed else offer.secret
         if len(self._offered) > _MAX_OFFERS:
             del self._offered[next(iter(self._offered))]
         return offer
@@ -79,7 +81,7 @@ class SealedListener:
             if guest.name == name:
                 self._forget(guest)
                 return guest.socket
-        raise RefusedFrameError("lane", "the peer chose the sealed lane and did not connect to it")
+        raise RefusedFrameError("lane", "the peer chose a second connection and did not make it")
 
     def tick(self, now: float) -> None:
         """Close connections that have waited too long, and ask for the next tick."""
@@ -124,13 +126,13 @@ class SealedListener:
         if got and len(guest.name) < NONCE_NBYTES:
             return False
         if guest.name not in self._offered:
-            self._counters.refuse("sealed-name")
+            self._counters.refuse("stream-name")
             self._drop(guest)
             return False
-        del self._offered[guest.name]
+        answer = self._offered.pop(guest.name)
         self._loop.unwatch([guest.source])  # all other bytes are for the session
         with contextlib.suppress(OSError):
-            guest.socket.send(FOUND)
+            guest.socket.send(answer)
         return False
 
     def _forget(self, guest: _Guest) -> None:

@@ -1,38 +1,43 @@
-"""The connecting end of sealed connections: connects to the port of a sealed offer without waiting."""
+"""The connecting end of streams over TCP: connects to the port of an offer without waiting."""
 
 from __future__ import annotations
 
 import errno
 import ipaddress
 import os
+import secrets
 import socket as sockets
 from collections.abc import Callable
 
 from paceline.transport.loop import Loop, Source
-from paceline.transport.sealed.listener import FOUND
-from paceline.wire.handshake import SealedOffer
+from paceline.wire.handshake import StreamOffer
 
 CONNECT_S = 1.5
 """How many seconds the port of the offer may take to answer. A firewall that drops packets takes for ever."""
 
 
-class SealedDial:
+class StreamDial:
     """One attempt. It calls `on_ready` with the connection, or `on_failed` with the reason; not both, and once."""
 
     def __init__(
         self,
         loop: Loop,
         host: str,
-        offer: SealedOffer,
+        offer: StreamOffer,
+        answer: bytes,
         on_ready: Callable[[sockets.socket], None],
         on_failed: Callable[[str], None],
     ) -> None:
-        """Start to connect. `host` is the host that the peer was reached at; a name is not resolved again."""
+        """Prepare to connect. `host` is the host that the peer was reached at; a name is not resolved again.
+
+        The listener must send `answer`; until then, it gets nothing but the name of the connection.
+        """
         self._loop = loop
         self._offer = offer
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._connected = False
+        self._missing = answer
         self._address = (host if _is_address(host) else offer.host, offer.port)
         self._socket = sockets.socket(sockets.AF_INET6 if ":" in self._address[0] else sockets.AF_INET)
         self._socket.setblocking(False)
@@ -74,14 +79,17 @@ class SealedDial:
         if not self._connected:
             return False
         try:
-            answer = self._socket.recv(len(FOUND))
+            answer = self._socket.recv(len(self._missing))
         except BlockingIOError:
             return False
         except OSError as failure:
             self._fail(str(failure))
             return False
-        if answer != FOUND:
-            self._fail("the peer closed the connection")
+        if not answer or not secrets.compare_digest(answer, self._missing[: len(answer)]):
+            self._fail("another answer than that of the peer" if answer else "the peer closed the connection")
+            return False
+        self._missing = self._missing[len(answer) :]
+        if self._missing:
             return False
         self._loop.unwatch([self._source])
         self._source.forget()
