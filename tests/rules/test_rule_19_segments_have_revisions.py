@@ -266,6 +266,12 @@ def test_in_lock_step_a_change_of_slots_or_rates_is_no_barrier() -> None:
     assert (schedule.barrier(3), schedule.barrier(5)) == (0, 4)
 
 
+def test_a_second_change_for_the_first_step_of_lock_step_keeps_its_barrier() -> None:
+    schedule = Schedule([segment(window=3), segment(step=4, offset=8, revision=1)])
+    schedule.append(segment(step=4, offset=8, revision=2))
+    assert schedule.barrier(4) == 4
+
+
 # ---------------------------------------------------------------- rewinds
 
 

@@ -32,7 +32,8 @@ class Schedule:
             self.segments.pop()
             self._starts.pop()
             self._barriers.pop()
-        before = self.segments[-1] if self.segments else None
+        # A segment that begins at the same step has no steps of its own any more.
+        before = next((other for other in reversed(self.segments) if other.step < segment.step), None)
         # In lock-step a step waits for the one before it anyway, and may be leased while that is not committed.
         in_lock_step = segment.window == 0 and (before is None or before.window == 0)
         self.segments.append(segment)

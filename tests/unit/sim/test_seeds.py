@@ -11,6 +11,7 @@ from paceline.sim.scenario import make_scenario
 FAILED_BEFORE = (
     3425, 13417, 103098, 202323, 202940, 203182, 1020942, 1028399, 1064866, 2002579, 3050325, 4057151, 8003688, 8027113,
     8082144, 9102021, 9228308, 11007836, 11127605, 72002799,
+    4050510328,
 )  # fmt: skip
 """Seeds that found a fault (docs/faults-found.md). A change of the protocol changes their schedules."""
 
