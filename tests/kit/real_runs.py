@@ -114,6 +114,11 @@ def cold() -> Iterator[None]:
         _warm[:] = kept
 
 
+def warm_server() -> WarmServer | None:
+    """The process from which commands are forked now, if there is one."""
+    return _warm[-1] if _warm else None
+
+
 Process = subprocess.Popen[bytes] | WarmProcess
 
 
