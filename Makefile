@@ -52,7 +52,8 @@ $(ENGINES): $(READY)
 demo: setup ## train LeNet on Fashion-MNIST with 2 workers and 2 parameter servers
 	@$(BIN)/paceline demo
 
-PROCESSES ?= 2
+# Real runs wait more than half of the time: two processes for each core, and not so many that memory is short.
+PROCESSES ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$(( n > 4 ? 8 : 2 * n )))
 # A crash of a test process ends the run: after a restart, pytest-xdist may wait for ever for the tests of the crashed one.
 PYTEST := $(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 

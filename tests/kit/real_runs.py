@@ -122,7 +122,9 @@ def warm_server() -> WarmServer | None:
 Process = subprocess.Popen[bytes] | WarmProcess
 
 
-def _start(command: Sequence[object], cwd: Path, output: int, env: dict[str, str], errors: int | None = None) -> Process:
+def _start(
+    command: Sequence[object], cwd: Path, output: int, env: dict[str, str], errors: int | None = None
+) -> Process:
     """Start a command whose output goes to the file descriptors `output` and `errors` (None: both to `output`)."""
     words = [str(part) for part in command]
     for server in _warm:

@@ -12,7 +12,7 @@ from paceline.messages.status import Status
 
 REPLICATED = ["--seed", "7", "-w", "2", "-s", "3", "--replicas", "1"]
 PATIENT = {"PACELINE_HEARTBEAT_TIMEOUT_S": "28"}
-"""The environment of runs whose servers are killed: who waits for silence waits for much longer than a failover takes."""
+"""The environment of runs whose servers are killed: a wait for silence takes much longer than a failover."""
 
 
 def is_whole(status: Status) -> bool:

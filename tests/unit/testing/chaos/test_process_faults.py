@@ -60,5 +60,3 @@ def test_a_kill_while_a_checkpoint_is_written_hits_or_is_counted_as_missed(
         assert late
         assert injector.figures.fired == {"kill coordinator": 1}
         assert injector.figures.missed_saves == 1
-
-
