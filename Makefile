@@ -22,7 +22,7 @@ endif
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 SHOW_LOG = { echo "setup failed; the end of $(LOG):"; tail -n 40 $(LOG); exit 1; }
 
-.PHONY: help setup engines demo static check test long seeds bench chaos format clean
+.PHONY: help setup engines demo static style types check quick test tests long seeds bench chaos format clean
 
 help: ## show what each target does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -52,21 +52,33 @@ $(ENGINES): $(READY)
 demo: setup ## train LeNet on Fashion-MNIST with 2 workers and 2 parameter servers
 	@$(BIN)/paceline demo
 
-PROCESSES ?= 2
+# Real runs wait more than half of the time: two processes for each core, and not so many that memory is short.
+PROCESSES ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$(( n > 4 ? 8 : 2 * n )))
 # A crash of a test process ends the run: after a restart, pytest-xdist may wait for ever for the tests of the crashed one.
 PYTEST := $(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-static: setup
+static: style types ## check format, lint, layers and types
+
+style: setup
 	@echo "[format] ruff format --check" && $(BIN)/ruff format --check -q .
 	@echo "[lint] ruff check" && $(BIN)/ruff check -q .
-	@echo "[types] mypy --strict" && $(BIN)/mypy
 	@echo "[layers] lint-imports" && $(BIN)/lint-imports
 
-check: static ## check format, lint, types and layers, and run the tests without real runs; a few minutes
+types: setup
+	@echo "[types] mypy --strict" && $(BIN)/mypy
+
+# mypy uses one core, and real runs often wait: the types are checked beside the tests.
+check: style ## check format, lint, types and layers, and run the tests without real runs; a few minutes
+	@$(MAKE) --no-print-directory -j 2 types quick
+
+test: style engines ## everything that a change must pass: the static checks and every test; about 10 minutes on 2 cores
+	@$(MAKE) --no-print-directory -j 2 types tests
+
+quick: setup
 	@echo "[tests] pytest -n $(PROCESSES), without real runs and with 200 simulator seeds"
 	@$(PYTEST) -m "not real_run and not many_seeds"
 
-test: static engines ## everything that a change must pass: the static checks and every test; about 12 minutes on 2 cores
+tests: setup
 	@echo "[tests] pytest -n $(PROCESSES)" && $(PYTEST)
 
 SEEDS  ?= 100000

@@ -173,7 +173,7 @@ def _clean_up(before: Snapshot) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--first-seed", type=int, default=None, help="the first simulator seed [default: by commit]")
+    parser.addoption("--first-seed", type=int, default=None, help="the first simulator seed [default: by the code]")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.kit.ports import free_port
 from tests.kit.real_runs import PACELINE, ROOT, SMALL, Background, Process, background, environment
 from tests.kit.simulated_hosts import facts_of
 from tests.kit.strangers import Proxy, pour_noise
@@ -49,7 +50,6 @@ from paceline.wire.token import new_token
 
 _why = problem()
 MB = 1e6
-LOOPBACK_PORT = 7439
 ROLE = "paceline.runtime.role_process"
 SMALL_JOB = ["-w", "1", "-s", "1", "--checkpoint-every", "0", SMALL, "--epochs", "100000", "--sleep", "0.01"]
 SAID_ONCE = "this line was said once"
@@ -129,13 +129,14 @@ def started(words: Sequence[object], folder: Path) -> Iterator[Started]:
 def on_loopback(folder: Path) -> Iterator[Scene]:
     token = folder / "token"
     token.write_text(new_token().hex())
-    address = f"127.0.0.1:{LOOPBACK_PORT}"
+    port = free_port()
+    address = f"127.0.0.1:{port}"
     words = ["run", "--dir", folder / "run", "--engine", "hosts", "--listen", address, "--token-file", token]
     dials = ["agent", address, "--token-file", token, "--name", "a", "--cores", "2"]
     with started(dials, folder) as agent, started([*words, *SMALL_JOB], folder) as supervisor:
         run = RunDir(folder / "run")
         host = "127.0.0.1"
-        yield Scene(supervisor, agent, run, host, LOOPBACK_PORT, host, "127.0.0.2", lambda _: contextlib.nullcontext())
+        yield Scene(supervisor, agent, run, host, port, host, "127.0.0.2", lambda _: contextlib.nullcontext())
 
 
 @contextmanager
@@ -266,21 +267,30 @@ def attack_with_a_recording(scene: Scene) -> None:
         proxy.close()
     recorded = bytes(proxy.sent)
     scene.seen["readable"] = SAID_ONCE.encode() in recorded
-    scene.seen["replays that ended"] = sum(replay(scene, recorded) for _ in range(5))
+    scene.seen["replays that ended"] = replays_that_end(scene, recorded, 5)
 
 
-def replay(scene: Scene, recorded: bytes) -> bool:
-    """Whether the supervisor ends a connection that sends the recorded bytes."""
-    with socket.create_connection((scene.host, scene.port), timeout=8.0) as raw:
-        try:
-            raw.sendall(recorded)
-            while raw.recv(1 << 16):
-                pass
-        except ConnectionError:
-            return True
-        except TimeoutError:
-            return False
+def replays_that_end(scene: Scene, recorded: bytes, number: int) -> int:
+    """How many connections the supervisor ends, of `number` that send the recorded bytes."""
+    with contextlib.ExitStack() as stack:
+        address = (scene.host, scene.port)
+        opened = [stack.enter_context(socket.create_connection(address, timeout=8.0)) for _ in range(number)]
+        for raw in opened:
+            with contextlib.suppress(ConnectionError):
+                raw.sendall(recorded)
+        return sum(map(is_ended, opened))
+
+
+def is_ended(raw: socket.socket) -> bool:
+    """Whether the other end of a connection ends it, within its timeout."""
+    try:
+        while raw.recv(1 << 16):
+            pass
+    except ConnectionError:
         return True
+    except TimeoutError:
+        return False
+    return True
 
 
 def attack_with_messages_that_no_agent_sends(scene: Scene) -> None:

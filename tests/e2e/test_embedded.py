@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.kit.real_runs import python
+from tests.kit.real_runs import python, run_apart
 
 SCRIPT = """
 import sys, threading
@@ -34,15 +33,13 @@ print("model", paceline.digest(model))
 @pytest.mark.parametrize("where", ["run", ""])
 def test_the_job_of_a_script_that_does_not_close_it_ends_with_a_summary(where: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    ended = subprocess.run(
-        [sys.executable, "script.py", where, "go on"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    first, *rest = ended.stdout.splitlines()  # results only: progress goes to standard error
+    ended = run_apart([sys.executable, "script.py", where, "go on"], tmp_path).check()
+    first, *rest = ended.lines  # results only: progress goes to standard error
     rows = dict(line.split(None, 1) for line in rest)
     assert list(rows)[:3] == ["steps", "samples", "seconds"]
     assert (rows["steps"], rows["workers"], rows["servers"]) == ("6", "1", "1")
     assert first == f"model {rows['digest']}"
-    assert "step 6/6" in ended.stderr
+    assert "step 6/6" in ended.err
     assert rows.get("run", "") == where
     if where:
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())

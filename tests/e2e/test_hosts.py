@@ -15,7 +15,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.kit.ports import free_port
 from tests.kit.real_runs import PACELINE, SCRIPTS, background, run
+from tests.kit.signals import until_it_handles
 
 from paceline.messages.status import Status
 from paceline.runtime.rundir import RunDir
@@ -239,7 +241,7 @@ def test_a_script_error_on_a_host_ends_the_run_with_its_traceback(tmp_path: Path
     token = tmp_path / "token"
     run([*PACELINE, "token", token], tmp_path).check()
     assert token.stat().st_mode & 0o777 == 0o600
-    address = "127.0.0.1:7437"
+    address = f"127.0.0.1:{free_port()}"
     agent = [*PACELINE, "agent", address, "--token-file", token, "--name", "a", "--cores", "2", "--dir", "cache"]
     options = ["--engine", "hosts", "--listen", address, "--token-file", token, "-w", "1", "--checkpoint-every", "0"]
     with background(agent, tmp_path) as offered:
@@ -255,14 +257,12 @@ def test_a_script_error_on_a_host_ends_the_run_with_its_traceback(tmp_path: Path
 def test_an_agent_without_a_supervisor_waits_and_ends_by_a_signal(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(new_token().hex())
-    command = [*PACELINE, "agent", "127.0.0.1:7438", "--token-file", token, "--name", "a", "--dir", "cache"]
+    address = f"127.0.0.1:{free_port()}"
+    command = [*PACELINE, "agent", address, "--token-file", token, "--name", "a", "--dir", "cache"]
     with background(command, tmp_path) as agent:
-        deadline = time.monotonic() + 20.0
-        while not list(tmp_path.glob("cache/*")) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.5)
+        until_it_handles(agent.process.pid)
         agent.process.send_signal(signal.SIGTERM)
         ended = agent.wait(20.0).check()
-    assert "waits for a supervisor at 127.0.0.1:7438" in ended.out
+    assert f"waits for a supervisor at {address}" in ended.out
     assert "ended by a signal" in ended.out
     assert list((tmp_path / "cache").iterdir()) == []

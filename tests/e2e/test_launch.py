@@ -247,7 +247,8 @@ def test_ctrl_c_ends_the_run_with_a_checkpoint_and_then_the_program(here: Path) 
 
 
 def test_a_second_ctrl_c_ends_the_run_at_once(here: Path) -> None:
-    with program(here, "run.wait()\n") as (driver, roles):
+    patient = "import paceline.engines.last_checkpoint as it\nit.PATIENCE_S = 60.0\n"
+    with program(here, f"{patient}run.wait()\n") as (driver, roles):
         coordinator = next(role for role in roles if "coordinator" in " ".join(role.cmdline()))
         coordinator.suspend()  # so that no checkpoint can be made
         driver.process.send_signal(signal.SIGINT)
@@ -256,7 +257,7 @@ def test_a_second_ctrl_c_ends_the_run_at_once(here: Path) -> None:
         driver.process.send_signal(signal.SIGINT)
         told = driver.wait()
     assert told.code == -signal.SIGINT
-    assert time.monotonic() - began < 4.0, "it does not wait for the checkpoint"
+    assert time.monotonic() - began < 40.0, "it does not wait for the checkpoint"
     assert ended(here)["reason"] == "interrupted"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.kit.quick_java import quick_java
 from tests.kit.real_runs import PACELINE, SMALL, Ended, run
 
 from paceline.testing.engines.spark_nodes import SparkNodes
@@ -31,13 +32,16 @@ class Story:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("spark")
-    with pytest.MonkeyPatch.context() as env, contextlib.closing(SparkNodes(cores=2)) as cluster:
+    with pytest.MonkeyPatch.context() as env:
         env.setenv("PACELINE_CACHE", str(folder / "cache"))  # for the agents, which executors start
-        engine = [*cluster.start(2), "-w", "2", "-s", "2", "--replicas", "1"]
-        trained = run([*PACELINE, "run", "--dir", "run", *engine, *TRAINS], folder, 150.0)
-        left = on_nodes(cluster)
-        failed = run([*PACELINE, "run", "--dir", "bad", *engine, *TRAINS, "--raise-at", "2"], folder, 150.0)
-        return Story(folder, trained, failed, left + on_nodes(cluster))
+        for name, value in quick_java(folder / "conf").items():
+            env.setenv(name, value)
+        with contextlib.closing(SparkNodes(cores=2)) as cluster:
+            engine = [*cluster.start(2), "-w", "2", "-s", "2", "--replicas", "1"]
+            trained = run([*PACELINE, "run", "--dir", "run", *engine, *TRAINS], folder, 150.0)
+            left = on_nodes(cluster)
+            failed = run([*PACELINE, "run", "--dir", "bad", *engine, *TRAINS, "--raise-at", "2"], folder, 150.0)
+            return Story(folder, trained, failed, left + on_nodes(cluster))
 
 
 def on_nodes(cluster: SparkNodes) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.kit.chrome_trace import read_trace
+from tests.kit.ports import free_port
 from tests.kit.real_runs import PACELINE, SMALL, background, live, run
 
 from paceline.testing.chaos.campaigns import SCRIPT
@@ -67,7 +68,7 @@ def test_the_trace_of_a_run_on_hosts_has_the_roles_of_all_hosts(tmp_path: Path) 
     """Also a process that was killed, and a host that was emptied and left before the end."""
     token = tmp_path / "token"
     run([*PACELINE, "token", token], tmp_path).check()
-    address = "127.0.0.1:7439"
+    address = f"127.0.0.1:{free_port()}"
     agent = [*PACELINE, "agent", address, "--token-file", token, "--cores", "2", "--dir", "cache", "--name"]
     engine = ["--engine", "hosts", "--listen", address, "--token-file", token, "--min-hosts", "2"]
     options = [*map(str, engine), "-w", "2", "-s", "2", "--checkpoint-every", "0", "--trace", "kept/trace.json"]

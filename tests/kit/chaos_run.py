@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
+from types import ModuleType
 from typing import Any
 
 import psutil
+import pytest
+from tests.kit.virtual_time import VirtualTime, virtual_time
 
 from paceline.testing.chaos.campaigns import SCRIPT
 from paceline.testing.chaos.figures import Figures
@@ -87,3 +96,42 @@ def planned(kind: Kind, role: str) -> Planned:
 
 def dead(process: psutil.Process) -> bool:
     return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
+
+
+class Victim(psutil.Process):  # type: ignore[misc]
+    """A process on which a signal has had its effect when `send_signal` returns."""
+
+    def send_signal(self, sig: int) -> None:
+        super().send_signal(sig)
+        deadline = monotonic() + 30.0  # real time
+        while not self._is_in(sig):
+            assert monotonic() < deadline, f"signal {sig} has no effect"
+            os.sched_yield()
+
+    def _is_in(self, sig: int) -> bool:
+        if sig in (signal.SIGKILL, signal.SIGTERM):
+            return dead(self)
+        return bool(self.status() == (psutil.STATUS_STOPPED if sig == signal.SIGSTOP else psutil.STATUS_SLEEPING))
+
+
+@contextmanager
+def sleeper() -> Iterator[Victim]:
+    """A process that does nothing."""
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        yield Victim(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+
+
+_CLOCKED = (
+    *("injector", "run", "target", "watch"),
+    *("process_faults", "launcher_faults", "network_faults", "shape_faults"),
+)
+
+
+def chaos_clock(monkeypatch: pytest.MonkeyPatch, test: ModuleType) -> VirtualTime:
+    """Let the campaign of a scripted run, and the module of its test, use a virtual clock."""
+    names = [f"paceline.testing.chaos.{name}" for name in _CLOCKED]
+    return virtual_time(monkeypatch, test, sys.modules[__name__], named=names)

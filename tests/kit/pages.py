@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kit.real_runs import ROOT
+from tests.kit.real_runs import ROOT, environment
+from tests.kit.warm import WarmServer
+from tests.kit.warm_tools import WarmTools
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"`([\w./-]+\.\w+)`[^`]*:$")
@@ -69,20 +71,37 @@ def _masked(line: str) -> str:
 
 
 class Reader:
-    """Somebody who follows a page in `folder`: saves its files, types its commands, reads what they print."""
+    """Somebody who follows a page in `folder`: saves its files, types its commands, reads what they print.
 
-    def __init__(self, folder: Path) -> None:
+    A context manager. With a `warm` server, commands are forked from it; otherwise they are started.
+    """
+
+    def __init__(self, folder: Path, warm: WarmServer | None) -> None:
         self.folder = folder
         self.printed = ""
         self.seconds: dict[str, float] = {}
         tools = folder / ".tools"
         tools.mkdir(parents=True)
-        for name, words in (("paceline", f"{sys.executable} -m paceline"), ("python", sys.executable)):
+        commands = {"paceline": [sys.executable, "-m", "paceline"], "python": [sys.executable]}
+        self._warm = None if warm is None else WarmTools(tools, warm, commands)
+        for name, words in commands.items() if warm is None else ():
             tool = tools / name
-            tool.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+            tool.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n')
             tool.chmod(0o755)
         path = os.pathsep.join([str(tools), os.environ["PATH"]])
-        self._env = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
+        self._env = {**(os.environ if warm is None else environment()), "PATH": path, "PYTHONUNBUFFERED": "1"}
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._warm is not None:
+            self._warm.close()
+
+    @property
+    def cpu_s(self) -> float:
+        """The processor time of the commands that were forked."""
+        return 0.0 if self._warm is None else self._warm.cpu_s
 
     def save(self, block: Block) -> Path:
         """Save a block as the file that the page names."""

@@ -114,22 +114,29 @@ def cold() -> Iterator[None]:
         _warm[:] = kept
 
 
+def warm_server() -> WarmServer | None:
+    """The process from which commands are forked now, if there is one."""
+    return _warm[-1] if _warm else None
+
+
 Process = subprocess.Popen[bytes] | WarmProcess
 
 
-def _start(command: Sequence[object], cwd: Path, output: int, env: dict[str, str]) -> Process:
-    """Start a command whose output goes to the file descriptor `output`."""
+def _start(
+    command: Sequence[object], cwd: Path, output: int, env: dict[str, str], errors: int | None = None
+) -> Process:
+    """Start a command whose output goes to the file descriptors `output` and `errors` (None: both to `output`)."""
     words = [str(part) for part in command]
     for server in _warm:
         if server.can_start(words, env):
-            return server.start(words, cwd, env, output)
+            return server.start(words, cwd, env, output, errors)
     return subprocess.Popen(
         words,
         cwd=cwd,
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=output,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.STDOUT if errors is None else errors,
         preexec_fn=default_sigint,
     )
 
@@ -173,17 +180,17 @@ def run(command: Sequence[object], cwd: Path, timeout_s: float = TIMEOUT_S, **en
 def run_apart(command: Sequence[object], cwd: Path, timeout_s: float = TIMEOUT_S, **env: str) -> Ended:
     """Run a command to its end; `out` has its standard output, `err` its standard error."""
     began = time.monotonic()
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=environment(**env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    return Ended(done.returncode, done.stdout, time.monotonic() - began, done.stderr)
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = _start(command, cwd, output.fileno(), environment(**env), errors.fileno())
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        seconds = time.monotonic() - began
+        out, err = (file.seek(0) or file.read().decode() for file in (output, errors))
+    return Ended(code, out, seconds, err)
 
 
 def python(*arguments: str | Path, cwd: Path, timeout_s: float = TIMEOUT_S, **env: str) -> Ended:

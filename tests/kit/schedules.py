@@ -1,44 +1,43 @@
 """Plays seeded schedules of faults in the simulator.
 
-A test run plays 2,000 seeds. Which ones rotates with the commit, so that successive commits cover different schedules;
-`--first-seed N` plays the same seeds again. The files share them in about equal parts, so that processes can too.
+A test run plays 2,000 seeds. Which ones follows from the code of Paceline: every change of it plays other schedules,
+and the same code plays the same ones in every run, before it is merged and after. `--first-seed N` plays those of
+another run. The files share them in about equal parts, so that processes can too.
 """
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
 
+import paceline
 from paceline.sim.fault_kinds import FAULTS, HOST_FAULTS, SERVER_FAULTS
 from paceline.sim.run import Tally, simulate
 from paceline.sim.scenario import Scenario, make_scenario
 
 PER_TEST = 200
-FALLBACK = 0
-"""The first seed where there is no git."""
 SPREAD = 5_000
-"""The distance between the first seeds of two commits: more than one run plays."""
+"""The distance between the first seeds of two versions of the code: more than one run plays."""
+SOURCES = Path(paceline.__file__).parent
 
 
 @cache
-def seed_of_commit() -> int:
-    """The first seed of the checked-out commit."""
-    command = ["git", "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return FALLBACK
-    return int(done.stdout[:5], 16) * SPREAD
+def seed_of_code() -> int:
+    """The first seed of the code of Paceline as it is on the disk."""
+    found = blake2b(digest_size=3)
+    for path in sorted(SOURCES.rglob("*.py")):
+        found.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return int.from_bytes(found.digest(), "big") * SPREAD
 
 
 def first_seed(config: pytest.Config) -> int:
     """The first seed of this test run."""
     given: int | None = config.getoption("--first-seed")
-    return seed_of_commit() if given is None else given
+    return seed_of_code() if given is None else given
 
 
 def play(scenarios: Iterable[Scenario]) -> Tally:

@@ -33,7 +33,13 @@ class WarmProcess:
         """`code` is the pipe on which the exit code arrives."""
         self.pid = pid
         self.returncode: int | None = None
+        self.cpu_s = 0.0
+        """The processor time of the command and of the children that it waited for, once it has ended."""
         self._code = os.fdopen(code, "rb", buffering=0)
+
+    def fileno(self) -> int:
+        """What is readable once the command has ended; valid until its exit code is read."""
+        return self._code.fileno()
 
     def poll(self) -> int | None:
         """The exit code; None while the command runs."""
@@ -50,7 +56,7 @@ class WarmProcess:
             with self._code as pipe:
                 answer = pipe.read(CODE.size)
             assert answer, "the warm server has ended"
-            (self.returncode,) = CODE.unpack(answer)
+            self.returncode, self.cpu_s = CODE.unpack(answer)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -93,13 +99,16 @@ class WarmServer:
             return False
         return command[2].partition(".")[0] == "paceline" if command[1] == "-m" else not command[1].startswith("-")
 
-    def start(self, command: Sequence[str], cwd: Path, env: Mapping[str, str], output: int) -> WarmProcess:
-        """Fork `command`; what it prints goes to the file descriptor `output`."""
+    def start(
+        self, command: Sequence[str], cwd: Path, env: Mapping[str, str], output: int, errors: int | None = None
+    ) -> WarmProcess:
+        """Fork `command`; it prints to the file descriptors `output` and `errors` (None: both to `output`)."""
         bytes_env = {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
         body = msgspec.msgpack.encode(Request(tuple(command), bytes_env, os.fsencode(cwd)))
         reading, writing = os.pipe()
         try:
-            socket.send_fds(self._sock, [LENGTH.pack(len(body))], [output, writing])
+            files = [output, output if errors is None else errors, writing]
+            socket.send_fds(self._sock, [LENGTH.pack(len(body))], files)
             self._sock.sendall(body)
             return WarmProcess(self._number(), reading)
         finally:

@@ -3,11 +3,12 @@
 A forked command differs from a started one only in what it need not load. It has its own command line, environment,
 directory and output, and runs its module or script as `__main__`. A forked `paceline run` also finds its fork server
 already forked: where the launcher would start `paceline.runtime.fork_server`, that fork gets the same words instead.
-So does a program called `driver.py`, which launches a run.
+So does a program that calls `paceline.launch`, for the first run that it launches.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -27,11 +28,12 @@ import msgspec
 from paceline.runtime import fork_server
 
 LENGTH = struct.Struct("<I")
-CODE = struct.Struct("<i")
+CODE = struct.Struct("<id")
+"""The exit code of a command, and the seconds of processor time of the command and of the children it waited for."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A command to fork; its output file and the pipe for its exit code are sent with it."""
+    """A command to fork; the files for its output and its errors, and the pipe for its exit code are sent with it."""
 
     command: tuple[str, ...]
     env: dict[bytes, bytes]
@@ -73,60 +75,72 @@ def serve(sock: socket.socket) -> Main | None:
                 received = _receive(sock)
                 if received is None:
                     return None
-                request, output, answer = received
+                request, output, errors, answer = received
                 pid = os.fork()
                 if pid == 0:
                     others = [key for key in selector.get_map().values() if key.fileobj is not sock]
                     for fd in (answer, *(key.fd for key in others), *(key.data[1] for key in others)):
                         os.close(fd)
                     sock.close()
-                    return _become(request, output)
+                    return _become(request, output, errors)
                 os.close(output)
+                os.close(errors)
                 sock.sendall(LENGTH.pack(pid))
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, answer))
 
 
-def _receive(sock: socket.socket) -> tuple[Request, int, int] | None:
-    header, files, _, _ = socket.recv_fds(sock, LENGTH.size, 2, socket.MSG_WAITALL)
+def _receive(sock: socket.socket) -> tuple[Request, int, int, int] | None:
+    header, files, _, _ = socket.recv_fds(sock, LENGTH.size, 3, socket.MSG_WAITALL)
     if not header:
         return None
     body = sock.recv(LENGTH.unpack(header)[0], socket.MSG_WAITALL)
-    output, answer = files
-    return msgspec.msgpack.decode(body, type=Request), output, answer
+    output, errors, answer = files
+    return msgspec.msgpack.decode(body, type=Request), output, errors, answer
 
 
 def _report(pidfd: int, pid: int, answer: int) -> None:
     """Send the exit code of a command that has ended."""
     os.close(pidfd)
-    os.write(answer, CODE.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+    _, status, used = os.wait4(pid, 0)
+    os.write(answer, CODE.pack(os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime))
     os.close(answer)
 
 
 # ---------------------------------------------------------------- in the fork
 
 
-def _become(request: Request, output: int) -> Main:
+def _become(request: Request, output: int, errors: int) -> Main:
     """Make this process the one of the command."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _redirect(output)
+    _redirect(output, errors)
     os.close(output)
+    os.close(errors)
     os.chdir(request.cwd)
     _set_environment(request.env)
     fork_server._set_title(" ".join(request.command).encode())
     fork_server._reseed()
     _, *words = request.command
-    if words[:3] == ["-m", "paceline.cli.main", "run"] or words[0] == "driver.py":
+    if _launches(words):
         prepared = _prepare_fork_server()
         if prepared is not None:
             return prepared
     return lambda: run_main(words)
 
 
-def _redirect(output: int) -> None:
+def _launches(words: Sequence[str]) -> bool:
+    """Whether a command starts a run."""
+    if words[0] == "-m":
+        return words[1] in ("paceline", "paceline.cli.main") and words[2:3] == ["run"]
+    with contextlib.suppress(OSError), open(words[0], "rb") as script:
+        return b"paceline.launch(" in script.read()
+    return False
+
+
+def _redirect(output: int, errors: int) -> None:
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(output, 1)
-    os.dup2(output, 2)
+    os.dup2(errors, 2)
 
 
 def _set_environment(env: Mapping[bytes, bytes]) -> None:
@@ -165,7 +179,7 @@ def _prepare_fork_server() -> Main | None:
         mine.close()
         os.setsid()
         with open(os.devnull, "wb") as nothing:
-            _redirect(nothing.fileno())
+            _redirect(nothing.fileno(), nothing.fileno())
         return lambda: _wait_to_serve(theirs)
     theirs.close()
 
@@ -218,7 +232,7 @@ def main(argv: list[str]) -> None:
         sock.sendall(LENGTH.pack(os.getpid()))
         run = serve(sock)
     if run is None:
-        return
+        os._exit(0)  # at once: the end of an interpreter with torch takes a second
     try:
         code = run() or 0
     except SystemExit as end:

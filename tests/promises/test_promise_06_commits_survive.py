@@ -19,7 +19,7 @@ import pytest
 from tests.kit.checked_runs import check_once, summary_of
 from tests.kit.core import sent
 from tests.kit.real_runs import PACELINE, SLOW, TRAIN_CASE, live, run
-from tests.kit.replicated_runs import REPLICATED, is_whole, kill_servers, train_through_kills
+from tests.kit.replicated_runs import PATIENT, REPLICATED, is_whole, kill_servers, train_through_kills
 from tests.kit.restarted_job import server_back, trained, worker_back
 
 from paceline.clients.observer import Observer
@@ -108,7 +108,7 @@ def test_no_slot_is_computed_again_after_a_failover(tmp_path: Path) -> None:
         "--slot-ms",
         "300",
     ]  # so long that no slot counts as late
-    with live(tmp_path, [*REPLICATED, "--slots", "2"], tmp_path / "noted.py", *script) as running:
+    with live(tmp_path, [*REPLICATED, "--slots", "2"], tmp_path / "noted.py", *script, **PATIENT) as running:
         kill_servers(running, 3)
         ended = running.wait()
     ended.check()

@@ -11,6 +11,8 @@ from tests.kit.real_runs import PACELINE, run
 from paceline.config.load import worker_spec
 from paceline.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("warm")  # commands are forked, which takes a tenth of the time of a start
+
 
 @pytest.mark.parametrize(
     ("words", "named"),

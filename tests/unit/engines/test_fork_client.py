@@ -158,10 +158,11 @@ def test_a_fork_server_that_was_killed_is_replaced_while_roles_start_by_commands
     assert children.fork_server_ended() is None, "each end is told once"
     began = time.monotonic()
     children.warm()
-    assert time.monotonic() - began < 0.5, "it does not wait until the server has loaded torch"
+    warmed_s = time.monotonic() - began
     loading = fork_server(kept)
     assert not started(children, tmp_path)["warm"], "the server has not loaded torch yet"
     until(lambda: children.fork_server_ready or None)
+    assert warmed_s < max(0.5, (time.monotonic() - began) / 4), "it does not wait until the server has loaded torch"
     about = started(children, tmp_path)
     assert about["warm"]
     assert about["trains"]

@@ -136,8 +136,8 @@ def test_end_kills_at_once_the_children_that_need_no_patience(children: Children
     child = start(children, tmp_path, stubborn)
     events(children, Line)
     began = time.monotonic()
-    children.end(patience_s=5.0, at_once=lambda role: role is WORKER)
-    assert time.monotonic() - began < 2.0
+    children.end(patience_s=60.0, at_once=lambda role: role is WORKER)
+    assert time.monotonic() - began < 20.0, "it waits for nobody"
     assert not child.alive
 
 

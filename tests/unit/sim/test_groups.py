@@ -1,6 +1,6 @@
 """Jobs whose workers hold the blocks: 120 seeds, and the seeds that ever failed.
 
-The seeds do not rotate with the commit yet: about one of 1,000 still finds a fault.
+The seeds do not follow from the code yet: about one of 1,000 still finds a fault.
 """
 
 from __future__ import annotations

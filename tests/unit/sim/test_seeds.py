@@ -1,4 +1,4 @@
-"""The first 200 of the seeds that rotate with the commit, and the seeds that ever failed."""
+"""The first 200 of the seeds that follow from the code, and the seeds that ever failed."""
 
 from __future__ import annotations
 

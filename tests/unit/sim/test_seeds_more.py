@@ -1,4 +1,4 @@
-"""800 seeds more, and 250 in which servers are lost one at a time; which seeds rotates with the commit."""
+"""800 seeds more, and 250 in which servers are lost one at a time; which seeds follows from the code."""
 
 from __future__ import annotations
 

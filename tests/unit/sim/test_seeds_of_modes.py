@@ -1,4 +1,4 @@
-"""750 seeds of each mode and number of backups; which seeds rotates with the commit."""
+"""750 seeds of each mode and number of backups; which seeds follows from the code."""
 
 from __future__ import annotations
 

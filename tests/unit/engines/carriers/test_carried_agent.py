@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.kit.real_runs import environment
+from tests.kit.signals import until_it_handles
 
 from paceline.engines.carriers.base import agent_words
 from paceline.engines.carriers.carried_agent import CarriedAgent
@@ -77,7 +78,7 @@ def test_the_token_is_in_no_command_line_and_in_no_environment(tmp_path: Path) -
         with contextlib.suppress(psutil.Error):
             assert TOKEN not in " ".join(process.cmdline())
             assert TOKEN not in process.environ().values()
-    time.sleep(0.5)  # until it handles signals
+    until_it_handles(agent.pid)
     agent.terminate()
     found = carried.wait(30.0)
     assert found is not None

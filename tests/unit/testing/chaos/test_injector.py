@@ -1,9 +1,8 @@
-"""The injector on a scripted run."""
+"""The injector on a scripted run, in virtual time."""
 
 from __future__ import annotations
 
-import subprocess
-import threading
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,9 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.kit.chaos_run import Script, ScriptedRun, dead, planned, stage
+from tests.kit.chaos_run import Script, ScriptedRun, chaos_clock, dead, planned, sleeper, stage
+from tests.kit.virtual_time import VirtualTime
 
-from paceline.checkpoint.manifest import MARKER
 from paceline.testing.chaos.figures import Figures
 from paceline.testing.chaos.injector import Injector
 from paceline.testing.chaos.plan import CampaignSpec, Fault, Kind, Planned
@@ -23,10 +22,13 @@ from paceline.testing.launch import Footprint
 
 @pytest.fixture
 def victim() -> Iterator[psutil.Process]:
-    process = subprocess.Popen(["sleep", "60"])
-    yield psutil.Process(process.pid)
-    process.kill()
-    process.wait()
+    with sleeper() as process:
+        yield process
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    return chaos_clock(monkeypatch, sys.modules[__name__])
 
 
 def test_a_kill_has_recovered_when_the_victim_is_back(tmp_path: Path, victim: psutil.Process) -> None:
@@ -105,46 +107,6 @@ def test_evictions_by_a_stopped_coordinator_are_counted(evicted: int, tmp_path: 
     assert injector.do(planned(Kind.STOP, "coordinator"))
     assert injector.figures.needless_evictions == evicted
     assert victim.status() == psutil.STATUS_SLEEPING
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_a_kill_while_a_checkpoint_is_written_hits_or_is_counted_as_missed(
-    late: bool, tmp_path: Path, victim: psutil.Process
-) -> None:
-    run, injector = stage(tmp_path, "coordinator", victim)
-    folder = tmp_path / "run" / "checkpoints" / "i0000-v0000000002"
-    (folder.parent / "i0000-v0000000001").mkdir(parents=True)
-    run.dir.logs.mkdir()
-
-    def write() -> None:
-        time.sleep(0.1)
-        folder.mkdir()
-        (folder / "part").touch()
-        while late and not dead(victim):
-            pass
-        if late:
-            (folder / MARKER).touch()
-
-    def change(script: Script) -> None:
-        if dead(victim):
-            script.seen = replace(script.seen, generation=2)
-            script.respawn("coordinator", 99)
-
-    run.script.change = change
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        hit = injector.do(planned(Kind.SAVING, "coordinator"))
-    finally:
-        writer.join()
-    assert injector.figures.checkpoints_checked == 1
-    assert injector.figures.checkpoints_unloadable == 1, "the scripted checkpoints are empty folders"
-    if hit:
-        assert injector.figures.fired == {"kill-saving coordinator": 1}
-    else:
-        assert late
-        assert injector.figures.fired == {"kill coordinator": 1}
-        assert injector.figures.missed_saves == 1
 
 
 def test_no_fault_is_counted_if_the_run_ends_before_it(tmp_path: Path, victim: psutil.Process) -> None:

@@ -1,7 +1,8 @@
-"""Cuts of the network, and servers that are added and drained, on a scripted run."""
+"""Cuts of the network, and servers that are added and drained, on a scripted run in virtual time."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Collection
 from dataclasses import replace
@@ -10,7 +11,8 @@ from typing import cast
 
 import psutil
 import pytest
-from tests.kit.chaos_run import Script, ScriptedRun, planned, stage
+from tests.kit.chaos_run import Script, ScriptedRun, chaos_clock, planned, stage
+from tests.kit.virtual_time import VirtualTime
 
 from paceline.errors import DeadlineError
 from paceline.testing.chaos.injector import Injector
@@ -18,6 +20,11 @@ from paceline.testing.chaos.plan import Kind
 from paceline.testing.chaos.run import Stuck
 from paceline.testing.host_cluster import HostCluster
 from paceline.testing.network import Way
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    return chaos_clock(monkeypatch, sys.modules[__name__])
 
 
 class Switch:

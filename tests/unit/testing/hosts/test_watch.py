@@ -10,6 +10,7 @@ from typing import cast
 
 import msgspec
 import pytest
+from tests.kit.virtual_time import virtual_time
 
 from paceline.messages.status import ProcessStatus, Status
 from paceline.testing.host_cluster import HostCluster
@@ -76,23 +77,8 @@ def test_a_name_that_is_a_member_twice_is_always_a_problem(tmp_path: Path) -> No
     assert twice(["a", "b", "a", "b", "c"]) == ["a", "b"]
 
 
-class Clock:
-    """A time that passes only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def test_the_longest_time_without_a_commit_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr("paceline.testing.hosts.watch.time", clock)
-    monkeypatch.setattr(f"{__name__}.time", clock)
+    virtual_time(monkeypatch, sys.modules[__name__], named=["paceline.testing.hosts.watch"])
     cluster = Cluster(tmp_path)
     cluster.stops, cluster.goes = 0.1, 0.5
     watch = RunWatch(cast(HostCluster, cluster))
