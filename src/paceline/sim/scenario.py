@@ -11,9 +11,13 @@ from paceline.config.dials import ALLREDUCE, ClusterSpec
 from paceline.messages import JobArgs, ValidatorSpec
 from paceline.sim.fault_kinds import GROUP_FAULTS, HOST_FAULTS, SERVER_FAULTS, Fault, draw_fault
 from paceline.sim.habits import Habits, make_habits
-from paceline.sim.live import LiveSet, make_schedule, make_set
+from paceline.sim.live import MIXED, LiveSet, make_schedule, make_set
 from paceline.sim.network import Weather
-from paceline.types import Kind, ModelSpec, OptimizerSpec, PhaseSpec, TensorSpec
+from paceline.types import DialChange, Kind, ModelSpec, OptimizerSpec, PhaseSpec, TensorSpec
+
+
+BOTH = "both"
+"""In place of a mode: a job that moves between the reducers while it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +114,8 @@ def make_scenario(
     """
     if mode == ALLREDUCE:
         return _in_group(seed, workers)
+    if mode == BOTH:
+        return _with_moves(seed, workers, servers, replicas)
     scenario = _on_one_host(seed, mode=mode, workers=workers, servers=servers, replicas=replicas)
     scenario = _with_live(Random(f"live {seed}"), scenario) if mode is None else scenario
     by_host = Random(f"hosts {seed}")
@@ -131,10 +137,39 @@ def _in_group(seed: int, workers: int | None) -> Scenario:
     return replace(
         scenario,
         phases=tuple(msgspec.structs.replace(p, epochs=times * p.epochs) for p in scenario.phases),
-        cluster=replace(scenario.cluster, collective=True),
+        cluster=replace(scenario.cluster, collective=True, servers=0),
         faults=tuple(sorted(faults, key=lambda f: f.at_s)),
         heal_at_s=length_s + 1.0,
         bound_s=2 * times * scenario.bound_s + 60.0,
+    )
+
+
+def _with_moves(seed: int, workers: int | None, servers: int | None, replicas: int | None) -> Scenario:
+    """A job on one host whose blocks move between servers and the workers while it runs."""
+    scenario = _on_one_host(seed, mode=None, workers=workers, servers=servers, replicas=replicas)
+    rng = Random(f"moves {seed}")
+    times = rng.choice((2, 4, 6))
+    length_s = times * (scenario.heal_at_s - 1.0)
+    phases = tuple(msgspec.structs.replace(p, epochs=times * p.epochs) for p in scenario.phases)
+    last = max(4, sum(p.steps or p.data_len * p.epochs // p.batch_size for p in phases))
+    mode = make_schedule(rng, rng.choice(MIXED), last, MIXED)
+    live = [make_set(rng, last, length_s, MIXED) for _ in range(rng.randint(0, 4))]
+    if ALLREDUCE not in mode:
+        live.append(LiveSet(change=DialChange(mode=ALLREDUCE), step=rng.randint(0, last // 2)))
+    faults = [replace(f, at_s=times * f.at_s) for f in scenario.faults if f.kind != "flip"]
+    kinds = (*GROUP_FAULTS, *SERVER_FAULTS)
+    more = (draw_fault(rng, kinds) for _ in range(rng.randint(0, 6) if scenario.faults else 0))
+    faults += [replace(f, at_s=f.at_s * length_s) for f in more]
+    return replace(
+        scenario,
+        job=msgspec.structs.replace(scenario.job, mode=mode),
+        phases=phases,
+        live=tuple(live),
+        cluster=replace(scenario.cluster, collective=True),
+        faults=tuple(sorted(faults, key=lambda f: f.at_s)),
+        careful=False,
+        heal_at_s=length_s + 1.0,
+        bound_s=12 * scenario.bound_s + 120.0,
     )
 
 

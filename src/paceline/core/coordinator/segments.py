@@ -172,7 +172,8 @@ class Segments:
 
     def needs_one_attempt(self, step: int) -> bool:
         """Whether each slot of `step` counts as one attempt, the same on all servers (rule 2)."""
-        if self._identity.one_attempt or self._placed.whole_attempts or step == INIT_STEP:
+        placed = self._placed
+        if self._identity.one_attempt or placed.whole_attempts or placed.grouped or step == INIT_STEP:
             return True
         return self._phases.schedule.window(step) != 0
 
