@@ -98,8 +98,8 @@ class ClusterSpec:
     than before. The job ends after `max_steps` steps (0: no limit). Each block has `replicas` copies on servers other
     than its primary. A peer that does not answer for `reach_s` seconds counts as unreachable. With `same_cpu`, a
     process whose machine is not equal to that of the others is refused. `term` is the term of the place of the
-    checkpoints, 0 for the run directory. With `collective`, each worker hosts a member, so the job may move to a group of
-    members, which hold all blocks each; then `servers` may be 0.
+    checkpoints, 0 for the run directory. With `collective`, each worker hosts a member, so the job may move to a group
+    of members, which hold all blocks each; then `servers` may be 0.
     """
 
     workers: int = 1

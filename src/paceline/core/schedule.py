@@ -33,9 +33,9 @@ class Schedule:
             self.segments.pop()
             self._starts.pop()
             self._barriers.pop()
-        before = self.segments[-1] if self.segments else None
-        # In lock-step a step waits for the one before it anyway, and may be leased while that is not committed: but blocks
-        # move to another reducer between two steps.
+        before = next((s for s in reversed(self.segments) if s.step < segment.step), None)  # not one that is replaced
+        # In lock-step a step waits for the one before it anyway, and may be leased while that is not committed. But the
+        # blocks move to another reducer between two steps.
         follows = before is None or (before.window == 0 and _in_group(before) == _in_group(segment))
         in_lock_step = segment.window == 0 and follows
         self.segments.append(segment)

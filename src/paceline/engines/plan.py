@@ -89,9 +89,10 @@ class RunPlan:
                 raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, not {getattr(self, name)}")
         if any(mode.in_group for mode in modes) and not self.insecure_collective:
             raise UsageError(
-                f"--mode {self.mode} sends gradients between workers by Gloo, whose connections are neither authenticated "
-                "nor encrypted: whoever reaches these hosts can read and change them. Add --insecure-collective if "
-                "you trust the network and the users of these machines, or use servers (--mode bsp)"
+                f"--mode {self.mode} sends gradients between workers by Gloo, whose connections are neither "
+                "authenticated nor encrypted: whoever reaches these hosts can read and change them. Add "
+                "--insecure-collective if you trust the network and the users of these machines, or use servers "
+                "(--mode bsp)"
             )
         if self.servers or self.replicas:
             check_replicas(self.replicas, self.servers)

@@ -34,8 +34,8 @@ preemption = Preemption()
 """The request to leave of this process: SIGTERM makes it while a script runs."""
 
 _NOT_COLLECTIVE = (
-    "mode {mode} needs workers that can hold the model: start the run with `paceline run --insecure-collective`, if you "
-    "trust the network and the users of these machines"
+    "mode {mode} needs workers that can hold the model: start the run with `paceline run --insecure-collective`, if "
+    "you trust the network and the users of these machines"
 )
 
 _current: Job | None = None

@@ -64,7 +64,8 @@ class LogChecks:
 
     A rewind may have ended validations of versions up to `excused` without a result. `results` has the results of
     validations by (incarnation, validator, version). `flipped` are the servers with copies in which a bit was
-    flipped; copies were found to be different `different` times.
+    flipped; copies were found to be different `different` times. The blocks moved to another reducer
+    `moves` times.
     """
 
     def __init__(self, record: Record, scenario: Scenario) -> None:
@@ -79,6 +80,7 @@ class LogChecks:
         self.excused = -1
         self.slots_done = 0
         self.copies = 0
+        self.moves = 0
         self.flipped: set[NodeId] = set()
         self.different = 0
         self._granted: dict[Fence, _Granted] = {}
@@ -148,6 +150,7 @@ class LogChecks:
         """Check a new placement: within an epoch, copies are only added. A new epoch makes earlier choices void."""
         old = self._record.placement
         self._record.place(placement)
+        self.moves += old is not None and bool(old.group) != bool(placement.group)
         if old is not None and placement.epoch < old.epoch:
             raise Violation(f"placement epoch {placement.epoch} is written after epoch {old.epoch}")
         if old is not None and placement.epoch == old.epoch:

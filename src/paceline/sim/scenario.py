@@ -15,7 +15,6 @@ from paceline.sim.live import MIXED, LiveSet, make_schedule, make_set
 from paceline.sim.network import Weather
 from paceline.types import DialChange, Kind, ModelSpec, OptimizerSpec, PhaseSpec, TensorSpec
 
-
 BOTH = "both"
 """In place of a mode: a job that moves between the reducers while it runs."""
 

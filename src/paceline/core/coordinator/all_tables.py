@@ -24,6 +24,7 @@ from paceline.config.dials import ClusterSpec
 from paceline.core.coordinator.attendance import Attendance
 from paceline.core.coordinator.gate import Gate
 from paceline.core.coordinator.job_identity import Identity
+from paceline.core.coordinator.reducers import Reducers
 from paceline.core.coordinator.tables.clock import Clock
 from paceline.core.coordinator.tables.commit_log import CommitLog
 from paceline.core.coordinator.tables.incarnation import Incarnation
@@ -33,7 +34,6 @@ from paceline.core.coordinator.tables.phases import PhaseBook
 from paceline.core.coordinator.tables.pins import PinBook
 from paceline.core.coordinator.tables.placement import PlacedBlocks
 from paceline.core.coordinator.tables.reachability import Reach
-from paceline.core.coordinator.tables.reducers import Reducers
 from paceline.core.coordinator.tables.rounds import Rounds
 from paceline.core.coordinator.tables.worker_speed import WorkerSpeeds
 from paceline.types import INIT_STEP, SlotId

@@ -30,9 +30,9 @@ def promote(
 ) -> tuple[Owners, Backups] | None:
     """The owners and backups after the loss of the servers `lost`, in one change.
 
-    In each in-sync set that loses its owner, the living member with the least load is promoted; holders of another kind
-    than the owner (servers, members of workers) come behind, and the `suspects`, which may be lost as well, last. Returns None if a set has no living member left: only a member of the in-sync
-    set may be promoted.
+    In each in-sync set that loses its owner, the living member with the least load is promoted. Holders of another kind
+    than the owner (servers, members of workers) come behind, and the `suspects`, which may be lost as well, last.
+    Returns None if a set has no living member left: only a member of the in-sync set may be promoted.
     """
     load = dict.fromkeys(alive, 0)
     for block in blocks:

@@ -174,7 +174,7 @@ class Leasing:
         return out
 
     def _abandon_outside_groups(self, sender: NodeId, held: Container[Fence]) -> bool:
-        """As `LeaseBook.abandon_open`; not in a group, where the worker gets an unknown lease again: it may be closed."""
+        """As `LeaseBook.abandon_open`. In a group the worker gets the lease again instead: its step may be closed."""
         return not self._placed.grouped and self._leases.abandon_open(sender, held)
 
     def slot_reported(self, event: SlotReported) -> list[Output]:

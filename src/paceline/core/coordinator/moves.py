@@ -71,8 +71,6 @@ class Moves:
 
     def is_near(self, pause_s: float) -> bool:
         """Whether to make copies now for the next move, if commits are at most `pause_s` apart."""
-        if not self._identity.spec.collective:
-            return False
         at = self._reducers.next_move
         if at is None or self.is_due:
             return self.is_due
@@ -122,7 +120,7 @@ class Moves:
             return f"{text}: it waits for a worker that can hold the model"
         if not there:
             return f"{text}: it waits for servers; `paceline scale --servers 1` starts one"
-        short = [node for node in there if not has_all(placement, [node], grouped=True)] if grouped else there
         if placement is None:
             return ""
+        short = [node for node in there if not has_all(placement, [node], grouped=True)] if grouped else there
         return f"{text}: it waits for the copies of {' and '.join(map(name_of, short or there))}"

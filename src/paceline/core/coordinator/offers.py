@@ -100,7 +100,7 @@ class Offers:
         open_, rounds = self._phases.open, self._rounds
         if open_ is None or open_.spec.number != turn.phase or self._log.version < 0 or not self._reads_ahead(step):
             return None
-        if self._reducers.must_move:
+        if self._own is not None and self._reducers.must_move:
             return None
         if rounds.running and rounds.waiting(rounds.declared.get(node, 0)):
             return None
@@ -127,7 +127,7 @@ class Offers:
 
     def _reads_ahead(self, step: int) -> bool:
         """Whether workers may read the state of the step after `step` before its commit, and so need an early lease."""
-        if not self._placed.grouped or step == INIT_STEP:
+        if self._own is None or not self._placed.grouped or step == INIT_STEP:
             return step != INIT_STEP and not self._segments.needs_one_attempt(step)
         return self._phases.schedule.window(step) == 0
 
@@ -170,11 +170,11 @@ class Offers:
         if not self.may_lease(node):
             self.held_back = True
             return None
-        must_move = self._reducers.must_move
-        if version >= 0 and must_move:
-            return None
-        # 0: no step may be leased, only the initial weights
-        end = open_.end if open_ is not None and mine and not must_move else 0
+        end = open_.end if open_ is not None and mine else 0  # 0: no step may be leased, only the initial weights
+        if self._own is not None and self._reducers.must_move:
+            if version >= 0:
+                return None
+            end = 0
         lease: Lease | None = None
         if self._own is not None and mine:
             decided, lease = self._own.offer(node, turn.held, self._limit(end), None)

@@ -82,7 +82,7 @@ class BlockPlacement:
             placement,
             model,
             self._identity.blocks,
-            self._identity.one_attempt or self._placed.whole_attempts or self._placed.grouped,
+            self._identity.one_attempt or self._placed.one_attempt,
             self._leases.hold,
             at=self._log.version,
             begun=(self._log.watermark.low, self._log.watermark.above),
@@ -223,9 +223,9 @@ class BlockPlacement:
         """
         old, job = self._placed.placement, self._identity.job
         kind = self._members.members[event.node].fingerprint
-        if old is None or job is None or self._placed.whole_attempts or kind in ("", self._placed.kind):
+        if old is None or job is None or kind in ("", self._placed.kind):
             return []
-        if self._identity.one_attempt or self._placed.grouped or self._identity.failure is not None:
+        if self._identity.one_attempt or self._placed.one_attempt or self._identity.failure is not None:
             return []  # slots count as whole attempts anyway; with a window they do, but the mode may change
         if not self._placed.kind:
             self._placed.set(old, self._log.version, whole_attempts=False, kind=kind)

@@ -41,6 +41,7 @@ class Rebalance:
         self._placement = placement
         self._checkpoints = checkpoints
         self.moves = Moves(tables)
+        self._may_move = tables.identity.spec.collective
         self._look_at: float | None = None
         self._committed_at: float | None = None
         self._pause_s = 0.0
@@ -74,7 +75,7 @@ class Rebalance:
 
     def tick(self) -> list[Output]:
         """Plan if a plan is due and the change loses no work."""
-        if self.moves.is_due:
+        if self._may_move and self.moves.is_due:
             self._look(0.0)
             if not self._checkpoints.settled and not self._is_overdue():
                 return []  # a change would end the checkpoint
@@ -90,7 +91,7 @@ class Rebalance:
             pause_s, decayed_s = now - self._committed_at, 0.7 * self._pause_s
             self._pause_s = decayed_s if pause_s < decayed_s else min(pause_s, _LONGEST_S)
         self._committed_at = now
-        if self.moves.wants_a_look(self._pause_s):
+        if self._may_move and self.moves.wants_a_look(self._pause_s):
             self._look(0.0)
         if self._look_at is None:
             return []
@@ -134,7 +135,8 @@ class Rebalance:
     def _plan(self, placement: Placement) -> list[Output]:
         blocks, grouped = self._identity.blocks, self._placed.grouped
         here = self._servers(grouped=grouped)
-        there = self._servers(grouped=not grouped) if self.moves.is_near(self._pause_s) else None
+        moves = self._may_move and self.moves.is_near(self._pause_s)
+        there = self._servers(grouped=not grouped) if moves else None
         taken = None if there is None else self.moves.take_over(blocks, placement, there)
         if taken is not None:
             why = f"the blocks move to {'servers' if grouped else 'the workers'}"

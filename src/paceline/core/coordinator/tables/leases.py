@@ -150,7 +150,7 @@ class LeaseBook:
         slot = self.reserved.end(worker)
         if slot is None or slot.step < watermark or self.live.is_leased(slot) or self._done(slot):
             return None
-        if slot.step >= end_step or self._is_beyond_hold(slot):
+        if slot.step >= end_step or (slot.slot >= self._low(slot.step) + self.hold and not self._in_group()):
             self._requeue(slot)
             return None
         self.requeued.drop(lambda other: other == slot)
@@ -183,15 +183,12 @@ class LeaseBook:
                 return None
             # Leased under an earlier coordinator, or by a reservation.
             is_taken = self.live.is_leased(slot) or self._done(slot)
-            if not is_taken and self._is_beyond_hold(slot):
+            if not is_taken and index >= self._low(step) + self.hold and not self._in_group():
                 return None
             last = index + 1 == schedule.num_slots(step)
             self._next = SlotId(step + 1, 0) if last else SlotId(step, index + 1)
             if not is_taken and (not reserved.of or slot not in reserved):
                 return slot
-
-    def _is_beyond_hold(self, slot: SlotId) -> bool:
-        return slot.slot >= self._low(slot.step) + self.hold and not self._in_group()
 
     def _low(self, step: int) -> int:
         return self._summed.low(step)

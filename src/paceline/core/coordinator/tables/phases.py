@@ -149,7 +149,9 @@ class PhaseBook:
     def next_reducer(self, step: int, job: JobArgs) -> int | None:
         """The first step above `step` that has another reducer than `step`; None if there is none."""
         now = self.in_group(step, job)
-        return next((at for at in boundaries(step, _rows(job.mode), self.changes) if self.in_group(at, job) != now), None)
+        return next(
+            (at for at in boundaries(step, _rows(job.mode), self.changes) if self.in_group(at, job) != now), None
+        )
 
     def checkpoints(self, step: int) -> tuple[int, float] | None:
         """When checkpoints are due at `step`, as (versions, seconds); None: as the command says."""
