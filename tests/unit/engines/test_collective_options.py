@@ -29,6 +29,14 @@ def test_the_workers_hold_the_blocks(script: Path) -> None:
     assert b'"ordered":true' in bytes(spec.settings)
 
 
+def test_a_schedule_with_servers_in_it_has_servers_and_members(script: Path) -> None:
+    options = {**GOOD, "mode": "bsp@500,allreduce", "servers": 3, "replicas": 1}
+    plan = request_run(script, (), options).plan
+    assert (plan.cluster.servers, plan.cluster.replicas, plan.cluster.collective) == (3, 1, True)
+    plan = request_run(script, (), {"insecure_collective": True}).plan
+    assert (plan.servers, plan.cluster.collective) == (1, True), "`paceline set mode=allreduce` is possible later"
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -40,14 +48,6 @@ def test_the_workers_hold_the_blocks(script: Path) -> None:
         ({"ordered": True}, "--ordered is for --mode allreduce"),
     ],
 )
-def test_a_schedule_with_servers_in_it_has_servers_and_members(script: Path) -> None:
-    options = {**GOOD, "mode": "bsp@500,allreduce", "servers": 3, "replicas": 1}
-    plan = request_run(script, (), options).plan
-    assert (plan.cluster.servers, plan.cluster.replicas, plan.cluster.collective) == (3, 1, True)
-    plan = request_run(script, (), {"insecure_collective": True}).plan
-    assert (plan.servers, plan.cluster.collective) == (1, True), "`paceline set mode=allreduce` is possible later"
-
-
 def test_what_does_not_fit_is_refused(script: Path, options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         request_run(script, (), options)
