@@ -173,6 +173,7 @@ class Offers:
         end = open_.end if open_ is not None and mine else 0  # 0: no step may be leased, only the initial weights
         if self._own is not None and self._reducers.must_move:
             if version >= 0:
+                self.held_back = True  # another worker may be in a phase that has ended
                 return None
             end = 0
         lease: Lease | None = None
