@@ -26,9 +26,7 @@ command.add_command(chaos.command)
 @command.command(name="sim")
 @click.option("--seeds", default=1000, show_default=True, help="How many schedules to play.")
 @click.option("--start", default=0, show_default=True, help="The first seed.")
-@click.option(
-    "--mode", default=None, help="bsp, ssp:K, asp, allreduce or both (it moves). [default: the seed says]"
-)
+@click.option("--mode", default=None, help="bsp, ssp:K, asp, allreduce or both (it moves). [default: the seed says]")
 @click.option("--workers", type=int, default=None, help="Workers at the start. [default: the seed says]")
 @click.option("--servers", type=int, default=None, help="Parameter servers. [default: the seed says]")
 @click.option("--replicas", type=int, default=None, help="Backups of each block. [default: the seed says]")

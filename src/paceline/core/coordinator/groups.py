@@ -148,7 +148,7 @@ class Groups:
         if self._identity.failure is not None or self._incarnation.awaited:
             return []
         if self._placed.placement is None:
-            return self._begin_short(now)
+            return self._begin(now)
         self._short_since = None
         if self._broken_at is not None and now - self._broken_at >= _PATIENCE_S:
             return self._next_group()
@@ -158,8 +158,10 @@ class Groups:
             out += [Send(node, closing) for closing in self._closed.values() for node in self._group]
         return out + self._release()
 
-    def _begin_short(self, now: float) -> list[Output]:
-        """Begin the first group with the members that are there, if others have not come for long. They join later."""
+    def _begin(self, now: float) -> list[Output]:
+        """Place the blocks if a change of dials allows it, or if members have not come for long: they join later."""
+        if self._identity.spec.collective and (out := self._placement.place()):
+            return out
         if not self._reducers.wanted or not self._hosted:
             self._short_since = None
         elif self._short_since is None:

@@ -136,16 +136,18 @@ class LiveDials:
         return ""
 
     def _news(self, change: DialChange, dials: Dials, step: int) -> DialChange:
-        """What of `change` is not so already at `step`."""
-        if change.mode == dials.mode.name:
+        """What of `change` is not so already from `step` on. A later change of the same dial is not what is asked for."""
+        later = [known.change for known in self._phases.changes if known.step > step]
+        if change.mode == dials.mode.name and not any(other.mode for other in later):
             change = replace(change, mode="")
-        if change.slots == dials.slots and not change.mode:
+        if change.slots == dials.slots and not change.mode and not any(other.mode or other.slots for other in later):
             change = replace(change, slots=0)
-        if (change.lr, change.lr_scale or 1.0) == (dials.lr, dials.lr_scale):
+        rates = any(other.lr or other.lr_scale for other in later)
+        if (change.lr, change.lr_scale or 1.0) == (dials.lr, dials.lr_scale) and not rates:
             change = replace(change, lr=0.0, lr_scale=0.0)
         spec = self._identity.spec
         every = self._phases.checkpoints(step) or (spec.checkpoint_steps, spec.checkpoint_s)
-        if (change.checkpoint_steps, change.checkpoint_s) == every:
+        if (change.checkpoint_steps, change.checkpoint_s) == every and not any(c.checkpoint_steps >= 0 for c in later):
             change = replace(change, checkpoint_steps=-1, checkpoint_s=-1.0)
         return change
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.in_sync_sets import Backups, Owners, normal
 from paceline.core.coordinator.placement_plan import Servers, missing, settle
-from paceline.types import BlockSpec, NodeId, Placement, name_of
+from paceline.types import BlockSpec, NodeId, Placement, is_member, name_of
 
 _LEAD_S = 10.0  # seconds before a scheduled move: then copies are made, so that the job need not wait for them
 _LEAD_STEPS = 2000  # the most steps before a scheduled move at which copies are made
@@ -78,11 +78,13 @@ class Moves:
         return steps <= 2 or steps <= min(_LEAD_STEPS, _LEAD_S / max(pause_s, 1e-3))
 
     def wants_a_look(self, pause_s: float) -> bool:
-        """Whether a move is due, or near and not prepared in the present epoch."""
+        """Whether a move is due, or near and not prepared in this epoch, or copies for one are left that is not near."""
         if self.is_due:
             return True
         self._since = None
-        return self.is_near(pause_s) and self._prepared != (self._placed.epoch, self._reducers.next_move)
+        if self.is_near(pause_s):
+            return self._prepared != (self._placed.epoch, self._reducers.next_move)
+        return any(is_member(node) != self._placed.grouped for node in self._placed.holders)
 
     def note_prepared(self) -> None:
         """Note that all copies for the next move are made, or cannot be made now."""

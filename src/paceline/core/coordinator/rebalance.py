@@ -75,7 +75,7 @@ class Rebalance:
 
     def tick(self) -> list[Output]:
         """Plan if a plan is due and the change loses no work."""
-        if self._may_move and self.moves.is_due:
+        if self._may_move and self.moves.wants_a_look(self._pause_s):
             self._look(0.0)
             if not self._checkpoints.settled and not self._is_overdue():
                 return []  # a change would end the checkpoint
