@@ -30,6 +30,11 @@ def mate_name(name: str) -> str:
     return {"worker": f"{MEMBER}-{number}", MEMBER: f"worker-{number}"}.get(role, "") if number else ""
 
 
+def is_member(node: NodeId) -> bool:
+    """Whether `node` is the member of a worker, not a server."""
+    return node.startswith(f"{MEMBER}-")
+
+
 def name_of(node: NodeId) -> str:
     """The name of a process in its run, such as ``worker-0``."""
     return node.split("/")[0]
@@ -159,7 +164,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     `backups[b]` are the other members of its in-sync set; `backups` is () if no block has any. `joining` lists (server,
     blocks) of copies that are being sent: these servers are not members of the sets yet.
 
-    With the collective reducer, `group` are the holders that reduce together in this epoch, by rank: those that were in
+    With the collective reducer, `group` are the members that reduce together in this epoch, by rank: those that were in
     every in-sync set when the epoch began. It is () with servers.
     """
 

@@ -74,6 +74,7 @@ def test_a_run_goes_through_three_methods_and_back_while_processes_are_killed(tm
         running.strike("worker-0")
         asp = first_step(paceline_set(running, "mode=asp"))
         running.until(lambda status: status.mode == "asp" and (status.step or 0) > asp + 5)
+        assert "resume it with --insecure-collective" in paceline_set(running, "mode=allreduce", code=2)
         assert "slots= does not fit asp" in paceline_set(running, "slots=4", code=2)
         assert "mode asp, as before" in paceline_set(running, "mode=asp")
         running.strike("server-0")
@@ -130,6 +131,47 @@ def test_a_script_that_sets_dials_in_lock_step_gives_the_same_bits_in_every_run(
     assert "slots must be a whole number, at least 1, not '0'" in alone.out
 
 
+MEMBERS = ["-w", "2", "-s", "2", "--replicas", "1", "--checkpoint-every", "20", "--insecure-collective"]
+
+
+def test_a_run_goes_through_all_four_methods_and_back_while_processes_are_killed(tmp_path: Path) -> None:
+    """The blocks move to the workers and back; the schedule makes the first move, and hands set the others."""
+    (tmp_path / "script.py").write_text(ENDLESS)
+    script = [tmp_path / "script.py"]
+    with live(tmp_path, [*MEMBERS, "--mode", "bsp@10,ssp:2@30,asp@50,allreduce"], *script) as running:
+        status = running.until(lambda status: status.reducer == "collective" and (status.step or 0) > 60)
+        assert status.mode == "allreduce"
+        text = run([*PACELINE, "status", running.dir], tmp_path).check().out
+        assert "blocks are on the workers, which sum as a group" in text
+        running.strike("worker-1")
+        running.until_version(status.version + 5)
+        back = first_step(paceline_set(running, "mode=bsp", "slots=3"))
+        status = running.until(lambda status: status.reducer == "servers" and (status.step or 0) > back + 5)
+        assert status.mode == "bsp"
+        running.strike("server-0")
+        again = first_step(paceline_set(running, "mode=allreduce"))
+        running.until(lambda status: status.reducer == "collective" and (status.step or 0) > again + 5)
+        last = first_step(paceline_set(running, "mode=asp"))
+        running.until(lambda status: status.reducer == "servers" and (status.step or 0) > last + 5)
+        (tmp_path / "enough").touch()
+        running.wait().check()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert 60 < back < again < last < summary["steps"]
+    assert [line.split(",")[0] for line in summary["plan"]] == [
+        "from step 0: bsp",
+        "from step 10: ssp:2",
+        "from step 30: asp",
+        "from step 50: allreduce",
+        f"from step {back}: bsp",
+        f"from step {again}: allreduce",
+        f"from step {last}: asp",
+    ]
+    assert summary["rewinds"] == 0
+    assert summary["servers"] == 2
+    audit = json.loads(run([*PACELINE, "audit", "run", "--json", "-"], tmp_path).check().out)
+    assert audit["segments"] == 7
+
+
 @pytest.mark.parametrize("mode", ["bsp@4,ssp:2@9,asp@12,bsp"])
 def test_a_schedule_in_the_command_changes_the_mode_by_itself(tmp_path: Path, mode: str) -> None:
     (tmp_path / "script.py").write_text(ENDLESS.replace("epochs=100000", "epochs=2"))
@@ -144,4 +186,4 @@ def test_a_schedule_in_the_command_changes_the_mode_by_itself(tmp_path: Path, mo
     assert summary["samples"] == 128
     run([*PACELINE, "audit", "run"], tmp_path).check()
     wrong = run([*PACELINE, "run", "--mode", "bsp@5,allreduce", "script.py"], tmp_path).check(2)
-    assert "allreduce cannot be part of a schedule" in wrong.out
+    assert "Add --insecure-collective" in wrong.out

@@ -10,7 +10,7 @@ from tests.kit.core import BLOCKS, HYPER, CoordinatorKit, Recorder, frame, model
 from paceline.core.effects import Effect, Send
 from paceline.core.server.contributions import Contribution
 from paceline.core.server.dispatch import ServerCore
-from paceline.messages import Assign, Close, Committed, Grant, Message, Push, Ready, Seal, Sealed
+from paceline.messages import Assign, Close, Committed, Copied, Grant, Message, Push, Ready, Seal, Sealed
 from paceline.types import INIT_STEP, Commit, Fence, NodeId, Placement
 
 
@@ -38,9 +38,10 @@ def commit_step(kit: CoordinatorKit, grants: dict[NodeId, Grant]) -> list[Effect
     assert placement is not None
     fences = tuple(grant.fence for grant in sorted(grants.values(), key=lambda grant: grant.slot))
     step = next(iter(grants.values())).step
+    revision = 0 if step == INIT_STEP else kit.core.schedule.revision_of(step)
     for node in placement.group:
         mine = tuple(report_of(grant) for worker, grant in grants.items() if worker[7:] == node[7:])
-        effects += kit.say(node, Ready(kit.core.incarnation, placement.epoch, step, fences, 0, 0, (), mine))
+        effects += kit.say(node, Ready(kit.core.incarnation, placement.epoch, step, fences, 0, 0, (), mine, revision))
     return effects
 
 
@@ -97,3 +98,38 @@ def reduced(taken: Contribution | None, *added: tuple[int, int]) -> Contribution
     """`taken` after the group has reduced it: the members have `added` (slot, counter of the fence)."""
     assert taken is not None
     return replace(taken, part=tuple((slot, Fence(1, counter)) for slot, counter in added))
+
+
+MEMBERS = ("member-0", "member-1")
+
+
+def moving_job(mode: str = "bsp@1,allreduce", slots: int | None = 2, **changes: object) -> CoordinatorKit:
+    """A job of two workers with members and two servers, at version 0, with no leases; it begins on servers."""
+    kit = CoordinatorKit(workers=2, servers=2, slots=slots, mode=mode, collective=True, **changes)  # type: ignore[arg-type]
+    kit.servers = ["server-0", "server-1"]
+    for member in MEMBERS:
+        kit.say(member, kit.registration("server", member))
+    kit.start(data_len=80).initialise()
+    return kit
+
+
+def copy_blocks(kit: CoordinatorKit) -> list[Effect]:
+    """Let every holder that makes copies report that they are complete, until no further copy is to be made."""
+    effects: list[Effect] = []
+    while (placement := kit.core.placement) is not None and placement.joining:
+        for node, blocks in placement.joining:
+            for source in {placement.owners[block] for block in blocks}:
+                effects += kit.say(node, Copied(kit.core.incarnation, placement.epoch, source))
+        kit.now += 0.3
+        for node in (*kit.servers, *MEMBERS, *kit.workers):
+            kit.core.tables.members.seen(node, kit.now)
+        effects += kit.wrote(kit.core.tick(kit.now))
+    return effects
+
+
+def move_on(kit: CoordinatorKit, seconds: float = 0.5) -> list[Effect]:
+    """Let time pass in which every process is heard."""
+    kit.now += seconds
+    for node in (*kit.servers, *MEMBERS, *kit.workers):
+        kit.core.tables.members.seen(node, kit.now)
+    return kit.wrote(kit.core.tick(kit.now))

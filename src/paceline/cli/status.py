@@ -146,9 +146,14 @@ def _processes(status: Status) -> Iterator[str]:
             yield f"{process.name} (pid {process.pid}){does}"
 
 
+_REDUCERS = {"servers": "servers", "collective": "the workers, which sum as a group"}
+
+
 def _copies(status: Status) -> Iterator[str]:
     """Lines that say how many blocks each server holds, and whether every block has its copies."""
     placement, wanted = status.placement, status.wanted_servers
+    if status.reducer:
+        yield f"blocks are on {_REDUCERS[status.reducer]}"
     pids = {process.name: process.pid for process in status.processes}
     for name in sorted({*status.servers, *placement.servers}):
         primary, backup = placement.servers.get(name, (0, 0))

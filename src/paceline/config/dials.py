@@ -23,6 +23,11 @@ class Mode:
     window: int
     default_slots: int | None
 
+    @property
+    def in_group(self) -> bool:
+        """Whether the slots of a step meet in a group of members, not on servers."""
+        return self.name == ALLREDUCE
+
 
 def parse_mode(text: str) -> Mode:
     """Read ``bsp``, ``ssp:K``, ``asp`` or ``allreduce``.
@@ -93,7 +98,8 @@ class ClusterSpec:
     than before. The job ends after `max_steps` steps (0: no limit). Each block has `replicas` copies on servers other
     than its primary. A peer that does not answer for `reach_s` seconds counts as unreachable. With `same_cpu`, a
     process whose machine is not equal to that of the others is refused. `term` is the term of the place of the
-    checkpoints, 0 for the run directory. With `collective`, the workers hold the blocks, all of them each.
+    checkpoints, 0 for the run directory. With `collective`, each worker hosts a member, so the job may move to a group
+    of members, which hold all blocks each; then `servers` may be 0.
     """
 
     workers: int = 1
@@ -118,12 +124,14 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         for name, shown in _AT_LEAST_1.items():
-            if (number := getattr(self, name)) is not None and number < 1:
-                raise UsageError(f"{shown} must be at least 1, not {number}")
+            least = 0 if name == "servers" and self.collective else 1
+            if (number := getattr(self, name)) is not None and number < least:
+                raise UsageError(f"{shown} must be at least {least}, not {number}")
         for name, shown in _AT_LEAST_0.items():
             if (number := getattr(self, name)) < 0:
                 raise UsageError(f"{shown} must be 0 or more, not {number}")
-        check_replicas(self.replicas, self.servers)
+        if self.servers or self.replicas:
+            check_replicas(self.replicas, self.servers)
         if self.heartbeat_timeout_s <= self.heartbeat_s:
             raise UsageError(
                 f"PACELINE_HEARTBEAT_TIMEOUT_S ({self.heartbeat_timeout_s}) must exceed the heartbeat of "
@@ -134,10 +142,5 @@ class ClusterSpec:
 
     @property
     def held(self) -> int:
-        """How many slots of a step may be leased beyond the lowest slot that is not summed yet.
-
-        With `collective` no slot is summed before all are leased.
-        """
-        if self.collective:
-            return 1 << 30
+        """How many slots of a step may be leased beyond the lowest slot that is not summed yet, on servers."""
         return self.hold if self.hold is not None else max(4, self.workers + 2)

@@ -10,11 +10,11 @@ from math import isfinite
 
 import msgspec
 
-from paceline.config.dials import ALLREDUCE, Mode, parse_mode
+from paceline.config.dials import Mode, parse_mode
 from paceline.errors import UsageError
 from paceline.types import DialChange
 
-DIALS = "mode=bsp|ssp:K|asp, slots=N, lr=NUMBER or lr=xFACTOR, checkpoint_every=STEPS or SECONDSs"
+DIALS = "mode=bsp|ssp:K|asp|allreduce, slots=N, lr=NUMBER or lr=xFACTOR, checkpoint_every=STEPS or SECONDSs"
 """What may be set, for messages."""
 
 _EVERY = re.compile(r"(\d+)|(\d+(?:\.\d+)?)s")
@@ -69,11 +69,6 @@ def parse_schedule(text: str) -> tuple[Row, ...]:
         UsageError: a mode is not known, or the steps do not increase.
     """
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) > 1 and any(part.startswith(ALLREDUCE) for part in parts):
-        raise UsageError(
-            f"--mode {text}: blocks do not move between servers and workers while a run goes on, so allreduce cannot "
-            "be part of a schedule: end the run, and resume it with the other mode"
-        )
     rows, start = [], 0
     for number, part in enumerate(parts):
         name, at, until = part.partition("@")
@@ -150,13 +145,7 @@ def change_of(given: dict[str, str]) -> DialChange:
             case "mode":
                 if "@" in value or "," in value:
                     raise UsageError(f"mode={value}: set takes one mode, which holds from the first step it can")
-                mode = parse_mode(value).name
-                if mode == ALLREDUCE:
-                    raise UsageError(
-                        "mode=allreduce: blocks do not move between servers and workers while a run goes on: end "
-                        "it, and resume it with --mode allreduce"
-                    )
-                change = msgspec.structs.replace(change, mode=mode)
+                change = msgspec.structs.replace(change, mode=parse_mode(value).name)
             case "slots":
                 if not value.isdecimal() or not 1 <= int(value) <= _LARGEST:
                     raise UsageError(f"slots must be a whole number, at least 1, not {value!r}")

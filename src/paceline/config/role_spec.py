@@ -34,8 +34,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     With a `module`, the script is the file of that module, and the module is run as `python -m` does it.
     `overlap` says whether gradients are sent while backward runs; None lets Paceline decide. `local_workers` is how
     many workers the run has on this host. `faults` are planned faults for tests, as JSON. With `slots_auto`, the job
-    chooses its slots by the speeds of its workers. With `collective`, the worker holds the blocks of the model together
-    with the others; with `ordered`, they add slots in slot order.
+    chooses its slots by the speeds of its workers. With `collective`, the worker hosts a member, which can hold the
+    blocks of the model together with those of the others; with `ordered`, they add slots in slot order.
     """
 
     script: str = ""

@@ -69,11 +69,12 @@ def _on_hosts(status: Status) -> str:
 def describe(status: Status) -> str:
     """The progress line: step, epoch, speed, loss, last validation, workers alive, staleness and warnings."""
     warning = [f"warning: {status.warning}"] if status.warning else []
+    moving = [status.moving] if status.moving else []
     workers = f"{status.workers_alive} worker{'s' * (status.workers_alive != 1)}{_on_hosts(status)}"
     if status.rewinding:
-        return " · ".join([f"rewinding to version {status.version}: waits for a server", workers, *warning])
+        return " · ".join([f"rewinding to version {status.version}: waits for a server", workers, *moving, *warning])
     if status.step is None or status.end_step is None:
-        return " · ".join([status.state, workers, *warning])
+        return " · ".join([status.state, workers, *moving, *warning])
     parts = [
         f"step {status.step}/{status.end_step}",
         f"epoch {status.epoch}/{status.end_epoch}",
@@ -92,7 +93,7 @@ def describe(status: Status) -> str:
         parts.append(f"{', '.join(status.draining)} being emptied")
     if waits := [host for host in status.draining_hosts if host not in status.drained_hosts]:
         parts.append(f"host {', '.join(waits)} being emptied")
-    parts += status.cuts[:3]
+    parts += [*status.cuts[:3], *moving]
     if status.mode != "bsp":
         parts.append(f"staleness ≤ {status.max_staleness}")
     return " · ".join(parts + warning)
@@ -147,7 +148,21 @@ def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
 def _of_dials(core: CoordinatorCore, segment: Segment | None) -> dict[str, Any]:
     """The fields of the status about what changes while the job runs, and by which speeds."""
     mode, slots = (segment.mode, segment.slots) if segment else (None, None)
-    return {"mode": mode, "slots": slots, "plan": plan_lines(core), "speeds": _speeds(core)}
+    return {
+        "mode": mode,
+        "slots": slots,
+        "plan": plan_lines(core),
+        "speeds": _speeds(core),
+        "reducer": _reducer(core),
+        "moving": core.machines.rebalance.moves.awaited,
+    }
+
+
+def _reducer(core: CoordinatorCore) -> str:
+    """Where the slots of a step meet now: "servers" or "collective"; "" before the blocks are placed."""
+    if core.placement is None:
+        return ""
+    return "collective" if core.tables.placed.grouped else "servers"
 
 
 def _speeds(core: CoordinatorCore) -> tuple[SpeedStatus, ...]:
@@ -173,7 +188,8 @@ def _of_hosts(core: CoordinatorCore) -> dict[str, Any]:
 def _hosts(core: CoordinatorCore) -> dict[NodeId, str]:
     """The host of each server that stays."""
     leaving = core.tables.members.draining
-    return {m.node: m.host for m in core.tables.members.by_role("server") if m.node not in leaving}
+    grouped = core.tables.placed.grouped
+    return {m.node: m.host for m in core.tables.members.holders(grouped=grouped) if m.node not in leaving}
 
 
 def _script(core: CoordinatorCore, worker: NodeId) -> str:
@@ -228,9 +244,9 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         validating=tuple(ValidationStatus(r.version, r.validator.name) for r in core.tables.rounds.running.values()),
         workers_alive=len(workers),
         workers=tuple(m.name for m in workers),
-        servers=tuple(m.name for m in core.tables.members.by_role("server")),
+        servers=tuple(m.name for m in core.tables.members.holders(grouped=False)),
         wanted_workers=core.tables.members.wanted_workers,
-        wanted_servers=0 if core.spec.collective else core.tables.members.wanted_servers,
+        wanted_servers=core.tables.members.wanted_servers,
         replicas=core.spec.replicas,
         placement=placed(core.placement, core.spec.replicas, _hosts(core)),
         draining=tuple(sorted(map(name_of, draining))),
@@ -282,7 +298,7 @@ def summary_of(
         slots=segment.slots if segment else None,
         slot_batch=segment.batch_size if segment else None,
         workers=core.tables.members.wanted_workers,
-        servers=0 if core.spec.collective else core.tables.members.wanted_servers,
+        servers=core.tables.members.wanted_servers,
         replicas=core.spec.replicas,
         seed=core.tables.identity.job.seed if core.tables.identity.job else None,
         threads=core.tables.identity.job.threads if core.tables.identity.job else None,

@@ -94,7 +94,7 @@ def segments_from(
     `begun` has the dials of its step. Each further segment begins at the sample at which the one before ends.
     """
     out = [begun]
-    for step in _boundaries(begun.step, rows, changes):
+    for step in boundaries(begun.step, rows, changes):
         last = out[-1]
         if step >= last.end_step:
             break
@@ -131,6 +131,6 @@ def next_segment(
     return phase_rest(spec, start, segment)
 
 
-def _boundaries(after: int, rows: Sequence[Row], changes: Sequence[LiveChange]) -> Iterator[int]:
+def boundaries(after: int, rows: Sequence[Row], changes: Sequence[LiveChange]) -> Iterator[int]:
     """The steps above `after` at which a row or a change begins, in order."""
     return iter(sorted({step for step in (*(r.start for r in rows), *(c.step for c in changes)) if step > after}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from paceline.config.dials import ALLREDUCE
 from paceline.core.sampling import SampleRange, full_steps, sample_range
 from paceline.types import INIT_STEP, Segment
 
@@ -34,8 +35,10 @@ class Schedule:
             self._barriers.pop()
         # A segment that begins at the same step has no steps of its own any more.
         before = next((other for other in reversed(self.segments) if other.step < segment.step), None)
-        # In lock-step a step waits for the one before it anyway, and may be leased while that is not committed.
-        in_lock_step = segment.window == 0 and (before is None or before.window == 0)
+        # In lock-step a step waits for the one before it anyway, and may be leased while that is not committed. But the
+        # blocks move to another reducer between two steps.
+        follows = before is None or (before.window == 0 and _in_group(before) == _in_group(segment))
+        in_lock_step = segment.window == 0 and follows
         self.segments.append(segment)
         self._starts.append(segment.step)
         self._last_barrier = 0 if in_lock_step else segment.step
@@ -64,7 +67,8 @@ class Schedule:
         """The step below which every step is committed before `step` is leased.
 
         A segment with a window, or after one with a window, begins when all steps before it are committed: versions of
-        lock-step are numbered by steps, so no step of another mode may be committed among its own.
+        lock-step are numbered by steps, so no step of another mode may be committed among its own. So does a segment
+        with another reducer than the one before: the blocks move then.
         """
         if step >= self._last_start:
             return self._last_barrier
@@ -125,3 +129,7 @@ class Schedule:
         if step >= self._last_start:
             return self.segments[-1].window
         return 0 if step == INIT_STEP else self.segment(step).window
+
+
+def _in_group(segment: Segment) -> bool:
+    return segment.mode == ALLREDUCE

@@ -12,7 +12,7 @@ import msgspec
 
 from paceline.checkpoint.storage import open_storage
 from paceline.config import load
-from paceline.config.dials import ALLREDUCE, ClusterSpec, check_replicas
+from paceline.config.dials import ClusterSpec, check_replicas
 from paceline.config.live import parse_every, parse_schedule, parse_slots
 from paceline.config.role_spec import LogSpec, RoleSpec, ServerSpec, SharedSpec
 from paceline.core.files.manifest import LIMIT_NBYTES
@@ -80,20 +80,24 @@ class RunPlan:
     def __post_init__(self) -> None:
         if not self.script.is_file():
             raise UsageError(f"{self.script} is not a file")
-        if self.mode is not None:
-            parse_schedule(self.mode)
-        for name in ("workers", *(() if self.collective else ("servers",)), "threads", "keep", "files_limit"):
+        modes = [] if self.mode is None else [row.mode for row in parse_schedule(self.mode)]
+        for name in ("workers", *(() if is_serverless(self.mode) else ("servers",)), "threads", "keep", "files_limit"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
         for name in ("max_restarts", "max_steps"):
             if getattr(self, name) < 0:
                 raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, not {getattr(self, name)}")
-        if self.collective:
-            self._check_collective()
-        else:
+        if any(mode.in_group for mode in modes) and not self.insecure_collective:
+            raise UsageError(
+                f"--mode {self.mode} sends gradients between workers by Gloo, whose connections are neither "
+                "authenticated nor encrypted: whoever reaches these hosts can read and change them. Add "
+                "--insecure-collective if you trust the network and the users of these machines, or use servers "
+                "(--mode bsp)"
+            )
+        if self.servers or self.replicas:
             check_replicas(self.replicas, self.servers)
-            if self.ordered:
-                raise UsageError("--ordered is for --mode allreduce: with servers, slots are always added in order")
+        if self.ordered and not self.collective:
+            raise UsageError("--ordered is for --mode allreduce: with servers, slots are always added in order")
         if self.slots is not None:
             parse_slots(self.slots)
         parse_every(self.checkpoint_every)
@@ -106,23 +110,10 @@ class RunPlan:
             if (file := getattr(self, option)) is not None:
                 _check_writable(f"--{option}", file)
 
-    def _check_collective(self) -> None:
-        if self.servers or self.replicas:
-            option = "--servers" if self.servers else "--replicas"
-            raise UsageError(
-                f"{option} does not fit --mode allreduce: its workers hold the model, all of it each. Leave it out"
-            )
-        if not self.insecure_collective:
-            raise UsageError(
-                "--mode allreduce sends gradients between workers by Gloo, whose connections are neither authenticated "
-                "nor encrypted: whoever reaches these hosts can read and change them. Add --insecure-collective if "
-                "you trust the network and the users of these machines, or use servers (--mode bsp)"
-            )
-
     @property
     def collective(self) -> bool:
-        """Whether the workers hold the model, and sum the slots of a step among themselves."""
-        return self.mode == ALLREDUCE
+        """Whether each worker hosts a member, so that the run can sum the slots of a step among its workers."""
+        return self.insecure_collective
 
     def _check_hosts(self, hosts: HostOptions) -> None:
         if hosts.min_hosts <= self.replicas and not hosts.local_roles:
@@ -147,7 +138,7 @@ class RunPlan:
         steps, seconds = parse_every(self.checkpoint_every)
         return ClusterSpec(
             workers=self.workers,
-            servers=self.workers if self.collective else self.servers,
+            servers=self.servers,
             replicas=self.replicas,
             collective=self.collective,
             heartbeat_timeout_s=load.heartbeat_timeout_s(),
@@ -288,6 +279,11 @@ class RunPlan:
         paths = {name: path.absolute() for name in names if (path := getattr(self, name)) is not None}
         place = None if self.checkpoints is None else absolute_url(self.checkpoints)
         return replace(self, **paths, checkpoints=place, cwd=(self.cwd or Path.cwd()).absolute())
+
+
+def is_serverless(mode: str | None) -> bool:
+    """Whether a run in `mode` never needs servers: its workers hold the model from the beginning to the end."""
+    return mode is not None and all(row.mode.in_group for row in parse_schedule(mode))
 
 
 def absolute_url(where: str) -> str:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.config.dials import ALLREDUCE
 from paceline.engines.host_options import HOSTS, take_host_options
 from paceline.engines.module_file import named_script
 from paceline.engines.place import claim_place, is_place, put_files
-from paceline.engines.plan import RunPlan
+from paceline.engines.plan import RunPlan, is_serverless
 from paceline.engines.restore import restore_run
 from paceline.engines.resume import check_code, choose_checkpoint, resumed
 from paceline.engines.run_options import read_arguments, read_options
@@ -132,10 +131,15 @@ def _resumed(resume: str, run_dir: Path | None, given: dict[str, Any]) -> RunPla
 def _sized(given: dict[str, Any], before: RunPlan | None) -> dict[str, Any]:
     """`given` with a number of servers that fits its mode, unless the user has given one; `before` is resumed."""
     mode = given.get("mode", None if before is None else before.mode)
-    was_collective = before is not None and before.collective
-    if mode == ALLREDUCE:
-        return {"servers": 0, "replicas": 0, **given}
-    return {"servers": 1, "ordered": False, **given} if was_collective else given
+    if not is_serverless(mode):
+        return {"servers": 1, **given} if before is not None and not before.servers else given
+    if option := next((name for name in ("servers", "replicas") if given.get(name)), None):
+        raise UsageError(
+            f"--{option} does not fit --mode {mode}: its workers hold the model, all of it each. Leave it out"
+        )
+    if before is not None and "mode" not in given:
+        return given  # the run may have got servers while it ran
+    return {"servers": 0, "replicas": 0, **given}
 
 
 def _adopted(run: Path, resume: str | None, run_dir: Path | None, given: dict[str, Any]) -> RunPlan:

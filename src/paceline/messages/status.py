@@ -103,7 +103,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     `warning` is about the newest checkpoint, `warnings` are about the training. `metric_steps`
     has the step of the version that each metric of validation is of. `draining_hosts` shall be empty; `drained_hosts`
     are those that are: they hold no block and have no lease. `unequal` says what unequal machines mean for the bits.
-    `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers.
+    `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers. `reducer` is
+    "servers", "collective" (a group of workers) or "" before the blocks are placed; `moving` says what a move of the
+    blocks to the other one waits for.
     """
 
     run: str = ""
@@ -160,6 +162,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     slots: int | None = None
     plan: tuple[str, ...] = ()
     speeds: tuple[SpeedStatus, ...] = ()
+    reducer: str = ""
+    moving: str = ""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.config import load
-from paceline.config.dials import ALLREDUCE, ClusterSpec
-from paceline.config.live import schedule_name
+from paceline.config.dials import ClusterSpec
+from paceline.config.live import parse_schedule, schedule_name
 from paceline.config.role_spec import RoleSpec, WorkerSpec
 from paceline.errors import JobError, TransportError, UsageError
 from paceline.messages import JobArgs, Register
@@ -34,10 +34,9 @@ preemption = Preemption()
 """The request to leave of this process: SIGTERM makes it while a script runs."""
 
 _NOT_COLLECTIVE = (
-    "mode allreduce needs a run whose workers hold the model: start it with "
-    "`paceline run --mode allreduce --insecure-collective`"
+    "mode {mode} needs workers that can hold the model: start the run with `paceline run --insecure-collective`, if "
+    "you trust the network and the users of these machines"
 )
-_COLLECTIVE = "the run was started with --mode allreduce: PACELINE_MODE and the mode of join() cannot change it"
 
 _current: Job | None = None
 _ever = False
@@ -80,8 +79,8 @@ def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None
     torch.set_num_threads(args.threads)
     seed_all(args.seed)
     if spec is not None:
-        if (args.mode == ALLREDUCE) != worker.collective:
-            raise UsageError(_NOT_COLLECTIVE if args.mode == ALLREDUCE else _COLLECTIVE)
+        if any(row.mode.in_group for row in parse_schedule(args.mode)) and not worker.collective:
+            raise UsageError(_NOT_COLLECTIVE.format(mode=args.mode))
         job = _clustered(spec, worker, args)
     else:
         job = _embedded(worker, args, None if dir is None else Path(dir))

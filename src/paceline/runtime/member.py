@@ -1,4 +1,4 @@
-"""The member of a worker's process, in runs whose workers hold the blocks (`--mode allreduce`)."""
+"""The member of a worker's process, in runs with `--insecure-collective`: it can hold the blocks."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from paceline.config.dials import ALLREDUCE
 from paceline.core.coordinator.placement import DIFFERENT
 from paceline.core.coordinator.tables.incarnation import RESUMED
 from paceline.core.effects import (
@@ -63,12 +64,14 @@ class LogChecks:
 
     A rewind may have ended validations of versions up to `excused` without a result. `results` has the results of
     validations by (incarnation, validator, version). `flipped` are the servers with copies in which a bit was
-    flipped; copies were found to be different `different` times.
+    flipped; copies were found to be different `different` times. The blocks moved to another reducer
+    `moves` times.
     """
 
     def __init__(self, record: Record, scenario: Scenario) -> None:
         self._record = record
-        self._one_attempt = scenario.cluster.collective or not scenario.model.deterministic
+        self._one_attempt = not scenario.model.deterministic
+        self._as_one: set[tuple[int, int]] = set()  # (incarnation, version) of commits whose slots were whole attempts
         self._whole = False
         self._scenario = scenario
         self._validators = scenario.validators
@@ -77,6 +80,7 @@ class LogChecks:
         self.excused = -1
         self.slots_done = 0
         self.copies = 0
+        self.moves = 0
         self.flipped: set[NodeId] = set()
         self.different = 0
         self._granted: dict[Fence, _Granted] = {}
@@ -146,6 +150,7 @@ class LogChecks:
         """Check a new placement: within an epoch, copies are only added. A new epoch makes earlier choices void."""
         old = self._record.placement
         self._record.place(placement)
+        self.moves += old is not None and bool(old.group) != bool(placement.group)
         if old is not None and placement.epoch < old.epoch:
             raise Violation(f"placement epoch {placement.epoch} is written after epoch {old.epoch}")
         if old is not None and placement.epoch == old.epoch:
@@ -199,8 +204,11 @@ class LogChecks:
         if len(commit.fences) != num_slots:
             raise Violation(f"step {commit.step} has {num_slots} slots, its commit {len(commit.fences)} fences")
         self._check_fences(commit)
+        if self.needs_one_attempt(commit.step):
+            self._as_one.add((commit.incarnation, commit.version))
         self._check_kinds(commit)
         if commit.step != INIT_STEP:
+            self._check_reducer(commit.step)
             self._check_order(commit)
             self._check_dials(commit)
         self.slots_done += num_slots
@@ -230,6 +238,12 @@ class LogChecks:
             if len(hosts) > 1:
                 raise Violation(f"slot {index} of step {commit.step} counts as attempts of workers on {sorted(hosts)}")
 
+    def _check_reducer(self, step: int) -> None:
+        """Check that the slots of a step met where its segment says: on servers, or in a group."""
+        mode = self._record.schedule.segment(step).mode
+        if self._scenario.cluster.collective and (mode == ALLREDUCE) != self._in_group:
+            raise Violation(f"step {step} of mode {mode} was committed by {self._record.placement}")
+
     def _check_order(self, commit: Commit) -> None:
         watermark, window = self._record.watermark, self._record.schedule.window(commit.step)
         if watermark.has(commit.step):
@@ -251,8 +265,17 @@ class LogChecks:
 
     def needs_one_attempt(self, step: int) -> bool:
         """Whether each slot of the step counts as one attempt, the same on all servers (rule 2)."""
-        is_whole = self._one_attempt or self._whole
+        is_whole = self._one_attempt or self._whole or self._in_group
         return is_whole or step == INIT_STEP or self._record.schedule.window(step) != 0
+
+    @property
+    def _in_group(self) -> bool:
+        placement = self._record.placement
+        return placement is not None and bool(placement.group)
+
+    def was_one_attempt(self, commit: Commit) -> bool:
+        """Whether each slot of `commit`, which is written, counted as one attempt when it was committed."""
+        return (commit.incarnation, commit.version) in self._as_one
 
     def _evaluated(self, row: EvaluationRow) -> None:
         validator = next(v for v in self._validators if v.name == row.name)

@@ -33,6 +33,7 @@ class Outcome:
     failovers: int = 0
     copies: int = 0
     rewinds: int = 0
+    moves: int = 0
 
 
 def simulate(scenario: Scenario, *, hashed: bool = False) -> Outcome:
@@ -75,10 +76,11 @@ def simulate(scenario: Scenario, *, hashed: bool = False) -> Outcome:
         core.tables.placed.failovers,
         cluster.log_checks.copies,
         core.tables.incarnation.rewinds,
+        cluster.log_checks.moves,
     )
 
 
-_SUMMED = ("events", "commits", "slots", "lost_workers", "wasted_slots", "failovers", "copies", "rewinds")
+_SUMMED = ("events", "commits", "slots", "lost_workers", "wasted_slots", "failovers", "copies", "rewinds", "moves")
 
 
 class Tally:
@@ -126,7 +128,7 @@ class Tally:
             f"{self.totals['events']:,} events ({figures['events_per_s']:,}/s), {self.totals['commits']:,} commits, "
             f"{self.totals['slots']:,} slots, {self.totals['lost_workers']:,} workers lost, "
             f"{self.totals['failovers']:,} failovers, {self.totals['copies']:,} copies made, "
-            f"{self.totals['rewinds']:,} rewinds\nfaults: {faults}"
+            f"{self.totals['rewinds']:,} rewinds, {self.totals['moves']:,} moves between reducers\nfaults: {faults}"
         )
 
 

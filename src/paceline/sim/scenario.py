@@ -11,9 +11,13 @@ from paceline.config.dials import ALLREDUCE, ClusterSpec
 from paceline.messages import JobArgs, ValidatorSpec
 from paceline.sim.fault_kinds import GROUP_FAULTS, HOST_FAULTS, SERVER_FAULTS, Fault, draw_fault
 from paceline.sim.habits import Habits, make_habits
-from paceline.sim.live import LiveSet, make_schedule, make_set
+from paceline.sim.job_parts import make_model, make_phases, make_weather, with_steps
+from paceline.sim.live import MIXED, LiveSet, make_schedule, make_set
 from paceline.sim.network import Weather
-from paceline.types import Kind, ModelSpec, OptimizerSpec, PhaseSpec, TensorSpec
+from paceline.types import DialChange, ModelSpec, PhaseSpec
+
+BOTH = "both"
+"""In place of a mode: a job that moves between the reducers while it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +114,8 @@ def make_scenario(
     """
     if mode == ALLREDUCE:
         return _in_group(seed, workers)
+    if mode == BOTH:
+        return _with_moves(seed, workers, servers, replicas)
     scenario = _on_one_host(seed, mode=mode, workers=workers, servers=servers, replicas=replicas)
     scenario = _with_live(Random(f"live {seed}"), scenario) if mode is None else scenario
     by_host = Random(f"hosts {seed}")
@@ -131,10 +137,39 @@ def _in_group(seed: int, workers: int | None) -> Scenario:
     return replace(
         scenario,
         phases=tuple(msgspec.structs.replace(p, epochs=times * p.epochs) for p in scenario.phases),
-        cluster=replace(scenario.cluster, collective=True),
+        cluster=replace(scenario.cluster, collective=True, servers=0),
         faults=tuple(sorted(faults, key=lambda f: f.at_s)),
         heal_at_s=length_s + 1.0,
         bound_s=2 * times * scenario.bound_s + 60.0,
+    )
+
+
+def _with_moves(seed: int, workers: int | None, servers: int | None, replicas: int | None) -> Scenario:
+    """A job on one host whose blocks move between servers and the workers while it runs."""
+    scenario = _on_one_host(seed, mode=None, workers=workers, servers=servers, replicas=replicas)
+    rng = Random(f"moves {seed}")
+    times = rng.choice((2, 4, 6))
+    length_s = times * (scenario.heal_at_s - 1.0)
+    phases = tuple(msgspec.structs.replace(p, epochs=times * p.epochs) for p in scenario.phases)
+    last = max(4, sum(p.steps or p.data_len * p.epochs // p.batch_size for p in phases))
+    mode = make_schedule(rng, rng.choice(MIXED), last, MIXED)
+    live = [make_set(rng, last, length_s, MIXED) for _ in range(rng.randint(0, 4))]
+    if ALLREDUCE not in mode:
+        live.append(LiveSet(change=DialChange(mode=ALLREDUCE), step=rng.randint(0, last // 2)))
+    faults = [replace(f, at_s=times * f.at_s) for f in scenario.faults if f.kind != "flip"]
+    kinds = (*GROUP_FAULTS, *SERVER_FAULTS)
+    more = (draw_fault(rng, kinds) for _ in range(rng.randint(0, 6) if scenario.faults else 0))
+    faults += [replace(f, at_s=f.at_s * length_s) for f in more]
+    return replace(
+        scenario,
+        job=msgspec.structs.replace(scenario.job, mode=mode),
+        phases=phases,
+        live=tuple(live),
+        cluster=replace(scenario.cluster, collective=True),
+        faults=tuple(sorted(faults, key=lambda f: f.at_s)),
+        careful=False,
+        heal_at_s=length_s + 1.0,
+        bound_s=12 * scenario.bound_s + 120.0,
     )
 
 
@@ -204,19 +239,19 @@ def _on_one_host(
 ) -> Scenario:
     rng, chance = Random(f"scenario {seed}"), Random(f"copies {seed}")
     shape = _shape(rng, chance, mode=mode, workers=workers, servers=servers, replicas=replicas)
-    shape = replace(shape, phases=_with_steps(Random(f"steps {seed}"), shape.phases))
+    shape = replace(shape, phases=with_steps(Random(f"steps {seed}"), shape.phases))
     calm = rng.random() < 0.15
     mean_turn_s = rng.choice((0.02, 0.08, 0.3))
     speeds = _speeds(rng, shape.workers)
     faults = _faults(rng, chance, shape, calm=calm)
-    weather = Weather() if calm else _weather(rng)
+    weather = Weather() if calm else make_weather(rng)
     length_s = shape.length_s(mean_turn_s, weather.mean_delay_s)
     stop = _stop(rng, shape)
     validators, evaluate = _validators(rng)
     return Scenario(
         seed=seed,
         job=JobArgs(seed, shape.mode, shape.slots, 1),
-        model=_model(rng),
+        model=make_model(rng),
         cluster=_cluster(rng, chance, shape),
         phases=shape.phases,
         validators=validators,
@@ -256,7 +291,7 @@ def _shape(
     slots = rng.randint(1, 6) if mode_ in ("bsp", ALLREDUCE) else None
     if rng.random() < 0.1:
         slots = rng.randint(2, 3)  # also test a window together with several slots per step
-    phases = _phases(rng, slots or 1)
+    phases = make_phases(rng, slots or 1)
     if replicas_ and chance.random() < 0.12:  # a job that is long enough to make copies and lose them again
         phases = tuple(msgspec.structs.replace(p, epochs=2 * p.epochs) for p in phases)
     return _Shape(mode_, workers_, servers_, replicas_, careful, slots, phases)
@@ -324,55 +359,3 @@ def _bound_s(shape: _Shape, validators: tuple[ValidatorSpec, ...], turn_s: float
         for v in validators
     )
     return 60.0 + 1.5 * turns * (1.5 * turn_s + (12 + 12 * (shape.replicas > 0)) * delay_s)
-
-
-def _phases(rng: Random, slots: int) -> tuple[PhaseSpec, ...]:
-    phases = []
-    for number in range(rng.choice((1, 1, 1, 2, 3))):
-        batch = rng.randint(1, 4)
-        phases.append(
-            PhaseSpec(
-                number=number,
-                data_len=rng.choice((0, 1, 7, 12, 20)) if rng.random() < 0.2 else rng.randint(1, batch * slots * 3),
-                batch_size=batch,
-                slots=None,
-                epochs=rng.randint(1, 3),
-                shuffle=True,
-                drop_last=rng.random() < 0.3,
-            )
-        )
-    return tuple(phases)
-
-
-def _with_steps(rng: Random, phases: tuple[PhaseSpec, ...]) -> tuple[PhaseSpec, ...]:
-    """Some jobs have phases of a number of steps, which share the epochs of one data set."""
-    if rng.random() < 0.75:
-        return phases
-    return tuple(
-        msgspec.structs.replace(phases[0], number=number, steps=rng.randint(1, 5))
-        for number in range(len(phases) + rng.randint(0, 2))
-    )
-
-
-def _model(rng: Random) -> ModelSpec:
-    tensors = [
-        TensorSpec(f"p{i}", (rng.choice((10, 5_000, 30_000)),), "float32", Kind.PARAMETER, 0)
-        for i in range(rng.randint(1, 3))
-    ]
-    if rng.random() < 0.3:
-        tensors.append(TensorSpec("frozen", (40,), "float32", Kind.FROZEN))
-    if rng.random() < 0.3:
-        tensors.append(TensorSpec("mean", (7,), "float32", Kind.MEAN))
-    if rng.random() < 0.3:
-        tensors.append(TensorSpec("count", (), "int64", Kind.LAST))
-    return ModelSpec(tuple(tensors), OptimizerSpec("SGD", ({"lr": 0.1},)), None, rng.random() < 0.6)
-
-
-def _weather(rng: Random) -> Weather:
-    return Weather(
-        drop=rng.choice((0.0, 0.02, 0.1, 0.2)),
-        duplicate=rng.choice((0.0, 0.02, 0.1, 0.3)),
-        reorder=rng.random() < 0.6,
-        min_delay_s=0.0005,
-        mean_delay_s=rng.choice((0.001, 0.005, 0.03, 0.1)),
-    )

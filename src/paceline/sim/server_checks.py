@@ -16,7 +16,10 @@ from paceline.types import INIT_STEP, Commit
 
 
 class ServerChecks:
-    """Observes the store of every server and raises `Violation`. A server may hold `hold` slots of a step at a time."""
+    """Observes the store of every server and raises `Violation`. A server may hold `hold` slots of a step at a time.
+
+    In a group a step is summed when all its slots are leased, so a member may hold more.
+    """
 
     def __init__(self, record: Record, log: LogChecks, workers: WorkerChecks, hold: int) -> None:
         self._record = record
@@ -58,7 +61,7 @@ class ServerChecks:
         if [p.slot for p in terms] != list(range(len(commit.fences))):
             raise Violation(f"commit of step {commit.step} applies slots {[p.slot for p in terms]}")
         is_current = commit.incarnation == self._record.incarnation
-        if is_current and self._log.needs_one_attempt(commit.step) and tuple(p.fence for p in terms) != commit.fences:
+        if is_current and self._log.was_one_attempt(commit) and tuple(p.fence for p in terms) != commit.fences:
             raise Violation(f"step {commit.step} applies {[p.fence for p in terms]}, the log says {commit.fences}")
         line.apply(commit, tuple(p.weight for p in terms))
         for block in store.blocks:
@@ -80,7 +83,7 @@ class ServerChecks:
     def held(self, server: ServerCore, step: int) -> None:
         """Check a server after a push: it may hold at most `hold` slots that wait for a lower slot."""
         entry = server.attempts.steps.get(step)
-        if entry is not None and len(entry.attempts) > self._hold:
+        if entry is not None and len(entry.attempts) > self._hold and not server.assignment.group:
             raise Violation(f"{server.node} holds {len(entry.attempts)} slots of step {step}, hold is {self._hold}")
 
     def replied(self, server: ServerCore, reply: PullReply) -> None:

@@ -12,7 +12,7 @@ from paceline.sim.fault_kinds import Fault
 from paceline.sim.network import CUTS
 from paceline.sim.symbols import SymbolStore
 from paceline.sim.world import Process, Violation
-from paceline.types import COORDINATOR, Commit, NodeId, Placement
+from paceline.types import COORDINATOR, Commit, NodeId, Placement, is_member
 
 if TYPE_CHECKING:
     from paceline.sim.cluster import Cluster
@@ -24,7 +24,7 @@ _BEATS = 2.5  # heartbeats: the coordinator may soon evict a server that was sil
 
 
 class ServerPool:
-    """Servers by their index; a restarted server keeps its name."""
+    """Servers by their index, and members of workers. A restarted server keeps its name."""
 
     def __init__(
         self,
@@ -35,23 +35,28 @@ class ServerPool:
         self._cluster = cluster
         self._make = make
         self._make_member = make_member
-        self._in_workers = cluster.scenario.cluster.collective
         self._rng = Random(f"servers {cluster.scenario.seed}")
         self._clock = Process("fleet")
         self._trouble_until = 0.0
-        self._wanted = 0 if self._in_workers else cluster.scenario.cluster.servers
-        self.servers = [make(i, f"server-{i}") for i in range(self._wanted)]
+        self._wanted = cluster.scenario.cluster.servers
+        self._own = [make(i, f"server-{i}") for i in range(self._wanted)]
+        self._members: list[SimServer] = []
+
+    @property
+    def servers(self) -> list[SimServer]:
+        """The newest process of each server, then all members, dead or alive."""
+        return [*self._own, *self._members]
 
     def start(self) -> None:
         """Begin to supervise the servers as the launcher does: start wanted servers and end drained ones."""
-        if not self._in_workers:
+        if self._wanted:
             self._cluster.world.after(0.5, self._clock, self._supervise)
 
     def add_member(self, name: str, node: NodeId, host: str) -> SimServer:
         """Make the member of a worker that starts."""
         member = self._make_member(name, node, host)
         self._cluster.network.add(member)
-        self.servers.append(member)
+        self._members.append(member)
         return member
 
     def find(self, node: NodeId) -> SimServer | None:
@@ -75,9 +80,9 @@ class ServerPool:
         cluster, rng = self._cluster, self._rng
         if fault.kind == "kill-server":
             if cluster.scenario.cluster.rewinds:
-                self.kill(rng.randrange(len(self.servers)))
+                self.kill(rng.randrange(len(self._own)))
             return
-        server = rng.choice(self.servers)
+        server = rng.choice(self._own)
         match fault.kind:
             case "pause-server":
                 server.stop()
@@ -87,7 +92,7 @@ class ServerPool:
                 rng.shuffle(ends)
                 cluster.network.cut(ends[0], ends[1], fault.lasts_s, rng.choice(CUTS))
             case "cut-servers":
-                other = rng.choice(self.servers)
+                other = rng.choice(self._own)
                 if other is not server:
                     cluster.network.cut(server.node, other.node, fault.lasts_s, rng.choice(CUTS))
 
@@ -167,7 +172,7 @@ class ServerPool:
 
     def kill(self, index: int) -> None:
         """Kill a server, whose blocks are lost; a new process with its name starts later."""
-        cluster, rng, old = self._cluster, self._rng, self.servers[index]
+        cluster, rng, old = self._cluster, self._rng, self._own[index]
         if not old.alive:
             return
         old.die()
@@ -180,32 +185,31 @@ class ServerPool:
 
     def lose(self, host: str, back_s: float) -> None:
         """Kill all servers of a host, which returns after `back_s`; then each is started again."""
-        for index, server in enumerate(self.servers):
+        for index, server in enumerate(self._own):
             if server.alive and server.introduction.host == host:
                 server.die()
                 self._cluster.world.after(back_s + self._rng.uniform(0.0, 1.0), self._clock, self.revive, index)
 
     def cut_power(self) -> None:
         """Kill all servers; each is started again. Members die with their workers, whose scripts may have ended."""
-        if self._in_workers:
+        if self._members:
             for worker in self._cluster.workers:
                 if worker.done:
                     worker.die()
-            return
-        for index, server in enumerate(self.servers):
+        for index, server in enumerate(self._own):
             server.die()
             self._cluster.world.after(self._rng.uniform(0.2, 2.0), self._clock, self.revive, index)
 
     def revive(self, index: int) -> None:
         """Start a server with that index, if it is still wanted."""
-        old = self.servers[index]
+        old = self._own[index]
         if old.alive:
             return
         if index >= self._wanted:
             old.retire()
             return
         name = old.introduction.name
-        self.servers[index] = server = self._make(index, f"{name}/{self._cluster.next_start()}")
+        self._own[index] = server = self._make(index, f"{name}/{self._cluster.next_start()}")
         self._cluster.network.add(server)
         server.start()
 
@@ -225,16 +229,16 @@ class ServerPool:
         core = cluster.coordinator.core
         self._wanted = core.tables.members.wanted_servers
         for index in range(self._wanted):
-            if index >= len(self.servers):
-                self.servers.append(self._make(index, f"server-{index}/new{cluster.starts}"))
-                cluster.network.add(self.servers[index])
-                self.servers[index].start()
-            elif not self.servers[index].alive and self.servers[index].retired:
+            if index >= len(self._own):
+                self._own.append(self._make(index, f"server-{index}/new{cluster.starts}"))
+                cluster.network.add(self._own[index])
+                self._own[index].start()
+            elif not self._own[index].alive and self._own[index].retired:
                 self.revive(index)
         if core.placement is None or core.tables.incarnation.awaited:
             return
         draining = core.tables.members.draining
-        for server in self.servers:
+        for server in self._own:
             if server.alive and server.node in draining and server.node not in core.tables.placed.holders:
                 server.retire()
                 exited = Exited(1, server.introduction.name, server.introduction.start, 0)
@@ -274,7 +278,7 @@ class ServerPool:
         """Check that every server has the last version and the right hash chains, and keeps nothing else."""
         placement, record = self._placement(), self._cluster.record
         for server in self.servers:
-            has_ended = self._in_workers and not server.alive  # a member whose place a later start took
+            has_ended = is_member(server.node) and not server.alive  # a later start has taken its place
             if server.core.failed is not None and not has_ended:
                 raise Violation(f"{server.node} believes that the job failed: {server.core.failed.reason}")
             if placement is None or not server.alive or server.node not in placement.holders:

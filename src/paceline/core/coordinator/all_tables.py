@@ -10,6 +10,7 @@
 | `phases` | `segments` |
 | `placed` | `placement` |
 | `reach` | `reachability` |
+| `reducers` | nobody: it has no facts of its own |
 | `leases`, `speeds` | `leasing` with its parts `offers` and `speculation`; `adoption` |
 | `rounds` | `validation` |
 | `pins` | `pins` |
@@ -23,6 +24,7 @@ from paceline.config.dials import ClusterSpec
 from paceline.core.coordinator.attendance import Attendance
 from paceline.core.coordinator.gate import Gate
 from paceline.core.coordinator.job_identity import Identity
+from paceline.core.coordinator.reducers import Reducers
 from paceline.core.coordinator.tables.clock import Clock
 from paceline.core.coordinator.tables.commit_log import CommitLog
 from paceline.core.coordinator.tables.incarnation import Incarnation
@@ -51,6 +53,7 @@ class Tables:
     attendance: Attendance
     placed: PlacedBlocks
     reach: Reach
+    reducers: Reducers
     leases: LeaseBook
     speeds: WorkerSpeeds
     rounds: Rounds
@@ -59,8 +62,9 @@ class Tables:
 
 def make_tables(spec: ClusterSpec, generation: int) -> Tables:
     """The tables of a job that has not begun."""
-    members = Members(spec.heartbeat_timeout_s, spec.workers, spec.servers, collective=spec.collective)
+    members = Members(spec.heartbeat_timeout_s, spec.workers, spec.servers)
     incarnation, log, gate, phases = Incarnation(), CommitLog(), Gate(), PhaseBook(spec.workers)
+    identity, placed = Identity(spec, generation, members), PlacedBlocks(incarnation)
 
     def is_done(slot: SlotId) -> bool:
         if slot.step == INIT_STEP:
@@ -69,16 +73,24 @@ def make_tables(spec: ClusterSpec, generation: int) -> Tables:
 
     return Tables(
         clock=Clock(),
-        identity=Identity(spec, generation, members),
+        identity=identity,
         members=members,
         incarnation=incarnation,
         log=log,
         gate=gate,
         phases=phases,
         attendance=Attendance(),
-        placed=PlacedBlocks(incarnation),
+        placed=placed,
         reach=Reach(),
-        leases=LeaseBook(phases.schedule, generation, hold=spec.held, max_losses=spec.max_losses, done=is_done),
+        reducers=Reducers(identity, phases, log, placed),
+        leases=LeaseBook(
+            phases.schedule,
+            generation,
+            hold=spec.held,
+            max_losses=spec.max_losses,
+            done=is_done,
+            in_group=lambda: placed.grouped,
+        ),
         speeds=WorkerSpeeds(),
         rounds=Rounds(generation << 32),
         pins=PinBook(),

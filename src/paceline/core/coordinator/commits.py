@@ -130,7 +130,7 @@ class Commits:
             return []
         voters, schedule = self._placed.voters, self._phases.schedule
         slots = schedule.num_slots(step)
-        if one_attempt and slots > 1 and fence is not None and not self._identity.spec.collective:
+        if one_attempt and slots > 1 and fence is not None and not self._placed.grouped:
             if not self._gate.choose(step, slot, fence, voters, self._leases.live):
                 return []
             # The choice is durable before a server adds the attempt: a sum cannot be undone after a restart.

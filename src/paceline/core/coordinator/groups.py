@@ -42,6 +42,7 @@ class Groups:
         self._members = tables.members
         self._phases = tables.phases
         self._placed = tables.placed
+        self._reducers = tables.reducers
         self._segments = segments
         self._placement = placement
         self._closed: dict[int, Close] = {}
@@ -147,7 +148,7 @@ class Groups:
         if self._identity.failure is not None or self._incarnation.awaited:
             return []
         if self._placed.placement is None:
-            return self._begin_short(now)
+            return self._begin(now)
         self._short_since = None
         if self._broken_at is not None and now - self._broken_at >= _PATIENCE_S:
             return self._next_group()
@@ -157,9 +158,11 @@ class Groups:
             out += [Send(node, closing) for closing in self._closed.values() for node in self._group]
         return out + self._release()
 
-    def _begin_short(self, now: float) -> list[Output]:
-        """Begin the first group with the members that are there, if others have not come for long. They join later."""
-        if not self._members.by_role("server"):
+    def _begin(self, now: float) -> list[Output]:
+        """Place the blocks if a change of dials allows it, or if members have not come for long: they join later."""
+        if self._identity.spec.collective and (out := self._placement.place()):
+            return out
+        if not self._reducers.wanted or not self._hosted:
             self._short_since = None
         elif self._short_since is None:
             self._short_since = now
@@ -185,8 +188,11 @@ class Groups:
     @property
     def _leaving(self) -> list[Member]:
         """The members in processes whose script has ended: they may leave."""
-        servers = self._members.by_role("server") if self._identity.spec.collective else []
-        return [m for m in servers if any(worker.left for worker in mates(self._members, m))]
+        return [m for m in self._hosted if any(worker.left for worker in mates(self._members, m))]
+
+    @property
+    def _hosted(self) -> list[Member]:
+        return self._members.holders(grouped=True) if self._identity.spec.collective else []
 
     def _release(self) -> list[Output]:
         """Let a member go whose script has ended, if other members have its blocks."""
@@ -200,15 +206,15 @@ class Groups:
         """Whether the job can spare `member`. Before version 0 it has nothing that others need, and makes no copies."""
         if member.node not in self._placed.holders or self._placement.can_spare(member.node):
             return True
-        return self._log.version < 0 and len(self._leaving) < len(self._members.by_role("server"))
+        return self._log.version < 0 and len(self._leaving) < len(self._hosted)
 
     @property
     def is_idle(self) -> bool:
-        """Whether all scripts have ended, and only the last state of the job is to be saved."""
+        """Whether all scripts have ended, and only the last state of the job, which members have, is to be saved."""
         phase = self._phases.open
         is_over = not self._members.num_workers and (phase is None or self._log.watermark.low >= phase.end)
         leaving = self._leaving if is_over and self._placed.placement is not None else []
-        return bool(leaving) and len(leaving) == len(self._members.by_role("server"))
+        return len(leaving) == len(self._hosted) and any(m.node in self._placed.owners for m in leaving)
 
     def dissolve(self) -> list[Output]:
         """End all members: the last state is saved, and nobody computes any more."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from paceline.types import BlockSpec, NodeId, Placement
+from paceline.types import BlockSpec, NodeId, Placement, is_member
 
 Owners = tuple[NodeId, ...]
 """The owner (primary) of each block."""
@@ -30,9 +30,9 @@ def promote(
 ) -> tuple[Owners, Backups] | None:
     """The owners and backups after the loss of the servers `lost`, in one change.
 
-    In each in-sync set that loses its owner, the living member with the least load is promoted; the servers `suspects`,
-    which may be lost as well, come last. Returns None if a set has no living member left: only a member of the in-sync
-    set may be promoted.
+    In each in-sync set that loses its owner, the living member with the least load is promoted. Holders of another kind
+    than the owner (servers, members of workers) come behind, and the `suspects`, which may be lost as well, last.
+    Returns None if a set has no living member left: only a member of the in-sync set may be promoted.
     """
     load = dict.fromkeys(alive, 0)
     for block in blocks:
@@ -46,7 +46,9 @@ def promote(
         if not members:
             return None
         if owners[block.index] not in members:
-            heir = min(members, key=lambda m: (m in suspects, load[m]))
+            kind = is_member(owners[block.index])
+            alike = [m for m in members if m not in suspects and is_member(m) == kind]
+            heir = min(alike or members, key=lambda m: (m in suspects, load[m]))
             owners[block.index] = heir
             load[heir] += block.nbytes
         backups.append(tuple(m for m in members if m != owners[block.index]))
@@ -79,22 +81,24 @@ def enter(placement: Placement, server: NodeId, source: NodeId) -> tuple[Backups
 
 
 def only_whole(owners: Owners, backups: Backups) -> tuple[Owners, Backups]:
-    """The in-sync sets without servers that lack some block; as given if every server lacks one.
+    """The in-sync sets of a group: every owner has every block, and members that lack some block leave the sets.
 
-    A group commits by the members that have every block: another owner would miss these commits.
+    A group commits by the members that have every block: another owner would miss these commits. Copies on servers
+    stay: their owners send them each sum. The sets are as given if no member has every block.
     """
-    sets = [{owner, *(backups[block] if backups else ())} for block, owner in enumerate(owners)]
-    whole = set.intersection(*sets) if sets else set()
-    if not whole:
+    sets = [(owner, *(backups[block] if backups else ())) for block, owner in enumerate(owners)]
+    whole = set.intersection(*map(set, sets)) if sets else set()
+    members = sorted(filter(is_member, whole))
+    if not members:
         return owners, backups
-    owned = {member: sum(owner == member for owner in owners) for member in sorted(whole)}
+    owned = {member: sum(owner == member for owner in owners) for member in members}
     chosen: list[NodeId] = []
     for owner in owners:
-        heir = owner if owner in whole else min(owned, key=owned.__getitem__)
+        heir = owner if owner in owned else min(owned, key=owned.__getitem__)
         owned[heir] += heir != owner
         chosen.append(heir)
-    members = sorted(whole)
-    return tuple(chosen), normal([tuple(m for m in members if m != owner) for owner in chosen])
+    copies = [[*members, *(node for node in nodes if not is_member(node))] for nodes in sets]
+    return tuple(chosen), normal([tuple(n for n in ns if n != o) for ns, o in zip(copies, chosen, strict=True)])
 
 
 def normal(backups: Sequence[tuple[NodeId, ...]]) -> Backups:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.config.dials import ALLREDUCE, ClusterSpec, same_lock_step
+from paceline.config.dials import ClusterSpec, same_lock_step
 from paceline.core.coordinator.events import JobFailed, ModelAgreed, Output
 from paceline.core.coordinator.model_differences import compare_models
 from paceline.core.coordinator.tables.members import Members
@@ -28,6 +28,7 @@ class Identity:
         self.failure: Abort | None = None
         self.one_attempt = True
         self.restored = False
+        self._agreed = False
         self._members = members
 
     def restore(self, history: History) -> list[Output]:
@@ -52,10 +53,11 @@ class Identity:
             MismatchError: another worker brought a different seed or mode.
         """
         if self.job is None:
-            self.job = args
+            self.job, self._agreed = args, True
             return [JobFact(args)]
+        is_first, self._agreed = not self._agreed, True
         is_other = args.mode != self.job.mode and same_lock_step(args.mode, self.job.mode)
-        if is_other and args.seed == self.job.seed and (args.mode == ALLREDUCE) == self.spec.collective:
+        if is_other and args.seed == self.job.seed and is_first and self.spec.resume is not None:
             self.job = args  # the run is resumed with the other reducer
             return [JobFact(args)]
         if (args.seed, args.mode) != (self.job.seed, self.job.mode):
@@ -80,7 +82,7 @@ class Identity:
 
     def _take_model(self, model: ModelSpec) -> None:
         self.model, self.blocks = model, cut(model.tensors)
-        self.one_attempt = self.spec.collective or not model.deterministic
+        self.one_attempt = not model.deterministic
 
     def fail(self, event: JobFailed) -> list[Output]:
         """Fail the job, and tell every member; a second failure changes nothing."""

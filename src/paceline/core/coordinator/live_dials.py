@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from paceline.config.dials import ALLREDUCE, parse_mode
+from paceline.config.dials import Mode, parse_mode
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import Output, StepCommitted
 from paceline.core.coordinator.segments import Segments
@@ -113,11 +113,8 @@ class LiveDials:
         limit = self._segments.limit
         if self._segments.stop_reason is not None and limit is not None and step >= limit:
             return f"the job stops before step {limit}, and all steps before are leased"
-        if change.mode and (change.mode == ALLREDUCE) != self._identity.spec.collective:
-            return (
-                "blocks do not move between servers and workers while a run goes on: end it, and "
-                f"resume it with --mode {change.mode}"
-            )
+        if change.mode and (problem := self._misfit_of_reducer(parse_mode(change.mode))):
+            return problem
         if not change.slots:
             return ""
         if (parse_mode(change.mode) if change.mode else dials.mode).window == UNLIMITED:
@@ -127,17 +124,30 @@ class LiveDials:
             return "the run was started with --slots auto, so it chooses its slots itself"
         return ""
 
+    def _misfit_of_reducer(self, mode: Mode) -> str:
+        """Why the run cannot have the reducer of `mode`; "" if it can."""
+        if mode.in_group and not self._identity.spec.collective:
+            return (
+                "allreduce needs workers that can hold the model, and gradients go between them unprotected: end the "
+                "run, and resume it with --insecure-collective if you trust the network and the users of these machines"
+            )
+        if not mode.in_group and not self._members.wanted_servers:
+            return f"mode {mode.name} needs servers, and the run has none: start some with `paceline scale --servers 1`"
+        return ""
+
     def _news(self, change: DialChange, dials: Dials, step: int) -> DialChange:
-        """What of `change` is not so already at `step`."""
-        if change.mode == dials.mode.name:
+        """What of `change` is not so already from `step` on. A later change of the same dial is not what is asked for."""
+        later = [known.change for known in self._phases.changes if known.step > step]
+        if change.mode == dials.mode.name and not any(other.mode for other in later):
             change = replace(change, mode="")
-        if change.slots == dials.slots and not change.mode:
+        if change.slots == dials.slots and not change.mode and not any(other.mode or other.slots for other in later):
             change = replace(change, slots=0)
-        if (change.lr, change.lr_scale or 1.0) == (dials.lr, dials.lr_scale):
+        rates = any(other.lr or other.lr_scale for other in later)
+        if (change.lr, change.lr_scale or 1.0) == (dials.lr, dials.lr_scale) and not rates:
             change = replace(change, lr=0.0, lr_scale=0.0)
         spec = self._identity.spec
         every = self._phases.checkpoints(step) or (spec.checkpoint_steps, spec.checkpoint_s)
-        if (change.checkpoint_steps, change.checkpoint_s) == every:
+        if (change.checkpoint_steps, change.checkpoint_s) == every and not any(c.checkpoint_steps >= 0 for c in later):
             change = replace(change, checkpoint_steps=-1, checkpoint_s=-1.0)
         return change
 

@@ -150,9 +150,6 @@ class Membership:
     def scale(self, sender: NodeId, message: Scale) -> list[Output]:
         """Change the number of workers or servers that the job wants; a user or the launcher asks for it."""
         replicas = self._identity.spec.replicas
-        if message.servers and self._identity.spec.collective:
-            problem = "the workers of --mode allreduce hold the model: there are no servers"
-            return [Send(sender, Refused(message.req, "servers", problem))]
         if 0 < message.servers <= replicas:
             problem = f"{replicas + 1} servers are needed for the replicas"
             return [Send(sender, Refused(message.req, "replicas", problem))]

@@ -35,6 +35,7 @@ class Offers:
         self._pins = tables.pins
         self._placed = tables.placed
         self._reach = tables.reach
+        self._reducers = tables.reducers
         self._rounds = tables.rounds
         self._speeds = tables.speeds
         self._segments = segments
@@ -56,7 +57,7 @@ class Offers:
     def may_lease(self, node: NodeId) -> bool:
         """Whether `node` may get a lease: it reaches all primaries, and its host need not become empty.
 
-        With the collective reducer, its member must be in the group.
+        In a group, its member must be one of the group.
 
         A worker of a draining host may still seal again what it computed before a change of placement.
         """
@@ -99,6 +100,8 @@ class Offers:
         open_, rounds = self._phases.open, self._rounds
         if open_ is None or open_.spec.number != turn.phase or self._log.version < 0 or not self._reads_ahead(step):
             return None
+        if self._own is not None and self._reducers.must_move:
+            return None
         if rounds.running and rounds.waiting(rounds.declared.get(node, 0)):
             return None
         end = self._limit(open_.end) if rounds.running else open_.end
@@ -124,7 +127,7 @@ class Offers:
 
     def _reads_ahead(self, step: int) -> bool:
         """Whether workers may read the state of the step after `step` before its commit, and so need an early lease."""
-        if self._own is None or step == INIT_STEP:
+        if self._own is None or not self._placed.grouped or step == INIT_STEP:
             return step != INIT_STEP and not self._segments.needs_one_attempt(step)
         return self._phases.schedule.window(step) == 0
 
@@ -168,6 +171,11 @@ class Offers:
             self.held_back = True
             return None
         end = open_.end if open_ is not None and mine else 0  # 0: no step may be leased, only the initial weights
+        if self._own is not None and self._reducers.must_move:
+            if version >= 0:
+                self.held_back = True  # another worker may be in a phase that has ended
+                return None
+            end = 0
         lease: Lease | None = None
         if self._own is not None and mine:
             decided, lease = self._own.offer(node, turn.held, self._limit(end), None)

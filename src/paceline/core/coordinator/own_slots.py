@@ -33,9 +33,9 @@ class OwnSlots:
         self._asked: dict[NodeId, float] = {}
 
     def is_in_group(self, worker: NodeId) -> bool:
-        """Whether the member of `worker` is in the group; True if the blocks are not placed."""
+        """Whether the member of `worker` is in the group; True if there is no group."""
         placement = self._placed.placement
-        return placement is None or mate(self._members, worker) in placement.group
+        return placement is None or not placement.group or mate(self._members, worker) in placement.group
 
     def offer(
         self, worker: NodeId, held: Container[Fence], end_step: int, above: int | None
@@ -129,7 +129,8 @@ class OwnSlots:
     def _is_next(self, step: int, end_step: int, above: int | None) -> bool:
         if step >= end_step or (above is not None and step <= above) or (step > 0 and self._log.version < 0):
             return False
-        return may_lease(self._phases.schedule.window(step), step, self._log.watermark.low)
+        schedule, low = self._phases.schedule, self._log.watermark.low
+        return schedule.barrier(step) <= low and may_lease(schedule.window(step), step, low)
 
     def _is_leased(self, step: int) -> bool:
         """Whether every slot of `step` has a lease."""

@@ -33,7 +33,7 @@ from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.tables.members import Member
 from paceline.core.effects import History, PlacementFact, Send
 from paceline.messages import Assign, Copied, CopyOver, PlacementRequest, Position, Prepared
-from paceline.types import NodeId, Placement, name_of
+from paceline.types import NodeId, Placement, is_member, name_of
 
 DIFFERENT = "are not equal to their primaries'"
 """The end of the reason for a change of placement when copies are not equal to their primaries'."""
@@ -54,6 +54,7 @@ class BlockPlacement:
         self._members = tables.members
         self._placed = tables.placed
         self._reach = tables.reach
+        self._reducers = tables.reducers
         self._segments = segments
         self._prepare_waiting: dict[NodeId, int] = {}
         self._dissolved = False
@@ -81,7 +82,7 @@ class BlockPlacement:
             placement,
             model,
             self._identity.blocks,
-            self._identity.one_attempt or self._placed.whole_attempts,
+            self._identity.one_attempt or self._placed.one_attempt,
             self._leases.hold,
             at=self._log.version,
             begun=(self._log.watermark.low, self._log.watermark.above),
@@ -137,18 +138,21 @@ class BlockPlacement:
             return []
         out: list[Output] = []
         if self._placed.placement is None:
-            leaving = self._members.draining
-            servers = [s for s in self._members.by_role("server") if s.node not in leaving]
+            leaving, grouped = self._members.draining, self._reducers.wanted
+            holders = self._members.holders(grouped=grouped)
+            servers = [s for s in holders if s.node not in leaving]
             # Servers of draining hosts are there, but get no blocks: the job does not wait for others in their place.
-            drained = sum(self._members.is_draining(s.node) for s in self._members.by_role("server"))
-            if not servers or (not short and len(servers) + drained < self._members.wanted_servers):
+            drained = sum(self._members.is_draining(s.node) for s in holders)
+            if not servers or (not short and len(servers) + drained < self._members.wanted_holders(grouped=grouped)):
                 return []
             nodes, blocks = [s.node for s in servers], self._identity.blocks
             owners = balance(blocks, nodes)
             hosts = {s.node: s.host for s in servers}
-            backups = spread(blocks, owners, Servers(staying=tuple(nodes), replicas=self.replicas, hosts=hosts))
+            replicas = self.replicas(grouped=grouped)
+            backups = spread(blocks, owners, Servers(staying=tuple(nodes), replicas=replicas, hosts=hosts))
             addresses = {s.node: s.address or "" for s in servers}
-            placement = self._grouped(Placement(self._placed.epoch + 1, owners, addresses, backups))
+            placement = Placement(self._placed.epoch + 1, owners, addresses, backups)
+            placement = _with_group(placement) if grouped else placement
             whole, kind = workers_differ(self._members), kind_of_workers(self._members)
             self._placed.set(placement, self._log.version, whole_attempts=whole, kind=kind)
             fact = PlacementFact(placement, whole_attempts=whole, kind=kind)
@@ -170,13 +174,20 @@ class BlockPlacement:
         why: str,
         failover: bool = False,
         planned: bool = False,
+        grouped: bool | None = None,
     ) -> list[Output]:
-        """Decide a new epoch: it becomes durable, then uncommitted work is void, then every server is told."""
+        """Decide a new epoch: it becomes durable, then uncommitted work is void, then every server is told.
+
+        Its holders sum as a group if `grouped`; None keeps what the epoch before had. A group in which no member has
+        every block is none: the holders act as servers until the blocks move.
+        """
         old = self._placed.placement
         assert old is not None
-        if self._identity.spec.collective:
+        grouped = bool(old.group) if grouped is None else grouped
+        if grouped:
             owners, backups = only_whole(owners, backups)
-        placement = self._grouped(Placement(self._placed.epoch + 1, owners, {}, backups, joining))
+        placement = Placement(self._placed.epoch + 1, owners, {}, backups, joining)
+        placement = _with_group(placement) if grouped else placement
         known = old.addresses | {m.node: m.address or "" for m in self._members.by_role("server")}
         addresses = {node: known.get(node, "") for node in placement.holders}
         placement = msgspec.structs.replace(placement, addresses=addresses)
@@ -184,17 +195,9 @@ class BlockPlacement:
         fact = PlacementFact(placement, why, failover, planned, whole, kind)
         return [fact, PlacementDecided(placement, failover, whole, kind)]
 
-    @property
-    def replicas(self) -> int:
-        """How many copies each block should have besides its primary: with the collective reducer, on all members."""
-        spec = self._identity.spec
-        return len(self._members.by_role("server")) if spec.collective else spec.replicas
-
-    def _grouped(self, placement: Placement) -> Placement:
-        """`placement` with its group: with the collective reducer, the holders of every block reduce together."""
-        if not self._identity.spec.collective:
-            return placement
-        return msgspec.structs.replace(placement, group=placement.everywhere)
+    def replicas(self, *, grouped: bool) -> int:
+        """How many copies each block should have besides its primary: in a group, on all members."""
+        return len(self._members.holders(grouped=True)) if grouped else self._identity.spec.replicas
 
     def regroup(self, why: str) -> list[Output]:
         """Begin a new epoch with the same copies. Copies that are being made are started again later."""
@@ -220,9 +223,9 @@ class BlockPlacement:
         """
         old, job = self._placed.placement, self._identity.job
         kind = self._members.members[event.node].fingerprint
-        if old is None or job is None or self._placed.whole_attempts or kind in ("", self._placed.kind):
+        if old is None or job is None or kind in ("", self._placed.kind):
             return []
-        if self._identity.one_attempt or self._identity.failure is not None:
+        if self._identity.one_attempt or self._placed.one_attempt or self._identity.failure is not None:
             return []  # slots count as whole attempts anyway; with a window they do, but the mode may change
         if not self._placed.kind:
             self._placed.set(old, self._log.version, whole_attempts=False, kind=kind)
@@ -244,8 +247,9 @@ class BlockPlacement:
         found = self._without(placement, frozenset(m.node for m in lost))
         if found is None:
             return [BlocksLost(name, event.why)]
-        servers = len(self._members.by_role("server"))
-        patience_s = _PATIENCE_S if servers < self._members.wanted_servers else 0.0
+        grouped = self._placed.grouped
+        present = len(self._members.holders(grouped=grouped))
+        patience_s = _PATIENCE_S if present < self._members.wanted_holders(grouped=grouped) else 0.0
         if event.left:
             why = f"{name} leaves ({event.why})"
             return [BlocksMayMove(_AGAIN_S), *self.change(*found, why=why, planned=True)]
@@ -297,3 +301,8 @@ class BlockPlacement:
         assert old is not None
         backups = shrink(old, without)
         return [] if backups is None else [BlocksMayMove(_AGAIN_S), *self.change(old.owners, backups, why=why)]
+
+
+def _with_group(placement: Placement) -> Placement:
+    """`placement` with its group: the members that have every block."""
+    return msgspec.structs.replace(placement, group=tuple(filter(is_member, placement.everywhere)))

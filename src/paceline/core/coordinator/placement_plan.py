@@ -175,6 +175,13 @@ def joins(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers, l
 
     Blocks that lack a copy come first. If there is no copy to make for them, the copies even out the load.
     """
+    return missing(blocks, placement, servers, limit) or _named(
+        _even_out(blocks, placement, servers, _loads(blocks, placement, servers), limit)
+    )
+
+
+def missing(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers, limit: int = BATCH_NBYTES) -> Joining:
+    """Name the copies that blocks lack on `servers`, of about `limit` bytes at most; () if they lack none."""
     load = _loads(blocks, placement, servers)
     wanted: dict[NodeId, list[int]] = {}
     budget = limit
@@ -185,8 +192,10 @@ def joins(blocks: Sequence[BlockSpec], placement: Placement, servers: Servers, l
             budget -= block.nbytes
             load[server] += block.nbytes
             wanted.setdefault(server, []).append(block.index)
-    if not wanted:
-        wanted = _even_out(blocks, placement, servers, load, limit)
+    return _named(wanted)
+
+
+def _named(wanted: Mapping[NodeId, Sequence[int]]) -> Joining:
     return tuple((server, tuple(sorted(mine))) for server, mine in sorted(wanted.items()))
 
 

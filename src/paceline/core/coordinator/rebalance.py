@@ -12,8 +12,9 @@ from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.events import BlocksMayMove, Output, ServerJoined, ServersWanted, StepCommitted
 from paceline.core.coordinator.in_sync_sets import only_whole
+from paceline.core.coordinator.moves import Moves, side, with_copies
 from paceline.core.coordinator.placement import BlockPlacement
-from paceline.core.coordinator.placement_plan import Servers, joins, settle
+from paceline.core.coordinator.placement_plan import Servers, joins, missing, settle
 from paceline.core.effects import History
 from paceline.messages import Position
 from paceline.types import Placement
@@ -39,6 +40,8 @@ class Rebalance:
         self._reach = tables.reach
         self._placement = placement
         self._checkpoints = checkpoints
+        self.moves = Moves(tables)
+        self._may_move = tables.identity.spec.collective
         self._look_at: float | None = None
         self._committed_at: float | None = None
         self._pause_s = 0.0
@@ -72,6 +75,10 @@ class Rebalance:
 
     def tick(self) -> list[Output]:
         """Plan if a plan is due and the change loses no work."""
+        if self._may_move and self.moves.wants_a_look(self._pause_s):
+            self._look(0.0)
+            if not self._checkpoints.settled and not self._is_overdue():
+                return []  # a change would end the checkpoint
         return self._plan_if_due() if self._may_void() else []
 
     def committed(self, event: StepCommitted) -> list[Output]:
@@ -84,6 +91,8 @@ class Rebalance:
             pause_s, decayed_s = now - self._committed_at, 0.7 * self._pause_s
             self._pause_s = decayed_s if pause_s < decayed_s else min(pause_s, _LONGEST_S)
         self._committed_at = now
+        if self._may_move and self.moves.wants_a_look(self._pause_s):
+            self._look(0.0)
         if self._look_at is None:
             return []
         busy = event.save or not self._checkpoints.settled
@@ -118,32 +127,48 @@ class Rebalance:
 
     def _lacks_servers(self) -> bool:
         """Whether servers leave before enough others are there: their blocks keep all copies until then."""
-        servers, leaving = self._members.by_role("server"), self._members.draining
+        servers = [m.node for m in self._members.holders(grouped=self._placed.grouped)]
+        leaving = self._members.draining.intersection(servers)
         copies = min(self._identity.spec.replicas + 1, len(servers))
         return bool(leaving) and len(servers) - len(leaving) < copies
 
     def _plan(self, placement: Placement) -> list[Output]:
-        blocks, servers = self._identity.blocks, self._servers()
-        owners, backups = settle(blocks, placement, servers)
-        if placement.group:
+        blocks, grouped = self._identity.blocks, self._placed.grouped
+        here = self._servers(grouped=grouped)
+        moves = self._may_move and self.moves.is_near(self._pause_s)
+        there = self._servers(grouped=not grouped) if moves else None
+        taken = None if there is None else self.moves.take_over(blocks, placement, there)
+        if taken is not None:
+            why = f"the blocks move to {'servers' if grouped else 'the workers'}"
+            return self._placement.change(*taken, why=why, planned=True, grouped=not grouped)
+        kind = {m.node for m in self._members.holders(grouped=grouped)}
+        owners, backups = settle(blocks, side(placement, kind), here)
+        if there is not None:
+            backups = with_copies(owners, backups, placement, there.staying)
+        if grouped:
             owners, backups = only_whole(owners, backups)
         settled = msgspec.structs.replace(placement, owners=owners, backups=backups)
-        joining = joins(blocks, settled, servers)
-        grows = bool(placement.group) and settled.everywhere != placement.group
+        joining = joins(blocks, settled, here)
+        if there is not None and not joining:
+            joining = missing(blocks, settled, there)
+            if not joining:
+                self.moves.note_prepared()
+        grows = grouped and set(placement.group) != {n for n in settled.everywhere if n in kind}
         if (owners, backups) == (placement.owners, placement.backups) and not joining and not grows:
             return []
         why = "copies are made" if joining else "the group changes" if grows else "blocks are balanced"
         return self._placement.change(owners, backups, joining, why=why, planned=True)
 
-    def _servers(self) -> Servers:
+    def _servers(self, *, grouped: bool) -> Servers:
+        """The holders of one kind: those that stay, those that leave, and who does not reach whom."""
         leaving = self._members.draining
-        hosts = {m.node: m.host for m in self._members.by_role("server")}
+        hosts = {m.node: m.host for m in self._members.holders(grouped=grouped)}
         workers = {m.node for m in self._members.by_role("worker")}
         cuts = self._reach.cuts(self._clock.now)
         return Servers(
             staying=tuple(s for s in hosts if s not in leaving),
             leaving=leaving,
-            replicas=self._placement.replicas,
+            replicas=self._placement.replicas(grouped=grouped),
             barred=frozenset(pair for pair in cuts if pair[0] not in workers),
             unfit=frozenset(peer for node, peer in cuts if node in workers),
             hosts=hosts,

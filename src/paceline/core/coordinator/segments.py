@@ -172,7 +172,7 @@ class Segments:
 
     def needs_one_attempt(self, step: int) -> bool:
         """Whether each slot of `step` counts as one attempt, the same on all servers (rule 2)."""
-        if self._identity.one_attempt or self._placed.whole_attempts or step == INIT_STEP:
+        if self._identity.one_attempt or self._placed.one_attempt or step == INIT_STEP:
             return True
         return self._phases.schedule.window(step) != 0
 

@@ -44,11 +44,11 @@ class ModelState:
 
     @property
     def addresses(self) -> dict[NodeId, str]:
-        """Where the servers listen to which this worker connects: all, or the member of its process."""
+        """Where the servers listen to which this worker connects: all, or in a group the member of its process."""
         if self.placement is None:
             return {}
         known = self.placement.addresses
-        return {self._member: known[self._member]} if self._member in self.by_server else dict(known)
+        return {self._member: known[self._member]} if self._member in self.placement.group else dict(known)
 
     def is_newer(self, placement: Placement) -> bool:
         """Whether `placement` is of a later epoch than the known one; False for the first placement."""

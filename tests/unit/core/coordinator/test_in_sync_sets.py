@@ -48,12 +48,23 @@ def test_a_server_enters_the_sets_of_the_blocks_that_it_copied_from_their_owner(
 
 
 def test_a_group_has_only_members_with_every_block() -> None:
-    assert only_whole(("s0", "s1"), ((), ("s0",))) == (("s0", "s0"), ()), "s1 owns a block, but lacks the other"
-    owners, backups = only_whole(("s0", "s2"), (("s1", "s2"), ("s1",)))
-    assert set(owners) == {"s1", "s2"}, "s0 lacks a block"
-    assert all({owner, *copies} == {"s1", "s2"} for owner, copies in zip(owners, backups, strict=True))
+    a, b, c = "member-0", "member-1", "member-2"
+    assert only_whole((a, b), ((), (a,))) == ((a, a), ()), "b owns a block, but lacks the other"
+    owners, backups = only_whole((a, c), ((b, c), (b,)))
+    assert set(owners) == {b, c}, "a lacks a block"
+    assert all({owner, *copies} == {b, c} for owner, copies in zip(owners, backups, strict=True))
+
+
+def test_servers_keep_their_copies_beside_a_group_and_own_nothing() -> None:
+    assert only_whole(("s0", "member-0"), (("member-0",), ("s1",))) == (("member-0", "member-0"), (("s0",), ("s1",)))
 
 
 def test_in_sync_sets_stay_if_every_member_lacks_a_block() -> None:
-    assert only_whole(("s0", "s1"), ()) == (("s0", "s1"), ())
-    assert only_whole(("s0", "s1"), (("s1",), ("s0",))) == (("s0", "s1"), (("s1",), ("s0",)))
+    assert only_whole(("member-0", "member-1"), ()) == (("member-0", "member-1"), ())
+    assert only_whole(("s0", "s0"), ()) == (("s0", "s0"), ())
+
+
+def test_an_heir_is_of_the_kind_of_the_owner_if_one_is() -> None:
+    sets = place(("s0", "s0"), (("member-0", "s1"), ("member-0",)))
+    promoted = promote(BLOCKS[:2], sets, frozenset({"s0"}), frozenset({"s1", "member-0"}))
+    assert promoted == (("s1", "member-0"), (("member-0",), ()))

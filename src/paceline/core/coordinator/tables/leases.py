@@ -39,9 +39,13 @@ class LeaseBook:
         hold: int,
         max_losses: int,
         done: Callable[[SlotId], bool] = lambda slot: False,
+        in_group: Callable[[], bool] = lambda: False,
         counter: int = 0,
     ) -> None:
-        """`done` says whether a slot need not be computed any more. Fences are numbered after `counter`."""
+        """`done` says whether a slot need not be computed any more. Fences are numbered after `counter`.
+
+        A step that is `in_group` is summed when all its slots are leased, so `hold` does not limit it.
+        """
         self.schedule = schedule
         self.generation = generation
         self.hold = hold
@@ -51,6 +55,7 @@ class LeaseBook:
         self.requeued = RequeuedSlots()
         self._summed = SummedSlots()
         self._done = done
+        self._in_group = in_group
         self._next = SlotId(INIT_STEP, 0)
         self._highest = -1  # the highest step that was leased since all leases became void
         self._lost = LostHolders(max_losses)
@@ -145,7 +150,7 @@ class LeaseBook:
         slot = self.reserved.end(worker)
         if slot is None or slot.step < watermark or self.live.is_leased(slot) or self._done(slot):
             return None
-        if slot.step >= end_step or slot.slot >= self._low(slot.step) + self.hold:
+        if slot.step >= end_step or (slot.slot >= self._low(slot.step) + self.hold and not self._in_group()):
             self._requeue(slot)
             return None
         self.requeued.drop(lambda other: other == slot)
@@ -178,7 +183,7 @@ class LeaseBook:
                 return None
             # Leased under an earlier coordinator, or by a reservation.
             is_taken = self.live.is_leased(slot) or self._done(slot)
-            if not is_taken and index >= self._low(step) + self.hold:
+            if not is_taken and index >= self._low(step) + self.hold and not self._in_group():
                 return None
             last = index + 1 == schedule.num_slots(step)
             self._next = SlotId(step + 1, 0) if last else SlotId(step, index + 1)

@@ -10,7 +10,7 @@ from itertools import count
 
 from paceline.core.coordinator.tables.incarnation import RESUMED, Incarnation
 from paceline.core.effects import DrainFact, History, IncarnationFact, ScaleFact
-from paceline.types import NodeId, start_of
+from paceline.types import NodeId, is_member, start_of
 
 
 @dataclass(slots=True)
@@ -60,12 +60,11 @@ class _Groups:
 class Members:
     """The members, and when each was heard last. Times are running time, without pauses of the coordinator (rule 7)."""
 
-    def __init__(self, timeout_s: float, workers: int = 1, servers: int = 1, *, collective: bool = False) -> None:
-        """The job wants that many `workers` and `servers`. With `collective`, the workers hold the blocks."""
-        self._collective = collective
+    def __init__(self, timeout_s: float, workers: int = 1, servers: int = 1) -> None:
+        """The job wants that many `workers` and `servers`."""
         self.timeout_s = timeout_s
         self.wanted_workers = workers
-        self.wanted_servers = workers if collective else servers
+        self.wanted_servers = servers
         self.members: dict[NodeId, Member] = {}
         self._deadlines: list[tuple[float, int, Member]] = []
         self._count = count()  # members cannot be compared: no two deadlines are equal
@@ -90,7 +89,7 @@ class Members:
     def want(self, workers: int, servers: int) -> None:
         """Set how many members of each role the job wants; 0 keeps the number."""
         self.wanted_workers = workers or self.wanted_workers
-        self.wanted_servers = self.wanted_workers if self._collective else servers or self.wanted_servers
+        self.wanted_servers = servers or self.wanted_servers
 
     def drain(self, host: str, *, undo: bool = False) -> None:
         """Note that `host` must be empty, or with `undo` that it may be used again (rule 15)."""
@@ -177,6 +176,14 @@ class Members:
         """Members of a role, in order of name."""
         return sorted(self._roles.get(role, {}).values(), key=lambda m: m.name)
 
+    def holders(self, *, grouped: bool) -> list[Member]:
+        """Those that may hold the blocks, in order of name: members of workers if `grouped`, else servers."""
+        return [m for m in self.by_role("server") if is_member(m.node) == grouped]
+
+    def wanted_holders(self, *, grouped: bool) -> int:
+        """How many holders the job wants: a member in each worker if `grouped`, else servers."""
+        return self.wanted_workers if grouped else self.wanted_servers
+
     def active_workers(self) -> list[Member]:
         """Workers whose script has not ended, in order of name."""
         return [m for m in self.by_role("worker") if not m.left]
@@ -220,11 +227,12 @@ class Members:
 
     @property
     def draining(self) -> frozenset[NodeId]:
-        """Servers that must leave: all of a draining host, and those beyond the wanted number, highest number first."""
-        servers = sorted(self.by_role("server"), key=lambda m: _number(m.name))
-        leaving = [m for m in servers if m.host in self.draining_hosts]
-        if self._collective:  # the launcher chooses the workers that leave
-            return frozenset(m.node for m in leaving)
+        """Servers that must leave: all of a draining host, and those beyond the wanted number, highest number first.
+
+        Of members, only those of a draining host: the launcher chooses the workers that leave.
+        """
+        leaving = [m for m in self.by_role("server") if m.host in self.draining_hosts]
+        servers = sorted(self.holders(grouped=False), key=lambda m: _number(m.name))
         staying = [m for m in servers if m.host not in self.draining_hosts]
         return frozenset(m.node for m in (*leaving, *staying[self.wanted_servers :]))
 

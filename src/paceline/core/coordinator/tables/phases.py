@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -11,6 +12,7 @@ from paceline.config.live import parse_schedule
 from paceline.core.live_plan import (
     Dials,
     LiveChange,
+    boundaries,
     checkpoints_at,
     dials_at,
     next_segment,
@@ -25,6 +27,9 @@ from paceline.types import Measured, PhaseEntry, PhaseSpec, Segment
 
 _ARGUMENTS = {"data_len": "a data set of length "}
 """How a message names a field of `PhaseSpec` that is not an argument of `job.batches`."""
+
+
+_rows = lru_cache(maxsize=4)(parse_schedule)
 
 
 @dataclass(slots=True)
@@ -134,8 +139,19 @@ class PhaseBook:
 
     def dials(self, step: int, job: JobArgs) -> Dials:
         """The dials of `step` as the command, the script and live changes say; `slots` is that of the plan."""
-        dials = dials_at(step, parse_schedule(job.mode), self.changes)
+        dials = dials_at(step, _rows(job.mode), self.changes)
         return dials._replace(slots=self.schedule.segment(step).slots) if self._is_open(step) else dials
+
+    def in_group(self, step: int, job: JobArgs) -> bool:
+        """Whether the slots of `step` meet in a group of members, as the command, the script and live changes say."""
+        return dials_at(step, _rows(job.mode), self.changes).mode.in_group
+
+    def next_reducer(self, step: int, job: JobArgs) -> int | None:
+        """The first step above `step` that has another reducer than `step`; None if there is none."""
+        now = self.in_group(step, job)
+        return next(
+            (at for at in boundaries(step, _rows(job.mode), self.changes) if self.in_group(at, job) != now), None
+        )
 
     def checkpoints(self, step: int) -> tuple[int, float] | None:
         """When checkpoints are due at `step`, as (versions, seconds); None: as the command says."""
@@ -151,7 +167,7 @@ class PhaseBook:
         return self._segments_from(self.open, change.step, with_change(self.changes, change), job)
 
     def _segments_from(self, phase: Phase, step: int, changes: Sequence[LiveChange], job: JobArgs) -> list[Segment]:
-        rows, last = parse_schedule(job.mode), self.schedule.segment(step)
+        rows, last = _rows(job.mode), self.schedule.segment(step)
 
         def slots_of(dials: Dials) -> int:
             return self._slots(phase.spec, job, dials)
@@ -207,7 +223,7 @@ class PhaseBook:
                 f"{worker} began its loop number {spec.number + 1} over job.batches(...), but the job is in loop "
                 f"number {len(self.phases)}: every worker must run the same loops in the same order"
             )
-        rows, last = parse_schedule(job.mode), self.schedule.segments[-1] if self.schedule.segments else None
+        rows, last = _rows(job.mode), self.schedule.segments[-1] if self.schedule.segments else None
         step = last.end_step if last else 0
         dials = dials_at(step, rows, self.changes)
         epoch, offset = data_before(spec, last)

@@ -13,17 +13,19 @@ _KEPT = 16  # epochs whose first version is told to workers, which may have miss
 class PlacedBlocks:
     """The placement and its epoch (rule 5). Only `BlockPlacement` changes it.
 
-    `owners` are the primaries, `voters` those that must be ready for a commit: the group if there is one, else the
-    owners. `holders` are all servers that have some copy or are being sent one. With `whole_attempts`,
-    each slot of this epoch counts as one attempt, because workers are not equal machines (rule 12). `kind` is the
-    machine of all workers that took part in this epoch, "" if it is not known. `firsts` has the last version that was
-    committed before each of the last epochs.
+    `grouped`: the holders of blocks sum together, as a group. `owners` are the primaries, `voters` those that must be
+    ready for a commit: the group if there is one, else the owners. `holders` are all servers that have some copy or are
+    being sent one. With `whole_attempts`, each slot of this epoch counts as one attempt, because workers are not equal
+    machines (rule 12); `one_attempt` is true also in a group. `kind` is the machine of all workers that took part in
+    this epoch, "" if it is not known. `firsts` has the last version that was committed before each of the last epochs.
     """
 
     def __init__(self, incarnation: Incarnation) -> None:
         self._incarnation = incarnation
         self.placement: Placement | None = None
         self.epoch = 0
+        self.grouped = False
+        self.one_attempt = False
         self.firsts: dict[int, int] = {}
         self.owners: tuple[NodeId, ...] = ()
         self.voters: tuple[NodeId, ...] = ()
@@ -31,11 +33,6 @@ class PlacedBlocks:
         self.failovers = 0
         self.whole_attempts = False
         self.kind = ""
-
-    @property
-    def grouped(self) -> bool:
-        """Whether the holders of blocks sum together, as a group."""
-        return self.placement is not None and bool(self.placement.group)
 
     def restore(self, history: History) -> None:
         """Take over the last placement of this incarnation, and the highest epoch of all incarnations."""
@@ -45,8 +42,8 @@ class PlacedBlocks:
                     self._begin(row.fact.placement.epoch, row.version)
                 self.failovers += row.fact.failover
                 if row.incarnation == history.incarnation:
-                    self._place(row.fact.placement)
                     self.whole_attempts, self.kind = row.fact.whole_attempts, row.fact.kind
+                    self._place(row.fact.placement)
 
     def reset(self, position: Position | None) -> None:
         """Forget the placement; its epoch stays used."""
@@ -70,6 +67,8 @@ class PlacedBlocks:
 
     def _place(self, placement: Placement | None) -> None:
         self.placement = placement
+        self.grouped = placement is not None and bool(placement.group)
+        self.one_attempt = self.whole_attempts or self.grouped
         self.owners = () if placement is None else tuple(sorted(set(placement.owners)))  # some servers own no block
         self.voters = tuple(sorted(placement.group)) if placement is not None and placement.group else self.owners
         self.holders = () if placement is None else placement.holders
