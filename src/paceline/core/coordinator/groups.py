@@ -6,11 +6,13 @@ Rules 17 and 18. The group is a placement epoch: whatever goes wrong in it ends 
 from __future__ import annotations
 
 from paceline.core.coordinator.all_tables import Tables
+from paceline.core.coordinator.apart import apart
 from paceline.core.coordinator.events import (
     Evicted,
     JobFailed,
     Output,
     PlacementDecided,
+    StepCommitted,
 )
 from paceline.core.coordinator.mates import mate, mates
 from paceline.core.coordinator.placement import BlockPlacement
@@ -22,6 +24,7 @@ from paceline.types import INIT_STEP, NodeId, Placement, SlotId
 
 _PATIENCE_S = 0.5  # seconds from the report of a broken group to the next one: the loss of a member may be heard first
 _LIMIT = 8  # the job fails when this many groups in a row broke without a commit
+_TRIES = 3  # so many groups may break in a row before those who joined last take no part any more
 _MEMBERS_S = 30.0  # seconds that the first group waits for wanted members: a script that has ended brings none
 _REPEAT_S = 1.0  # seconds between two repetitions of a closing
 
@@ -51,6 +54,8 @@ class Groups:
         self._broken_groups = 0
         self._broken_after = -1
         self._short_since: float | None = None
+        self._proven: frozenset[NodeId] = frozenset()  # the last group that has made a commit
+        self._proven_epoch = 0
 
     def restore(self, history: History) -> list[Output]:
         """Begin without closings: a restarted coordinator begins a new epoch."""
@@ -59,6 +64,12 @@ class Groups:
     def reset(self, position: Position | None) -> list[Output]:
         """Forget the closings of the incarnation that has ended."""
         self._forget()
+        return []
+
+    def committed(self, event: StepCommitted) -> list[Output]:
+        """Note that the group of this epoch sums together."""
+        if self._proven_epoch != self._placed.epoch:
+            self._proven_epoch, self._proven = self._placed.epoch, frozenset(self._group)
         return []
 
     def void(self, event: PlacementDecided) -> list[Output]:
@@ -171,6 +182,8 @@ class Groups:
         if self._log.version > self._broken_after:  # the last group has worked
             self._broken_groups, self._broken_after = 0, self._log.version
         self._broken_groups += 1
+        if self._broken_groups >= _TRIES and (newcomers := self._newcomers()):
+            return self._part_with(newcomers)
         if self._broken_groups >= _LIMIT:
             names = " and ".join(self._members.name(node) for node in self._group)
             reason = (
@@ -179,6 +192,22 @@ class Groups:
             )
             return [JobFailed("lost", reason)]
         return self._placement.regroup(f"the group broke: {self._reason}")
+
+    def _newcomers(self) -> list[Member]:
+        """The members that joined since a group has made a commit; none if no other member is left."""
+        new = [node for node in self._group if node not in self._proven]
+        known = self._members.members
+        return [known[node] for node in new if node in known] if len(new) < len(self._group) else []
+
+    def _part_with(self, newcomers: list[Member]) -> list[Output]:
+        """Go on as before without members with whom no group has worked: they connect to the coordinator only."""
+        stays = self._members.members[next(node for node in self._group if node in self._proven)]
+        out: list[Output] = []
+        for member in newcomers:
+            self._placement.bar(member.node)
+            out.append(apart(stays, member, f"{stays.name} and {member.name} cannot sum together ({self._reason})"))
+        self._broken_at = None
+        return [*out, *self._placement.part_with(*(m.node for m in newcomers), why=f"the group broke: {self._reason}")]
 
     # ------------------------------------------------------------ members that leave
 
