@@ -8,7 +8,7 @@ from paceline.types import mate_name
 
 
 def apart(stays: Member, leaves: Member, why: str) -> WarningFound:
-    """The warning that the process of `leaves` takes no part; `why` names it and that of `stays`."""
+    """The warning that the process of `leaves` takes no part; `why` names both."""
     places = f"hosts {stays.host} and {leaves.host}" if stays.host != leaves.host else f"processes of {stays.host}"
     text = (
         f"{why}, though both reach the coordinator: {mate_name(leaves.name)} takes no part, and the others go on. Allow "

@@ -12,7 +12,6 @@ from paceline.core.coordinator.events import (
     JobFailed,
     Output,
     PlacementDecided,
-    StepCommitted,
 )
 from paceline.core.coordinator.mates import mate, mates
 from paceline.core.coordinator.placement import BlockPlacement
@@ -55,7 +54,7 @@ class Groups:
         self._broken_after = -1
         self._short_since: float | None = None
         self._proven: frozenset[NodeId] = frozenset()  # the last group that has made a commit
-        self._proven_epoch = 0
+        self._begun_at = -1  # the last version before the group of this epoch
 
     def restore(self, history: History) -> list[Output]:
         """Begin without closings: a restarted coordinator begins a new epoch."""
@@ -63,17 +62,14 @@ class Groups:
 
     def reset(self, position: Position | None) -> list[Output]:
         """Forget the closings of the incarnation that has ended."""
+        self._begun_at = -1 if position is None else position.version
         self._forget()
         return []
 
-    def committed(self, event: StepCommitted) -> list[Output]:
-        """Note that the group of this epoch sums together."""
-        if self._proven_epoch != self._placed.epoch:
-            self._proven_epoch, self._proven = self._placed.epoch, frozenset(self._group)
-        return []
-
     def void(self, event: PlacementDecided) -> list[Output]:
-        """Forget the closings of the epoch that has ended."""
+        """Forget the closings of the epoch that has ended; note whether its group has made a commit."""
+        if self._log.version > self._begun_at:
+            self._proven, self._begun_at = frozenset(self._group), self._log.version
         self._forget()
         return []
 

@@ -301,7 +301,6 @@ def _of_slots(m: Machines) -> Subscribers:
             m.validation.committed,
             m.segments.committed,
             m.live_dials.committed,
-            m.groups.committed,
             m.checkpoints.hold,
             m.rebalance.committed,
             m.leasing.offer_freed,

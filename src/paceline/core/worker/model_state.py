@@ -16,10 +16,10 @@ class ModelState:
     `by_server` lists the blocks of each primary. It is a new object after every placement, so a reader sees by identity
     (`is`) whether blocks may have moved. `targets` lists in the same way the blocks that are pushed to each: to the
     primaries, or to all members of a near group. `held[server]` is the version of that server's blocks in the worker's
-    model, or -1 if they are of several versions. `ahead` is the epoch in which some of these blocks were read before their
-    commit, if that commit is not known yet; otherwise 0. `proven` is the last (epoch, version) that was read before its
-    commit and is committed. `_member` is the member of this worker's process, which has every block once it is in the
-    group; "" without one.
+    model, or -1 if they are of several versions. `ahead` is the epoch in which some of these blocks were read before
+    their commit, if that commit is not known yet; otherwise 0. `proven` is the last (epoch, version) that was read before
+    its commit and is committed. `_member` is the member of this worker's process, which has every block once it is in
+    the group; "" without one.
     """
 
     def __init__(self, member: NodeId = "") -> None:
