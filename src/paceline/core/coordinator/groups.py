@@ -53,6 +53,7 @@ class Groups:
         self._broken_groups = 0
         self._broken_after = -1
         self._short_since: float | None = None
+        self._released: set[NodeId] = set()  # they end, unless they have not heard it: then they register again
         self._proven: frozenset[NodeId] = frozenset()  # the last group that has made a commit
         self._begun_at = -1  # the last version before the group of this epoch
 
@@ -211,13 +212,15 @@ class Groups:
     def _leaving(self) -> list[Member]:
         """The members in processes whose script has ended: they may leave."""
         servers = self._members.by_role("server") if self._identity.spec.collective else []
-        return [m for m in servers if any(worker.left for worker in mates(self._members, m))]
+        ended = self._released
+        return [m for m in servers if m.node in ended or any(worker.left for worker in mates(self._members, m))]
 
     def _release(self) -> list[Output]:
         """Let a member go whose script has ended, if other members have its blocks."""
         why = "its script has ended"
         for member in self._leaving:
             if self._may_go(member):
+                self._released.add(member.node)
                 return [Send(member.node, Shutdown(0, why)), Evicted((member,), why, left=True)]
         return []
 

@@ -17,9 +17,9 @@ class ModelState:
     (`is`) whether blocks may have moved. `targets` lists in the same way the blocks that are pushed to each: to the
     primaries, or to all members of a near group. `held[server]` is the version of that server's blocks in the worker's
     model, or -1 if they are of several versions. `ahead` is the epoch in which some of these blocks were read before
-    their commit, if that commit is not known yet; otherwise 0. `proven` is the last (epoch, version) that was read before
-    its commit and is committed. `_member` is the member of this worker's process, which has every block once it is in
-    the group; "" without one.
+    their commit, if that commit is not known yet; otherwise 0. `proven` is the last (epoch, version) that was read
+    before its commit and is committed. `_member` is the member of this worker's process, which has every block once it
+    is in the group; "" without one.
     """
 
     def __init__(self, member: NodeId = "") -> None:

@@ -91,11 +91,11 @@ class HostCampaign:
     def words(self) -> list[object]:
         """The options of ``paceline run``."""
         size = ["auto", "per-host"] if self.joins or self.drains else [str(self.hosts)] * 2
-        words: list[object] = ["-w", size[0], "--mode", self.mode, "--min-hosts", self.hosts]
-        words += ["--slots", 4] if self.mode in ("bsp", ALLREDUCE) else []
+        servers: list[object] = ["-s", size[1], "--replicas", self.replicas]
         if self.mode == ALLREDUCE:
-            return [*words, "--insecure-collective", "--ordered"]
-        return [*words, "-s", size[1], "--replicas", self.replicas]
+            servers = ["--insecure-collective", "--ordered"]
+        words = ["-w", size[0], *servers, "--mode", self.mode, "--min-hosts", self.hosts]
+        return words + (["--slots", 4] if self.mode in ("bsp", ALLREDUCE) else [])
 
     def is_whole(self, status: Status, there: Collection[str]) -> bool:
         """Whether each host of `there` takes part, and all copies are there: with all-reduce, in each worker."""
