@@ -165,7 +165,8 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     blocks) of copies that are being sent: these servers are not members of the sets yet.
 
     With the collective reducer, `group` are the members that reduce together in this epoch, by rank: those that were in
-    every in-sync set when the epoch began. It is () with servers.
+    every in-sync set when the epoch began. It is () with servers. A group that is `near` is on one host and shares
+    memory: each worker hands its slots to all members, and each member adds all slots.
     """
 
     epoch: int
@@ -174,6 +175,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     backups: tuple[tuple[NodeId, ...], ...] = ()
     joining: tuple[tuple[NodeId, tuple[int, ...]], ...] = ()
     group: tuple[NodeId, ...] = ()
+    near: bool = False
 
     def copies(self, block: int) -> tuple[NodeId, ...]:
         """The in-sync set of `block`, its primary first."""

@@ -52,7 +52,8 @@ def closings(effects: Sequence[Effect]) -> list[Close]:
 class MemberKit:
     """The core of member 0 of a group; the test plays all others."""
 
-    def __init__(self, size: int = 2, slots: int = 2) -> None:
+    def __init__(self, size: int = 2, slots: int = 2, *, near: bool = False) -> None:
+        self.near = near
         self.nodes = [f"member-{n}" for n in range(size)]
         self.store = Recorder()
         self.core = ServerCore("member-0", lambda: self.store)
@@ -61,7 +62,10 @@ class MemberKit:
         self.group(self.nodes)
         self.tell(plan(segment(slots=slots)))
         self.close(INIT_STEP, (1, "member-1"))
-        self.core.contributions.reduced(reduced(self.core.contributions.take(), (0, 1)), 0.0)
+        if near:
+            self.push(INIT_STEP, 0, 1)
+        else:
+            self.core.contributions.reduced(reduced(self.core.contributions.take(), (0, 1)), 0.0)
         self.commit(0, INIT_STEP, 1)
 
     def group(self, nodes: Sequence[NodeId], at: int = -1) -> list[Send]:
@@ -69,7 +73,7 @@ class MemberKit:
         self.epoch += 1
         owners = (nodes[0],) * len(BLOCKS)
         backups = (tuple(nodes[1:]),) * len(BLOCKS) if len(nodes) > 1 else ()
-        placement = Placement(self.epoch, owners, dict.fromkeys(nodes, "there"), backups, (), tuple(nodes))
+        placement = Placement(self.epoch, owners, dict.fromkeys(nodes, "there"), backups, (), tuple(nodes), self.near)
         return self.tell(Assign(1, 0, placement, model(), BLOCKS, one_attempt=True, at=at))
 
     def tell(self, message: Message) -> list[Send]:
@@ -80,12 +84,12 @@ class MemberKit:
         fences, members = tuple(Fence(1, counter) for counter, _ in slots), tuple(node for _, node in slots)
         return self.tell(Close(1, 0, self.epoch, step, fences, members))
 
-    def push(self, step: int, slot: int, counter: int) -> list[Send]:
+    def push(self, step: int, slot: int, counter: int, *, ahead: int = 0) -> list[Send]:
         self.requests += 1
         frames = tuple(frame(b.index, 0) for b in BLOCKS)
         seal = Seal(1.0, (), tuple((b.index, 0) for b in BLOCKS))
         report = Sealed(step, slot, Fence(1, counter), 1.0, HYPER, {}, 0.1)
-        push = Push(self.requests, 0, self.epoch, step, slot, Fence(1, counter), step, frames, seal, 1.0, report)
+        push = Push(self.requests, 0, self.epoch, step, slot, Fence(1, counter), step, frames, seal, 1.0, report, ahead)
         return self.core.handle("worker-0", push, tuple(f"{counter}:{b.index}" for b in BLOCKS), 0.0)
 
     def commit(self, version: int, step: int, *counters: int) -> list[Send]:

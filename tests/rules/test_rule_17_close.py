@@ -8,18 +8,23 @@ Upheld by:
 - `core.coordinator.own_slots.OwnSlots`: one slot a rank; a lease is granted again, never to another worker
 - `core.coordinator.speculation.Speculation.find_late`: late slots of a group are not leased twice
 - `core.server.contributions.Contributions`: a member adds what the closing names, once, in the order of steps
+- `core.coordinator.placement.BlockPlacement`: a group on one host is near
+- `core.worker.model_state.ModelState`: a worker pushes to all members of a near group
 - `blocks.group_parts.GroupLayout`: buckets follow from the model, and say which attempts were added
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from tests.kit.core import sent
 from tests.kit.group import MemberKit, closings, commit_step, group_job, reduced, report_of
 
 from paceline.core.effects import Effect, FactRow, PlacementFact, Write
-from paceline.messages import Assign, Broken, Close, GiveBack, Grant, Ready, Revoke
-from paceline.types import Fence
+from paceline.core.worker.model_state import ModelState
+from paceline.messages import Assign, Broken, Close, GiveBack, Grant, Ready, Refused, Revoke
+from paceline.types import Fence, Placement
 
 # ---------------------------------------------------------------- the coordinator closes
 
@@ -181,3 +186,63 @@ def test_a_member_adds_nothing_before_it_knows_the_plan_of_the_closing(revision:
     member.push(0, 1, 6)
     member.tell(Close(1, 0, member.epoch, 0, fences, ("member-0", "member-0"), revision))
     assert member.core.contributions.take() is None, "another revision of the plan may have other slots"
+
+
+# ---------------------------------------------------------------- a group on one host adds what all workers push
+
+
+@pytest.mark.parametrize(
+    ("changes", "near"),
+    [({}, True), ({"hosts": {"member-1": "there"}}, False), ({"shares_memory": False}, False), ({"workers": 9}, False)],
+    ids=["one host", "two hosts", "no shared memory", "too many"],
+)
+def test_a_group_is_near_if_its_few_members_share_memory(changes: dict[str, Any], near: bool) -> None:
+    placement = group_job(**changes).core.placement
+    assert placement is not None
+    assert placement.near is near
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_a_worker_pushes_to_all_members_of_a_near_group_and_reads_from_its_own(near: bool) -> None:
+    model = ModelState("member-0")
+    addresses = {"member-0": "a", "member-1": "b"}
+    group = tuple(addresses)
+    model.place(Placement(1, ("member-1",), addresses, (("member-0",),), (), group, near))
+    assert model.by_server == {"member-0": (0,)}
+    assert model.targets == (dict.fromkeys(group, (0,)) if near else {"member-0": (0,)})
+    assert model.addresses == (addresses if near else {"member-0": "a"})
+    model.fill("member-0", 4)
+    assert [model.base_of(node) for node in model.targets] == [4] * len(model.targets)
+
+
+def test_a_member_of_a_near_group_adds_all_slots_in_slot_order_once_they_are_there() -> None:
+    member = MemberKit(near=True)
+    assert not sent(member.push(0, 1, 6), Ready)
+    assert not sent(member.close(0, (5, "member-0"), (6, "member-1")), Ready)
+    assert not member.core.contributions.take(), "nothing is reduced"
+    before = len(member.store.names)
+    (ready,) = sent(member.push(0, 0, 5), Ready)
+    assert ready.fences == (Fence(1, 5), Fence(1, 6))
+    assert [(slot, fence.counter) for slot, fence, _ in member.store.names[before:]] == [(0, 5), (1, 6)]
+    assert [report.slot for report in ready.reports] == [0], "each member reports its own slots"
+    assert not sent(member.push(0, 0, 5), Ready), "once"
+
+
+def test_a_member_of_a_near_group_leaves_out_attempts_that_the_closing_does_not_name() -> None:
+    member = MemberKit(near=True)
+    member.push(0, 0, 4)
+    member.close(0, (5, "member-0"), (6, "member-1"))
+    assert not sent(member.push(0, 1, 6), Ready)
+    assert sent(member.push(0, 0, 5), Ready)
+
+
+def test_a_push_on_a_version_that_another_member_has_handed_out_waits_for_its_commit() -> None:
+    member = MemberKit(near=True)
+    member.close(0, (5, "member-0"), (6, "member-1"))
+    member.close(1, (7, "member-0"), (8, "member-1"))
+    assert not sent(member.push(1, 1, 8, ahead=member.epoch), Refused)
+    member.push(0, 0, 5)
+    assert sent(member.push(0, 1, 6), Ready)
+    assert not sent(member.push(1, 0, 7, ahead=member.epoch), Ready)
+    (ready,) = sent(member.commit(1, 0, 5, 6), Ready)
+    assert (ready.step, ready.fences) == (1, (Fence(1, 7), Fence(1, 8)))

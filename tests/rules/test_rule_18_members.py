@@ -9,6 +9,7 @@ Upheld by:
 - `core.coordinator.membership.Membership.evict`: worker and member are lost together
 - `core.coordinator.offers.Offers.may_lease`: a worker computes once its member is in the group
 - `core.coordinator.groups.Groups`: broken groups, and members that leave
+- `core.coordinator.reachability.Reachability`, `core.server.group_reach.GroupReach`: members that are apart
 - `core.server.contributions.Contributions`: a sum stays until its commit, or its epoch's end
 - `server.member.Member`: a thread of its own
 """
@@ -19,6 +20,7 @@ import pytest
 from tests.kit.core import CoordinatorKit, sent, written
 from tests.kit.group import MemberKit, closings, commit_step, group_job, reduced, report_of
 
+from paceline.core.effects import Effect
 from paceline.messages import (
     Assign,
     Beat,
@@ -30,8 +32,10 @@ from paceline.messages import (
     Grant,
     Meet,
     Met,
+    Reachable,
     Ready,
     Shutdown,
+    Unreachable,
 )
 from paceline.types import Commit
 
@@ -272,4 +276,91 @@ def test_before_version_0_a_member_whose_script_has_ended_gives_way_to_one_that_
     job.say("worker-0", Bye(job.req()))
     pass_time(job, 40, "member-1", "worker-1")
     assert group_of(job) == ("member-1",)
+    assert job.core.failure is None
+
+
+def test_a_member_that_did_not_hear_that_it_may_go_is_told_again() -> None:
+    job = group_job(workers=2, slots=2)
+    job.say("worker-1", Bye(job.req()))
+    assert sent(job.wrote(job.core.tick(job.now)), Shutdown, "member-1")
+    job.say("member-1", job.registration("server", "member-1"))
+    assert sent(job.wrote(job.core.tick(job.now)), Shutdown, "member-1")
+
+
+# ---------------------------------------------------------------- members that cannot reach each other
+
+
+def warned(job: CoordinatorKit) -> list[str]:
+    return list(job.core.machines.warnings.texts.values())
+
+
+def live(job: CoordinatorKit, seconds: float) -> None:
+    """Let time pass in which the coordinator hears every member."""
+    until = job.now + seconds
+    while job.now < until:
+        job.now = min(until, job.now + 1.0)
+        for node in list(job.core.tables.members.members):
+            job.core.tables.members.seen(node, job.now)
+        job.wrote(job.core.tick(job.now))
+
+
+def report_apart(job: CoordinatorKit, reporter: str, peer: str) -> list[Effect]:
+    """`reporter` says twice within a second that `peer` does not answer."""
+    effects: list[Effect] = []
+    for _ in range(2):
+        live(job, 0.5)
+        effects += job.say(reporter, Unreachable(peer, 3.0, job.core.tables.placed.epoch))
+    return effects
+
+
+def test_of_two_members_that_cannot_reach_each_other_one_leaves_and_the_job_goes_on() -> None:
+    job = group_job(workers=3, slots=3, hosts={"member-2": "far", "worker-2": "far"})
+    assert sent(report_apart(job, "member-0", "member-2"), Assign)
+    assert group_of(job) == ("member-0", "member-1")
+    (text,) = warned(job)
+    assert "member-0 and member-2 cannot reach each other" in text
+    assert "worker-2 takes no part" in text
+    assert "between hosts here and far, or use servers (--mode bsp)" in text
+    live(job, 5)
+    placement = job.core.placement
+    assert placement is not None
+    assert not placement.joining, "it gets no copy while it is cut off"
+    assert not sent(job.turn("worker-2"), Grant)
+    job.say("member-0", Reachable("member-2"))
+    live(job, 10)
+    assert job.core.placement is not None
+    assert [node for node, _ in job.core.placement.joining] == ["member-2"]
+    assert job.core.failure is None
+
+
+def test_a_member_that_the_coordinator_does_not_hear_is_not_only_apart() -> None:
+    job = group_job(workers=2, slots=2)
+    job.now += 2.0
+    job.say("member-0", Unreachable("member-1", 3.0, job.core.tables.placed.epoch))
+    job.now += 0.5
+    job.say("member-0", Unreachable("member-1", 3.0, job.core.tables.placed.epoch))
+    assert not warned(job)
+    assert group_of(job) == ("member-0", "member-1")
+
+
+def test_a_newcomer_with_whom_no_group_works_takes_no_part_and_the_job_goes_on() -> None:
+    job = group_job(workers=2, slots=2)
+    commit_step(job, lease_all(job))
+    job.say("member-9", job.registration("server", "member-9"))
+    job.join("worker-9")
+    live(job, 1)
+    live(job, 12)
+    placement = job.core.placement
+    assert placement is not None
+    for owner in set(placement.owners):
+        job.say("member-9", Copied(0, placement.epoch, owner))
+    live(job, 1)
+    assert group_of(job) == ("member-0", "member-1", "member-9")
+    for _ in range(3):
+        job.say("member-9", Broken(0, job.core.tables.placed.epoch, "connect timed out"))
+        live(job, 1)
+    live(job, 20)
+    assert group_of(job) == ("member-0", "member-1")
+    (text,) = warned(job)
+    assert "member-0 and member-9 cannot sum together (connect timed out)" in text
     assert job.core.failure is None

@@ -32,6 +32,7 @@ _AS_GIVEN = (
     "replicas",
     "mode",
     "slots",
+    "lane",
     "checkpoint_every",
     "per_round",
 )
@@ -68,6 +69,7 @@ class _Screen:
     "--term", multiple=True, metavar="worker=N", help="Send SIGTERM to a worker: it leaves, another one joins."
 )
 @click.option("--join", multiple=True, metavar="worker=N", help="Add a worker with `paceline join`.")
+@click.option("--set", multiple=True, metavar="mode=N", help="Change the mode with `paceline set`.")
 @click.option("--add", multiple=True, metavar="server=N", help="Add a server, to which blocks move.")
 @click.option(
     "--drain", multiple=True, metavar="server=N", help="Remove a server after its blocks have moved to others."
@@ -91,6 +93,7 @@ class _Screen:
 @click.option("--replicas", type=int, default=0, show_default=True, help="Copies of each block on other servers.")
 @click.option("--mode", default="bsp", show_default=True, metavar="bsp|ssp:K|asp|allreduce")
 @click.option("--slots", type=int, help="Micro-batches in a step.")
+@click.option("--lane", default="auto", show_default=True, metavar="auto|tcp", help="As PACELINE_LANE.")
 @click.option("--shape", multiple=True, metavar="WxS", help="Workers and servers of resumed runs, in turn.")
 @click.option(
     "--lease", type=float, default=2.0, show_default=True, metavar="S", help="Silence that makes a role lost."
@@ -191,7 +194,9 @@ def _spec(given: dict[str, Any], fraction: float) -> CampaignSpec:
     )
 
     faults: Counter[Fault] = Counter()
-    for kind in (Kind.KILL, Kind.STOP, Kind.TERM, Kind.JOIN, Kind.SAVING, Kind.ADD, Kind.DRAIN, Kind.CUT, Kind.STORM):
+    for kind in Kind:
+        if kind in (Kind.ALL, Kind.LAUNCHER, Kind.STRANGERS):
+            continue
         faults += parse_faults(kind, given[kind.replace("-", "_")])
     faults[Fault(Kind.ALL, "run")] = given["kill_all"]
     faults[Fault(Kind.LAUNCHER, "launcher")] = given["kill_launcher"]

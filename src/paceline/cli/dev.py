@@ -67,7 +67,7 @@ def sim(
 @click.option("--joins", default=0, show_default=True, help="How many times a further host joins.")
 @click.option("--drains", default=0, show_default=True, help="How many times a host is drained.")
 @click.option("--cut-s", default=20.0, show_default=True, help="How many seconds a cut lasts.")
-@click.option("--mode", default="bsp", show_default=True, help="bsp, ssp:K or asp.")
+@click.option("--mode", default="bsp", show_default=True, help="bsp, ssp:K, asp or allreduce.")
 @click.option("--seed", default=0, show_default=True, help="Chooses the order of the faults, and their hosts.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path("chaos/hosts"), show_default=True)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), default=None, help="Write the figures here.")

@@ -99,7 +99,8 @@ class ClusterSpec:
     than its primary. A peer that does not answer for `reach_s` seconds counts as unreachable. With `same_cpu`, a
     process whose machine is not equal to that of the others is refused. `term` is the term of the place of the
     checkpoints, 0 for the run directory. With `collective`, each worker hosts a member, so the job may move to a group
-    of members, which hold all blocks each; then `servers` may be 0.
+    of members, which hold all blocks each; then `servers` may be 0. With `shares_memory`, processes of one host
+    exchange tensors by shared memory.
     """
 
     workers: int = 1
@@ -121,6 +122,7 @@ class ClusterSpec:
     same_cpu: bool = False
     term: int = 0
     collective: bool = False
+    shares_memory: bool = True
 
     def __post_init__(self) -> None:
         for name, shown in _AT_LEAST_1.items():

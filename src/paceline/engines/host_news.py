@@ -137,7 +137,7 @@ class HostNews:
         hosts = self._runner.capacity()
         if self._options is None or not hosts:
             return workers, servers
-        if self._options.servers_per_host:
+        if self._options.servers_per_host and servers:  # with all-reduce there are none, whatever the run had before
             servers = max(len(hosts), self._replicas + 1)
         if self._options.auto_workers:
             workers = worker_count(hosts, servers)

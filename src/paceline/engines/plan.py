@@ -141,6 +141,7 @@ class RunPlan:
             servers=self.servers,
             replicas=self.replicas,
             collective=self.collective,
+            shares_memory=load.local_lane(),
             heartbeat_timeout_s=load.heartbeat_timeout_s(),
             reach_s=load.reach_s(),
             checkpoint_steps=steps,

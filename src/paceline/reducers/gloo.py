@@ -1,4 +1,4 @@
-"""The collective reducer: a group of members reduces its parts by Gloo, the CPU library of `torch.distributed`.
+"""The collective reducer: a group of members reduces its parts by a library of `torch.distributed` (`libraries`).
 
 The members find each other by a store whose content goes over the coordinator's connection. Gloo's own connections are
 neither authenticated nor encrypted (see docs/threat-model.md).
@@ -13,20 +13,14 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-import torch
 from torch.distributed import distributed_c10d as c10d
 
 from paceline.blocks.group_parts import GroupPart
+from paceline.reducers.libraries import Library, choose, make_library, own_offer
 
 logger = logging.getLogger(__name__)
 
-# The stubs of torch lack parts of these.
-_TYPES: Any = c10d
-_LIBRARY: Any = c10d.ProcessGroupGloo
-
-_FORM_S = 60.0  # seconds that Gloo waits for the other members; the coordinator's word ends the wait before
-_REDUCE_S = 600.0  # seconds that one reduction may wait for a member; the coordinator's word ends the wait before
-_LINGER_S = 5.0  # seconds between two looks whether an abandoned reduction has ended
+_FORM_S = 10.0  # seconds that Gloo waits for the other members; the coordinator's word ends the wait before
 
 Publish = Callable[[str, bytes], None]
 """``f(key, value)`` hands a value of the store to the other members. It may be called in any thread."""
@@ -118,7 +112,7 @@ class GlooGroup:
     """One group of members. Calls never wait, except `poll` for at most its time-out. Not thread-safe.
 
     `problem` is why the group cannot reduce any more; "" while it can. A group is used until `leave`; it is then freed
-    by a thread of its own, since a reduction that waits for a stopped member ends only by Gloo's time-out.
+    by a thread of its own, since a reduction that waits for a stopped member may end only by the library's time-out.
     """
 
     def __init__(self, rank: int, size: int, address: str, publish: Publish) -> None:
@@ -126,11 +120,8 @@ class GlooGroup:
         self.problem = ""
         self._rank, self._size, self._address = rank, size, address
         self._store = MeetingStore(publish)
-        self._group: Any = None
-        self._part: GroupPart | None = None
-        self._works: list[Any] = []
-        self._roots: tuple[int, ...] = ()
-        self._begun = False
+        self._library: Library | None = None
+        self._waiting: tuple[GroupPart, tuple[int, ...]] | None = None
         self._ended = threading.Event()
         self._ready = threading.Event()
         self._freeing: threading.Thread | None = None
@@ -151,26 +142,22 @@ class GlooGroup:
     def _form(self) -> None:
         began = time.monotonic()
         try:
-            options = _LIBRARY._Options()
-            options._timeout = timedelta(seconds=_REDUCE_S)
-            options._devices = [_LIBRARY.create_device(hostname=self._address)]
-            options._threads = 1
-            group = _LIBRARY(self._store, self._rank, self._size, options)
+            names = [f"paceline-{rank}" for rank in range(self._size)]
+            self._store.set(names[self._rank], own_offer(self._address))
+            device = choose(self._store.multi_get(names), self._rank)
+            library = make_library(device, self._store, self._rank, self._size, self._address)
         except RuntimeError as error:
             self.problem = f"the members do not reach each other: {_first_line(error)}"
         else:
-            self._group = group
-            logger.debug("group of %d after %.3f s", self._size, time.monotonic() - began)
+            self._library = library
+            logger.debug("group of %d on %s after %.3f s", self._size, device, time.monotonic() - began)
         self._ready.set()
 
     # ------------------------------------------------------------ reductions
 
     def begin(self, part: GroupPart, roots: Sequence[int]) -> None:
         """Begin to reduce `part`; slot i, if slots are sent whole, is of rank `roots[i]`. `poll` tells the end."""
-        self._part = part
-        self._works = []
-        self._roots = tuple(roots)
-        self._begun = False
+        self._waiting = part, tuple(roots)
         self._ended = threading.Event()
 
     def poll(self, timeout_s: float) -> bool:
@@ -182,40 +169,16 @@ class GlooGroup:
         try:
             if self.problem:
                 return True
-            if not self._begun:
-                self._begun = True
-                self._issue()
+            assert self._library is not None
+            if self._waiting is not None:
+                (part, roots), self._waiting = self._waiting, None
+                self._library.issue(part, roots, self._ended.set)
             if not self._ended.wait(timeout_s):
                 return False
-            for work in self._works:
-                work.wait()  # raises if it has failed; all have ended
+            self._library.check()
         except RuntimeError as error:
             self.problem = _first_line(error)
         return True
-
-    def _issue(self) -> None:
-        group, part = self._group, self._part
-        assert group is not None
-        assert part is not None
-        for bucket in part.summed:
-            self._works.append(group.allreduce([bucket], c10d.AllreduceOptions()))
-        for memory, root in zip(part.slots, self._roots, strict=False):
-            options = c10d.BroadcastOptions()
-            options.rootRank = root
-            self._works.append(group.broadcast([memory], options))
-        if part.gathered is not None:
-            part.everyone = [torch.empty_like(part.gathered) for _ in range(self._size)]
-            self._works.append(group.allgather([part.everyone], [part.gathered], _TYPES.AllgatherOptions()))
-        ended, done, count = self._ended, list[None](), len(self._works)
-
-        def note(_: object) -> None:  # in Gloo's thread, or here if the work has ended already; appending is atomic
-            done.append(None)
-            if len(done) == count:
-                ended.set()
-
-        # A wait of Gloo that times out costs milliseconds: it makes an error with a backtrace.
-        for work in self._works:
-            work.get_future().add_done_callback(note)
 
     def leave(self) -> None:
         """Leave the group. Never waits: what Gloo still does is given up, and its memory is freed later."""
@@ -232,12 +195,9 @@ class GlooGroup:
 
     def _free(self) -> None:
         self._ready.wait()
-        pause_s = 0.01
-        for work in self._works:
-            while not work.is_completed():
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LINGER_S)
-        self._works, self._part, self._group = [], None, None
+        if self._library is not None:
+            self._library.free()
+            self._library = None
 
 
 def _first_line(error: BaseException) -> str:

@@ -66,7 +66,7 @@ class ServersReducer:
         self._buffer: PushBuffer | None = None
         self._sealed: SealedContent | None = None
         self._kept: SealedContent | None = None
-        self._by_server: Mapping[NodeId, tuple[int, ...]] = {}
+        self._targets: Mapping[NodeId, tuple[int, ...]] = {}
         self._seals: dict[tuple[frozenset[int], float], list[ServerPush]] = {}
 
     @property
@@ -87,18 +87,18 @@ class ServersReducer:
 
     def offer(self, values: Mapping[int, torch.Tensor], blocks: Sequence[BlockSpec]) -> None:
         """Push `blocks` provisionally; see `Reducer`."""
-        by_server = self._session.core.model.by_server
+        targets = self._session.core.model.targets
         if self._buffer is None:
             self._buffer = self._take()
             self._note_placement()
-        elif self._by_server is not by_server:
+        elif self._targets is not targets:
             return  # blocks have moved to other servers: the seal sends all of them
         with tracing.span("push", blocks=len(blocks), ahead=True):
             self._model.write(values, self._buffer, blocks)
             chosen = {b.index: b for b in blocks}
             self._offered.update(chosen)
             pushes = []
-            for server, owned in by_server.items():
+            for server, owned in targets.items():
                 theirs = [chosen[i] for i in owned if i in chosen]
                 if theirs:
                     frames = tuple(BlockFrame(b.index, b.dtype, b.numel) for b in theirs)
@@ -133,7 +133,7 @@ class ServersReducer:
     def _seal_rest(self, made: Made, report: Sealed) -> None:
         """Seal a turn that has offered blocks: push the blocks that changed since, and those that were not offered."""
         assert self._buffer is not None
-        moved = self._by_server is not self._session.core.model.by_server
+        moved = self._targets is not self._session.core.model.targets
         ahead = Offered(self._offered, self._buffer, moved)
         self._sealed = sealed = seal_offered(self._model, made, self._weight, ahead, self._take)
         self.resent = len(sealed.revs)
@@ -163,15 +163,15 @@ class ServersReducer:
 
     def _note_placement(self) -> None:
         """Drop the pushes that are kept if the placement has changed."""
-        by_server = self._session.core.model.by_server
-        if self._by_server is not by_server:
-            self._by_server = by_server
+        targets = self._session.core.model.targets
+        if self._targets is not targets:
+            self._targets = targets
             self._seals.clear()
 
     def _make_seals(
         self, carried: Carried, weight: float, revs: Mapping[int, int], sent: Collection[int]
     ) -> list[ServerPush]:
-        return sealing_pushes(self._session.core.model.by_server, carried, weight, revs, sent)
+        return sealing_pushes(self._session.core.model.targets, carried, weight, revs, sent)
 
     def _push(
         self,

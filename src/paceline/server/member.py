@@ -1,4 +1,7 @@
-"""A member of a group: a server in a worker's process, which sums with the other members by a collective. Rule 18."""
+"""A member of a group: a server in a worker's process, which sums with the other members by a collective. Rule 18.
+
+In a group on one host nothing is reduced: its core adds the slots, which all workers push to it.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ _IDLE_S = 0.1  # the longest wait for an event
 _FORMING_S = 0.005  # the same, while the group connects
 _REDUCING_S = 0.01  # how long one look at a reduction takes at most; then the member listens again
 _MEET_S = 1.0  # between two repetitions of what this member has published
+_DOUBT_S = 1.0  # a member that waits for longer asks the others whether they are there, as often as this
 _END_S = 1.0  # a member that ends waits this long for the threads of its group
 _BURST = 256  # the most events that are handled between two looks at the clock
 
@@ -44,6 +48,7 @@ class Member:
         self._published: dict[str, bytes] = {}
         self._outbox: queue.SimpleQueue[tuple[tuple[int, int], str, bytes]] = queue.SimpleQueue()
         self._next_tick = self._next_meet = 0.0
+        self._doubt_at: float | None = None
 
     def run(self, stopped: threading.Event) -> None:
         """Serve until the service has ended or `stopped` is set."""
@@ -70,6 +75,7 @@ class Member:
             event = port.recv(0) if burst <= _BURST else None
         self._reduce()
         now = time.monotonic()
+        self._doubt(now)
         self._publish(now)
         if now >= self._next_tick:
             self._next_tick = now + _IDLE_S
@@ -97,9 +103,10 @@ class Member:
         if self._group is not None:
             self._group.leave()
         self._group, self._reducing, self._at = None, None, assignment.at
+        self._doubt_at = None
         self._published.clear()
         group = assignment.group
-        if group and assignment.entered:
+        if group and assignment.entered and not assignment.near:
             at, rank = assignment.at, group.index(assignment.node)
             publish = self._outbox.put
             self._group = GlooGroup(rank, len(group), self._address, lambda key, value: publish((at, key, value)))
@@ -117,6 +124,19 @@ class Member:
         if new:
             self._next_meet = now + _MEET_S
             self._service.tell([Meet(*self._at, key, value) for key, value in new.items()])
+
+    def _doubt(self, now: float) -> None:
+        """Ask the other members for a sign of life while the group connects, or reduces, for longer than usual."""
+        waits = self._group is not None and (self._group.is_forming or self._reducing is not None)
+        if not waits:
+            if self._doubt_at is not None:
+                self._doubt_at = None
+                self._service.trust_group()
+        elif self._doubt_at is None:
+            self._doubt_at = now + _DOUBT_S
+        elif now >= self._doubt_at:
+            self._doubt_at = now + _DOUBT_S
+            self._service.doubt_group(now)
 
     # ------------------------------------------------------------ reductions
 
@@ -141,7 +161,8 @@ class Member:
         with tracing.span("reduce", step=taken.step):
             if not group.poll(_REDUCING_S):
                 return
-        self._reducing = None
+        self._reducing, self._doubt_at = None, None
+        self._service.trust_group()
         contributions = self._service.core.contributions
         if group.problem:
             self._service.carry_out(lambda now: contributions.broke(taken.at, group.problem))

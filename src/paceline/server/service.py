@@ -130,6 +130,17 @@ class ServerService:
         except UpdateError as error:
             self._fail(error)
 
+    def doubt_group(self, now: float) -> None:
+        """Ask the other members of the group for a sign of life: this member waits for them."""
+        self._now = now
+        sends = self.core.group_reach.doubt(now)
+        self._links.need(self.core.peers, now)
+        self._send(sends)
+
+    def trust_group(self) -> None:
+        """Stop to ask the other members: this member does not wait any more."""
+        self.core.group_reach.trust()
+
     def tell(self, messages: Sequence[Message]) -> None:
         """Send `messages` to the coordinator, if there is one."""
         self._send([Send(COORDINATOR, message) for message in messages])

@@ -137,7 +137,7 @@ def _in_group(seed: int, workers: int | None) -> Scenario:
     return replace(
         scenario,
         phases=tuple(msgspec.structs.replace(p, epochs=times * p.epochs) for p in scenario.phases),
-        cluster=replace(scenario.cluster, collective=True, servers=0),
+        cluster=replace(scenario.cluster, collective=True, servers=0, shares_memory=rng.random() < 0.5),
         faults=tuple(sorted(faults, key=lambda f: f.at_s)),
         heal_at_s=length_s + 1.0,
         bound_s=2 * times * scenario.bound_s + 60.0,

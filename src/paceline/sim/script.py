@@ -268,7 +268,7 @@ class TrainingScript:
     ) -> None:
         """Send gradients to their servers; with a report, seal the slot on every server."""
         parts: dict[NodeId, tuple[tuple[BlockFrame, ...], Sequence[object], Seal | None]] = {}
-        for server, mine in self._core.model.by_server.items():
+        for server, mine in self._core.model.targets.items():
             here = [b for b in mine if b in buffers]
             seal = None
             if report is not None:

@@ -226,7 +226,7 @@ class SimWorker(Node):
         network, placement = self.cluster.network, self.core.model.placement
         if placement is None or not (network.cuts or self._cut_since):
             return
-        for server in self.core.model.by_server:
+        for server in self.core.model.targets:
             if not network.is_cut(self.node, server) and not network.is_cut(server, self.node):
                 if self._cut_since.pop(server, None) is not None:
                     self._send(Send(COORDINATOR, Reachable(server)))

@@ -313,7 +313,7 @@ class Session:
         """Tell the coordinator which servers this worker cannot reach. The coordinator decides what follows."""
         model = self.core.model
         if model.placement is not None:
-            reports = self._reachability.tick(now, model.by_server, model.epoch)
+            reports = self._reachability.tick(now, model.targets, model.epoch)
             self._send_all([Send(COORDINATOR, report) for report in reports])
 
     def _greet(self, peer: NodeId, now: float) -> None:

@@ -6,6 +6,7 @@ Rules 17 and 18. The group is a placement epoch: whatever goes wrong in it ends 
 from __future__ import annotations
 
 from paceline.core.coordinator.all_tables import Tables
+from paceline.core.coordinator.apart import apart
 from paceline.core.coordinator.events import (
     Evicted,
     JobFailed,
@@ -22,6 +23,7 @@ from paceline.types import INIT_STEP, NodeId, Placement, SlotId
 
 _PATIENCE_S = 0.5  # seconds from the report of a broken group to the next one: the loss of a member may be heard first
 _LIMIT = 8  # the job fails when this many groups in a row broke without a commit
+_TRIES = 3  # so many groups may break in a row before those who joined last take no part any more
 _MEMBERS_S = 30.0  # seconds that the first group waits for wanted members: a script that has ended brings none
 _REPEAT_S = 1.0  # seconds between two repetitions of a closing
 
@@ -52,6 +54,9 @@ class Groups:
         self._broken_groups = 0
         self._broken_after = -1
         self._short_since: float | None = None
+        self._released: set[NodeId] = set()  # they end, unless they have not heard it: then they register again
+        self._proven: frozenset[NodeId] = frozenset()  # the last group that has made a commit
+        self._begun_at = -1  # the last version before the group of this epoch
 
     def restore(self, history: History) -> list[Output]:
         """Begin without closings: a restarted coordinator begins a new epoch."""
@@ -59,11 +64,14 @@ class Groups:
 
     def reset(self, position: Position | None) -> list[Output]:
         """Forget the closings of the incarnation that has ended."""
+        self._begun_at = -1 if position is None else position.version
         self._forget()
         return []
 
     def void(self, event: PlacementDecided) -> list[Output]:
-        """Forget the closings of the epoch that has ended."""
+        """Forget the closings of the epoch that has ended; note whether its group has made a commit."""
+        if self._log.version > self._begun_at:
+            self._proven, self._begun_at = frozenset(self._group), self._log.version
         self._forget()
         return []
 
@@ -174,6 +182,8 @@ class Groups:
         if self._log.version > self._broken_after:  # the last group has worked
             self._broken_groups, self._broken_after = 0, self._log.version
         self._broken_groups += 1
+        if self._broken_groups >= _TRIES and (newcomers := self._newcomers()):
+            return self._part_with(newcomers)
         if self._broken_groups >= _LIMIT:
             names = " and ".join(self._members.name(node) for node in self._group)
             reason = (
@@ -183,12 +193,29 @@ class Groups:
             return [JobFailed("lost", reason)]
         return self._placement.regroup(f"the group broke: {self._reason}")
 
+    def _newcomers(self) -> list[Member]:
+        """The members that joined since a group has made a commit; none if no other member is left."""
+        new = [node for node in self._group if node not in self._proven]
+        known = self._members.members
+        return [known[node] for node in new if node in known] if len(new) < len(self._group) else []
+
+    def _part_with(self, newcomers: list[Member]) -> list[Output]:
+        """Go on as before without members with whom no group has worked: they connect to the coordinator only."""
+        stays = self._members.members[next(node for node in self._group if node in self._proven)]
+        out: list[Output] = []
+        for member in newcomers:
+            self._placement.bar(member.node)
+            out.append(apart(stays, member, f"{stays.name} and {member.name} cannot sum together ({self._reason})"))
+        self._broken_at = None
+        return [*out, *self._placement.part_with(*(m.node for m in newcomers), why=f"the group broke: {self._reason}")]
+
     # ------------------------------------------------------------ members that leave
 
     @property
     def _leaving(self) -> list[Member]:
         """The members in processes whose script has ended: they may leave."""
-        return [m for m in self._hosted if any(worker.left for worker in mates(self._members, m))]
+        ended = self._released
+        return [m for m in self._hosted if m.node in ended or any(w.left for w in mates(self._members, m))]
 
     @property
     def _hosted(self) -> list[Member]:
@@ -199,6 +226,7 @@ class Groups:
         why = "its script has ended"
         for member in self._leaving:
             if self._may_go(member):
+                self._released.add(member.node)
                 return [Send(member.node, Shutdown(0, why)), Evicted((member,), why, left=True)]
         return []
 

@@ -55,17 +55,17 @@ class Offers:
         return self._late.holds_back_all(open_.end, open_.spec.number, waiting)
 
     def may_lease(self, node: NodeId) -> bool:
-        """Whether `node` may get a lease: it reaches all primaries, and its host need not become empty.
+        """Whether `node` may get a lease: in a group, its member must be one of the group."""
+        return (self._own is None or self._own.is_in_group(node)) and self._may_read(node)
 
-        In a group, its member must be one of the group.
+    def _may_read(self, node: NodeId) -> bool:
+        """Whether `node` may get work at all: it reaches all primaries, and its host need not become empty.
 
         A worker of a draining host may still seal again what it computed before a change of placement.
         """
         if node in self._reach.cut_off:
             return False
         members = self._members
-        if self._own is not None and not self._own.is_in_group(node):
-            return False
         return not members.draining_hosts or not members.is_draining(node) or self._leases.reserved.has(node)
 
     def offer(self, node: NodeId, turn: Turn, waiting: Collection[NodeId]) -> Message | None:
@@ -84,7 +84,8 @@ class Offers:
             if known is not None:
                 return EvalOver(turn.req, self._identity.generation, number, *known, rounds.shown(number))
         if rounds.running and rounds.waiting(rounds.declared.get(node, 0)):
-            self.held_back = not self.may_lease(node)
+            # Outside of the group too: a version stays pinned until it is validated, and no member joins before.
+            self.held_back = not self._may_read(node)
             return None if self.held_back else self._validation_grant(node, turn, lead)
         return None if number >= 0 else self._training(node, turn, lead, waiting)
 

@@ -7,6 +7,8 @@ A change is a new placement epoch: it is durable first, then all work that was n
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from paceline.core.coordinator.all_tables import Tables
@@ -40,6 +42,7 @@ DIFFERENT = "are not equal to their primaries'"
 
 _PATIENCE_S = 3.0  # seconds that the job waits for a new server before it makes lost copies on other servers
 _AGAIN_S = 0.25  # seconds until copies that left an in-sync set are made again
+_MOST_NEAR = 8  # members on one host: with more, each would read more bytes than a ring moves
 
 
 class BlockPlacement:
@@ -58,6 +61,7 @@ class BlockPlacement:
         self._segments = segments
         self._prepare_waiting: dict[NodeId, int] = {}
         self._dissolved = False
+        self._barred: set[NodeId] = set()
 
     def restore(self, history: History) -> list[Output]:
         """Take over the last placement from the log."""
@@ -152,7 +156,7 @@ class BlockPlacement:
             backups = spread(blocks, owners, Servers(staying=tuple(nodes), replicas=replicas, hosts=hosts))
             addresses = {s.node: s.address or "" for s in servers}
             placement = Placement(self._placed.epoch + 1, owners, addresses, backups)
-            placement = _with_group(placement) if grouped else placement
+            placement = self._with_group(placement) if grouped else placement
             whole, kind = workers_differ(self._members), kind_of_workers(self._members)
             self._placed.set(placement, self._log.version, whole_attempts=whole, kind=kind)
             fact = PlacementFact(placement, whole_attempts=whole, kind=kind)
@@ -187,7 +191,7 @@ class BlockPlacement:
         if grouped:
             owners, backups = only_whole(owners, backups)
         placement = Placement(self._placed.epoch + 1, owners, {}, backups, joining)
-        placement = _with_group(placement) if grouped else placement
+        placement = self._with_group(placement) if grouped else placement
         known = old.addresses | {m.node: m.address or "" for m in self._members.by_role("server")}
         addresses = {node: known.get(node, "") for node in placement.holders}
         placement = msgspec.structs.replace(placement, addresses=addresses)
@@ -199,11 +203,40 @@ class BlockPlacement:
         """How many copies each block should have besides its primary: in a group, on all members."""
         return len(self._members.holders(grouped=True)) if grouped else self._identity.spec.replicas
 
+    def _with_group(self, placement: Placement) -> Placement:
+        """`placement` with its group: the members that have every block."""
+        group = tuple(filter(is_member, placement.everywhere))
+        return msgspec.structs.replace(placement, group=group, near=self._is_near(group))
+
+    def _is_near(self, group: tuple[NodeId, ...]) -> bool:
+        """Whether the members of `group` are on one host and share memory, so that each may add all slots."""
+        if not self._identity.spec.shares_memory or len(group) > _MOST_NEAR:
+            return False
+        members = self._members.members
+        hosts = {members[node].host if node in members else "" for node in group}
+        return len(hosts) == 1 and "" not in hosts
+
     def regroup(self, why: str) -> list[Output]:
         """Begin a new epoch with the same copies. Copies that are being made are started again later."""
         old = self._placed.placement
         assert old is not None
         return [BlocksMayMove(_AGAIN_S), *self.change(old.owners, old.backups, why=why, planned=True)]
+
+    def part_with(self, *nodes: NodeId, why: str) -> list[Output]:
+        """Take members out of every in-sync set, and so out of the group; [] if the job cannot spare them."""
+        placement = self._placed.placement
+        assert placement is not None
+        found = self._without(placement, frozenset(nodes))
+        return [] if found is None else [BlocksMayMove(_AGAIN_S), *self.change(*found, why=why, planned=True)]
+
+    def bar(self, node: NodeId) -> None:
+        """Let a process hold no blocks from now on: the others cannot sum with it."""
+        self._barred.add(node)
+
+    @property
+    def barred(self) -> Collection[NodeId]:
+        """The processes that must hold no blocks."""
+        return self._barred
 
     def dissolve(self) -> None:
         """Count no loss from now on: the job is over, and its members end."""
@@ -301,8 +334,3 @@ class BlockPlacement:
         assert old is not None
         backups = shrink(old, without)
         return [] if backups is None else [BlocksMayMove(_AGAIN_S), *self.change(old.owners, backups, why=why)]
-
-
-def _with_group(placement: Placement) -> Placement:
-    """`placement` with its group: the members that have every block."""
-    return msgspec.structs.replace(placement, group=tuple(filter(is_member, placement.everywhere)))

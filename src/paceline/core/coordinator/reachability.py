@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from paceline.core.coordinator.all_tables import Tables
+from paceline.core.coordinator.apart import apart
 from paceline.core.coordinator.events import (
     BlocksMayMove,
     Evicted,
@@ -158,11 +159,27 @@ class Reachability:
         """
         placement = self._placed.placement
         assert placement is not None
+        if primary.node in placement.group and member.node in placement.group:
+            return self._part_members(primary, member)
         of_primary, of_member = (self._reports(node) for node in (primary.node, member.node))
         if of_primary > of_member and self._placement.can_spare(primary.node):
             return [Evicted((primary,), f"{of_primary} others cannot reach it")]
         blocks = frozenset(b for b, owner in enumerate(placement.owners) if owner == primary.node)
         return self._placement.shrink({member.node: blocks}, f"{primary.name} cannot reach {member.name}")
+
+    def _part_members(self, one: Member, other: Member) -> list[Output]:
+        """Take one of two members that cannot reach each other out of the group; the others go on, and so does the job.
+
+        It is the one of which more complain, or else the one that came later. It returns when the two reach each other.
+        One that the coordinator does not hear either is not only apart: `evict_silent` decides about it.
+        """
+        if self._clock.now - min(one.seen, other.seen) > silence_s(self._identity.spec) / 2:
+            return []
+        leaves = max(one, other, key=lambda m: (self._reports(m.node), m.joined, m.node))
+        stays = other if leaves is one else one
+        why = f"{stays.name} and {leaves.name} cannot reach each other"
+        out = self._placement.part_with(leaves.node, why=why)
+        return [apart(stays, leaves, why), *out] if out else []
 
     def _reports(self, node: NodeId) -> int:
         """How many others complain: the processes of the host of `node` about `node`, other hosts about its host.

@@ -6,6 +6,8 @@ decides which server should hold which block.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from paceline.core.coordinator.all_tables import Tables
@@ -17,7 +19,7 @@ from paceline.core.coordinator.placement import BlockPlacement
 from paceline.core.coordinator.placement_plan import Servers, joins, missing, settle
 from paceline.core.effects import History
 from paceline.messages import Position
-from paceline.types import Placement
+from paceline.types import NodeId, Placement
 
 _AGAIN_S = 0.25  # seconds until planning is tried again, if a change is not possible now
 _STALLED_S = 3.0  # seconds without a commit after which the placement changes even if work is lost
@@ -134,9 +136,9 @@ class Rebalance:
 
     def _plan(self, placement: Placement) -> list[Output]:
         blocks, grouped = self._identity.blocks, self._placed.grouped
-        here = self._servers(grouped=grouped)
+        here = self._servers(placement, grouped=grouped)
         moves = self._may_move and self.moves.is_near(self._pause_s)
-        there = self._servers(grouped=not grouped) if moves else None
+        there = self._servers(placement, grouped=not grouped) if moves else None
         taken = None if there is None else self.moves.take_over(blocks, placement, there)
         if taken is not None:
             why = f"the blocks move to {'servers' if grouped else 'the workers'}"
@@ -159,17 +161,24 @@ class Rebalance:
         why = "copies are made" if joining else "the group changes" if grows else "blocks are balanced"
         return self._placement.change(owners, backups, joining, why=why, planned=True)
 
-    def _servers(self, *, grouped: bool) -> Servers:
+    def _servers(self, placement: Placement, *, grouped: bool) -> Servers:
         """The holders of one kind: those that stay, those that leave, and who does not reach whom."""
-        leaving = self._members.draining
         hosts = {m.node: m.host for m in self._members.holders(grouped=grouped)}
         workers = {m.node for m in self._members.by_role("worker")}
         cuts = self._reach.cuts(self._clock.now)
+        barred = frozenset(pair for pair in cuts if pair[0] not in workers)
+        leaving = self._members.draining | _cut_off(placement.group, barred) | frozenset(self._placement.barred)
         return Servers(
             staying=tuple(s for s in hosts if s not in leaving),
             leaving=leaving,
             replicas=self._placement.replicas(grouped=grouped),
-            barred=frozenset(pair for pair in cuts if pair[0] not in workers),
+            barred=barred,
             unfit=frozenset(peer for node, peer in cuts if node in workers),
             hosts=hosts,
         )
+
+
+def _cut_off(group: Collection[NodeId], cuts: Collection[tuple[NodeId, NodeId]]) -> frozenset[NodeId]:
+    """The processes outside of `group` that are cut off from a member of it: they stay outside."""
+    pairs = [pair for one, other in cuts for pair in ((one, other), (other, one))]
+    return frozenset(one for one, other in pairs if one not in group and other in group)

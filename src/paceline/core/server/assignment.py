@@ -21,7 +21,8 @@ class Assignment:
 
     `entered` is False until the blocks of the first placement are open, and loaded if they come from a checkpoint.
     `waiting` is a placement that this server enters once it has applied the version which that placement names. `group`
-    are the members with which it reduces; `others` are blocks that it holds as its own and that another member saves.
+    are the members with which it reduces; if they are `near`, every worker pushes to all of them. `others` are blocks
+    that it holds as its own and that another member saves.
     """
 
     def __init__(self, node: NodeId) -> None:
@@ -37,6 +38,7 @@ class Assignment:
         self.waiting: Assign | None = None
         self.addresses: Mapping[NodeId, str] = {}
         self.group: tuple[NodeId, ...] = ()
+        self.near = False
         self.others: frozenset[int] = frozenset()
         self._not_loaded: NotLoaded | None = None
         self._postponed: dict[tuple[NodeId, int], tuple[Replicate | CopyPart, Sequence[object]]] = {}
@@ -88,6 +90,7 @@ class Assignment:
         self.one_attempt, self.hold = message.one_attempt, message.hold
         placement = message.placement
         self.group = placement.group if self.node in placement.group else ()
+        self.near = placement.near and bool(self.group)
         owned = placement.owned(self.node) if self.group else ()
         self.others = frozenset(range(len(placement.owners))).difference(owned) if self.group else frozenset()
 

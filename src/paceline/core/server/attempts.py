@@ -29,9 +29,9 @@ class StepAttempts:
     """All attempts of one step that is not committed yet, by slot and fence.
 
     `chosen` is the attempt of each slot that counts. `receipts` and `ready` are the reports to repeat. `bases` are the
-    versions that the summed attempts were computed on, `reports` what came with their seals. `summed` counts the slots
-    that are added, in slot order; `told` is the count that the coordinator was last told. `revision` is that of the
-    step's segment.
+    versions that the summed attempts were computed on, `reports` what came with their seals, and `foreign` such reports
+    that another member sends. `summed` counts the slots that are added, in slot order; `told` is the count that the
+    coordinator was last told. `revision` is that of the step's segment.
     """
 
     num_slots: int
@@ -42,6 +42,7 @@ class StepAttempts:
     ready: dict[tuple[Fence, ...], Ready] = field(default_factory=dict)
     bases: list[int] = field(default_factory=list)
     reports: list[Sealed] = field(default_factory=list)
+    foreign: list[Sealed] = field(default_factory=list)
     summed: int = 0
     told: int = 0
     in_group: bool = False
@@ -52,7 +53,7 @@ class StepAttempts:
 
         A member of a group knows those of its own slots: a step whose slots disagree fails the job.
         """
-        hypers = [report.hyper for report in self.reports]
+        hypers = [report.hyper for report in (*self.reports, *self.foreign)]
         known = bool(hypers) and all(hyper == hypers[0] for hyper in hypers)
         return hypers[0] if known and (self.in_group or len(hypers) == self.num_slots) else ()
 
@@ -67,13 +68,15 @@ class StepAttempts:
         return found
 
     def reduce(self, fences: tuple[Fence, ...], mine: Collection[int]) -> None:
-        """Note that a group has summed these attempts; those of slots `mine` are from here."""
+        """Note that a group has summed these attempts; this member reports those of slots `mine`."""
         self.in_group = True
-        for slot in sorted(mine):
-            attempt = self.attempts[slot][fences[slot]]
+        for slot, attempts in sorted(self.attempts.items()):
+            attempt = attempts.get(fences[slot])
+            if attempt is None:
+                continue
             self.bases.append(attempt.base)
             if attempt.report is not None:
-                self.reports.append(attempt.report)
+                (self.reports if slot in mine else self.foreign).append(attempt.report)
         self.attempts.clear()
         self.chosen = dict(enumerate(fences))
         self.summed = self.num_slots
@@ -191,10 +194,17 @@ class Attempts:
                 "base",
                 f"version {push.base} was read in epoch {push.ahead} before its commit; this is epoch {epoch}",
             )
-        if push.base == push.step and self._ahead.is_base(push) and self._reads_ahead(push.step):
+        if push.base == push.step and self._reads_ahead(push.step) and self._may_follow(push):
             return None
         watermark = self._versions.mark(push.base)
         return window_refusal(self._plan.schedule.window(push.step), push.step, push.base, watermark)
+
+    def _may_follow(self, push: Push) -> bool:
+        """Whether the version that a push was computed on may be committed: it was handed out here.
+
+        In a group on one host another member may have handed it out, and applied its commit, before this one.
+        """
+        return self._ahead.is_base(push) or (self._assignment.near and push.base > self._versions.applied)
 
     def _check_blocks(self, push: Push) -> tuple[str, str] | None:
         blocks = self._own.blocks
@@ -240,9 +250,9 @@ class Attempts:
     # ------------------------------------------------------------ steps of a group
 
     def reduced(self, number: int, fences: tuple[Fence, ...], mine: Collection[int], now: float) -> list[Send]:
-        """Report a step as ready whose sum the group has made of these attempts; those of slots `mine` are from here.
+        """Report a step as ready whose sum, which the store has, the group has made of these attempts.
 
-        The store has the sum.
+        This member reports what came with the seals of slots `mine`.
         """
         step = self._steps.get(number)
         if step is None:

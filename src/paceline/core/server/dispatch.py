@@ -22,6 +22,7 @@ from paceline.core.server.block_groups import BlockGroup, shares
 from paceline.core.server.block_store import BlockStore
 from paceline.core.server.contents import Contents
 from paceline.core.server.contributions import Contributions
+from paceline.core.server.group_reach import GroupReach
 from paceline.core.server.held_versions import HeldVersions
 from paceline.core.server.plan import KnownPlan
 from paceline.core.server.probes import Probes
@@ -116,6 +117,7 @@ class ServerCore:
             self._running,
         )
         self.contributions = Contributions(self.assignment, self.plan, self.versions, self.own, self.attempts)
+        self.group_reach = GroupReach(self.assignment, self.replication, self._running)
         self.pulls = Pulls(self.assignment, self.versions, self.ahead, self.own, self.refusals, part_nbytes)
         self._next_beat = 0.0
         self._routes = self._handlers()
@@ -131,7 +133,9 @@ class ServerCore:
             Replicated: self._copy_answered,
             CopyPartAck: self._copy_answered,
             Echo: lambda sender, message, payload, now: [Send(sender, Echoed())],
-            Echoed: lambda sender, message, payload, now: self.probes.answered(sender),
+            Echoed: lambda sender, message, payload, now: (
+                self.probes.answered(sender) + self.group_reach.answered(sender)
+            ),
             BeatAck: self._hear,
             Welcome: self._hear,
         }
@@ -157,7 +161,8 @@ class ServerCore:
     def peers(self) -> dict[NodeId, str]:
         """The servers that this server must be able to reach now, with their addresses."""
         addresses = self.assignment.addresses
-        return {**self.probes.peers, **{to: addresses.get(to, "") for to in self.replication.peers}}
+        copies = {to: addresses.get(to, "") for to in self.replication.peers}
+        return {**self.probes.peers, **self.group_reach.peers, **copies}
 
     # ------------------------------------------------------------ events
 
@@ -165,7 +170,8 @@ class ServerCore:
         """Handle one message. A wrong request is answered with the rule that it breaks; nothing raises."""
         kind = type(message)
         handler = self._routes.get(kind)
-        return self._order(kind, message, now) if handler is None else handler(sender, message, payload, now)
+        out = self._order(kind, message, now) if handler is None else handler(sender, message, payload, now)
+        return self.contributions.add_all(now) + out if self.assignment.near else out
 
     def _order(self, kind: type[Message], order: Any, now: float) -> list[Send]:
         """Handle an order of the coordinator; refuse it if a message of a higher generation came before."""
@@ -219,7 +225,8 @@ class ServerCore:
 
     def greet(self, peer: NodeId, now: float) -> list[Send]:
         """Repeat at once what server `peer` has not answered: the session with it is up (again)."""
-        return self.probes.greet(peer) + self.replication.greet(peer, self._running.advance(now))
+        ran = self._running.advance(now)
+        return self.probes.greet(peer) + self.group_reach.greet(peer) + self.replication.greet(peer, ran)
 
     def _beat(self, now: float) -> Send:
         self._next_beat = now + self.heartbeat_s

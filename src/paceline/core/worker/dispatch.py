@@ -163,7 +163,7 @@ class WorkerCore:
                     task.step,
                     task.slot,
                     task.fence,
-                    self.model.held[server],
+                    self.model.base_of(server),
                     frames[start:end],
                     seal if sealing else None,
                     weight,

@@ -14,11 +14,12 @@ class ModelState:
     """Placement and versions of the blocks, in one incarnation. Only its methods change it.
 
     `by_server` lists the blocks of each primary. It is a new object after every placement, so a reader sees by identity
-    (`is`) whether blocks may have moved. `held[server]` is the version of that server's blocks in the worker's model,
-    or -1 if they are of several versions. `ahead` is the epoch in which some of these blocks were read before their
-    commit, if that commit is not known yet; otherwise 0. `proven` is the last (epoch, version) that was read before its
-    commit and is committed. `_member` is the member of this worker's process, which has every block once it is in the
-    group; "" without one.
+    (`is`) whether blocks may have moved. `targets` lists in the same way the blocks that are pushed to each: to the
+    primaries, or to all members of a near group. `held[server]` is the version of that server's blocks in the worker's
+    model, or -1 if they are of several versions. `ahead` is the epoch in which some of these blocks were read before
+    their commit, if that commit is not known yet; otherwise 0. `proven` is the last (epoch, version) that was read
+    before its commit and is committed. `_member` is the member of this worker's process, which has every block once it
+    is in the group; "" without one.
     """
 
     def __init__(self, member: NodeId = "") -> None:
@@ -26,6 +27,7 @@ class ModelState:
         self.incarnation = 0
         self.placement: Placement | None = None
         self.by_server: dict[NodeId, tuple[int, ...]] = {}
+        self.targets: dict[NodeId, tuple[int, ...]] = self.by_server
         self.held: dict[NodeId, int] = {}
         self.ahead = 0
         self.proven = (0, -1)
@@ -44,11 +46,16 @@ class ModelState:
 
     @property
     def addresses(self) -> dict[NodeId, str]:
-        """Where the servers listen to which this worker connects: all, or in a group the member of its process."""
+        """Where the servers listen to which this worker connects: all, or in a group the members to which it pushes."""
         if self.placement is None:
             return {}
         known = self.placement.addresses
-        return {self._member: known[self._member]} if self._member in self.placement.group else dict(known)
+        return {node: known[node] for node in self.targets} if self._member in self.placement.group else dict(known)
+
+    def base_of(self, target: NodeId) -> int:
+        """The version of the blocks that are pushed to `target`, in the worker's model."""
+        held = self.held.get(target)
+        return self.version if held is None else held
 
     def is_newer(self, placement: Placement) -> bool:
         """Whether `placement` is of a later epoch than the known one; False for the first placement."""
@@ -69,11 +76,14 @@ class ModelState:
         versions = {block: self.held[s] for s, blocks in self.by_server.items() for block in blocks}
         self.placement = placement
         if self._member in placement.group:
-            self.by_server = {self._member: tuple(range(len(placement.owners)))}
+            every = tuple(range(len(placement.owners)))
+            self.by_server = self.targets = {self._member: every}
+            if placement.near:
+                self.targets = dict.fromkeys(placement.group, every)
         else:
             servers = sorted(set(placement.owners) | set(placement.addresses))
             by_server = {s: placement.owned(s) for s in servers}
-            self.by_server = {s: blocks for s, blocks in by_server.items() if blocks}
+            self.by_server = self.targets = {s: blocks for s, blocks in by_server.items() if blocks}
         found = {s: {versions.get(b, -1) for b in blocks} for s, blocks in self.by_server.items()}
         self.held = {s: next(iter(known)) if len(known) == 1 else -1 for s, known in found.items()}
 

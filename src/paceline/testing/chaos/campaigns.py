@@ -11,6 +11,7 @@ SCRIPT = Path(__file__).parent / "train.example"
 during a turn, and restarted processes get CPU time."""
 
 _BSP = "-w 3 -s 2 --mode bsp --slots 4 --plain-shape 1x1"
+_GROUP = "-w 3 -s 0 --mode allreduce --slots 4 --plain-shape 1x1"
 _COPIED = "-w 3 -s 3 --replicas 1 --mode bsp --slots 4 --plain-shape 1x1"
 
 CAMPAIGNS: Mapping[str, str] = {
@@ -36,6 +37,15 @@ CAMPAIGNS: Mapping[str, str] = {
     "--stop coordinator=10 --term worker=10 --join worker=10 --add server=10 --drain server=10 --per-round 25 "
     f"{_COPIED}",
     "cuts": f"--cut symmetric=30 --cut one-way=30 --cut flapping=30 --per-round 30 {_COPIED}",
+    "allreduce": f"--kill worker=50 --per-round 25 {_GROUP} --limit worker=1.5",
+    "allreduce-tcp": f"--kill worker=50 --per-round 25 --lane tcp {_GROUP} --limit worker=1.5",
+    "allreduce-stops": f"--stop worker=20 --per-round 20 {_GROUP}",
+    "allreduce-stops-tcp": f"--stop worker=20 --per-round 20 --lane tcp {_GROUP}",
+    "allreduce-elastic": f"--term worker=20 --join worker=20 --per-round 20 {_GROUP}",
+    "allreduce-elastic-tcp": f"--term worker=20 --join worker=20 --per-round 20 --lane tcp {_GROUP}",
+    "allreduce-roles": "--kill worker=10 --kill coordinator=10 --kill-saving coordinator=5 --stop coordinator=3 "
+    f"--kill-all 3 --per-round 16 {_GROUP}",
+    "live": "--set mode=30 --kill worker=20 --kill coordinator=10 --per-round 30 -w 3 -s 2 --mode bsp",
     "storm": "--storm worker=40 --storm server=40 --storm coordinator=35 --storm fork-server=5 --checkpoint-every 30s "
     f"{_COPIED}",
     "strangers": "--strangers 20 --per-round 5 -w 2 -s 2 --mode bsp --slots 4 --plain-shape 1x1",

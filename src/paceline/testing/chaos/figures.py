@@ -160,7 +160,18 @@ class Figures:
             fail(f"{self.rewinds} rewinds, but only {servers} faults hit a server")
         elif self.rewinds and self.spec.replicas and not self.spec.storms:  # a storm may kill all holders of a block
             fail(f"{self.rewinds} rewinds, but every block had {self.spec.replicas} copies")
+        self._judge_restarts()
         self._judge_times()
+
+    def _judge_restarts(self) -> None:
+        """With all-reduce, the loss of a worker restarts no other one."""
+        kills = self.fired[str(Fault(Kind.KILL, "worker"))]
+        others = (Kind.ALL, Kind.LAUNCHER, Kind.STORM)
+        if not self.spec.collective or self.rewinds or any(fault.kind in others for fault in self.spec.faults):
+            return
+        restarts = sum(made.restarts.get("worker", 0) for made in self.rounds)
+        if restarts > kills:
+            self.fail(f"workers were restarted {restarts} times, but only {kills} were killed")
 
     def _judge_times(self) -> None:
         fail = self.fail
@@ -199,6 +210,7 @@ class Figures:
             "servers": spec.servers,
             "replicas": spec.replicas,
             "lease_s": spec.lease_s,
+            "lane": spec.lane,
             "planned": {str(fault): number for fault, number in sorted(spec.faults.items())},
             "fired": dict(sorted(self.fired.items())),
             "lost_slots": self.lost_slots,

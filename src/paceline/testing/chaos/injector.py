@@ -94,6 +94,8 @@ class Injector:
                 self._shape.join(planned)
             case Kind.ADD | Kind.DRAIN:
                 self._shape.scale(planned)
+            case Kind.SET:
+                self._shape.set_mode(planned)
             case Kind.CUT:
                 self._network.cut(planned)
             case Kind.STRANGERS:

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     STOP = "stop"
     TERM = "term"
     JOIN = "join"
+    SET = "set"
     SAVING = "kill-saving"
     ALL = "kill-all"
     LAUNCHER = "kill-launcher"
@@ -38,6 +39,7 @@ ROLES: Mapping[Kind, tuple[str, ...]] = {
     Kind.STOP: ("worker", "server", "coordinator"),
     Kind.TERM: ("worker",),
     Kind.JOIN: ("worker",),
+    Kind.SET: ("mode",),
     Kind.SAVING: ("server", "coordinator"),
     Kind.ALL: ("run",),
     Kind.LAUNCHER: ("launcher",),
@@ -109,8 +111,8 @@ class CampaignSpec:
 
     With `replicas`, the loss of a server is a failover: a campaign with a rewind fails, unless it is a storm.
 
-    A round ends after `per_round` faults (0: after all faults). `limits` has the largest allowed p95 of a recovery in
-    seconds, by the name under which the recovery is measured.
+    With the `lane` tcp, processes of one host share no memory. A round ends after `per_round` faults (0: after all
+    faults). `limits` has the largest allowed p95 of a recovery in seconds, by the name under which it is measured.
     """
 
     script: Path
@@ -126,6 +128,7 @@ class CampaignSpec:
     mode: str = "bsp"
     slots: int | None = None
     lease_s: float = 2.0
+    lane: str = "auto"
     checkpoint_every: str = "20"
     shapes: tuple[tuple[int, int], ...] = ()
     per_round: int = 0
@@ -145,6 +148,8 @@ class CampaignSpec:
                 raise UsageError("--mode allreduce has no servers: give -s 0, and no --replicas and faults of servers")
         else:
             self._check_servers()
+        if self.lane not in ("auto", "tcp"):
+            raise UsageError(f"--lane must be auto or tcp, not {self.lane!r}")
         if self.lease_s <= 0.5:
             raise UsageError(f"--lease must be above the heartbeat interval of 0.5 s, not {self.lease_s}")
         if self.plain_shape is not None and self.slots is None:
@@ -206,7 +211,7 @@ class CampaignSpec:
     @property
     def lock_step(self) -> bool:
         """Whether the result is the same in every run, so that digests can be compared."""
-        return parse_mode(self.mode).window == 0
+        return parse_mode(self.mode).window == 0 and not any(fault.kind == Kind.SET for fault in self.faults)
 
 
 def parse_faults(kind: Kind, texts: Iterable[str]) -> Counter[Fault]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from paceline.config.load import FAULTS, HEARTBEAT_TIMEOUT_S, TIMEOUT_S
+from paceline.config.load import FAULTS, HEARTBEAT_TIMEOUT_S, LANE, TIMEOUT_S
 from paceline.errors import TransportError
 from paceline.runtime.fault_injection import plan_for_workers
 from paceline.runtime.rundir import RunDir
@@ -118,6 +118,7 @@ class ChaosRun:
         env = {HEARTBEAT_TIMEOUT_S: str(self.spec.lease_s), TIMEOUT_S: str(max(30.0, 8 * self.spec.lease_s))}
         if self.spec.storms:  # nothing is stopped
             env = {}
+        env[LANE] = self.spec.lane
         faults = self.spec.messages
         if faults.kinds:
             env[FAULTS] = plan_for_workers(
@@ -149,6 +150,14 @@ class ChaosRun:
         """
         self.servers = servers
         self.watch.scale(servers)
+
+    def set_mode(self, mode: str) -> int:
+        """Change the mode of the run; returns the step from which on it holds.
+
+        Raises:
+            TransportError: no coordinator accepted the request.
+        """
+        return self.watch.set_mode(mode)
 
     def family(self) -> list[psutil.Process]:
         """Every process of the run, the launcher first."""
@@ -217,8 +226,12 @@ class ChaosRun:
             time.sleep(max(0.0, began + _EVERY_S - time.monotonic()))
 
     def until_recovered(self, recovery: Recovering) -> Seen:
-        """Wait until the run has recovered from a fault."""
-        return self.until(recovery.see, lambda: f"{', '.join(recovery.missing)} after {recovery.fault}")
+        """Wait until the run has recovered from a fault. With all-reduce, that many workers also hold every block."""
+        members = recovery.workers if self.spec.collective else 0
+        return self.until(
+            lambda seen: recovery.see(seen) and seen.whole >= members,
+            lambda: f"{', '.join(recovery.missing) or 'members'} after {recovery.fault}",
+        )
 
     def until_whole(self) -> Seen:
         """Wait until the run has the wanted workers, servers and copies, and commits again."""

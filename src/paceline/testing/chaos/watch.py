@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paceline.clients.observer import Observer
+from paceline.config.live import parse_change
 from paceline.errors import TransportError
 from paceline.messages.status import Status
 from paceline.runtime.rundir import RunDir
@@ -30,7 +31,7 @@ class Seen:
     """The facts of one status. `at` is the time at which it arrived.
 
     `epoch` is the placement epoch. `short` blocks lack a copy, `building` blocks are being copied. `holders` are the
-    servers that hold blocks.
+    servers that hold blocks, `whole` how many of them hold every block. `mode` is that of the next step.
     """
 
     at: float
@@ -50,6 +51,8 @@ class Seen:
     short: int = 0
     building: int = 0
     holders: frozenset[str] = frozenset()
+    whole: int = 0
+    mode: str = ""
     draining: frozenset[str] = frozenset()
 
     @classmethod
@@ -76,6 +79,8 @@ class Seen:
             short=status.placement.short,
             building=status.placement.building,
             holders=frozenset(name for name, held in status.placement.servers.items() if any(held)),
+            whole=sum(sum(held) == status.placement.blocks > 0 for held in status.placement.servers.values()),
+            mode=status.mode or "",
             draining=frozenset(status.draining),
         )
 
@@ -140,6 +145,14 @@ class Watch:
             TransportError: no coordinator accepted the request.
         """
         self._connected().scale(servers=servers)
+
+    def set_mode(self, mode: str) -> int:
+        """Change the mode; returns the step from which on it holds.
+
+        Raises:
+            TransportError: no coordinator accepted the request.
+        """
+        return self._connected().set_dials(parse_change((f"mode={mode}",)), "a campaign").step
 
     def _connected(self) -> Observer:
         if self._observer is None:

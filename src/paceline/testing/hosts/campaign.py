@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 
+from paceline.config.dials import ALLREDUCE
 from paceline.errors import UsageError
 from paceline.messages.status import Status
 from paceline.testing.chaos.campaigns import SCRIPT
@@ -90,8 +91,19 @@ class HostCampaign:
     def words(self) -> list[object]:
         """The options of ``paceline run``."""
         size = ["auto", "per-host"] if self.joins or self.drains else [str(self.hosts)] * 2
-        words: list[object] = ["-w", size[0], "-s", size[1], "--replicas", self.replicas, "--mode", self.mode]
-        return words + ["--min-hosts", self.hosts] + (["--slots", 4] if self.mode == "bsp" else [])
+        servers: list[object] = ["-s", size[1], "--replicas", self.replicas]
+        if self.mode == ALLREDUCE:
+            servers = ["--insecure-collective", "--ordered"]
+        words = ["-w", size[0], *servers, "--mode", self.mode, "--min-hosts", self.hosts]
+        return words + (["--slots", 4] if self.mode in ("bsp", ALLREDUCE) else [])
+
+    def is_whole(self, status: Status, there: Collection[str]) -> bool:
+        """Whether each host of `there` takes part, and all copies are there: with all-reduce, in each worker."""
+        if self.mode != ALLREDUCE:
+            return has_hosts(status, sorted(there), self.replicas)
+        placed = status.placement
+        whole = sum(sum(held) == placed.blocks for held in placed.servers.values())
+        return has_hosts(status, sorted(there), 0) and not placed.building and whole >= (status.wanted_workers or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +170,7 @@ def _ready(campaign: HostCampaign, cluster: HostCluster, there: Collection[str])
 
     def reached(status: Status) -> bool:
         others = {process.host for process in status.processes} - set(there)
-        whole = has_hosts(status, sorted(there), campaign.replicas)
+        whole = campaign.is_whole(status, there)
         return whole and not others and not status.draining_hosts and status.version > 3
 
     return cluster.until(reached, "all hosts with copies of all blocks", 120.0)

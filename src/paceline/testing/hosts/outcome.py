@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline.config.dials import ALLREDUCE
 from paceline.runtime.rundir import RunDir
 from paceline.testing.chaos.campaigns import SCRIPT
 from paceline.testing.host_cluster import figures
@@ -50,7 +51,7 @@ class Outcome:
             self.problems.append("the audit is not clean")
         if self.rewinds:
             self.problems.append(f"{self.rewinds} rewinds")
-        if mode == "bsp":
+        if mode in ("bsp", ALLREDUCE):  # slots are added in order
             self.reference = _reference_digest(self.steps, folder)
             if self.reference != self.digest:
                 self.problems.append("the digest is not that of a run without faults")

@@ -139,7 +139,13 @@ def test_the_long_campaigns_have_the_sizes_of_the_documentation() -> None:
     for mode in ("ssp", "asp"):
         kills = [word for word in words_of(mode) if "=" in word]
         assert sum(int(word.partition("=")[2]) for word in kills) == 50
-    planned = {name: sum(int(w.partition("=")[2]) for w in words_of(name) if "=" in w) for name in CAMPAIGNS}
+    numbers = {name: [w.partition("=")[2] for w in words_of(name) if "=" in w] for name in CAMPAIGNS}
+    planned = {name: sum(int(number) for number in found if number.isdigit()) for name, found in numbers.items()}
+    assert {"worker=50", "allreduce", "worker=1.5"} <= words["allreduce"]
+    assert words["allreduce-tcp"] - words["allreduce"] == {"--lane", "tcp"}
+    assert {"worker=20"} <= words["allreduce-stops"]
+    assert words_of("allreduce-elastic").count("worker=20") == 2
+    assert {"mode=30", "worker=20", "coordinator=10"} <= words["live"]
     assert {"server=100", "--replicas", "server=2"} <= words["failover"]
     assert {"server=50", "ssp:3", "server=2"} <= words["failover-ssp"]
     assert {"server=50", "asp", "server=2"} <= words["failover-asp"]
