@@ -24,7 +24,7 @@ from paceline.types import INIT_STEP, NodeId, Placement, SlotId
 _PATIENCE_S = 0.5  # seconds from the report of a broken group to the next one: the loss of a member may be heard first
 _LIMIT = 8  # the job fails when this many groups in a row broke without a commit
 _TRIES = 3  # so many groups may break in a row before those who joined last take no part any more
-_MEMBERS_S = 30.0  # seconds that the first group waits for wanted members: a script that has ended brings none
+_MEMBERS_S = 30.0  # seconds that the first group waits for wanted members, and a member for the worker of its process
 _REPEAT_S = 1.0  # seconds between two repetitions of a closing
 
 
@@ -214,8 +214,12 @@ class Groups:
     @property
     def _leaving(self) -> list[Member]:
         """The members in processes whose script has ended: they may leave."""
-        ended = self._released
-        return [m for m in self._hosted if m.node in ended or any(w.left for w in mates(self._members, m))]
+        return [m for m in self._hosted if m.node in self._released or self._is_over(m)]
+
+    def _is_over(self, member: Member) -> bool:
+        """Whether the script in the member's process has ended. A new coordinator may not know the worker any more."""
+        workers = mates(self._members, member)
+        return any(w.left for w in workers) or (not workers and self._clock.now - member.joined > _MEMBERS_S)
 
     @property
     def _hosted(self) -> list[Member]:
