@@ -189,8 +189,9 @@ def run_apart(command: Sequence[object], cwd: Path, timeout_s: float = TIMEOUT_S
                 process.kill()
                 process.wait()
         seconds = time.monotonic() - began
-        out, err = (file.seek(0) or file.read().decode() for file in (output, errors))
-    return Ended(code, out, seconds, err)
+        for file in (output, errors):
+            file.seek(0)
+        return Ended(code, output.read().decode(), seconds, errors.read().decode())
 
 
 def python(*arguments: str | Path, cwd: Path, timeout_s: float = TIMEOUT_S, **env: str) -> Ended:
