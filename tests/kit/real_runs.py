@@ -25,13 +25,15 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil
+import pytest
 from tests.kit.hurry import HURRY
-from tests.kit.warm import WarmProcess, WarmServer
+from tests.kit.warm import WarmProcess, WarmServer, forking_subprocess
 
 from paceline.clients.observer import Observer
 from paceline.errors import TransportError, UsageError
 from paceline.messages.status import Status
 from paceline.runtime.rundir import RunDir
+from paceline.testing import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "kit" / "scripts"
@@ -112,6 +114,21 @@ def cold() -> Iterator[None]:
         yield
     finally:
         _warm[:] = kept
+
+
+@contextmanager
+def launched_warm() -> Iterator[None]:
+    """Inside the block, `paceline.testing.launch.Launched` forks its commands, if their environment is `environment`.
+
+    Variables that torch has set in this process are out of this process's environment meanwhile.
+    """
+    server = warm_server()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in set(os.environ) - environment().keys():
+            patch.delenv(name)
+        if server is not None:
+            patch.setattr(launch, "subprocess", forking_subprocess(server))
+        yield
 
 
 def warm_server() -> WarmServer | None:

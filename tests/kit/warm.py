@@ -153,8 +153,8 @@ def _runs(pid: int) -> bool:
     return False
 
 
-def fork_launched(server: Forker) -> None:
-    """Let `paceline.testing.launch.Launched` fork its commands, in this process, for good."""
+def forking_subprocess(server: Forker) -> types.SimpleNamespace:
+    """The module `subprocess` for `paceline.testing.launch`: `Launched` forks its commands."""
 
     def popen(words: Sequence[str], *, stdout: IO[bytes], env: Mapping[str, str], **named: Any) -> Any:
         command = [sys.executable, "-m", "paceline.cli.main", *words[4:]]
@@ -162,4 +162,4 @@ def fork_launched(server: Forker) -> None:
             return subprocess.Popen(words, stdout=stdout, env=env, **named)
         return server.start(command, Path.cwd(), env, stdout.fileno(), bound=True)
 
-    vars(launch)["subprocess"] = types.SimpleNamespace(**{**vars(subprocess), "Popen": popen})
+    return types.SimpleNamespace(**{**vars(subprocess), "Popen": popen})

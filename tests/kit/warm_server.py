@@ -201,9 +201,11 @@ def _prepare_helper() -> Main | None:
         return lambda: _fork_commands(theirs)
     theirs.close()
 
-    from tests.kit.warm import Forker, fork_launched
+    from tests.kit.warm import Forker, forking_subprocess
 
-    fork_launched(Forker(mine, os.environ))
+    from paceline.testing import launch
+
+    vars(launch)["subprocess"] = forking_subprocess(Forker(mine, os.environ))
     return None
 
 
