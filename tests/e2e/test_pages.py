@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.kit.pages import Block, Reader, blocks, missing
+from tests.kit.quick_java import quick_java
 from tests.kit.real_runs import ROOT, run, warm_server
 
 CPU_S = {
@@ -56,7 +57,11 @@ def _cpu_s() -> float:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", CPU_S)
-def test_a_reader_can_follow_the_page(page: str, tmp_path: Path) -> None:
+def test_a_reader_can_follow_the_page(
+    page: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in quick_java(tmp_path_factory.mktemp("java") / "conf").items():
+        monkeypatch.setenv(name, value)
     began = _cpu_s()
     scripts = []
     with Reader(tmp_path, None if page in STARTED else warm_server()) as reader:
