@@ -19,7 +19,7 @@ import pytest
 from tests.e2e.test_hosts import ROWS, make_code
 from tests.kit.real_runs import PACELINE, ROOT, Ended, environment, live, run
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("cold")]
 STARTED_BY = "PYTEST_STARTED_BY"  # the mark of a test's processes: the cluster outlives a test
 
 
