@@ -71,7 +71,7 @@ types: setup
 check: style ## check format, lint, types and layers, and run the tests without real runs; a few minutes
 	@$(MAKE) --no-print-directory -j 2 types quick
 
-test: style engines ## everything that a change must pass: the static checks and every test; about 10 minutes on 2 cores
+test: style engines ## everything that a change must pass: the static checks and every test; at most 15 minutes on 2 cores
 	@$(MAKE) --no-print-directory -j 2 types tests
 
 quick: setup

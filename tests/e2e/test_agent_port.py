@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.kit.ports import free_port
-from tests.kit.real_runs import PACELINE, ROOT, SMALL, Background, Process, background, environment
+from tests.kit.real_runs import PACELINE, SMALL, Background, Process, background, environment, launched_warm
 from tests.kit.simulated_hosts import facts_of
 from tests.kit.strangers import Proxy, pour_noise
 from tests.kit.strangers import Stranger as Dealer
@@ -141,7 +141,7 @@ def on_loopback(folder: Path) -> Iterator[Scene]:
 
 @contextmanager
 def in_namespaces(folder: Path) -> Iterator[Scene]:
-    with HostCluster(folder, ["a", "strangers"], environment(PYTHONPATH=f"{ROOT}:{ROOT / 'src'}")) as cluster:
+    with launched_warm(), HostCluster(folder, ["a", "strangers"], environment()) as cluster:
         supervisor, agent = cluster.start(*SMALL_JOB), cluster.agent("a")
         near, host = cluster.address("strangers"), cluster.address(SUPERVISOR)
         yield Scene(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import psutil
 import pytest
-from tests.kit.real_runs import PACELINE, environment, run
+from tests.kit.real_runs import PACELINE, background, run
 
 from paceline.testing.chaos.campaigns import SCRIPT
 from paceline.testing.network import problem
@@ -28,15 +27,9 @@ SHAPE = ["-w", "3", "-s", "2", "--mode", "bsp", "--slots", "4", "--checkpoint-ev
     ids=["kills", "cuts"],
 )
 def test_an_interrupted_campaign_ends_every_process(faults: list[str], tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [*PACELINE, "dev", "chaos", *faults, "--dir", "runs", *SHAPE, SCRIPT],
-        cwd=tmp_path,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
+    command = [*PACELINE, "dev", "chaos", *faults, "--dir", "runs", *SHAPE, SCRIPT]
+    with background(command, tmp_path) as campaign:
+        process = campaign.process
         deadline = time.monotonic() + 60.0
         announced = tmp_path / "runs" / "round-1" / "coordinator.json"
         while not announced.exists() and time.monotonic() < deadline:
@@ -44,8 +37,7 @@ def test_an_interrupted_campaign_ends_every_process(faults: list[str], tmp_path:
         family = psutil.Process(process.pid).children(recursive=True)
         assert len(family) >= 2, "a launcher and its roles"
         process.send_signal(signal.SIGTERM)  # the signal that a terminal sends on Ctrl-C
-        out, _ = process.communicate(timeout=20.0)
-        assert process.returncode == 130, out
+        campaign.wait(20.0).check(130)
     _, alive = psutil.wait_procs(family, timeout=5.0)
     assert not alive
     assert not list(Path("/run/netns").glob(f"paceline-chaos-{process.pid}.*"))

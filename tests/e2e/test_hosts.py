@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.kit.ports import free_port
-from tests.kit.real_runs import PACELINE, SCRIPTS, background, run
+from tests.kit.real_runs import PACELINE, SCRIPTS, background, environment, launched_warm, run
 from tests.kit.signals import until_it_handles
 
 from paceline.messages.status import Status
@@ -83,7 +83,7 @@ class Story:
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("hosts")
     work = make_code(folder / "code").parent
-    with contextlib.chdir(work), HostCluster(folder / "cluster", HOSTS) as cluster:
+    with contextlib.chdir(work), launched_warm(), HostCluster(folder / "cluster", HOSTS, environment()) as cluster:
         story = Story(folder, cluster.run_dir)
         for host in HOSTS:
             cluster.agent(host)

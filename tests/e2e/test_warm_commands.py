@@ -56,7 +56,7 @@ def test_a_tool_prints_and_ends_as_its_command(tools: WarmTools, tmp_path: Path)
         "sum(range(3_000_000))\n"
         "sys.exit(7)\n"
     )
-    words = [tmp_path / "python", "script.py", "--option"]
+    words = [str(tmp_path / "python"), "script.py", "--option"]
     done = subprocess.run(words, cwd=tmp_path, env=environment(WORD="said"), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (7, "wrong")
     assert done.stdout == f"True said {tmp_path} ['script.py', '--option']\n"
@@ -65,7 +65,7 @@ def test_a_tool_prints_and_ends_as_its_command(tools: WarmTools, tmp_path: Path)
 
 @pytest.mark.usefixtures("tools")
 def test_a_tool_starts_what_the_warm_process_cannot_fork(tmp_path: Path) -> None:
-    words = [tmp_path / "python", "-c", "import sys; print('torch' in sys.modules); sys.exit(5)"]
+    words = [str(tmp_path / "python"), "-c", "import sys; print('torch' in sys.modules); sys.exit(5)"]
     done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (5, "False\n", "")
 
@@ -73,7 +73,7 @@ def test_a_tool_starts_what_the_warm_process_cannot_fork(tmp_path: Path) -> None
 @pytest.mark.usefixtures("tools")
 def test_a_tool_that_is_killed_takes_its_command_with_it(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(1000)\n")
-    words = [tmp_path / "python", "script.py"]
+    words = [str(tmp_path / "python"), "script.py"]
     with subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as tool:
         assert tool.stdout is not None
         pid = int(tool.stdout.readline())

@@ -25,13 +25,15 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil
+import pytest
 from tests.kit.hurry import HURRY
-from tests.kit.warm import WarmProcess, WarmServer
+from tests.kit.warm import WarmProcess, WarmServer, forking_subprocess
 
 from paceline.clients.observer import Observer
 from paceline.errors import TransportError, UsageError
 from paceline.messages.status import Status
 from paceline.runtime.rundir import RunDir
+from paceline.testing import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "kit" / "scripts"
@@ -114,6 +116,21 @@ def cold() -> Iterator[None]:
         _warm[:] = kept
 
 
+@contextmanager
+def launched_warm() -> Iterator[None]:
+    """Inside the block, `paceline.testing.launch.Launched` forks its commands, if their environment is `environment`.
+
+    Variables that torch has set in this process are out of this process's environment meanwhile.
+    """
+    server = warm_server()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in set(os.environ) - environment().keys():
+            patch.delenv(name)
+        if server is not None:
+            patch.setattr(launch, "subprocess", forking_subprocess(server))
+        yield
+
+
 def warm_server() -> WarmServer | None:
     """The process from which commands are forked now, if there is one."""
     return _warm[-1] if _warm else None
@@ -189,8 +206,9 @@ def run_apart(command: Sequence[object], cwd: Path, timeout_s: float = TIMEOUT_S
                 process.kill()
                 process.wait()
         seconds = time.monotonic() - began
-        out, err = (file.seek(0) or file.read().decode() for file in (output, errors))
-    return Ended(code, out, seconds, err)
+        for file in (output, errors):
+            file.seek(0)
+        return Ended(code, output.read().decode(), seconds, errors.read().decode())
 
 
 def python(*arguments: str | Path, cwd: Path, timeout_s: float = TIMEOUT_S, **env: str) -> Ended:

@@ -13,14 +13,17 @@ import socket
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, Any
 
 import msgspec
 from tests.kit.warm_server import CODE, LENGTH, Request
 
 from paceline.engines.fork_client import _read_on_load
 from paceline.runtime.fork_server import PADDING
+from paceline.testing import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 100.0
@@ -69,24 +72,13 @@ class WarmProcess:
         self.send_signal(signal.SIGKILL)
 
 
-class WarmServer:
-    """One `tests.kit.warm_server`. It is no child of this process, and ends with it or at `close`."""
+class Forker:
+    """The socket of a process that forks commands: `tests.kit.warm_server`, or the helper of a campaign."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, sock: socket.socket, env: Mapping[str, str]) -> None:
+        """The process has loaded torch with `env`."""
+        self._sock = sock
         self._loaded = _read_on_load(env)
-        self._sock, theirs = socket.socketpair()
-        self._sock.settimeout(START_S)
-        with theirs:
-            number = theirs.fileno()
-            subprocess.run(
-                [sys.executable, "-m", "tests.kit.warm_server", str(number), "." * PADDING],
-                cwd=ROOT,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[number],
-                check=True,
-            )
-        self.pid = self._number()
 
     def _number(self) -> int:
         answer = self._sock.recv(LENGTH.size, socket.MSG_WAITALL)
@@ -100,23 +92,74 @@ class WarmServer:
         return command[2].partition(".")[0] == "paceline" if command[1] == "-m" else not command[1].startswith("-")
 
     def start(
-        self, command: Sequence[str], cwd: Path, env: Mapping[str, str], output: int, errors: int | None = None
+        self,
+        command: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        output: int,
+        errors: int | None = None,
+        *,
+        bound: bool = False,
     ) -> WarmProcess:
-        """Fork `command`; it prints to the file descriptors `output` and `errors` (None: both to `output`)."""
+        """Fork `command`, in the network of this thread.
+
+        It prints to the file descriptors `output` and `errors` (None: both to `output`). A `bound` command dies with
+        the process that forks it, and leads a session.
+        """
         bytes_env = {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
-        body = msgspec.msgpack.encode(Request(tuple(command), bytes_env, os.fsencode(cwd)))
+        body = msgspec.msgpack.encode(Request(tuple(command), bytes_env, os.fsencode(cwd), bound))
         reading, writing = os.pipe()
         try:
-            files = [output, output if errors is None else errors, writing]
-            socket.send_fds(self._sock, [LENGTH.pack(len(body))], files)
+            with open("/proc/thread-self/ns/net", "rb") as network:
+                files = [output, output if errors is None else errors, writing, network.fileno()]
+                socket.send_fds(self._sock, [LENGTH.pack(len(body))], files)
             self._sock.sendall(body)
             return WarmProcess(self._number(), reading)
         finally:
             os.close(writing)
 
+
+class WarmServer(Forker):
+    """One `tests.kit.warm_server`. It is no child of this process, and ends with it or at `close`."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        mine, theirs = socket.socketpair()
+        super().__init__(mine, env)
+        mine.settimeout(START_S)
+        with theirs:
+            number = theirs.fileno()
+            subprocess.run(
+                [sys.executable, "-m", "tests.kit.warm_server", str(number), "." * PADDING],
+                cwd=ROOT,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[number],
+                check=True,
+            )
+        self.pid = self._number()
+
     def close(self) -> None:
         """End the server, and wait until it has ended."""
         self._sock.close()
         deadline = time.monotonic() + 5.0
-        while Path(f"/proc/{self.pid}").exists() and time.monotonic() < deadline:
+        while _runs(self.pid) and time.monotonic() < deadline:
             time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process runs: it may also have ended, and nobody has waited for it yet."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def forking_subprocess(server: Forker) -> types.SimpleNamespace:
+    """The module `subprocess` for `paceline.testing.launch`: `Launched` forks its commands."""
+
+    def popen(words: Sequence[str], *, stdout: IO[bytes], env: Mapping[str, str], **named: Any) -> Any:
+        command = [sys.executable, "-m", "paceline.cli.main", *words[4:]]
+        if words[2] != launch._BOUND or not server.can_start(command, env):
+            return subprocess.Popen(words, stdout=stdout, env=env, **named)
+        return server.start(command, Path.cwd(), env, stdout.fileno(), bound=True)
+
+    return types.SimpleNamespace(**{**vars(subprocess), "Popen": popen})

@@ -3,7 +3,8 @@
 A forked command differs from a started one only in what it need not load. It has its own command line, environment,
 directory and output, and runs its module or script as `__main__`. A forked `paceline run` also finds its fork server
 already forked: where the launcher would start `paceline.runtime.fork_server`, that fork gets the same words instead.
-So does a program that calls `paceline.launch`, for the first run that it launches.
+So does an agent, and a program that calls `paceline.launch`, for the first run that it launches. The commands that a
+campaign starts are forked too: from a child of the campaign that is forked with it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from typing import Any
 
 import msgspec
 
+from paceline.orphans import die_with_parent
 from paceline.runtime import fork_server
+from paceline.testing.network import _enter
 
 LENGTH = struct.Struct("<I")
 CODE = struct.Struct("<id")
@@ -33,11 +36,15 @@ CODE = struct.Struct("<id")
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A command to fork; the files for its output and its errors, and the pipe for its exit code are sent with it."""
+    """A command to fork. Files are sent with it: for its output, its errors and its exit code, and its network.
+
+    A `bound` command dies with the process that forks it, and leads a session.
+    """
 
     command: tuple[str, ...]
     env: dict[bytes, bytes]
     cwd: bytes
+    bound: bool = False
 
 
 class ForkServerWords(msgspec.Struct, frozen=True):
@@ -75,27 +82,27 @@ def serve(sock: socket.socket) -> Main | None:
                 received = _receive(sock)
                 if received is None:
                     return None
-                request, output, errors, answer = received
+                request, output, errors, answer, network = received
                 pid = os.fork()
                 if pid == 0:
                     others = [key for key in selector.get_map().values() if key.fileobj is not sock]
                     for fd in (answer, *(key.fd for key in others), *(key.data[1] for key in others)):
                         os.close(fd)
                     sock.close()
-                    return _become(request, output, errors)
-                os.close(output)
-                os.close(errors)
+                    return _become(request, output, errors, network)
+                for fd in (output, errors, network):
+                    os.close(fd)
                 sock.sendall(LENGTH.pack(pid))
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, answer))
 
 
-def _receive(sock: socket.socket) -> tuple[Request, int, int, int] | None:
-    header, files, _, _ = socket.recv_fds(sock, LENGTH.size, 3, socket.MSG_WAITALL)
+def _receive(sock: socket.socket) -> tuple[Request, int, int, int, int] | None:
+    header, files, _, _ = socket.recv_fds(sock, LENGTH.size, 4, socket.MSG_WAITALL)
     if not header:
         return None
     body = sock.recv(LENGTH.unpack(header)[0], socket.MSG_WAITALL)
-    output, errors, answer = files
-    return msgspec.msgpack.decode(body, type=Request), output, errors, answer
+    output, errors, answer, network = files
+    return msgspec.msgpack.decode(body, type=Request), output, errors, answer, network
 
 
 def _report(pidfd: int, pid: int, answer: int) -> None:
@@ -109,12 +116,17 @@ def _report(pidfd: int, pid: int, answer: int) -> None:
 # ---------------------------------------------------------------- in the fork
 
 
-def _become(request: Request, output: int, errors: int) -> Main:
+def _become(request: Request, output: int, errors: int, network: int) -> Main:
     """Make this process the one of the command."""
+    if request.bound:
+        die_with_parent()
+        os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _redirect(output, errors)
-    os.close(output)
-    os.close(errors)
+    if os.fstat(network).st_ino != os.stat("/proc/self/ns/net").st_ino:
+        _enter(network)
+    for fd in (output, errors, network):
+        os.close(fd)
     os.chdir(request.cwd)
     _set_environment(request.env)
     fork_server._set_title(" ".join(request.command).encode())
@@ -122,15 +134,19 @@ def _become(request: Request, output: int, errors: int) -> Main:
     _, *words = request.command
     if _launches(words):
         prepared = _prepare_fork_server()
-        if prepared is not None:
-            return prepared
+    elif words[:3] == ["-m", "paceline.cli.main", "dev"]:
+        prepared = _prepare_helper()
+    else:
+        prepared = None
+    if prepared is not None:
+        return prepared
     return lambda: run_main(words)
 
 
 def _launches(words: Sequence[str]) -> bool:
-    """Whether a command starts a run."""
+    """Whether a command starts a run, or the roles of one."""
     if words[0] == "-m":
-        return words[1] in ("paceline", "paceline.cli.main") and words[2:3] == ["run"]
+        return words[1] in ("paceline", "paceline.cli.main") and words[2:3] in (["run"], ["agent"])
     with contextlib.suppress(OSError), open(words[0], "rb") as script:
         return b"paceline.launch(" in script.read()
     return False
@@ -166,6 +182,37 @@ def run_main(words: Sequence[str]) -> None:
     with open(file, "rb") as source:
         code = compile(source.read(), file, "exec")
     exec(code, main.__dict__)
+
+
+# ---------------------------------------------------------------- the commands of a campaign
+
+
+def _prepare_helper() -> Main | None:
+    """Fork the process from which this campaign forks its commands. Returns what it does there; None in the campaign.
+
+    It ends with the campaign.
+    """
+    mine, theirs = socket.socketpair()
+    parent = os.getpid()
+    if os.fork() == 0:
+        mine.close()
+        die_with_parent(parent)
+        os.setsid()
+        return lambda: _fork_commands(theirs)
+    theirs.close()
+
+    from tests.kit.warm import Forker, forking_subprocess
+
+    from paceline.testing import launch
+
+    vars(launch)["subprocess"] = forking_subprocess(Forker(mine, os.environ))
+    return None
+
+
+def _fork_commands(sock: socket.socket) -> int:
+    with sock:
+        run = serve(sock)
+    return 0 if run is None else run() or 0
 
 
 # ---------------------------------------------------------------- the fork server of a launcher

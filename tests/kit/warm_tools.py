@@ -95,7 +95,8 @@ class WarmTools:
 
     def _follow(self, tool: socket.socket, process: WarmProcess) -> None:
         """Wait until the command has ended, and kill it if its tool ends before."""
-        if tool in select.select([tool, process], [], [])[0]:
+        ends: list[socket.socket | WarmProcess] = [tool, process]
+        if tool in select.select(ends, [], [])[0]:
             process.kill()
         code = process.wait()
         with self._lock:
