@@ -137,8 +137,8 @@ MEMBERS = ["-w", "2", "-s", "2", "--replicas", "1", "--checkpoint-every", "20", 
 def test_a_run_goes_through_all_four_methods_and_back_while_processes_are_killed(tmp_path: Path) -> None:
     """The blocks move to the workers and back; the schedule makes the first move, and hands set the others."""
     (tmp_path / "script.py").write_text(ENDLESS)
-    script = [tmp_path / "script.py"]
-    with live(tmp_path, [*MEMBERS, "--mode", "bsp@10,ssp:2@30,asp@50,allreduce"], *script) as running:
+    modes = ["--mode", "bsp@10,ssp:2@30,asp@50,allreduce"]
+    with live(tmp_path, [*MEMBERS, *modes], tmp_path / "script.py") as running:
         status = running.until(lambda status: status.reducer == "collective" and (status.step or 0) > 60)
         assert status.mode == "allreduce"
         text = run([*PACELINE, "status", running.dir], tmp_path).check().out
