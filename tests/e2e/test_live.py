@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.kit.real_runs import PACELINE, Live, live, python, run
+from tests.kit.checked_runs import summary_of
+from tests.kit.real_runs import PACELINE, TRAIN_CASE, Live, live, python, run
 
 ENDLESS = """
 import time
@@ -170,6 +171,22 @@ def test_a_run_goes_through_all_four_methods_and_back_while_processes_are_killed
     assert summary["servers"] == 2
     audit = json.loads(run([*PACELINE, "audit", "run", "--json", "-"], tmp_path).check().out)
     assert audit["segments"] == 7
+
+
+@pytest.mark.parametrize("case", ["norm", "adamw"])
+def test_with_ordered_slots_a_run_that_moves_trains_as_one_plain_process(case: str, tmp_path: Path) -> None:
+    """Weights, buffers of every kind and the state of the optimizer move, bit by bit."""
+    options = ["-w", "3", "-s", "2", "--insecure-collective", "--ordered", "--seed", "7"]
+    modes = ["--mode", "bsp@4,allreduce@8,bsp"]
+    summary = summary_of(
+        run([*PACELINE, "run", "--dir", "run", *options, *modes, TRAIN_CASE, case], tmp_path), tmp_path, case
+    )
+    assert [line.split(",")[0] for line in summary["plan"]] == [
+        "from step 0: bsp",
+        "from step 4: allreduce",
+        "from step 8: bsp",
+    ]
+    run([*PACELINE, "audit", "run"], tmp_path).check()
 
 
 @pytest.mark.parametrize("mode", ["bsp@4,ssp:2@9,asp@12,bsp"])
