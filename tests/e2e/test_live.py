@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.kit.real_runs import PACELINE, Live, live, python, run
+from tests.kit.checked_runs import summary_of
+from tests.kit.real_runs import PACELINE, TRAIN_CASE, Live, live, python, run
 
 ENDLESS = """
 import time
@@ -137,8 +138,8 @@ MEMBERS = ["-w", "2", "-s", "2", "--replicas", "1", "--checkpoint-every", "20", 
 def test_a_run_goes_through_all_four_methods_and_back_while_processes_are_killed(tmp_path: Path) -> None:
     """The blocks move to the workers and back; the schedule makes the first move, and hands set the others."""
     (tmp_path / "script.py").write_text(ENDLESS)
-    script = [tmp_path / "script.py"]
-    with live(tmp_path, [*MEMBERS, "--mode", "bsp@10,ssp:2@30,asp@50,allreduce"], *script) as running:
+    modes = ["--mode", "bsp@10,ssp:2@30,asp@50,allreduce"]
+    with live(tmp_path, [*MEMBERS, *modes], tmp_path / "script.py") as running:
         status = running.until(lambda status: status.reducer == "collective" and (status.step or 0) > 60)
         assert status.mode == "allreduce"
         text = run([*PACELINE, "status", running.dir], tmp_path).check().out
@@ -170,6 +171,22 @@ def test_a_run_goes_through_all_four_methods_and_back_while_processes_are_killed
     assert summary["servers"] == 2
     audit = json.loads(run([*PACELINE, "audit", "run", "--json", "-"], tmp_path).check().out)
     assert audit["segments"] == 7
+
+
+@pytest.mark.parametrize("case", ["norm", "adamw"])
+def test_with_ordered_slots_a_run_that_moves_trains_as_one_plain_process(case: str, tmp_path: Path) -> None:
+    """Weights, buffers of every kind and the state of the optimizer move, bit by bit."""
+    options = ["-w", "3", "-s", "2", "--insecure-collective", "--ordered", "--seed", "7"]
+    modes = ["--mode", "bsp@4,allreduce@8,bsp"]
+    summary = summary_of(
+        run([*PACELINE, "run", "--dir", "run", *options, *modes, TRAIN_CASE, case], tmp_path), tmp_path, case
+    )
+    assert [line.split(",")[0] for line in summary["plan"]] == [
+        "from step 0: bsp",
+        "from step 4: allreduce",
+        "from step 8: bsp",
+    ]
+    run([*PACELINE, "audit", "run"], tmp_path).check()
 
 
 @pytest.mark.parametrize("mode", ["bsp@4,ssp:2@9,asp@12,bsp"])

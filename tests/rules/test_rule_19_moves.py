@@ -50,9 +50,9 @@ def train_in_group(job: CoordinatorKit) -> None:
     commit_step(job, {worker: job.lease(worker) for worker in job.workers})
 
 
-def in_group(mode: str = "bsp@1,allreduce", **changes: object) -> CoordinatorKit:
+def in_group(mode: str = "bsp@1,allreduce") -> CoordinatorKit:
     """A job that has moved to its members for step 1."""
-    job = moving_job(mode, **changes)
+    job = moving_job(mode)
     copy_blocks(job)
     job.finish_step(0)
     assert is_on_members(job)

@@ -10,7 +10,7 @@ import click
 def command(words: tuple[str, ...]) -> None:
     """Change dials of RUN (by default runs/latest) while it runs, from the first step on that it can.
 
-    Dials: mode=bsp, mode=ssp:K or mode=asp; slots=N; lr=0.01, or lr=x0.5 for half of what the script gives;
+    Dials: mode=bsp, ssp:K, asp or allreduce; slots=N; lr=0.01, or lr=x0.5 for half of what the script gives;
     checkpoint_every=500 (steps), 30s (seconds) or 0 (never). A mode, and its slots, hold until the next mode of the
     run's schedule; other dials hold until they are set again.
     """

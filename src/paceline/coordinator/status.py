@@ -10,6 +10,7 @@ from paceline.coordinator.placement_report import drained, drained_hosts, placed
 from paceline.coordinator.plan_text import plan_lines
 from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
+from paceline.core.coordinator.holders import holders
 from paceline.core.coordinator.tables.live_leases import Lease
 from paceline.core.coordinator.tables.phases import Phase
 from paceline.core.coordinator.tables.reservations import Reservation
@@ -189,7 +190,7 @@ def _hosts(core: CoordinatorCore) -> dict[NodeId, str]:
     """The host of each server that stays."""
     leaving = core.tables.members.draining
     grouped = core.tables.placed.grouped
-    return {m.node: m.host for m in core.tables.members.holders(grouped=grouped) if m.node not in leaving}
+    return {m.node: m.host for m in holders(core.tables.members, grouped=grouped) if m.node not in leaving}
 
 
 def _script(core: CoordinatorCore, worker: NodeId) -> str:
@@ -244,7 +245,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         validating=tuple(ValidationStatus(r.version, r.validator.name) for r in core.tables.rounds.running.values()),
         workers_alive=len(workers),
         workers=tuple(m.name for m in workers),
-        servers=tuple(m.name for m in core.tables.members.holders(grouped=False)),
+        servers=tuple(m.name for m in holders(core.tables.members, grouped=False)),
         wanted_workers=core.tables.members.wanted_workers,
         wanted_servers=core.tables.members.wanted_servers,
         replicas=core.spec.replicas,

@@ -122,6 +122,7 @@ class LogChecks:
         record, leased = self._record, -1
         if fact.change != DialChange():
             self._changes += 1
+            self._shown = {step: seen for step, seen in self._shown.items() if step < fact.step}
             leased = self._leased.get(
                 (record.incarnation, 0 if record.placement is None else record.placement.epoch), -1
             )
@@ -241,7 +242,7 @@ class LogChecks:
     def _check_reducer(self, step: int) -> None:
         """Check that the slots of a step met where its segment says: on servers, or in a group."""
         mode = self._record.schedule.segment(step).mode
-        if self._scenario.cluster.collective and (mode == ALLREDUCE) != self._in_group:
+        if self._scenario.cluster.collective and (mode == ALLREDUCE) != self._record.in_group:
             raise Violation(f"step {step} of mode {mode} was committed by {self._record.placement}")
 
     def _check_order(self, commit: Commit) -> None:
@@ -265,13 +266,8 @@ class LogChecks:
 
     def needs_one_attempt(self, step: int) -> bool:
         """Whether each slot of the step counts as one attempt, the same on all servers (rule 2)."""
-        is_whole = self._one_attempt or self._whole or self._in_group
+        is_whole = self._one_attempt or self._whole or self._record.in_group
         return is_whole or step == INIT_STEP or self._record.schedule.window(step) != 0
-
-    @property
-    def _in_group(self) -> bool:
-        placement = self._record.placement
-        return placement is not None and bool(placement.group)
 
     def was_one_attempt(self, commit: Commit) -> bool:
         """Whether each slot of `commit`, which is written, counted as one attempt when it was committed."""

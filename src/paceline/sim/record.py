@@ -102,6 +102,11 @@ class Record:
         self._chains: dict[tuple[int, int], list[bytes]] = {}
 
     @property
+    def in_group(self) -> bool:
+        """Whether the holders of blocks sum as a group in the newest placement."""
+        return self.placement is not None and bool(self.placement.group)
+
+    @property
     def log(self) -> list[Commit]:
         """The commits of the current incarnation, after those that it began from."""
         return self.line.log

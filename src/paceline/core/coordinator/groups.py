@@ -13,6 +13,7 @@ from paceline.core.coordinator.events import (
     Output,
     PlacementDecided,
 )
+from paceline.core.coordinator.holders import holders
 from paceline.core.coordinator.mates import mate, mates
 from paceline.core.coordinator.placement import BlockPlacement
 from paceline.core.coordinator.segments import Segments
@@ -223,7 +224,7 @@ class Groups:
 
     @property
     def _hosted(self) -> list[Member]:
-        return self._members.holders(grouped=True) if self._identity.spec.collective else []
+        return holders(self._members, grouped=True) if self._identity.spec.collective else []
 
     def _release(self) -> list[Output]:
         """Let a member go whose script has ended, if other members have its blocks."""

@@ -6,7 +6,6 @@ A worker for which there is no slot waits. Workers that wait are offered free sl
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Container
 
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.early_turns import EarlyTurns, in_order
@@ -34,7 +33,7 @@ from paceline.core.coordinator.validation import Validation
 from paceline.core.effects import History, Send
 from paceline.errors import MismatchError
 from paceline.messages import GiveBack, Ok, Position, Revoke, Sealed, Summed, Turn
-from paceline.types import INIT_STEP, Fence, NodeId, SlotId
+from paceline.types import INIT_STEP, NodeId, SlotId
 
 _ASKED_ONE_BY_ONE = 4  # after so many workers that are held back, ask whether all others are
 
@@ -68,8 +67,12 @@ class Leasing:
         self.early = EarlyTurns(tables, self._offers)
         self._waiting: OrderedDict[NodeId, Turn] = OrderedDict()
         self._evaluating: dict[NodeId, Turn] = {}
+        placed, abandon = tables.placed, tables.leases.abandon_open
+        # In a group a worker gets a lease that it does not list again instead: its step may be closed.
         may_group = tables.identity.spec.collective
-        self._abandon_unknown = self._abandon_outside_groups if may_group else tables.leases.abandon_open
+        self._abandon_unknown = (
+            (lambda sender, held: not placed.grouped and abandon(sender, held)) if may_group else abandon
+        )
         self._suspects: deque[tuple[float, SlotId]] = deque()
 
     def restore(self, history: History) -> list[Output]:
@@ -172,10 +175,6 @@ class Leasing:
             self._waiting[sender] = turn
             self._late.waits(sender, turn.phase)
         return out
-
-    def _abandon_outside_groups(self, sender: NodeId, held: Container[Fence]) -> bool:
-        """As `LeaseBook.abandon_open`. In a group the worker gets the lease again instead: its step may be closed."""
-        return not self._placed.grouped and self._leases.abandon_open(sender, held)
 
     def slot_reported(self, event: SlotReported) -> list[Output]:
         """Seal the lease of a slot that a server reports; the attempt counts even if its worker is gone (rule 22)."""

@@ -136,7 +136,7 @@ class LiveDials:
         return ""
 
     def _news(self, change: DialChange, dials: Dials, step: int) -> DialChange:
-        """What of `change` is not so already from `step` on. A later change of the same dial is not what is asked for."""
+        """What of `change` is not so already from `step` on: a later change of the same dial is taken back."""
         later = [known.change for known in self._phases.changes if known.step > step]
         if change.mode == dials.mode.name and not any(other.mode for other in later):
             change = replace(change, mode="")

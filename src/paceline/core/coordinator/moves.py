@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from msgspec.structs import replace
 
 from paceline.core.coordinator.all_tables import Tables
+from paceline.core.coordinator.holders import holders, wanted_holders
 from paceline.core.coordinator.in_sync_sets import Backups, Owners, normal
 from paceline.core.coordinator.placement_plan import Servers, missing, settle
 from paceline.types import BlockSpec, NodeId, Placement, is_member, name_of
@@ -78,7 +79,7 @@ class Moves:
         return steps <= 2 or steps <= min(_LEAD_STEPS, _LEAD_S / max(pause_s, 1e-3))
 
     def wants_a_look(self, pause_s: float) -> bool:
-        """Whether a move is due, or near and not prepared in this epoch, or copies for one are left that is not near."""
+        """Whether a move is due, or near and not prepared, or copies are left of one that is not near any more."""
         if self.is_due:
             return True
         self._since = None
@@ -100,7 +101,7 @@ class Moves:
         self._since = now if self._since is None else self._since
         if not has_all(placement, there.staying, grouped=grouped):
             return None
-        is_short = len(there.staying) < self._members.wanted_holders(grouped=grouped)
+        is_short = len(there.staying) < wanted_holders(self._members, grouped=grouped)
         if (is_short or missing(blocks, placement, there)) and now - self._since < _SHORT_S:
             return None
         return settle(blocks, side(placement, there.staying), there)
@@ -117,7 +118,7 @@ class Moves:
             return ""
         text = f"from step {self._log.watermark.low} on the job needs {'a group of workers' if grouped else 'servers'}"
         leaving = self._members.draining
-        there = [m.node for m in self._members.holders(grouped=grouped) if m.node not in leaving]
+        there = [m.node for m in holders(self._members, grouped=grouped) if m.node not in leaving]
         if not there and grouped:
             return f"{text}: it waits for a worker that can hold the model"
         if not there:

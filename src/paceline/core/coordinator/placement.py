@@ -27,6 +27,7 @@ from paceline.core.coordinator.events import (
     WorkerJoined,
     WorkFreed,
 )
+from paceline.core.coordinator.holders import holders, wanted_holders
 from paceline.core.coordinator.host_loss import silence_s, suspects
 from paceline.core.coordinator.in_sync_sets import Backups, Joining, Owners, enter, only_whole, promote, shrink
 from paceline.core.coordinator.machine_kinds import kind_of_workers, workers_differ
@@ -143,11 +144,11 @@ class BlockPlacement:
         out: list[Output] = []
         if self._placed.placement is None:
             leaving, grouped = self._members.draining, self._reducers.wanted
-            holders = self._members.holders(grouped=grouped)
-            servers = [s for s in holders if s.node not in leaving]
+            there = holders(self._members, grouped=grouped)
+            servers = [s for s in there if s.node not in leaving]
             # Servers of draining hosts are there, but get no blocks: the job does not wait for others in their place.
-            drained = sum(self._members.is_draining(s.node) for s in holders)
-            if not servers or (not short and len(servers) + drained < self._members.wanted_holders(grouped=grouped)):
+            drained = sum(self._members.is_draining(s.node) for s in there)
+            if not servers or (not short and len(servers) + drained < wanted_holders(self._members, grouped=grouped)):
                 return []
             nodes, blocks = [s.node for s in servers], self._identity.blocks
             owners = balance(blocks, nodes)
@@ -201,7 +202,7 @@ class BlockPlacement:
 
     def replicas(self, *, grouped: bool) -> int:
         """How many copies each block should have besides its primary: in a group, on all members."""
-        return len(self._members.holders(grouped=True)) if grouped else self._identity.spec.replicas
+        return len(holders(self._members, grouped=True)) if grouped else self._identity.spec.replicas
 
     def _with_group(self, placement: Placement) -> Placement:
         """`placement` with its group: the members that have every block."""
@@ -281,8 +282,8 @@ class BlockPlacement:
         if found is None:
             return [BlocksLost(name, event.why)]
         grouped = self._placed.grouped
-        present = len(self._members.holders(grouped=grouped))
-        patience_s = _PATIENCE_S if present < self._members.wanted_holders(grouped=grouped) else 0.0
+        present = len(holders(self._members, grouped=grouped))
+        patience_s = _PATIENCE_S if present < wanted_holders(self._members, grouped=grouped) else 0.0
         if event.left:
             why = f"{name} leaves ({event.why})"
             return [BlocksMayMove(_AGAIN_S), *self.change(*found, why=why, planned=True)]

@@ -13,6 +13,7 @@ import msgspec
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.events import BlocksMayMove, Output, ServerJoined, ServersWanted, StepCommitted
+from paceline.core.coordinator.holders import holders
 from paceline.core.coordinator.in_sync_sets import only_whole
 from paceline.core.coordinator.moves import Moves, side, with_copies
 from paceline.core.coordinator.placement import BlockPlacement
@@ -129,7 +130,7 @@ class Rebalance:
 
     def _lacks_servers(self) -> bool:
         """Whether servers leave before enough others are there: their blocks keep all copies until then."""
-        servers = [m.node for m in self._members.holders(grouped=self._placed.grouped)]
+        servers = [m.node for m in holders(self._members, grouped=self._placed.grouped)]
         leaving = self._members.draining.intersection(servers)
         copies = min(self._identity.spec.replicas + 1, len(servers))
         return bool(leaving) and len(servers) - len(leaving) < copies
@@ -143,7 +144,7 @@ class Rebalance:
         if taken is not None:
             why = f"the blocks move to {'servers' if grouped else 'the workers'}"
             return self._placement.change(*taken, why=why, planned=True, grouped=not grouped)
-        kind = {m.node for m in self._members.holders(grouped=grouped)}
+        kind = {m.node for m in holders(self._members, grouped=grouped)}
         owners, backups = settle(blocks, side(placement, kind), here)
         if there is not None:
             backups = with_copies(owners, backups, placement, there.staying)
@@ -163,7 +164,7 @@ class Rebalance:
 
     def _servers(self, placement: Placement, *, grouped: bool) -> Servers:
         """The holders of one kind: those that stay, those that leave, and who does not reach whom."""
-        hosts = {m.node: m.host for m in self._members.holders(grouped=grouped)}
+        hosts = {m.node: m.host for m in holders(self._members, grouped=grouped)}
         workers = {m.node for m in self._members.by_role("worker")}
         cuts = self._reach.cuts(self._clock.now)
         barred = frozenset(pair for pair in cuts if pair[0] not in workers)

@@ -176,14 +176,6 @@ class Members:
         """Members of a role, in order of name."""
         return sorted(self._roles.get(role, {}).values(), key=lambda m: m.name)
 
-    def holders(self, *, grouped: bool) -> list[Member]:
-        """Those that may hold the blocks, in order of name: members of workers if `grouped`, else servers."""
-        return [m for m in self.by_role("server") if is_member(m.node) == grouped]
-
-    def wanted_holders(self, *, grouped: bool) -> int:
-        """How many holders the job wants: a member in each worker if `grouped`, else servers."""
-        return self.wanted_workers if grouped else self.wanted_servers
-
     def active_workers(self) -> list[Member]:
         """Workers whose script has not ended, in order of name."""
         return [m for m in self.by_role("worker") if not m.left]
@@ -232,7 +224,8 @@ class Members:
         Of members, only those of a draining host: the launcher chooses the workers that leave.
         """
         leaving = [m for m in self.by_role("server") if m.host in self.draining_hosts]
-        servers = sorted(self.holders(grouped=False), key=lambda m: _number(m.name))
+        servers = [m for m in self.by_role("server") if not is_member(m.node)]
+        servers.sort(key=lambda m: _number(m.name))
         staying = [m for m in servers if m.host not in self.draining_hosts]
         return frozenset(m.node for m in (*leaving, *staying[self.wanted_servers :]))
 
