@@ -223,7 +223,7 @@ def test_a_member_of_a_near_group_adds_all_slots_in_slot_order_once_they_are_the
     before = len(member.store.names)
     (ready,) = sent(member.push(0, 0, 5), Ready)
     assert ready.fences == (Fence(1, 5), Fence(1, 6))
-    assert [(slot, fence.counter) for slot, fence, _ in member.store.names[before:]] == [(0, 5), (1, 6)]
+    assert [(slot, fence) for slot, fence, _ in member.store.names[before:]] == [(0, Fence(1, 5)), (1, Fence(1, 6))]
     assert [report.slot for report in ready.reports] == [0], "each member reports its own slots"
     assert not sent(member.push(0, 0, 5), Ready), "once"
 
