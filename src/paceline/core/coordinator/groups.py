@@ -210,10 +210,19 @@ class Groups:
 
     @property
     def _leaving(self) -> list[Member]:
-        """The members in processes whose script has ended: they may leave."""
+        """The members in processes whose script has ended: they may leave.
+
+        Such a process may be known by its member alone, if it was lost and registers again. After version 0 it is of
+        use, and does not hold up others.
+        """
         servers = self._members.by_role("server") if self._identity.spec.collective else []
-        ended = self._released
-        return [m for m in servers if m.node in ended or any(worker.left for worker in mates(self._members, m))]
+        found = []
+        for member in servers:
+            workers = mates(self._members, member)
+            alone = not workers and self._log.version < 0 and self._clock.now - member.joined > _MEMBERS_S
+            if alone or member.node in self._released or any(worker.left for worker in workers):
+                found.append(member)
+        return found
 
     def _release(self) -> list[Output]:
         """Let a member go whose script has ended, if other members have its blocks."""
