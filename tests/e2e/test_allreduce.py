@@ -1,4 +1,7 @@
-"""`paceline run --mode allreduce`: workers that hold the model and sum among themselves."""
+"""`paceline run --mode allreduce`: workers that hold the model and sum among themselves.
+
+Without `GLOO` in the environment the workers, which are on one host, sum by shared memory.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,24 @@ from tests.kit.real_runs import PACELINE, SLOW, TRAIN_CASE, Live, live, run
 
 ALLREDUCE = ["--mode", "allreduce", "--insecure-collective", "--seed", "7"]
 ORDERED = [*ALLREDUCE, "--ordered"]
+GLOO = {"PACELINE_LANE": "tcp"}
+"""The environment of a run whose processes share no memory."""
 
 
 def check_audit(cwd: Path) -> None:
     assert "audit: clean" in run([*PACELINE, "audit", "run"], cwd).check().out
 
 
-@pytest.mark.parametrize("case", ["norm", "adamw"])
-def test_ordered_members_train_as_one_plain_process(case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "options", "env"),
+    [("norm", ORDERED, GLOO), ("norm", ALLREDUCE, {}), ("adamw", ORDERED, GLOO)],
+    ids=["ordered", "shared memory", "ordered, adamw"],
+)
+def test_members_that_add_in_slot_order_train_as_one_plain_process(
+    case: str, options: list[str], env: dict[str, str], tmp_path: Path
+) -> None:
     """With every kind of buffer, and an optimizer with more state."""
-    ended = run([*PACELINE, "run", "--dir", "run", "-w", "3", *ORDERED, TRAIN_CASE, case], tmp_path)
+    ended = run([*PACELINE, "run", "--dir", "run", "-w", "3", *options, TRAIN_CASE, case], tmp_path, 90.0, **env)
     summary = summary_of(ended, tmp_path, case)
     assert (summary["workers"], summary["servers"], summary["mode"]) == (3, 0, "allreduce")
     check_audit(tmp_path)
@@ -32,9 +43,8 @@ def test_one_slot_a_rank_repeats_the_digest(tmp_path: Path) -> None:
     for number in range(2):
         where = tmp_path / str(number)
         where.mkdir()
-        run(
-            [*PACELINE, "run", "--dir", "run", "-w", "3", *ALLREDUCE, TRAIN_CASE, "norm", "--slots", "3"], where
-        ).check()
+        command = [*PACELINE, "run", "--dir", "run", "-w", "3", *ALLREDUCE, TRAIN_CASE, "norm", "--slots", "3"]
+        run(command, where, 90.0, **GLOO).check()
         digests.add(json.loads((where / "run" / "summary.json").read_text())["digest"])
     assert len(digests) == 1
 
@@ -43,11 +53,17 @@ def pids(running: Live) -> dict[str, int]:
     return {name: process.pid for name, process in running.roles().items()}
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_the_others_go_on_without_a_member_and_take_it_back(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "env"),
+    [(signal.SIGKILL, GLOO), (signal.SIGSTOP, GLOO), (signal.SIGKILL, {})],
+    ids=["killed", "stopped", "killed, shared memory"],
+)
+def test_the_others_go_on_without_a_member_and_take_it_back(
+    number: signal.Signals, env: dict[str, str], tmp_path: Path
+) -> None:
     """No other process restarts, and with ordered slots the result is that of one plain process."""
     options = ["-w", "3", *ORDERED, "--checkpoint-every", "0"]
-    with live(tmp_path, options, TRAIN_CASE, "norm", "--sleep", SLOW) as running:
+    with live(tmp_path, options, TRAIN_CASE, "norm", "--sleep", SLOW, **env) as running:
         version = running.until_version(2).version
         before = pids(running)
         victim = running.roles()["worker-1"]

@@ -361,6 +361,21 @@ def test_a_newcomer_with_whom_no_group_works_takes_no_part_and_the_job_goes_on()
         live(job, 1)
     live(job, 20)
     assert group_of(job) == ("member-0", "member-1")
+    assert job.core.placement is not None
+    assert not job.core.placement.joining
     (text,) = warned(job)
     assert "member-0 and member-9 cannot sum together (connect timed out)" in text
     assert job.core.failure is None
+
+
+def test_before_version_0_a_member_without_a_worker_gives_way_to_one_that_computes() -> None:
+    job = one_of_two(rewinds=True)
+    pass_time(job, 35, "member-0", "worker-0")
+    job.begin("worker-0")
+    job.say("member-1", job.registration("server", "member-1"))
+    job.join("worker-1")
+    job.begin("worker-1")
+    job.say("engine", Exited(1, "worker-0", 1, -9))  # a lost process
+    job.say("member-0", job.registration("server", "member-0"))  # whose member is heard again, after the script's end
+    live(job, 40)
+    assert group_of(job) == ("member-1",)

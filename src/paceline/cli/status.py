@@ -160,7 +160,7 @@ def _copies(status: Status) -> Iterator[str]:
         holds = f"primary of {counted(primary, 'block')}" + f", backup of {backup}" * bool(status.replicas or backup)
         process = f"{name} (pid {pids[name]})" if name in pids else f"{name} (not connected)"
         yield f"{process}: {holds}" + ", being emptied" * (name in status.draining)
-    if wanted is not None and len(status.servers) != wanted:
+    if wanted and len(status.servers) != wanted:
         yield f"{counted(wanted, 'server')} {'is' if wanted == 1 else 'are'} wanted"
     if status.replicas or placement.building:
         yield copies_in_words(placement, status.replicas)

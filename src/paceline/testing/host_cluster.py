@@ -37,8 +37,15 @@ class HostCluster:
     """
 
     def __init__(
-        self, folder: Path, hosts: Sequence[str], env: Mapping[str, str] | None = None, run: Path | None = None
+        self,
+        folder: Path,
+        hosts: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        run: Path | None = None,
+        cores: int = 2,
     ) -> None:
+        """Agents offer so many `cores`, unless they are started with another number."""
+        self._cores = cores
         self.folder = folder
         self.hosts = tuple(hosts)
         self.run_dir = RunDir(run or folder / "run")
@@ -105,10 +112,20 @@ class HostCluster:
         self._launched.append(launched)
         return launched
 
-    def agent(self, host: str, *words: object, dials: str = SUPERVISOR, cores: int = 2) -> Launched:
+    def agent(self, host: str, *words: object, dials: str = SUPERVISOR, cores: int | None = None) -> Launched:
         """Start the agent of a host."""
         address = f"{self.address(dials)}:{PORT}"
-        command = ["agent", address, "--token-file", self.token, "--name", host, "--cores", cores, *words]
+        command = [
+            "agent",
+            address,
+            "--token-file",
+            self.token,
+            "--name",
+            host,
+            "--cores",
+            cores or self._cores,
+            *words,
+        ]
         with self._network.inside(host):
             self._agents[host] = Launched(command, self.folder / f"agent-{host}.txt", self._env)
         return self._agents[host]

@@ -188,6 +188,12 @@ def test_per_host_keeps_enough_servers_for_the_copies() -> None:
     assert News(replicas=2, servers_per_host=True).news.size() == (2, 3)
 
 
+def test_a_run_without_servers_gets_none_although_it_had_one_on_each_host() -> None:
+    news = News(servers_per_host=True)
+    news.decisions.resize(2, 0)
+    assert news.news.size() == (2, 0)
+
+
 def test_given_numbers_do_not_follow_the_hosts() -> None:
     news = News()
     assert news.news.size() == (2, 2)

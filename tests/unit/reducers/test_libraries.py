@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed import HashStore
 from torch.distributed import distributed_c10d as c10d
 
 from paceline.blocks.group_parts import GroupLayout, GroupPart
 from paceline.core.layout import cut
+from paceline.reducers.gloo import MeetingStore
 from paceline.reducers.libraries import Staged, choose, own_offer
 from paceline.types import Kind, TensorSpec
 
@@ -41,7 +41,7 @@ def alone(part_of: dict[str, Any]) -> tuple[Staged, GroupPart]:
     kind: Any = c10d.ProcessGroupGloo
     options = kind._Options()
     options._devices = [kind.create_device(hostname="127.0.0.1")]
-    library = Staged(kind(HashStore(), 0, 1, options), 1, torch.device("cpu"), lambda: None)
+    library = Staged(kind(MeetingStore(lambda key, value: None), 0, 1, options), 1, torch.device("cpu"), lambda: None)
     part = GroupPart(GroupLayout(BLOCKS, 2, 1, initial=False, **part_of))
     for memory in (*part.summed, *part.slots, *([] if part.gathered is None else [part.gathered])):
         memory.fill_(3)

@@ -218,9 +218,14 @@ class Groups:
         return [m for m in self._hosted if m.node in self._released or self._is_over(m)]
 
     def _is_over(self, member: Member) -> bool:
-        """Whether the script in the member's process has ended. A new coordinator may not know the worker any more."""
+        """Whether the script in the member's process has ended.
+
+        Such a process may be known by its member alone, if it was lost and registers again. After version 0 it is of
+        use, and does not hold up others.
+        """
         workers = mates(self._members, member)
-        return any(w.left for w in workers) or (not workers and self._clock.now - member.joined > _MEMBERS_S)
+        alone = not workers and self._log.version < 0 and self._clock.now - member.joined > _MEMBERS_S
+        return alone or any(worker.left for worker in workers)
 
     @property
     def _hosted(self) -> list[Member]:

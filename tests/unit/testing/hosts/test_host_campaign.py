@@ -49,6 +49,12 @@ def test_only_hosts_that_are_there_are_drained_and_only_others_join(joins: int, 
     assert campaign.words[:4] == ["-w", "auto", "-s", "per-host"]
 
 
+def test_with_all_reduce_there_are_no_servers() -> None:
+    words = HostCampaign(kills=1, mode="allreduce").words
+    assert words[:4] == ["-w", "3", "--insecure-collective", "--ordered"]
+    assert "-s" not in words
+
+
 def test_joins_without_drains_are_refused() -> None:
     with pytest.raises(UsageError, match="--joins 3 --drains 1: they alternate"):
         HostCampaign(joins=3, drains=1)
