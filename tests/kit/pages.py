@@ -26,7 +26,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"`([\w./-]+\.\w+)`[^`]*:$")
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 _NUMBER = re.compile(r"\d[\d,]*(\.\d+)?(e[+-]?\d+)?")
-_TIMEOUT_S = 100.0
+_TIMEOUT_S = 200.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ WHOLE_API = SCRIPTS / "whole_api.py"
 EARLY_END = SCRIPTS / "early_end.py"
 OWN_VALIDATION = SCRIPTS / "own_validation.py"
 PACELINE = [sys.executable, "-m", "paceline.cli.main"]
-TIMEOUT_S = 100.0
+TIMEOUT_S = 200.0
 FOREVER = ["--epochs", "100000", "--sleep", "0.01"]
 """Arguments of `SMALL` for a run that a test ends."""
 SLOW = json.dumps({f"worker-{i}": 0.15 for i in range(8)})
@@ -288,7 +288,7 @@ class Live:
             self._observer.close()
             self._observer = None
 
-    def until(self, reached: Callable[[Status], bool], timeout_s: float = 60.0) -> Status:
+    def until(self, reached: Callable[[Status], bool], timeout_s: float = 120.0) -> Status:
         """Wait for a status for which `reached` holds."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.process.poll() is None:
