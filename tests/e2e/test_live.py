@@ -69,7 +69,7 @@ MEMBERS = ["-w", "2", "-s", "2", "--replicas", "1", "--checkpoint-every", "20", 
 
 
 def test_a_run_goes_through_all_four_methods_and_back_while_processes_are_killed(tmp_path: Path) -> None:
-    """The schedule makes the first changes, `paceline set` the others. The blocks move to the workers and back, twice."""
+    """The schedule makes the first changes, `paceline set` the others. The blocks move to the workers and back."""
     (tmp_path / "script.py").write_text(ENDLESS)
     modes = ["--mode", "bsp@10,ssp:2@30,asp@50,allreduce"]
     with live(tmp_path, [*MEMBERS, *modes], tmp_path / "script.py") as running:
