@@ -65,37 +65,48 @@ def first_step(text: str) -> int:
     return int(found[1])
 
 
-def test_a_run_goes_through_three_methods_and_back_while_processes_are_killed(tmp_path: Path) -> None:
+MEMBERS = ["-w", "2", "-s", "2", "--replicas", "1", "--checkpoint-every", "20", "--insecure-collective"]
+
+
+def test_a_run_goes_through_all_four_methods_and_back_while_processes_are_killed(tmp_path: Path) -> None:
+    """The schedule makes the first changes, `paceline set` the others. The blocks move to the workers and back."""
     (tmp_path / "script.py").write_text(ENDLESS)
-    options = ["-w", "2", "-s", "2", "--replicas", "1", "--checkpoint-every", "20"]
-    with live(tmp_path, options, tmp_path / "script.py") as running:
-        running.until_version(5)
-        ssp = first_step(paceline_set(running, "mode=ssp:4", "lr=x0.5"))
-        running.until(lambda status: status.mode == "ssp:4" and (status.step or 0) > ssp + 5)
-        running.strike("worker-0")
-        asp = first_step(paceline_set(running, "mode=asp"))
-        running.until(lambda status: status.mode == "asp" and (status.step or 0) > asp + 5)
-        assert "resume it with --insecure-collective" in paceline_set(running, "mode=allreduce", code=2)
+    modes = ["--mode", "bsp@10,ssp:2@30,asp@50,allreduce"]
+    with live(tmp_path, [*MEMBERS, *modes], tmp_path / "script.py") as running:
+        status = running.until(lambda status: status.reducer == "collective" and (status.step or 0) > 60)
+        assert status.mode == "allreduce"
+        assert (
+            "blocks are on the workers, which sum as a group" in run([*PACELINE, "status", "run"], tmp_path).check().out
+        )
+        running.strike("worker-1")
+        running.until_version(status.version + 5)
+        back = first_step(paceline_set(running, "mode=bsp", "slots=3", "lr=x0.5"))
+        status = running.until(lambda status: status.reducer == "servers" and (status.step or 0) > back + 5)
+        assert (status.mode, status.slots) == ("bsp", 3)
+        assert {speed.name for speed in status.speeds} <= {"worker-0", "worker-1"}
+        running.strike("server-0")
+        again = first_step(paceline_set(running, "mode=allreduce"))
+        running.until(lambda status: status.reducer == "collective" and (status.step or 0) > again + 5)
+        last = first_step(paceline_set(running, "mode=asp"))
+        running.until(lambda status: status.reducer == "servers" and (status.step or 0) > last + 5)
         assert "slots= does not fit asp" in paceline_set(running, "slots=4", code=2)
         assert "mode asp, as before" in paceline_set(running, "mode=asp")
-        running.strike("server-0")
-        bsp = first_step(paceline_set(running, "mode=bsp", "slots=3"))
-        status = running.until(lambda status: status.mode == "bsp" and (status.step or 0) > bsp + 5)
-        assert status.slots == 3
-        assert {speed.name for speed in status.speeds} <= {"worker-0", "worker-1"}
         (tmp_path / "enough").touch()
         running.wait().check()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert 0 < ssp < asp < bsp < summary["steps"]
+    assert 60 < back < again < last < summary["steps"]
     assert [line.split(" (")[0] for line in summary["plan"]] == [
         "from step 0: bsp, 2 slots",
-        f"from step {ssp}: ssp:4, 1 slot, lr x0.5",
-        f"from step {asp}: asp, 1 slot, lr x0.5",
-        f"from step {bsp}: bsp, 3 slots, lr x0.5",
+        "from step 10: ssp:2, 1 slot",
+        "from step 30: asp, 1 slot",
+        "from step 50: allreduce, 2 slots",
+        f"from step {back}: bsp, 3 slots, lr x0.5",
+        f"from step {again}: allreduce, 2 slots, lr x0.5",
+        f"from step {last}: asp, 1 slot, lr x0.5",
     ]
-    assert summary["rewinds"] == 0
+    assert (summary["rewinds"], summary["servers"]) == (0, 2)
     audit = json.loads(run([*PACELINE, "audit", "run", "--json", "-"], tmp_path).check().out)
-    assert audit["segments"] == 4
+    assert audit["segments"] == 7
     assert "ended" in run([*PACELINE, "set", "run", "mode=asp"], tmp_path).check(2).out
 
 
@@ -130,47 +141,6 @@ def test_a_script_that_sets_dials_in_lock_step_gives_the_same_bits_in_every_run(
     for mine, expected in zip(weights, by_hand(), strict=True):
         assert torch.allclose(torch.tensor(mine), torch.tensor(expected), atol=1e-6)
     assert "slots must be a whole number, at least 1, not '0'" in alone.out
-
-
-MEMBERS = ["-w", "2", "-s", "2", "--replicas", "1", "--checkpoint-every", "20", "--insecure-collective"]
-
-
-def test_a_run_goes_through_all_four_methods_and_back_while_processes_are_killed(tmp_path: Path) -> None:
-    """The blocks move to the workers and back; the schedule makes the first move, and hands set the others."""
-    (tmp_path / "script.py").write_text(ENDLESS)
-    modes = ["--mode", "bsp@10,ssp:2@30,asp@50,allreduce"]
-    with live(tmp_path, [*MEMBERS, *modes], tmp_path / "script.py") as running:
-        status = running.until(lambda status: status.reducer == "collective" and (status.step or 0) > 60)
-        assert status.mode == "allreduce"
-        text = run([*PACELINE, "status", running.dir], tmp_path).check().out
-        assert "blocks are on the workers, which sum as a group" in text
-        running.strike("worker-1")
-        running.until_version(status.version + 5)
-        back = first_step(paceline_set(running, "mode=bsp", "slots=3"))
-        status = running.until(lambda status: status.reducer == "servers" and (status.step or 0) > back + 5)
-        assert status.mode == "bsp"
-        running.strike("server-0")
-        again = first_step(paceline_set(running, "mode=allreduce"))
-        running.until(lambda status: status.reducer == "collective" and (status.step or 0) > again + 5)
-        last = first_step(paceline_set(running, "mode=asp"))
-        running.until(lambda status: status.reducer == "servers" and (status.step or 0) > last + 5)
-        (tmp_path / "enough").touch()
-        running.wait().check()
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert 60 < back < again < last < summary["steps"]
-    assert [line.split(",")[0] for line in summary["plan"]] == [
-        "from step 0: bsp",
-        "from step 10: ssp:2",
-        "from step 30: asp",
-        "from step 50: allreduce",
-        f"from step {back}: bsp",
-        f"from step {again}: allreduce",
-        f"from step {last}: asp",
-    ]
-    assert summary["rewinds"] == 0
-    assert summary["servers"] == 2
-    audit = json.loads(run([*PACELINE, "audit", "run", "--json", "-"], tmp_path).check().out)
-    assert audit["segments"] == 7
 
 
 @pytest.mark.parametrize("case", ["norm", "adamw"])

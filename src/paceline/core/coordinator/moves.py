@@ -122,7 +122,8 @@ class Moves:
         if not there and grouped:
             return f"{text}: it waits for a worker that can hold the model"
         if not there:
-            return f"{text}: it waits for servers; `paceline scale --servers 1` starts one"
+            hint = "" if self._members.wanted_servers else "; `paceline scale --servers 1` starts one"
+            return f"{text}: it waits for servers{hint}"
         if placement is None:
             return ""
         short = [node for node in there if not has_all(placement, [node], grouped=True)] if grouped else there
