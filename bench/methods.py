@@ -4,8 +4,9 @@
 
 Two processes with one thread each, slot batch 64. LeNet and a perceptron of 20 million parameters, with one slot a
 worker. Then LeNet with 8 slots a step, where one process sleeps three times as long as it computes: DDP accumulates 4
-batches in each process (`no_sync`) and reduces after the last. There are no checkpoints. The machine is noisy: compare
-only figures of the same run.
+batches in each process (`no_sync`) and reduces after the last. There are no checkpoints. Workers of one host share
+memory; with `PACELINE_LANE=tcp` they sum by Gloo, as those of several hosts do. The machine is noisy: compare only
+figures of the same run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ CASES = {
     "straggler": "LeNet, 8 slots, one of 2 processes slowed 4 ×",
 }
 WARMUP = {"lenet": 50, "mlp": 5, "straggler": 10}
-NAMES = {"allreduce": "Paceline allreduce, 2 workers", "ddp": "DDP on Gloo, 2 processes"}
+NAMES = {
+    "allreduce": "Paceline allreduce, 2 workers",
+    "gloo": "Paceline allreduce by Gloo, 2 workers",
+    "ddp": "DDP on Gloo, 2 processes",
+}
 TARGETS = {
     "allreduce_lenet_over_ddp": "≥ 0.95",
     "allreduce_mlp_over_ddp": "≥ 0.95",
@@ -47,13 +52,13 @@ def _timeout_s(seconds: float) -> float:
     return 120.0 + 10 * seconds
 
 
-def _allreduce(case: str, seconds: float) -> dict[str, float]:
+def _allreduce(case: str, key: str, seconds: float) -> dict[str, float]:
     slots = SLOTS if case == "straggler" else 2
     marks = run_paceline(
         "loop_paceline.py", *_options(case, seconds),
-        workers=2, mode="allreduce", slots=slots, timeout_s=_timeout_s(seconds),
+        workers=2, mode="allreduce", slots=slots, lane="tcp" if key == "gloo" else "", timeout_s=_timeout_s(seconds),
     )  # fmt: skip
-    return {f"{case}_allreduce": figures.joint_rate(marks, WARMUP[case], slots * BATCH)}
+    return {f"{case}_{key}": figures.joint_rate(marks, WARMUP[case], slots * BATCH)}
 
 
 def _ddp(case: str, seconds: float) -> dict[str, float]:
@@ -67,7 +72,8 @@ def contenders(cases: Sequence[str], seconds: float) -> dict[str, Callable[[], M
     """The contenders, by name. Contenders that are compared run one after the other."""
     taken: dict[str, Callable[[], Mapping[str, float]]] = {}
     for case in cases:
-        taken[f"{case} allreduce"] = functools.partial(_allreduce, case, seconds)
+        for key in ("allreduce", "gloo"):
+            taken[f"{case} {key}"] = functools.partial(_allreduce, case, key, seconds)
         taken[f"{case} ddp"] = functools.partial(_ddp, case, seconds)
     return taken
 
@@ -75,7 +81,8 @@ def contenders(cases: Sequence[str], seconds: float) -> dict[str, Callable[[], M
 def ratios(values: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
     """The ratios, by name; None if a part was not measured."""
     return {
-        f"allreduce_{case}_over_ddp": figures.ratio(values.get(f"{case}_allreduce", []), values.get(f"{case}_ddp", []))
+        f"{key}_{case}_over_ddp": figures.ratio(values.get(f"{case}_{key}", []), values.get(f"{case}_ddp", []))
+        for key in ("allreduce", "gloo")
         for case in CASES
     }
 

@@ -17,7 +17,10 @@ NAMES = {
         "lenet_over_ray_ps", "mlp_over_ray_ps",
     },
     "straggler": {"bsp_over_ideal", "ssp_over_ideal", "asp_over_ideal", "ddp_over_ideal"},
-    "methods": {"allreduce_lenet_over_ddp", "allreduce_mlp_over_ddp", "allreduce_straggler_over_ddp"},
+    "methods": {
+        "allreduce_lenet_over_ddp", "allreduce_mlp_over_ddp", "allreduce_straggler_over_ddp", "gloo_lenet_over_ddp",
+        "gloo_mlp_over_ddp", "gloo_straggler_over_ddp",
+    },
     "memory": {"server_over_weights", "worker_over_plain"},
     "sync": {
         "shm_over_gloo", "tcp_over_gloo", "shm_over_memory_limit", "tcp_push_pull_gb_per_s", "shm_over_floor",

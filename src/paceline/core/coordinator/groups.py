@@ -46,6 +46,7 @@ class Groups:
         self._phases = tables.phases
         self._placed = tables.placed
         self._reducers = tables.reducers
+        self._reach = tables.reach
         self._segments = segments
         self._placement = placement
         self._closed: dict[int, Close] = {}
@@ -205,7 +206,7 @@ class Groups:
         stays = self._members.members[next(node for node in self._group if node in self._proven)]
         out: list[Output] = []
         for member in newcomers:
-            self._placement.bar(member.node)
+            self._reach.bar(member.node)
             out.append(apart(stays, member, f"{stays.name} and {member.name} cannot sum together ({self._reason})"))
         self._broken_at = None
         return [*out, *self._placement.part_with(*(m.node for m in newcomers), why=f"the group broke: {self._reason}")]

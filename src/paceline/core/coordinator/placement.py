@@ -7,10 +7,9 @@ A change is a new placement epoch: it is durable first, then all work that was n
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import msgspec
 
+from paceline.config.dials import ClusterSpec
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import (
     BlocksLost,
@@ -33,7 +32,7 @@ from paceline.core.coordinator.in_sync_sets import Backups, Joining, Owners, ent
 from paceline.core.coordinator.machine_kinds import kind_of_workers, workers_differ
 from paceline.core.coordinator.placement_plan import Servers, balance, spread
 from paceline.core.coordinator.segments import Segments
-from paceline.core.coordinator.tables.members import Member
+from paceline.core.coordinator.tables.members import Member, Members
 from paceline.core.effects import History, PlacementFact, Send
 from paceline.messages import Assign, Copied, CopyOver, PlacementRequest, Position, Prepared
 from paceline.types import NodeId, Placement, is_member, name_of
@@ -62,7 +61,6 @@ class BlockPlacement:
         self._segments = segments
         self._prepare_waiting: dict[NodeId, int] = {}
         self._dissolved = False
-        self._barred: set[NodeId] = set()
 
     def restore(self, history: History) -> list[Output]:
         """Take over the last placement from the log."""
@@ -157,7 +155,7 @@ class BlockPlacement:
             backups = spread(blocks, owners, Servers(staying=tuple(nodes), replicas=replicas, hosts=hosts))
             addresses = {s.node: s.address or "" for s in servers}
             placement = Placement(self._placed.epoch + 1, owners, addresses, backups)
-            placement = self._with_group(placement) if grouped else placement
+            placement = _with_group(placement, self._identity.spec, self._members) if grouped else placement
             whole, kind = workers_differ(self._members), kind_of_workers(self._members)
             self._placed.set(placement, self._log.version, whole_attempts=whole, kind=kind)
             fact = PlacementFact(placement, whole_attempts=whole, kind=kind)
@@ -192,7 +190,7 @@ class BlockPlacement:
         if grouped:
             owners, backups = only_whole(owners, backups)
         placement = Placement(self._placed.epoch + 1, owners, {}, backups, joining)
-        placement = self._with_group(placement) if grouped else placement
+        placement = _with_group(placement, self._identity.spec, self._members) if grouped else placement
         known = old.addresses | {m.node: m.address or "" for m in self._members.by_role("server")}
         addresses = {node: known.get(node, "") for node in placement.holders}
         placement = msgspec.structs.replace(placement, addresses=addresses)
@@ -203,19 +201,6 @@ class BlockPlacement:
     def replicas(self, *, grouped: bool) -> int:
         """How many copies each block should have besides its primary: in a group, on all members."""
         return len(holders(self._members, grouped=True)) if grouped else self._identity.spec.replicas
-
-    def _with_group(self, placement: Placement) -> Placement:
-        """`placement` with its group: the members that have every block."""
-        group = tuple(filter(is_member, placement.everywhere))
-        return msgspec.structs.replace(placement, group=group, near=self._is_near(group))
-
-    def _is_near(self, group: tuple[NodeId, ...]) -> bool:
-        """Whether the members of `group` are on one host and share memory, so that each may add all slots."""
-        if not self._identity.spec.shares_memory or len(group) > _MOST_NEAR:
-            return False
-        members = self._members.members
-        hosts = {members[node].host if node in members else "" for node in group}
-        return len(hosts) == 1 and "" not in hosts
 
     def regroup(self, why: str) -> list[Output]:
         """Begin a new epoch with the same copies. Copies that are being made are started again later."""
@@ -229,15 +214,6 @@ class BlockPlacement:
         assert placement is not None
         found = self._without(placement, frozenset(nodes))
         return [] if found is None else [BlocksMayMove(_AGAIN_S), *self.change(*found, why=why, planned=True)]
-
-    def bar(self, node: NodeId) -> None:
-        """Let a process hold no blocks from now on: the others cannot sum with it."""
-        self._barred.add(node)
-
-    @property
-    def barred(self) -> Collection[NodeId]:
-        """The processes that must hold no blocks."""
-        return self._barred
 
     def dissolve(self) -> None:
         """Count no loss from now on: the job is over, and its members end."""
@@ -335,3 +311,14 @@ class BlockPlacement:
         assert old is not None
         backups = shrink(old, without)
         return [] if backups is None else [BlocksMayMove(_AGAIN_S), *self.change(old.owners, backups, why=why)]
+
+
+def _with_group(placement: Placement, spec: ClusterSpec, members: Members) -> Placement:
+    """`placement` with its group: the members that have every block.
+
+    The group is near if its members are on one host and share memory, so that each may add all slots.
+    """
+    group, known = tuple(filter(is_member, placement.everywhere)), members.members
+    hosts = {known[node].host if node in known else "" for node in group}
+    near = spec.shares_memory and len(group) <= _MOST_NEAR and len(hosts) == 1 and "" not in hosts
+    return msgspec.structs.replace(placement, group=group, near=near)

@@ -168,7 +168,7 @@ class Rebalance:
         workers = {m.node for m in self._members.by_role("worker")}
         cuts = self._reach.cuts(self._clock.now)
         barred = frozenset(pair for pair in cuts if pair[0] not in workers)
-        leaving = self._members.draining | _cut_off(placement.group, barred) | frozenset(self._placement.barred)
+        leaving = self._members.draining | _cut_off(placement.group, barred) | self._reach.barred
         return Servers(
             staying=tuple(s for s in hosts if s not in leaving),
             leaving=leaving,

@@ -194,17 +194,12 @@ class Attempts:
                 "base",
                 f"version {push.base} was read in epoch {push.ahead} before its commit; this is epoch {epoch}",
             )
-        if push.base == push.step and self._reads_ahead(push.step) and self._may_follow(push):
+        # In a near group another member may have handed out that version, and applied its commit, before this one.
+        follows = self._ahead.is_base(push) or (self._assignment.near and push.base > self._versions.applied)
+        if push.base == push.step and follows and self._reads_ahead(push.step):
             return None
         watermark = self._versions.mark(push.base)
         return window_refusal(self._plan.schedule.window(push.step), push.step, push.base, watermark)
-
-    def _may_follow(self, push: Push) -> bool:
-        """Whether the version that a push was computed on may be committed: it was handed out here.
-
-        In a group on one host another member may have handed it out, and applied its commit, before this one.
-        """
-        return self._ahead.is_base(push) or (self._assignment.near and push.base > self._versions.applied)
 
     def _check_blocks(self, push: Push) -> tuple[str, str] | None:
         blocks = self._own.blocks

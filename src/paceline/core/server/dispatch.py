@@ -68,7 +68,6 @@ _CONTRADICTION = (
 )
 
 _Handler = Callable[[NodeId, Any, Sequence[object], float], list[Send]]
-
 _OrderHandler = Callable[[Any, float], list[Send] | None]
 
 
@@ -91,14 +90,12 @@ class ServerCore:
 
         Large messages are sent in parts of about `part_nbytes`.
         """
-        self.node = node
-        self.heartbeat_s = heartbeat_s
+        self.node, self.heartbeat_s = node, heartbeat_s
         self.failed: Abort | None = None
         self.own = BlockGroup(make())
         self.assignment = Assignment(node)
         self.plan = KnownPlan()
         self.refusals = Refusals()
-        self.probes = Probes()
         self.backups = Backups(node, make)
         self.saving = Saving(self.assignment, self.own)
         self.versions = HeldVersions(self.plan, self.own, self.backups)
@@ -118,10 +115,10 @@ class ServerCore:
         )
         self.contributions = Contributions(self.assignment, self.plan, self.versions, self.own, self.attempts)
         self.group_reach = GroupReach(self.assignment, self.replication, self._running)
+        self.probes = Probes(self.group_reach)
         self.pulls = Pulls(self.assignment, self.versions, self.ahead, self.own, self.refusals, part_nbytes)
         self._next_beat = 0.0
-        self._routes = self._handlers()
-        self._orders = self._order_handlers()
+        self._routes, self._orders = self._handlers(), self._order_handlers()
 
     def _handlers(self) -> Mapping[type[Message], _Handler]:
         """The handler of each type of message that is no order: from workers, servers, and the coordinator."""
@@ -133,9 +130,7 @@ class ServerCore:
             Replicated: self._copy_answered,
             CopyPartAck: self._copy_answered,
             Echo: lambda sender, message, payload, now: [Send(sender, Echoed())],
-            Echoed: lambda sender, message, payload, now: (
-                self.probes.answered(sender) + self.group_reach.answered(sender)
-            ),
+            Echoed: lambda sender, message, payload, now: self.probes.answered(sender),
             BeatAck: self._hear,
             Welcome: self._hear,
         }
@@ -161,8 +156,7 @@ class ServerCore:
     def peers(self) -> dict[NodeId, str]:
         """The servers that this server must be able to reach now, with their addresses."""
         addresses = self.assignment.addresses
-        copies = {to: addresses.get(to, "") for to in self.replication.peers}
-        return {**self.probes.peers, **self.group_reach.peers, **copies}
+        return {**self.probes.peers, **{to: addresses.get(to, "") for to in self.replication.peers}}
 
     # ------------------------------------------------------------ events
 
@@ -225,8 +219,7 @@ class ServerCore:
 
     def greet(self, peer: NodeId, now: float) -> list[Send]:
         """Repeat at once what server `peer` has not answered: the session with it is up (again)."""
-        ran = self._running.advance(now)
-        return self.probes.greet(peer) + self.group_reach.greet(peer) + self.replication.greet(peer, ran)
+        return self.probes.greet(peer) + self.replication.greet(peer, self._running.advance(now))
 
     def _beat(self, now: float) -> Send:
         self._next_beat = now + self.heartbeat_s

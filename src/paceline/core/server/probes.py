@@ -1,8 +1,9 @@
-"""Probes: the coordinator asks this server to try whether it can reach another server."""
+"""Probes: this server tries whether it can reach another one, for the coordinator or, in a group, for itself."""
 
 from __future__ import annotations
 
 from paceline.core.effects import Send
+from paceline.core.server.group_reach import GroupReach
 from paceline.messages import Echo, Probe, Reachable
 from paceline.types import COORDINATOR, NodeId
 
@@ -10,9 +11,13 @@ _LASTS_S = 3.0  # a probe ends after this time; the coordinator renews it as lon
 
 
 class Probes:
-    """The servers that this server tries to reach. The first answer of each is reported to the coordinator."""
+    """The servers that this server tries to reach. The first answer of each is reported to the coordinator.
 
-    def __init__(self) -> None:
+    `group` are the members that it asks for itself.
+    """
+
+    def __init__(self, group: GroupReach) -> None:
+        self._group = group
         self._probes: dict[NodeId, tuple[str, float]] = {}
 
     def begin(self, message: Probe, now: float) -> list[Send]:
@@ -28,13 +33,14 @@ class Probes:
 
     def greet(self, peer: NodeId) -> list[Send]:
         """Send `Echo` again if `peer` is probed: the session with it is up."""
-        return [Send(peer, Echo())] if peer in self._probes else []
+        return [Send(peer, Echo())] if peer in self._probes else self._group.greet(peer)
 
     def answered(self, peer: NodeId) -> list[Send]:
         """Report once that `peer` has answered its probe."""
-        return [Send(COORDINATOR, Reachable(peer))] if self._probes.pop(peer, None) is not None else []
+        probed = self._probes.pop(peer, None) is not None
+        return self._group.answered(peer) or ([Send(COORDINATOR, Reachable(peer))] if probed else [])
 
     @property
     def peers(self) -> dict[NodeId, str]:
         """The addresses of the servers that are probed."""
-        return {peer: address for peer, (address, _) in self._probes.items()}
+        return {**self._group.peers, **{peer: address for peer, (address, _) in self._probes.items()}}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from tests.kit.group import MemberKit
+
 from paceline.core.effects import Send
-from paceline.core.server.probes import Probes
 from paceline.messages import Echo, Probe, Reachable
 
 
 def test_the_first_answer_is_reported_once() -> None:
-    probes = Probes()
+    probes = MemberKit().core.probes
     assert probes.answered("s1") == [], "no probe is open"
     assert probes.begin(Probe(1, "s1", "tcp://there"), 0.0) == [Send("s1", Echo())]
     assert probes.peers == {"s1": "tcp://there"}
@@ -20,7 +21,7 @@ def test_the_first_answer_is_reported_once() -> None:
 
 
 def test_a_probe_that_is_not_renewed_is_dropped() -> None:
-    probes = Probes()
+    probes = MemberKit().core.probes
     probes.begin(Probe(1, "s1", "one"), 0.0)
     probes.begin(Probe(1, "s2", "two"), 2.0)
     assert set(probes.peers) == {"s1", "s2"}

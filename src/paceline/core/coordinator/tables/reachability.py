@@ -25,10 +25,14 @@ class _Cut:
 
 
 class Reach:
-    """Reports of peers that do not answer. `cut_off` are workers that cannot reach a primary."""
+    """Reports of peers that do not answer. `cut_off` are workers that cannot reach a primary.
+
+    `barred` are processes that must hold no blocks: members with whom the others cannot sum.
+    """
 
     def __init__(self) -> None:
         self.cut_off: frozenset[NodeId] = frozenset()
+        self.barred: frozenset[NodeId] = frozenset()
         self._cuts: dict[tuple[NodeId, NodeId], _Cut] = {}
 
     def report(self, node: NodeId, peer: NodeId, now: float, lasts_s: float) -> float:
@@ -52,6 +56,10 @@ class Reach:
     def cut(self, workers: frozenset[NodeId]) -> None:
         """Set the workers that cannot reach some primary."""
         self.cut_off = workers
+
+    def bar(self, node: NodeId) -> None:
+        """Let a process hold no blocks from now on."""
+        self.barred |= {node}
 
     def forget(self, node: NodeId) -> None:
         """Forget the reports by and about `node`, which is gone."""
