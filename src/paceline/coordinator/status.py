@@ -92,6 +92,8 @@ def describe(status: Status) -> str:
         parts.append(f"{', '.join(status.draining)} being emptied")
     if waits := [host for host in status.draining_hosts if host not in status.drained_hosts]:
         parts.append(f"host {', '.join(waits)} being emptied")
+    if status.bad_records:
+        parts.append(f"{status.bad_records} bad record{'s' * (status.bad_records != 1)} left out")
     parts += status.cuts[:3]
     if status.mode != "bsp":
         parts.append(f"staleness ≤ {status.max_staleness}")
@@ -258,6 +260,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         warning=core.machines.checkpoints.warning,
         failure=_failure(core),
         warnings=tuple(core.machines.warnings.texts.values()),
+        bad_records=core.machines.bad_records.count,
         **_of_dials(core, segment),
         **_of_hosts(core),
     )
@@ -303,6 +306,7 @@ def summary_of(
         warning=warning or core.machines.checkpoints.warning,
         digest=digest,
         warnings=tuple(core.machines.warnings.texts.values()),
+        bad_records=core.machines.bad_records.count,
         unequal=core.machines.warnings.unequal,
         plan=plan_lines(core),
     )

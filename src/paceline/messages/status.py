@@ -103,7 +103,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     `warning` is about the newest checkpoint, `warnings` are about the training. `metric_steps`
     has the step of the version that each metric of validation is of. `draining_hosts` shall be empty; `drained_hosts`
     are those that are: they hold no block and have no lease. `unequal` says what unequal machines mean for the bits.
-    `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers.
+    `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers. `bad_records` counts
+    the samples that are left out of the data.
     """
 
     run: str = ""
@@ -160,6 +161,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     slots: int | None = None
     plan: tuple[str, ...] = ()
     speeds: tuple[SpeedStatus, ...] = ()
+    bad_records: int = 0
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +170,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     `restarts` counts the processes that the launcher started again, by role; a coordinator leaves it out.
     `metric_steps` has the step of the version that each metric of validation is of; logged values have none. `unequal`
     says what unequal machines meant for the bits; it is empty if they were equal. `plan` says from which step on which
-    dials held, if they changed.
+    dials held, if they changed. `bad_records` counts the samples that were left out of the data.
     """
 
     run: str = ""
@@ -206,3 +208,4 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     restarts: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     unequal: str = ""
     plan: tuple[str, ...] = ()
+    bad_records: int = 0
