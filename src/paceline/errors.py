@@ -81,9 +81,11 @@ class BadRecordError(DataError):
     """The content of one record is damaged: it is the same at every reading. `on_bad_record="skip"` leaves it out.
 
     A data set of your own may raise it, too. Never raise it for what may work at another try, such as a time-out.
-    If a whole run of records is damaged, `first` and `count` say which positions.
+    If a whole run of records is damaged, `first` and `count` say which positions. `problem` is the message
+    without the remedy.
     """
 
+    problem: str = ""
     first: int = -1
     count: int = 1
 

@@ -196,8 +196,8 @@ class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):
 
     With `steps` above 0 the phase has that many steps, and `epochs` does not count.
 
-    The shuffle is a full one, or by blocks of `block_size` samples and `block_window` blocks (`paceline.core.shuffles`).
-    With `weights`, a digest of them, samples are drawn by weight.
+    The shuffle is a full one, or by blocks of `block_size` samples and `block_window` blocks (see
+    `paceline.core.shuffles`). With `weights`, a digest of them, samples are drawn by weight.
     """
 
     number: int
@@ -230,7 +230,7 @@ class DataFingerprint(msgspec.Struct, frozen=True, array_like=True):
     files: tuple[tuple[str, str], ...] = ()
 
 
-class BadRecord(NamedTuple):
+class BadRecord(msgspec.Struct, frozen=True, array_like=True):
     """Samples that are left out of every epoch, since their content is damaged: `count` of them, from `first` on."""
 
     first: int

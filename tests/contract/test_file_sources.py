@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import fsspec.asyn
 import pytest
 import torch
 from tests.kit.sample_files import ROWS, write_all
@@ -14,6 +15,7 @@ from tests.kit.web_server import every_fifth, web_server
 from torch.utils.data import default_collate
 
 import paceline
+from paceline.data.files.places import list_files
 from paceline.data.sources.base import FileSource
 from paceline.errors import DataUnreachableError
 
@@ -30,6 +32,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _thread() -> None:
+    """The one thread of fsspec, which stays for the life of a process."""
+    fsspec.asyn.get_loop()
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +111,7 @@ def test_a_changed_file_has_another_digest_and_the_others_have_not(
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
     victim.write_bytes(content)
-    files = paceline.data.files.places.list_files(folder, ()).digests()  # type: ignore[attr-defined]
+    files = list_files(folder, ()).digests()
     before = [digest for _, digest in source.file_digests]
     assert [k for k, (_, digest) in enumerate(files) if digest != before[k]] == [1]
 

@@ -57,7 +57,7 @@ def web_server(folder: Path, decide: Decide = lambda number, path: 200) -> Itera
     server = WebServer(folder, decide)
 
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+        protocol_version = "HTTP/1.0"  # a thread ends with its answer
 
         def do_GET(self) -> None:
             server.answer(self, body=True)

@@ -128,4 +128,5 @@ def draw(positions: Indices, upto: Weights, seed: int, epoch: int) -> Indices:
     bits = _mix(_mix(positions.astype(np.uint64) * _GOLDEN ^ first) ^ second)
     at = (bits >> _U64(11)).astype(np.float64) * 2.0**-53 * upto[-1]
     last = int(np.searchsorted(upto, upto[-1], side="left"))  # of the samples with a weight
-    return np.minimum(np.searchsorted(upto, at, side="right"), last).astype(np.int64)
+    found: Indices = np.minimum(np.searchsorted(upto, at, side="right"), last).astype(np.int64)
+    return found

@@ -21,8 +21,8 @@ _SHOWN_FILES = 20
 class Inspected:
     """What a source is.
 
-    `fingerprint` follows from its kind, its arguments and its files. `samples` are texts. `block_size` is 0 if a shuffle
-    is a full one.
+    `fingerprint` follows from its kind, its arguments and its files. `samples` are texts. `block_size` is 0 if a
+    shuffle is a full one.
     """
 
     kind: str

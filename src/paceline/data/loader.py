@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 def bad_record(error: BadRecordError, position: int) -> BadRecord:
     """What the log says of a bad record: the run of positions that the error names, else the one that was read."""
     first, count = (error.first, error.count) if error.first >= 0 else (position, 1)
-    return BadRecord(first, count, str(error)[:400])
+    return BadRecord(first, count, (error.problem or str(error))[:400])
 
 
 class _Samples(Dataset[Any]):
@@ -113,20 +113,19 @@ class BatchMaker:
         return self.make_batch(positions, step, slot).content
 
     def make_batch(self, positions: Indices, step: int, slot: int) -> Batch:
-        """Make the batch of a slot, without the bad records that may be left out. Its content is None if all are bad."""
+        """Make the batch of a slot, without the bad records that may be left out. The content is None if all are."""
         tensors = self.spec.tensors
         if tensors is not None:
             where = torch.from_numpy(positions)
             # index_select gives the same numbers in the same layout as indexing, in half the time.
-            found = [t.index_select(0, where) if t.is_contiguous() else t[where] for t in tensors]
-            return Batch(found, len(positions))
+            return Batch([t.index_select(0, where) if t.is_contiguous() else t[where] for t in tensors], len(positions))
         read_batch = self.spec.read_batch
         if read_batch is not None:
             with suppress(BadRecordError):  # one by one, then, to find which
                 return Batch(read_batch(positions), len(positions))
         base = slot_seed(self.seed, step, slot, "data")
         requests = [((base + k) & _SEEDS, int(i)) for k, i in enumerate(positions)]
-        found = self.read(requests)
+        found: list[Any] = self.read(requests)
         bad = tuple(sample for sample in found if type(sample) is BadRecord)
         samples = [sample for sample in found if type(sample) is not BadRecord] if bad else found
         if not samples:

@@ -66,7 +66,8 @@ def open(
         format: one of `FORMATS`, if the suffix of the files does not say it.
         columns: the columns of a table, or the suffixes of the members of tar shards, that are read.
         dtypes: the types of columns of CSV: int64, float64, float32 or str.
-        window: cut text or tokens into windows of this many tokens, `stride` tokens apart.
+        window: cut text or tokens into windows of this many tokens.
+        stride: the tokens from one window to the next, by default `window`.
         image_size: (height, width) to which images are scaled.
         checksums: the SHA-256 of files by name, checked now.
         storage_options: what fsspec needs for this scheme, such as credentials. They stay in this process.

@@ -67,8 +67,8 @@ def as_source(data: Any) -> Source:
     kinds = [kind.__name__ for kind in type(data).__mro__]
     if "IterableDataset" in kinds:
         raise UsageError(
-            "an IterableDataset cannot be read by position: give a map-style Dataset (with __len__ and __getitem__), or "
-            "its shards with the number of samples of each: paceline.data.iterable(lambda shard: ..., counts=[...])"
+            "an IterableDataset cannot be read by position: give a map-style Dataset (with __len__ and __getitem__), "
+            "or its shards with the number of samples of each: paceline.data.iterable(lambda shard: ..., counts=[...])"
         )
     if isinstance(data, Source) and "Dataset" not in kinds:
         return data

@@ -103,8 +103,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     `warning` is about the newest checkpoint, `warnings` are about the training. `metric_steps`
     has the step of the version that each metric of validation is of. `draining_hosts` shall be empty; `drained_hosts`
     are those that are: they hold no block and have no lease. `unequal` says what unequal machines mean for the bits.
-    `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers. `bad_records` counts
-    the samples that are left out of the data.
+    `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers. `bad_records`
+    counts the samples that are left out of the data.
     """
 
     run: str = ""

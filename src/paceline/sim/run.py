@@ -217,7 +217,7 @@ def _check_end(cluster: Cluster) -> None:
 
 
 def _check_audit(cluster: Cluster) -> None:
-    """Audit the log of a job whose dials have changed, or that leaves out bad records: no slot is lost or counted twice."""
+    """Audit the log of a job whose dials have changed, or that leaves out bad records."""
     disk = cluster.disk
     if not any(isinstance(row.fact, SegmentFact | BadRecordFact) or _is_scheduled(row.fact) for row in disk.facts):
         return

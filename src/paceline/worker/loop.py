@@ -142,11 +142,11 @@ class Loop:
 
     def _leave_out(self, batch: Batch) -> None:
         """Have the bad records of `batch` noted in the log, before the slot without them is sealed (rule 24)."""
-        new = tuple(record for record in batch.bad if (self.phase, *record[:2]) not in self._left_out)
+        new = tuple(record for record in batch.bad if (self.phase, record.first, record.count) not in self._left_out)
         if new:
             limit = self._max_bad_records
             self._session.ask(lambda req: LeaveOut(req, self.phase, new, limit), Ok)
-            self._left_out |= {(self.phase, *record[:2]) for record in new}
+            self._left_out |= {(self.phase, record.first, record.count) for record in new}
 
     def _leave(self) -> None:
         self.is_looping = False

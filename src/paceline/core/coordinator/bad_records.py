@@ -47,8 +47,8 @@ class BadRecords:
                 out.append(WarningFound(f"bad record {message.phase}", f"left out: {record.why}"))
         if (count := _size(known)) > message.limit:
             reason = (
-                f"{count} bad records, and max_bad_records={message.limit}. The last: {known[-1].why}. Correct the data, "
-                "or raise max_bad_records= of job.batches"
+                f"{count} bad records, and max_bad_records={message.limit}. The last: {known[-1].why}. Correct "
+                "the data, or raise max_bad_records= of job.batches"
             )
             return [*out, JobFailed("script", reason)]
         return [*out, Send(sender, Ok(message.req))]

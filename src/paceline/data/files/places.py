@@ -117,7 +117,7 @@ class Files:
             with io.BufferedReader(_Ranges(self, number), 1 << 16) as remote:
                 yield remote
             return
-        opened = with_retries(file.name, lambda: open(file.path, "rb"))
+        opened = with_retries(file.name, lambda: open(file.path, "rb"))  # noqa: SIM115
         with opened:
             self.check_unchanged(number, os.fstat(opened.fileno()))
             yield opened
@@ -250,8 +250,8 @@ class _Ranges(io.RawIOBase):
 
 def _changed(name: str) -> DataChangedError:
     return DataChangedError(
-        f"{name} has changed while the job reads it: put it back, or start the job again. A job reads files that do not "
-        "change"
+        f"{name} has changed while the job reads it: put it back, or start the job again. "
+        "A job reads files that do not change"
     )
 
 
@@ -351,12 +351,13 @@ def _remote(fs: Any, protocol: str, url: str, suffixes: Sequence[str]) -> list[D
     kept = [info for info in infos if info["type"] == "file" and not _hidden(info["name"][len(root) :].strip("/"))]
     if not fnmatch.fnmatch(path, "*.*") or not glob.has_magic(path):
         kept = [info for info in kept if _is_data(info["name"], suffixes)]
-    return _some([_entry(protocol, i, i["name"]) for i in sorted(kept, key=lambda i: str(i["name"]))], shown(url), ())
+    entries = [_entry(protocol, info, info["name"]) for info in kept]
+    return _some(sorted(entries, key=lambda file: file.name), shown(url), ())
 
 
 def _entry(protocol: str, info: Mapping[str, Any], path: str) -> DataFile:
     name = shown(path if "://" in path else f"{protocol}://{path.lstrip('/')}")
     if info.get("size") is None:
-        raise DataError(f"{name}: the server does not tell the size of this file. Copy it to a disk or an object store")
+        raise DataError(f"{name}: the server does not tell the size of this file. Copy it to a disk")
     tag = next((f"{key} {info[key]}" for key in _TAGS if info.get(key)), "")
     return DataFile(path, name, int(info["size"]), tag)

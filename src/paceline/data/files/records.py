@@ -98,7 +98,7 @@ def _beginnings(files: Files, number: int, begin: int, quotes: bool) -> Iterator
             if start - pending > LARGEST:
                 what = "a quote without its end" if inside else "a missing line break"
                 raise DataError(
-                    f"{name}: the record at byte {pending} is longer than {LARGEST >> 20} MiB ({what}?). Correct the file"
+                    f"{name}: the record at byte {pending} is longer than {LARGEST >> 20} MiB ({what}?): correct it"
                 )
     if inside:
         raise DataError(

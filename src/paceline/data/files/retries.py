@@ -1,4 +1,4 @@
-"""Tries an operation on a remote file again after an error that may pass: a time-out, a lost connection, a busy server."""
+"""Tries an operation on a file again after an error that may pass: a time-out, a lost connection, a busy server."""
 
 from __future__ import annotations
 

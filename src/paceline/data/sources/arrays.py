@@ -50,7 +50,7 @@ def _layout(files: Files, number: int) -> _Layout:
     found = _Layout(offset, shape[0], shape[1:], dtype)
     if offset + found.rows * found.nbytes != file.size:
         raise DataError(
-            f"{file.name} has {file.size} bytes, and its header says {offset + found.rows * found.nbytes}: it is cut off"
+            f"{file.name} has {file.size} bytes, and its header says {offset + found.rows * found.nbytes}, cut off?"
         )
     return found
 

@@ -88,10 +88,7 @@ class FileSource(ABC):
 
     def bad(self, position: int, what: str) -> BadRecordError:
         """The error of a record whose content is damaged."""
-        return BadRecordError(
-            f"{self.where(position)}: {what}. Correct the file, or leave such records out by "
-            'job.batches(..., on_bad_record="skip")'
-        )
+        return bad_record_error(f"{self.where(position)}: {what}")
 
 
 class TableSource(FileSource):
@@ -208,6 +205,15 @@ class GroupedSource(TableSource):
         while self._nbytes > self.memory_bytes and len(self._kept) > 1:
             self._nbytes -= self._kept.popitem(last=False)[1][1]
         return loaded
+
+
+def bad_record_error(problem: str, first: int = -1, count: int = 1) -> BadRecordError:
+    """The error of a damaged record, or of the damaged run of `count` records from `first` on."""
+    error = BadRecordError(
+        f"{problem}. Correct the file, or leave such records out by job.batches(..., on_bad_record='skip')"
+    )
+    error.problem, error.first, error.count = problem, first, count
+    return error
 
 
 def kind_of(name: str, **arguments: object) -> str:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from paceline.data.sources.base import Columns, FileSource, TableSource, kind_of
 from paceline.errors import BadRecordError, DataError, UsageError
 
 _PROBED = 1000  # records that decide the types of columns
+_MOSTLY = 0.95  # of the values that are probed are numbers in a column of numbers
 _TYPES = {"int64": int, "float64": float, "float32": float, "str": str}
 
 
@@ -140,8 +141,9 @@ def _column(values: list[Any]) -> Any:
 
 
 class CsvSource(RecordTable):
-    """CSV with a header. Columns are int64, float64 or text, as their first 1,000 values say, or as `dtypes` says.
+    """CSV with a header.
 
+    Columns are int64, float64 or text, as nearly all of their first 1,000 values are, or as `dtypes` says.
     A value of another type, and a record with other columns than the header, is a bad record.
     """
 
@@ -224,20 +226,27 @@ class CsvSource(RecordTable):
             try:
                 values.append(make(fields[at]))
             except ValueError:
-                problem = f"column {name!r} is {fields[at][:50]!r}, which is no {dtype}"
+                problem = (
+                    f"column {name!r} is {fields[at][:50]!r}, which is no {dtype} (as text: dtypes={{{name!r}: 'str'}})"
+                )
                 raise self.bad(position, problem) from None
         return values
 
 
 def _type_of(values: list[str]) -> str:
+    """The type of a column: a number if nearly all values are numbers. The others are bad records then."""
     for name in ("int64", "float64"):
-        try:
-            for value in values:
-                _TYPES[name](value)
-        except ValueError:
-            continue
-        return name
+        if values and sum(_is(value, _TYPES[name]) for value in values) >= _MOSTLY * len(values):
+            return name
     return "str"
+
+
+def _is(value: str, kind: Callable[[str], Any]) -> bool:
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
 
 
 class JsonLinesSource(RecordTable):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from paceline.data.files.indexes import Progress, index_of, quiet
 from paceline.data.files.places import Files
 from paceline.data.sources.arrow_columns import type_name, values_of
-from paceline.data.sources.base import WINDOW_NBYTES, Columns, GroupedSource, kind_of
+from paceline.data.sources.base import WINDOW_NBYTES, Columns, GroupedSource, bad_record_error, kind_of
 from paceline.data.sources.extras import need
 from paceline.errors import BadRecordError, DataError, DataUnreachableError, UsageError
 
@@ -177,12 +177,8 @@ class RowGroups(GroupedSource):
     def _bad_group(self, group: int) -> BadRecordError:
         first = int(self._starts[group])
         file = self.files.files[self._file_of[group]].name
-        error = BadRecordError(
-            f"row group {int(self._group_in[group])} of {file} is damaged ({self._damaged[group]}). Write the file "
-            'again, or leave the group out by job.batches(..., on_bad_record="skip")'
-        )
-        error.first, error.count = first, int(self._starts[group + 1]) - first
-        return error
+        problem = f"row group {int(self._group_in[group])} of {file} is damaged ({self._damaged[group]})"
+        return bad_record_error(problem, first, int(self._starts[group + 1]) - first)
 
     def _opened(self, number: int) -> _Opened:
         if self._pid != os.getpid():  # a forked process shares no file positions

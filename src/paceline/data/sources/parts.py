@@ -103,7 +103,8 @@ class Part:
         try:
             return self.source.read(self.places(positions).tolist())
         except BadRecordError as error:
-            raise BadRecordError(*error.args) from None  # its positions are those of the source
+            error.first, error.count = -1, 1  # they are positions in the source
+            raise
 
 
 class TablePart(Part):
