@@ -13,7 +13,7 @@ import click
 
 @click.group("data")
 def command() -> None:
-    """Look at data, make their index, or cut them into parts."""
+    """Look at data, make their index, or divide them into parts."""
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
@@ -23,7 +23,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--stride", type=int, default=None, help="Tokens from one window to the next. [default: --window]"
         ),
-        click.option("--window", type=int, default=None, help="Cut text or tokens into windows of this many tokens."),
+        click.option("--window", type=int, default=None, help="Read windows of this many tokens of text."),
         click.option("--columns", default=None, help="Read only these columns, as a,b,c."),
         click.option("--format", default=None, help="The format, if the suffix does not say it: csv, parquet, …"),
         click.argument("url"),
@@ -68,7 +68,7 @@ def index(url: str, **given: Any) -> None:
 @click.option("--seed", default=0, show_default=True, help="Chooses the samples.")
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Write the positions here, as .npy files.")
 def split(url: str, fractions: str, seed: int, out: Path | None, **given: Any) -> None:
-    """Cut URL into parts that have no sample in common: positions, not copies.
+    """Divide URL into parts that have no sample in common: positions, not copies.
 
     `paceline.data.split(source, fractions, seed)` gives the same parts to a script, without any file.
     """

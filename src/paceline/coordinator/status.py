@@ -163,6 +163,12 @@ def _speeds(core: CoordinatorCore) -> tuple[SpeedStatus, ...]:
     )
 
 
+def _found(core: CoordinatorCore) -> dict[str, Any]:
+    """What was found in the training and in its data."""
+    texts = core.machines.warnings.texts
+    return {"warnings": tuple(texts.values()), "bad_records": core.machines.bad_records.count}
+
+
 def _of_hosts(core: CoordinatorCore) -> dict[str, Any]:
     """The fields of the status about hosts: those that shall be empty, those that are, and unequal machines."""
     return {
@@ -259,8 +265,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         left=tuple(m.name for m in core.tables.members.by_role("worker") if m.left),
         warning=core.machines.checkpoints.warning,
         failure=_failure(core),
-        warnings=tuple(core.machines.warnings.texts.values()),
-        bad_records=core.machines.bad_records.count,
+        **_found(core),
         **_of_dials(core, segment),
         **_of_hosts(core),
     )
@@ -305,8 +310,7 @@ def summary_of(
         checkpoint=core.machines.checkpoints.newest.folder if core.machines.checkpoints.newest is not None else None,
         warning=warning or core.machines.checkpoints.warning,
         digest=digest,
-        warnings=tuple(core.machines.warnings.texts.values()),
-        bad_records=core.machines.bad_records.count,
+        **_found(core),
         unequal=core.machines.warnings.unequal,
         plan=plan_lines(core),
     )

@@ -175,8 +175,7 @@ class TrainingScript:
     def _turn(self, task: Grant) -> Script:
         now, habits, rng = self._cluster.world, self._scenario.habits, self._rng
         assert task.segment is not None
-        reads = self._worker.reads()
-        ahead = self._core.model.ahead > 0
+        reads, ahead = self._worker.reads(), self._core.model.ahead > 0
         if not self._cluster.log_checks.is_outdated(task.step, task.fence):
             self._cluster.worker_checks.may_compute(task.step, reads, self._worker.node, ahead=ahead)
         calm = not self._cluster.faults.on
@@ -184,8 +183,8 @@ class TrainingScript:
         chance = rng
         if self._scenario.model.deterministic and task.segment.window == 0:
             chance = Random(f"slot {self._scenario.seed} {task.step} {task.slot}")
-        bad = self._bad_samples(task.segment, task.step, task.slot)
-        full = slot_weight(task.segment, task.step, task.slot)
+        slot = task.segment, task.step, task.slot
+        bad, full = self._bad_samples(*slot), slot_weight(*slot)
         empty = chance.random() < habits.empty or len(bad) >= round(full * task.segment.batch_size)
         present = [b for b in self._trained if chance.random() >= habits.partly_absent]
         # Once all servers have acknowledged the last turn's pushes, no server reads its buffers: they can be reused.
@@ -193,11 +192,7 @@ class TrainingScript:
         self._buffers = {}
         pushed: dict[int, int] = {}
         yield self._pause()
-        phase = task.segment.phase
-        if new := [sample for sample in bad if (phase, sample) not in self._told]:
-            records = tuple(BadRecord(sample, 1, "damaged") for sample in new)
-            yield Ask(lambda req: LeaveOut(req, phase, records, 1000))
-            self._told |= {(phase, sample) for sample in new}
+        yield from self._leave_out(task.segment.phase, bad)
         if not empty:
             for block in present:
                 self._write(task, spare, block, 0, reads)
@@ -244,6 +239,13 @@ class TrainingScript:
             return []
         samples = Order(self._scenario.job.seed).samples(segment, step, slot).tolist()
         return [sample for sample in samples if sample in self._scenario.bad]
+
+    def _leave_out(self, phase: int, bad: Sequence[int]) -> Script:
+        """Have bad records noted before the slot without them is sealed (rule 24)."""
+        if new := [sample for sample in bad if (phase, sample) not in self._told]:
+            records = tuple(BadRecord(sample, 1, "damaged") for sample in new)
+            yield Ask(lambda req: LeaveOut(req, phase, records, 1000))
+            self._told |= {(phase, sample) for sample in new}
 
     def _stop(self, task: Grant) -> Script:
         plan = self._scenario.stop

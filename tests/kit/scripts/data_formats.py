@@ -18,6 +18,7 @@ parser.add_argument("root", type=Path)
 parser.add_argument("--formats", default="parquet,arrow,csv,jsonl,tar,npy,images,text,windows")
 parser.add_argument("--sleep", type=float, default=0.0)
 parser.add_argument("--url", default="")
+parser.add_argument("--folder-url", default="")
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--skip", action="store_true")
 args = parser.parse_args()
@@ -56,6 +57,8 @@ for name in args.formats.split(","):
     if args.url:
         files = sorted(path for path in where.rglob("*") if path.is_file())
         address = [f"{args.url}/{path.relative_to(args.root)}" for path in files]
+    if args.folder_url:
+        address = f"{args.folder_url}/{where.name}"
     data = paceline.data.open(address, **ARGUMENTS.get(name, {}))
     options: dict[str, Any] = {"on_bad_record": "skip", "max_bad_records": 20} if args.skip else {}
     for batch in job.batches(data, 8, slots=2, epochs=args.epochs, **options):

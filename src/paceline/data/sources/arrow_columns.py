@@ -55,5 +55,12 @@ def _lists(column: Any) -> list[Any]:
         lengths = [0 if n is None else n for n in need("pyarrow.compute", "data").list_value_length(chunk).to_pylist()]
         ends = np.cumsum(lengths)
         present = chunk.is_valid().to_pylist()
-        found += [inner[end - n : end] if ok else None for end, n, ok in zip(ends, lengths, present, strict=True)]
+        found += [
+            _copy(inner[end - n : end]) if ok else None for end, n, ok in zip(ends, lengths, present, strict=True)
+        ]
     return found
+
+
+def _copy(values: Column) -> Column:
+    """A copy: torch warns of arrays that cannot be written."""
+    return values.copy()

@@ -34,7 +34,7 @@ class Records:
         def build(said: Progress) -> dict[str, Any]:
             return index_records(files, said, quotes=quotes, header=header)
 
-        self._index = index_of(files, f"records quotes={quotes} header={header}", build, root, progress)
+        self._index = index_of(files, f"records {quotes} {header}", build, root, progress)
         self._ends = np.cumsum(self._index["counts"])
         self._quotes = quotes
 
