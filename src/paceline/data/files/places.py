@@ -312,6 +312,11 @@ def _hidden(path: str) -> bool:
     return any(part.startswith((".", "_")) for part in path.split("/"))
 
 
+def _fixed(pattern: str) -> str:
+    """The folder in which a pattern looks for files."""
+    return re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
+
+
 def _local(path: str, suffixes: Sequence[str]) -> list[str]:
     path = os.path.expanduser(path)
     if os.path.isdir(path):
@@ -322,7 +327,9 @@ def _local(path: str, suffixes: Sequence[str]) -> list[str]:
     elif os.path.exists(path):
         found = [path]
     else:
+        root = _fixed(path)
         found = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
+        found = [name for name in found if not _hidden(name[len(root) :])]
     return _some(sorted(found), path, suffixes)
 
 
@@ -338,7 +345,7 @@ def _some(found: list[Any], url: str, suffixes: Sequence[str]) -> list[Any]:
 def _remote(fs: Any, protocol: str, url: str, suffixes: Sequence[str]) -> list[DataFile]:
     path = fs._strip_protocol(url)
     if glob.has_magic(path.split("?", 1)[0] if protocol.startswith("http") else path):
-        root = re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0]
+        root = _fixed(path)
         infos = list(fs.glob(path, detail=True).values())
     elif protocol.startswith("http"):
         return [_entry(protocol, fs.info(path), path)]
