@@ -134,7 +134,7 @@ def correlations(plot: Path | None) -> dict[str, float]:
             axis.set(title=f"shuffle: {name}", xlabel="position in the epoch")
         axes[0].set_ylabel("sample (sorted by label)")
         figure.tight_layout()
-        figure.savefig(plot, format="svg")
+        figure.savefig(plot, dpi=90)
         pyplot.close(figure)
     return {name: round(float(np.corrcoef(at, order)[0, 1]), 4) for name, order in orders.items()}
 

@@ -1,7 +1,7 @@
-"""Trains on shards of Parquet: they are written first, then read by position and shuffled by blocks.
+"""Trains on shards of Parquet: read by position, and shuffled by blocks.
 
-    python examples/shards.py
-    paceline run -w 2 -s 2 examples/shards.py
+    python shards.py --write              # writes shards/part-0.parquet and three more
+    paceline run -w 2 -s 2 shards.py
 
 Give `--data` the address of your own shards, such as "s3://bucket/train/*.parquet", with columns x0 to x7 and y.
 """
@@ -9,7 +9,7 @@ Give `--data` the address of your own shards, such as "s3://bucket/train/*.parqu
 from __future__ import annotations
 
 import argparse
-import tempfile
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,8 @@ import torch.nn.functional as F
 import paceline
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--data", default="")
+parser.add_argument("--data", default="shards/*.parquet")
+parser.add_argument("--write", action="store_true", help="write the shards, and end")
 parser.add_argument("--epochs", type=int, default=3)
 args = parser.parse_args()
 COLUMNS = [f"x{c}" for c in range(8)]
@@ -36,19 +37,16 @@ def write(folder: Path) -> None:
     for k in range(4):
         rows = order[1000 * k : 1000 * (k + 1)]
         table = {name: x[rows, c] for c, name in enumerate(COLUMNS)} | {"y": y[rows]}
-        part = folder / f"part-{k}.parquet"
-        if not part.exists():
-            pq.write_table(pa.table(table), part.with_suffix(f".{id(part)}"), row_group_size=250)
-            part.with_suffix(f".{id(part)}").replace(part)
+        pq.write_table(pa.table(table), folder / f"part-{k}.parquet", row_group_size=250)
 
 
-if not args.data:
-    folder = Path(tempfile.gettempdir()) / "paceline-shards"
-    folder.mkdir(exist_ok=True)
-    write(folder)
+if args.write:
+    Path("shards").mkdir(exist_ok=True)
+    write(Path("shards"))
+    sys.exit()
 
 job = paceline.join(seed=7)
-data = paceline.data.open(args.data or str(folder / "*.parquet"), columns=[*COLUMNS, "y"])
+data = paceline.data.open(args.data, columns=[*COLUMNS, "y"])
 train_set, test_set = paceline.data.split(data, (0.9, 0.1), seed=7)
 model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
