@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from paceline import data as data
     from paceline import datasets as datasets
     from paceline import errors as errors
     from paceline.blocks.tensors import digest as digest
@@ -19,13 +20,14 @@ __version__ = "0.5.0"
 _PUBLIC = {
     "Job": ("paceline.worker.job", "Job"),
     "Run": ("paceline.engines.launched_run", "Run"),
+    "data": ("paceline.data", None),
     "datasets": ("paceline.datasets", None),
     "digest": ("paceline.blocks.tensors", "digest"),
     "errors": ("paceline.errors", None),
     "join": ("paceline.runtime.current_job", "join"),
     "launch": ("paceline.engines.launch", "launch"),
 }
-__all__ = ["Job", "Run", "datasets", "digest", "errors", "join", "launch"]
+__all__ = ["Job", "Run", "data", "datasets", "digest", "errors", "join", "launch"]
 
 
 def __getattr__(name: str) -> object:

@@ -8,6 +8,10 @@
     │   ├── MissingMetricError            job.metrics has no metric of that name (yet); also KeyError
     │   └── MismatchError                 workers disagree on names, shapes, data or hyper-parameters
     ├── DatasetUnavailableError           no source of a data set worked
+    ├── DataError                         data cannot be read; names the file and the remedy
+    │   ├── BadRecordError                the content of one record is damaged; names the record
+    │   ├── DataChangedError              a file is not what it was when it was opened
+    │   └── DataUnreachableError          a file cannot be reached: time-out, refused, no such file
     ├── JobError                          the job has ended and cannot go on
     │   ├── JobFailedError                a worker's script raised; carries its traceback
     │   ├── JobStoppedError               the job was stopped from outside while this worker was in a turn
@@ -67,6 +71,31 @@ class MismatchError(UsageError):
 
 class DatasetUnavailableError(PacelineError, RuntimeError):
     """No source of the data set worked; the message lists those that were tried."""
+
+
+class DataError(PacelineError, RuntimeError):
+    """Data cannot be read. The message names the file, what is wrong with it, and the remedy."""
+
+
+class BadRecordError(DataError):
+    """The content of one record is damaged: it is the same at every reading. `on_bad_record="skip"` leaves it out.
+
+    A data set of your own may raise it, too. Never raise it for what may work at another try, such as a time-out.
+    If a whole run of records is damaged, `first` and `count` say which positions. `problem` is the message
+    without the remedy.
+    """
+
+    problem: str = ""
+    first: int = -1
+    count: int = 1
+
+
+class DataChangedError(DataError):
+    """A file of the data is not what it was when the job opened it."""
+
+
+class DataUnreachableError(DataError):
+    """A file of the data cannot be reached: no such file, no right to read it, or no answer after all tries."""
 
 
 class JobError(PacelineError, RuntimeError):

@@ -202,6 +202,9 @@ class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):
     """The arguments of one call of `batches`. If workers give different ones, the job fails and says which.
 
     With `steps` above 0 the phase has that many steps, and `epochs` does not count.
+
+    The shuffle is a full one, or by blocks of `block_size` samples and `block_window` blocks (see
+    `paceline.core.shuffles`). With `weights`, a digest of them, samples are drawn by weight.
     """
 
     number: int
@@ -212,6 +215,9 @@ class PhaseSpec(msgspec.Struct, frozen=True, array_like=True):
     shuffle: bool
     drop_last: bool
     steps: int = 0
+    block_size: int = 0
+    block_window: int = 0
+    weights: str = ""
 
 
 class DataFingerprint(msgspec.Struct, frozen=True, array_like=True):
@@ -220,6 +226,7 @@ class DataFingerprint(msgspec.Struct, frozen=True, array_like=True):
     `source` is the text by which a `Source` names its content, empty for a data set. Workers with the same `platform`
     (kind of CPU and versions of packages) make the same bits of the same data. `unstable` names the first sample that
     does not follow from the seed; empty if none was found.
+    `files` are the files of a source with their digests; of very many files, a few stand for their neighbours.
     """
 
     length: int
@@ -227,6 +234,15 @@ class DataFingerprint(msgspec.Struct, frozen=True, array_like=True):
     platform: str
     samples: tuple[tuple[int, str], ...]
     unstable: str = ""
+    files: tuple[tuple[str, str], ...] = ()
+
+
+class BadRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Samples that are left out of every epoch, since their content is damaged: `count` of them, from `first` on."""
+
+    first: int
+    count: int
+    why: str
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -254,6 +270,9 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     revision: int = 0
     lr: float = 0.0
     lr_scale: float = 1.0
+    block_size: int = 0
+    block_window: int = 0
+    weights: str = ""
 
 
 class DialChange(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from paceline.engines.run_options import RunOptions
 
 
 def test_the_package_exports_exactly_these_names() -> None:
-    assert paceline.__all__ == ["Job", "Run", "datasets", "digest", "errors", "join", "launch"]
+    assert paceline.__all__ == ["Job", "Run", "data", "datasets", "digest", "errors", "join", "launch"]
     for name in paceline.__all__:
         assert getattr(paceline, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'train'"):
@@ -24,7 +24,7 @@ def test_the_package_exports_exactly_these_names() -> None:
 
 JOB = {
     "batches": "data batch_size=None *slots=None *epochs=1 *steps=None *shuffle=True *collate_fn=None *drop_last=False "
-    "*loader_workers=0",
+    "*loader_workers=0 *fraction=1.0 *weights=None *on_bad_record='raise' *max_bad_records=100",
     "close": "*failed=False",
     "epoch": None,
     "evaluate": "metric data *batch_size=None",
@@ -92,8 +92,12 @@ def test_launch_has_every_option_of_the_command_by_its_name() -> None:
 
 ERRORS = {
     "AuthenticationError": "TransportError",
+    "BadRecordError": "DataError",
     "CheckpointError": "PacelineError",
     "ClusterLostError": "JobError",
+    "DataChangedError": "DataError",
+    "DataError": "PacelineError",
+    "DataUnreachableError": "DataError",
     "DatasetUnavailableError": "PacelineError",
     "DeadlineError": "TransportError",
     "DeposedError": "StateError",
@@ -148,6 +152,7 @@ FLAGS = {
     "status": "run --json",
     "runs": "names --prune --older-than --state --dir --json",
     "checkpoints": "run --verify --json",
+    "data": "",
     "audit": "run --json",
 }
 
@@ -172,6 +177,7 @@ def test_each_command_has_exactly_these_options(name: str) -> None:
         "status",
         "runs",
         "checkpoints",
+        "data",
         "audit",
         "dev",
     ]

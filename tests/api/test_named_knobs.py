@@ -103,6 +103,7 @@ def arguments() -> frozenset[str]:
     """The parameters of the public functions."""
     functions: list[Callable[..., object]] = [paceline.join, paceline.digest, paceline.datasets.fashion_mnist]
     functions.append(paceline.launch)
+    functions += [paceline.data.open, paceline.data.split, paceline.data.iterable]
     members = [getattr(owner, name) for owner in (paceline.Job, paceline.Run) for name in dir(owner) if name[0] != "_"]
     functions += [member for member in members if callable(member)]
     names = frozenset(name for function in functions for name in signature(function).parameters)

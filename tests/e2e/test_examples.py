@@ -51,3 +51,11 @@ def test_char_lm_trains_on_two_workers(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "lm" / "summary.json").read_text())
     assert summary["steps"] == 10
     assert 0 < summary["metrics"]["bits_per_char"] < 8
+
+
+def test_shards_are_written_and_trained_on(tmp_path: Path) -> None:
+    python(EXAMPLES / "shards.py", "--write", cwd=tmp_path).check()
+    command = [*PACELINE, "run", "-w", "2", "--dir", "run", EXAMPLES / "shards.py", "--epochs", "1"]
+    run(command, tmp_path, PACELINE_CACHE=str(tmp_path / "cache")).check()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["samples"], summary["bad_records"]) == (3600, 0)

@@ -7,6 +7,7 @@ from math import inf, nan
 from paceline.coordinator.store import LogStore
 from paceline.core.effects import (
     AnyFact,
+    BadRecordFact,
     ChoiceFact,
     ClaimFact,
     DataChangeFact,
@@ -29,6 +30,7 @@ from paceline.core.effects import (
 )
 from paceline.messages import JobArgs, Position, Sealed, ValidatorSpec
 from paceline.types import (
+    BadRecord,
     Commit,
     DataFingerprint,
     DialChange,
@@ -95,5 +97,6 @@ FACTS: tuple[AnyFact, ...] = (
     ChoiceFact(Sealed(3, 1, Fence(2, 9), 0.5, HYPER, {"loss": inf}, 0.25, {"topic": "text"})),
     WarningFact("topic", "text"),
     DataChangeFact(),
+    BadRecordFact(0, BadRecord(3, 2, "damaged"), "worker-0"),
     DataFact("loop number 1", "worker-0", DataFingerprint(9, "", "cpu", ((0, "ab"), (8, "cd")))),
 )

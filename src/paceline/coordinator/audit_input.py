@@ -9,7 +9,7 @@ from paceline.checkpoint.manifest import Listed, list_checkpoints
 from paceline.checkpoint.storage import Storage
 from paceline.coordinator.reader import LogReader
 from paceline.core.audit.audit import audit
-from paceline.core.audit.findings import CheckpointRecord, Report
+from paceline.core.audit.findings import LISTED, CheckpointRecord, Report
 from paceline.errors import StateError
 
 
@@ -43,6 +43,7 @@ def report_json(report: Report, passed_over: list[Listed], run: str) -> dict[str
         "problems": [f"{p.kind}: {p.detail}" for p in report.problems],
         "omitted": report.omitted,
         "where": [{"kind": p.kind, **p.where} for p in report.problems],
+        "bad_records": report.bad_records,
         "not_compared": {listed.folder: listed.problem for listed in passed_over},
     }
 
@@ -67,6 +68,11 @@ def report_lines(report: Report, passed_over: list[Listed]) -> list[str]:
         lines.append(f"{lost}, {_n(counts.duplicate_slots, 'slot')} applied more than once")
     if counts.empty_slots:
         lines.append(f"without a gradient, and so with weight 0: {_n(counts.empty_slots, 'slot')}")
+    if report.bad_records:
+        lines.append(f"left out as bad, and so with weight 0: {_n(counts.bad_samples, 'sample')} so far")
+        lines += [f"- {record}" for record in report.bad_records[:LISTED]]
+        if more := len(report.bad_records) - LISTED:
+            lines += [f"- and {more:,} more"] * (more > 0)
     lines += [f"not compared: {listed.folder}: {listed.problem}" for listed in passed_over]
     return lines
 

@@ -94,6 +94,8 @@ def describe(status: Status) -> str:
         parts.append(f"{', '.join(status.draining)} being emptied")
     if waits := [host for host in status.draining_hosts if host not in status.drained_hosts]:
         parts.append(f"host {', '.join(waits)} being emptied")
+    if status.bad_records:
+        parts.append(f"{status.bad_records} bad record{'s' * (status.bad_records != 1)} left out")
     parts += [*status.cuts[:3], *moving]
     if status.mode != "bsp":
         parts.append(f"staleness ≤ {status.max_staleness}")
@@ -175,6 +177,12 @@ def _speeds(core: CoordinatorCore) -> tuple[SpeedStatus, ...]:
         for m in core.tables.members.active_workers()
         if (seconds := speeds.seconds_of(m.node)) is not None
     )
+
+
+def _found(core: CoordinatorCore) -> dict[str, Any]:
+    """What was found in the training and in its data."""
+    texts = core.machines.warnings.texts
+    return {"warnings": tuple(texts.values()), "bad_records": core.machines.bad_records.count}
 
 
 def _of_hosts(core: CoordinatorCore) -> dict[str, Any]:
@@ -274,7 +282,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         left=tuple(m.name for m in core.tables.members.by_role("worker") if m.left),
         warning=core.machines.checkpoints.warning,
         failure=_failure(core),
-        warnings=tuple(core.machines.warnings.texts.values()),
+        **_found(core),
         **_of_dials(core, segment),
         **_of_hosts(core),
     )
@@ -319,7 +327,7 @@ def summary_of(
         checkpoint=core.machines.checkpoints.newest.folder if core.machines.checkpoints.newest is not None else None,
         warning=warning or core.machines.checkpoints.warning,
         digest=digest,
-        warnings=tuple(core.machines.warnings.texts.values()),
+        **_found(core),
         unequal=core.machines.warnings.unequal,
         plan=plan_lines(core),
     )

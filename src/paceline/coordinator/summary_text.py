@@ -23,6 +23,8 @@ def summary_lines(summary: RunSummary) -> list[str]:
         rows["stopped"] = summary.stopped
     for key in ("max_staleness", "skipped_slots", "wasted_slots", "lost_workers"):
         rows[key] = str(getattr(summary, key))
+    if summary.bad_records:
+        rows["bad_records"] = f"{summary.bad_records} (left out; `paceline audit` names them)"
     restarts = summary.restarts or {}
     if any(restarts.values()):
         rows["restarts"] = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count in restarts.items() if count)

@@ -9,6 +9,7 @@ import msgspec
 
 from paceline.messages import Checkpoint, JobArgs, Message, Position, SavedModel, Sealed, ValidatorSpec
 from paceline.types import (
+    BadRecord,
     Commit,
     DataFingerprint,
     DialChange,
@@ -175,6 +176,14 @@ class DataChangeFact(Fact, frozen=True):
     """The job was resumed with changes: from here on its data may be others."""
 
 
+class BadRecordFact(Fact, frozen=True):
+    """Samples of the data of phase `phase` are left out of it: `worker` found that their content is damaged."""
+
+    phase: int
+    record: BadRecord
+    worker: str
+
+
 class WarningFact(Fact, frozen=True):
     """The user was warned; `text` is the first warning about `topic`."""
 
@@ -197,6 +206,7 @@ AnyFact = (
     | DrainFact
     | DataFact
     | DataChangeFact
+    | BadRecordFact
     | WarningFact
 )
 

@@ -1,8 +1,6 @@
 """The samples and the random seed of a slot: a pure function of (seed, segments, step, slot).
 
-The order of samples in an epoch is a keyed permutation of ``range(n)`` with random access: a balanced Feistel
-network of six rounds over the next even number of bits, applied again until the result is below n. Nothing of size n is
-stored, and any process can compute any slot again. docs/protocol.md spells the function out.
+`paceline.core.shuffles` has the order of samples in an epoch. Any process can compute any slot again.
 """
 
 from __future__ import annotations
@@ -12,46 +10,14 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
+from paceline.core.shuffles import Indices as Indices
+from paceline.core.shuffles import Weights, draw, permute_blocks
+from paceline.core.shuffles import permute as permute
 from paceline.types import PhaseSpec, Segment
 
-Indices = npt.NDArray[np.int64]
-_ROUNDS = 6
 _CHUNK = 4096  # this many positions (a chunk) are permuted in one call, so that many slots share numpy's overhead
-_U64 = np.uint64
-
-
-def _keys(seed: int, epoch: int) -> list[np.uint64]:
-    raw = blake2b(f"paceline order {seed} {epoch}".encode(), digest_size=8 * _ROUNDS).digest()
-    return [np.uint64(int.from_bytes(raw[8 * r : 8 * r + 8], "little")) for r in range(_ROUNDS)]
-
-
-def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Mix the bits of each number, as the last stage of the generator splitmix64 does."""
-    x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
-    return x ^ (x >> _U64(31))
-
-
-def permute(positions: Indices, n: int, seed: int, epoch: int) -> Indices:
-    """The samples at `positions` (each in ``range(n)``) of the shuffled epoch."""
-    if n <= 1:
-        return np.zeros_like(positions)
-    half = ((n - 1).bit_length() + 1) // 2
-    shift, mask = _U64(half), _U64((1 << half) - 1)
-    keys = _keys(seed, epoch)
-    result = positions.astype(np.uint64)
-    todo = np.arange(len(result))
-    while len(todo):
-        x = result[todo]
-        left, right = x >> shift, x & mask
-        for key in keys:
-            left, right = right, left ^ (_mix(right ^ key) & mask)
-        result[todo] = x = (left << shift) | right
-        todo = todo[x >= _U64(n)]
-    return result.astype(np.int64)
 
 
 def slot_seed(seed: int, step: int, slot: int, purpose: str = "slot") -> int:
@@ -180,8 +146,7 @@ def data_before(spec: PhaseSpec, last: Segment | None) -> tuple[int, int]:
     if last is None:
         return 0, 0
     epoch, offset = data_after(last)
-    mine = (spec.data_len, spec.batch_size, spec.shuffle, spec.drop_last)
-    if spec.steps and mine == (last.data_len, last.batch_size, last.shuffle, last.drop_last):
+    if spec.steps and cut_of(spec) == cut_of(last):
         return epoch, offset
     return epoch, 0
 
@@ -208,12 +173,31 @@ def phase_rest(spec: PhaseSpec, start: int, segment: Segment) -> Segment:
     return replace(segment, end_step=end, end_epoch=sample_range(segment, end).epoch)
 
 
-class Order:
-    """Computes the samples of slots. Keeps the last few permuted chunks of positions."""
+def cut_of(plan: PhaseSpec | Segment) -> tuple[object, ...]:
+    """What decides which samples the epochs of a phase have, in which order, and how they are cut into slots."""
+    order = plan.shuffle, plan.block_size, plan.block_window, plan.weights
+    return plan.data_len, plan.batch_size, plan.drop_last, *order
 
-    def __init__(self, seed: int) -> None:
+
+def samples_at(positions: Indices, plan: PhaseSpec | Segment, seed: int, epoch: int) -> Indices:
+    """The samples at `positions` of an epoch of `plan`, which draws no samples by weight."""
+    if not plan.shuffle:
+        return positions
+    if plan.block_size:
+        return permute_blocks(positions, plan.data_len, plan.block_size, plan.block_window, seed, epoch)
+    return permute(positions, plan.data_len, seed, epoch)
+
+
+class Order:
+    """Computes the samples of slots. Keeps the last few computed chunks of positions.
+
+    `upto` are the cumulative weights of the samples, for phases that draw by weight.
+    """
+
+    def __init__(self, seed: int, upto: Weights | None = None) -> None:
         self.seed = seed
-        self._chunks: OrderedDict[tuple[int, int, int], Indices] = OrderedDict()
+        self._upto = upto
+        self._chunks: OrderedDict[tuple[object, ...], Indices] = OrderedDict()
 
     def samples(self, segment: Segment, step: int, slot: int) -> Indices:
         """The samples of one slot, in order."""
@@ -227,16 +211,21 @@ class Order:
             chunk = start // _CHUNK
             end = min(stop, (chunk + 1) * _CHUNK)
             base = chunk * _CHUNK
-            parts.append(self._chunk(segment.data_len, at.epoch, chunk)[start - base : end - base])
+            parts.append(self._chunk(segment, at.epoch, chunk)[start - base : end - base])
             start = end
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _chunk(self, n: int, epoch: int, chunk: int) -> Indices:
-        key = (n, epoch, chunk)
+    def _chunk(self, segment: Segment, epoch: int, chunk: int) -> Indices:
+        key = (segment.data_len, segment.block_size, segment.block_window, segment.weights, epoch, chunk)
         found = self._chunks.get(key)
         if found is None:
-            positions = np.arange(chunk * _CHUNK, min((chunk + 1) * _CHUNK, n), dtype=np.int64)
-            found = self._chunks[key] = permute(positions, n, self.seed, epoch)
+            positions = np.arange(chunk * _CHUNK, min((chunk + 1) * _CHUNK, segment.data_len), dtype=np.int64)
+            if segment.weights:
+                assert self._upto is not None, "this phase draws its samples by weight"
+                found = draw(positions, self._upto, self.seed, epoch)
+            else:
+                found = samples_at(positions, segment, self.seed, epoch)
+            self._chunks[key] = found
             if len(self._chunks) > 8:
                 self._chunks.popitem(last=False)
         return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from paceline.core.sampling import Order
 from paceline.data.data_spec import DataSpec
+from paceline.data.loader import Batch as Batch
 from paceline.data.loader import BatchMaker
 from paceline.types import Segment
 
@@ -16,13 +17,6 @@ class SlotKey(NamedTuple):
     segment: Segment
     step: int
     slot: int
-
-
-class Batch(NamedTuple):
-    """A collated batch, and the number of its samples."""
-
-    content: Any
-    num_samples: int
 
 
 class BatchSource(Protocol):
@@ -53,7 +47,7 @@ class LocalBatches:
 
     def __init__(self, spec: DataSpec, seed: int) -> None:
         self.maker = BatchMaker(spec, seed)
-        self._order = Order(seed)
+        self._order = Order(seed, spec.order.upto)
         self._ahead: tuple[SlotKey, Batch] | None = None
 
     def prefetch(self, key: SlotKey) -> None:
@@ -68,7 +62,7 @@ class LocalBatches:
 
     def _make(self, key: SlotKey) -> Batch:
         positions = self._order.samples(*key)
-        return Batch(self.maker.make(positions, key.step, key.slot), len(positions))
+        return self.maker.make_batch(positions, key.step, key.slot)
 
     def close(self) -> None:
         """End the loader processes."""

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch.utils.data import (
     DataLoader,
-    Dataset,
-    IterableDataset,
     RandomSampler,
     SequentialSampler,
     TensorDataset,
     default_collate,
 )
 
-from paceline.data.source import DatasetSource, Source
+from paceline.core.shuffles import Indices
+from paceline.data.choice import ALL, Choice, SampleOrder, most_bad_records, order_of, part_of_data
+from paceline.data.source import DatasetSource, Source, as_source
 from paceline.errors import UsageError
 
 Collate = Callable[[list[Any]], Any]
@@ -29,17 +29,24 @@ class DataSpec:
     """The source of samples, and how they become batches.
 
     `worker_init_fn` is called in each loader process before its first sample. A loader process that takes longer than
-    `timeout_s` for its samples ends the script with an error; 0 waits for ever.
+    `timeout_s` for its samples ends the script with an error; 0 waits for ever. Up to `max_bad_records` bad records are
+    left out; with -1 the first one ends the job.
     """
 
     source: Source
     batch_size: int
     collate: Collate
-    shuffle: bool
+    order: SampleOrder
     drop_last: bool
     loader_workers: int
     worker_init_fn: Callable[[int], None] | None = None
     timeout_s: float = 0.0
+    max_bad_records: int = -1
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether the samples come in another order than that of the data."""
+        return self.order.shuffle
 
     @property
     def length(self) -> int:
@@ -56,15 +63,24 @@ class DataSpec:
             return None  # it may change the data set of its process
         return source.data.tensors if type(source.data) is TensorDataset else None
 
+    @property
+    def read_batch(self) -> Callable[[Indices], Any] | None:
+        """What makes the batch of the default collate in one call, for a table that is read in this process."""
+        if self.collate is not default_collate or self.loader_workers:
+            return None
+        found: Callable[[Indices], Any] | None = getattr(self.source, "read_batch", None)
+        return found
+
 
 def open_data(
     data: Any,
     batch_size: int | None,
     *,
-    shuffle: bool = True,
+    shuffle: bool | str = True,
     collate_fn: Collate | None = None,
     drop_last: bool = False,
     loader_workers: int = 0,
+    choice: Choice = ALL,
 ) -> DataSpec:
     """Make the `DataSpec` of `data`: a `Source`, a Dataset or a DataLoader. The settings of a DataLoader are used.
 
@@ -78,13 +94,17 @@ def open_data(
         spec = open_data(
             data.dataset,
             size if batch_size is None else batch_size,
-            shuffle=shuffles and shuffle,
+            shuffle=shuffle if shuffles else False,
             collate_fn=collate_fn or data.collate_fn,
             drop_last=drop_last or data.drop_last,
             loader_workers=loader_workers or num_workers,
+            choice=choice,
         )
         return replace(spec, worker_init_fn=data.worker_init_fn, timeout_s=data.timeout)
-    source = _source(data)
+    source = as_source(data)
+    if choice.fraction != 1.0:
+        source = part_of_data(source, choice.fraction, choice.seed, choice.weights)
+    order = order_of(source, shuffle, choice.weights)
     length = source.length
     if batch_size is None:
         raise UsageError("batch_size is missing: give the number of samples in one slot")
@@ -99,20 +119,9 @@ def open_data(
         raise UsageError(
             f"drop_last leaves nothing: {length} samples do not fill a slot of {batch_size}; use a smaller batch_size"
         )
-    return DataSpec(source, batch_size, collate_fn or default_collate, shuffle, drop_last, loader_workers)
-
-
-def _source(data: Any) -> Source:
-    if isinstance(data, IterableDataset):
-        raise UsageError(
-            "an IterableDataset cannot be read by position: give a map-style Dataset (with __len__ and __getitem__)"
-        )
-    if isinstance(data, Source) and not isinstance(data, Dataset):
-        return data
-    try:
-        return DatasetSource(data, len(data))
-    except TypeError:
-        raise UsageError(f"{type(data).__name__} has no length: give a map-style Dataset") from None
+    bad = most_bad_records(choice.on_bad_record, choice.max_bad_records)
+    collate = collate_fn or default_collate
+    return DataSpec(source, batch_size, collate, order, drop_last, loader_workers, max_bad_records=bad)
 
 
 def whole_number(name: str, value: Any) -> int:

@@ -18,10 +18,11 @@ from paceline.core.sampling import slot_seed
 from paceline.data.loader import BatchMaker
 from paceline.data.sample_digest import sample_digest
 from paceline.data.seeding import preserved
-from paceline.data.source import DatasetSource
+from paceline.data.source import DatasetSource, Source
 from paceline.types import DataFingerprint
 
 _MOST, _FEWEST = 8, 2  # samples of one data set that are read
+_FILES = 500  # that a fingerprint names
 _BUDGET_S = 0.5  # once all data sets together have taken this long, only the fewest samples are read
 _PACKAGES = ("PIL", "torchvision", "torchaudio", "cv2")  # packages that decode samples
 
@@ -46,13 +47,16 @@ class Fingerprints:
         if self._is_known(data):
             return None
         began = self._clock()
-        with preserved():
-            samples, unstable = self._samples(maker, began)
+        files = file_digests(source)
+        samples: tuple[tuple[int, str], ...] = ()
+        unstable = -1
+        if not files:  # a source of files is compared by these
+            with preserved():
+                samples, unstable = self._samples(maker, began)
         self._seconds += self._clock() - began
         name = "" if isinstance(source, DatasetSource) else source.fingerprint
-        return DataFingerprint(
-            source.length, name, _platform(), samples, f"sample {unstable} of {type(data).__name__}" * (unstable >= 0)
-        )
+        shaky = f"sample {unstable} of {type(data).__name__}" * (unstable >= 0)
+        return DataFingerprint(source.length, name, _platform(), samples, shaky, grouped(files))
 
     def _is_known(self, data: Any) -> bool:
         self._known = [known for known in self._known if known() is not None]
@@ -76,6 +80,21 @@ class Fingerprints:
                 # The sample does not follow from the seed: it cannot be compared.
                 unstable = position
         return tuple(samples), unstable
+
+
+def file_digests(source: Source) -> tuple[tuple[str, str], ...]:
+    """The files of a source with their digests; () if it has none."""
+    found: tuple[tuple[str, str], ...] = getattr(source, "file_digests", ())
+    return found
+
+
+def grouped(files: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """At most `_FILES` files with their digests: of more, neighbours have one digest together."""
+    if len(files) <= _FILES:
+        return files
+    size = -(-len(files) // _FILES)
+    groups = [files[k : k + size] for k in range(0, len(files), size)]
+    return tuple((f"{g[0][0]} to {g[-1][0]}", blake2b(repr(g).encode(), digest_size=8).hexdigest()) for g in groups)
 
 
 def _read(maker: BatchMaker, seed: int, position: int) -> set[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -14,22 +15,49 @@ from paceline.core.sampling import Indices, slot_seed
 from paceline.data.data_spec import DataSpec
 from paceline.data.seeding import seed_sample
 from paceline.data.source import DatasetSource, Source
+from paceline.errors import BadRecordError
 from paceline.orphans import die_with_parent
+from paceline.types import BadRecord
 
 _SEEDS = 0x7FFFFFFFFFFFFFFF  # the largest seed
+
+
+class Batch(NamedTuple):
+    """A collated batch, the number of its samples, and the bad records that were left out of it."""
+
+    content: Any
+    num_samples: int
+    bad: tuple[BadRecord, ...] = ()
+
+
+def bad_record(error: BadRecordError, position: int) -> BadRecord:
+    """What the log says of a bad record: the run of positions that the error names, else the one that was read."""
+    first, count = (error.first, error.count) if error.first >= 0 else (position, 1)
+    return BadRecord(first, count, (error.problem or str(error))[:400])
 
 
 class _Samples(Dataset[Any]):
     """Reads samples one by one. Each has a seed of its own, so a batch is the same whichever process reads it."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, leave_out: bool = False) -> None:
         self._source = source
+        self._leave_out = leave_out
+        self._at_once = not getattr(source, "draws_random_numbers", True)
 
     def __getitems__(self, requests: list[tuple[int, int]]) -> list[Any]:
+        """The samples; with `leave_out`, a `BadRecord` in the place of each that is damaged."""
+        if self._at_once:
+            with suppress(BadRecordError):  # one by one, then, to find which
+                return list(self._source.read([position for _, position in requests]))
         samples: list[Any] = []
         for seed, position in requests:
             seed_sample(seed)
-            samples += self._source.read((position,))
+            try:
+                samples += self._source.read((position,))
+            except BadRecordError as error:
+                if not self._leave_out:
+                    raise
+                samples.append(bad_record(error, position))
         return samples
 
 
@@ -76,24 +104,36 @@ class BatchMaker:
         self.spec = spec
         self.seed = seed
         self._data = spec.source.data if isinstance(spec.source, DatasetSource) else spec.source
-        self._samples = _Samples(spec.source)
+        self._samples = _Samples(spec.source, leave_out=spec.max_bad_records >= 0)
         self._feed = _Feed()
         self._iterator: Iterator[list[Any]] | None = None
 
     def make(self, positions: Indices, step: int, slot: int) -> Any:
         """Make the collated batch of a slot."""
+        return self.make_batch(positions, step, slot).content
+
+    def make_batch(self, positions: Indices, step: int, slot: int) -> Batch:
+        """Make the batch of a slot, without the bad records that may be left out. The content is None if all are."""
         tensors = self.spec.tensors
         if tensors is not None:
             where = torch.from_numpy(positions)
             # index_select gives the same numbers in the same layout as indexing, in half the time.
-            return [t.index_select(0, where) if t.is_contiguous() else t[where] for t in tensors]
+            return Batch([t.index_select(0, where) if t.is_contiguous() else t[where] for t in tensors], len(positions))
+        read_batch = self.spec.read_batch
+        if read_batch is not None:
+            with suppress(BadRecordError):  # one by one, then, to find which
+                return Batch(read_batch(positions), len(positions))
         base = slot_seed(self.seed, step, slot, "data")
         requests = [((base + k) & _SEEDS, int(i)) for k, i in enumerate(positions)]
-        samples = self.read(requests)
+        found: list[Any] = self.read(requests)
+        bad = tuple(sample for sample in found if type(sample) is BadRecord)
+        samples = [sample for sample in found if type(sample) is not BadRecord] if bad else found
+        if not samples:
+            return Batch(None, 0, bad)
         # A seed of its own for `collate_fn`, which may draw random numbers: without one they would depend on what this
         # process did before, unless it has just read the samples itself.
         seed_sample((base + len(requests)) & _SEEDS)
-        return self.spec.collate(samples)
+        return Batch(self.spec.collate(samples), len(samples), bad)
 
     def read(self, requests: list[tuple[int, int]]) -> list[Any]:
         """Read samples, in the order of `requests`: each is a seed and a position."""

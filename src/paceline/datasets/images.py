@@ -20,6 +20,7 @@ GENERATED = "generated:"
 """Given as `root` of `fashion_mnist`, it means `generated_ten_classes` instead of Fashion-MNIST."""
 
 NUM_CLASSES = 10
+_LICENCE = "Fashion-MNIST (Zalando SE), MIT"
 
 # The mean and the standard deviation of the training pixels, after scaling to [0, 1].
 _MEAN, _STD = 0.2860, 0.3530
@@ -32,17 +33,19 @@ class Splits(tuple["TensorDataset", "TensorDataset"]):
 
     Attributes:
         source: the provider in one line, such as ``cache: /home/me/.cache/paceline/fashion-mnist``.
+        licence: who made the data, and under which licence.
     """
 
     source: str
+    licence: str
 
-    def __new__(cls, train: TensorDataset, test: TensorDataset, source: str) -> Splits:  # noqa: D102
+    def __new__(cls, train: TensorDataset, test: TensorDataset, source: str, licence: str) -> Splits:  # noqa: D102
         pair = super().__new__(cls, (train, test))
-        pair.source = source
+        pair.source, pair.licence = source, licence
         return pair
 
-    def __getnewargs__(self) -> tuple[TensorDataset, TensorDataset, str]:
-        return (*self, self.source)
+    def __getnewargs__(self) -> tuple[TensorDataset, TensorDataset, str, str]:
+        return (*self, self.source, self.licence)
 
 
 @overload
@@ -100,7 +103,7 @@ def fashion_mnist(
         made["train"] = _tensors(content, release.train_images, release.train_labels)
     if split != "train":
         made["test"] = _tensors(content, release.test_images, release.test_labels)
-    return made[split] if split else Splits(made["train"], made["test"], source)
+    return made[split] if split else Splits(made["train"], made["test"], source, _LICENCE)
 
 
 def generated_ten_classes(seed: int = 0, *, num_train: int = 60_000, num_test: int = 10_000) -> Splits:
@@ -128,7 +131,9 @@ def generated_ten_classes(seed: int = 0, *, num_train: int = 60_000, num_test: i
         images.mul_(_GENERATED_NOISE).add_(shifted[labels, where].mul_(contrast))
         return TensorDataset(images, labels)
 
-    return Splits(draw(num_train), draw(num_test), f"generated: ten generated classes, seed {seed}")
+    return Splits(
+        draw(num_train), draw(num_test), f"generated: ten generated classes, seed {seed}", "generated, free of rights"
+    )
 
 
 def _tensors(content: Content, images: IdxFile, labels: IdxFile) -> TensorDataset:

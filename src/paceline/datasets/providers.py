@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from paceline.datasets.debian import DEBIAN_DIRECTORY, DEBIAN_PACKAGE, fetch_package
 from paceline.datasets.download import DOWNLOAD_URL, download
 from paceline.datasets.idx_files import Content, ProviderError, Release, Split, read_files
 from paceline.errors import DatasetUnavailableError
+from paceline.file_locks import locked
 
 logger = logging.getLogger(__name__)
 
@@ -82,31 +81,6 @@ def _unavailable(release: Release, tried: Mapping[str, str]) -> DatasetUnavailab
         f"{release.name} is not available from any provider:\n{reasons}\n"
         f"Remedy: put {names} into a directory and pass it as the first argument."
     )
-
-
-@contextlib.contextmanager
-def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
-    """Hold an exclusive lock on `path` among processes and threads. If the holder dies, the system releases the lock.
-
-    Raises:
-        TimeoutError: another process has held the lock for `timeout_s`.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + timeout_s
-    with path.open("a") as handle:
-        logged = False
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"another process has held the lock {path} for {timeout_s:.0f} s") from None
-            if not logged:
-                logger.info("another process is fetching the data; waiting for %s", path)
-                logged = True
-            time.sleep(0.05)
-        yield
 
 
 def _fetch_into(home: Path, release: Release, fetch: Callable[[Release, Path], None]) -> Content:

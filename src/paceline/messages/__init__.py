@@ -123,6 +123,7 @@ from paceline.messages.work import (
     GiveBack,
     Grant,
     HeldLease,
+    LeaveOut,
     PhaseBegun,
     PhaseOver,
     Revoke,
@@ -203,6 +204,7 @@ AnyMessage = (
     | Echo
     | Echoed
     | CompareData
+    | LeaveOut
     | Close
     | Meet
     | Met
@@ -278,6 +280,7 @@ __all__ = [
     "HostFacts",
     "HostLost",
     "JobArgs",
+    "LeaveOut",
     "Meet",
     "Message",
     "Met",

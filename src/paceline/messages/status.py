@@ -105,7 +105,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     are those that are: they hold no block and have no lease. `unequal` says what unequal machines mean for the bits.
     `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers. `reducer` is
     "servers", "collective" (a group of workers) or "" before the blocks are placed; `moving` says what a move of the
-    blocks to the other one waits for.
+    blocks to the other one waits for. `bad_records` counts the samples that are left out of the data.
     """
 
     run: str = ""
@@ -164,6 +164,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     speeds: tuple[SpeedStatus, ...] = ()
     reducer: str = ""
     moving: str = ""
+    bad_records: int = 0
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +173,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     `restarts` counts the processes that the launcher started again, by role; a coordinator leaves it out.
     `metric_steps` has the step of the version that each metric of validation is of; logged values have none. `unequal`
     says what unequal machines meant for the bits; it is empty if they were equal. `plan` says from which step on which
-    dials held, if they changed.
+    dials held, if they changed. `bad_records` counts the samples that were left out of the data.
     """
 
     run: str = ""
@@ -210,3 +211,4 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     restarts: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     unequal: str = ""
     plan: tuple[str, ...] = ()
+    bad_records: int = 0

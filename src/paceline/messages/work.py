@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from paceline.messages.base import Message
-from paceline.types import DataFingerprint, DialChange, Fence, Hyper, Measured, PhaseSpec, Segment, Sums
+from paceline.types import BadRecord, DataFingerprint, DialChange, Fence, Hyper, Measured, PhaseSpec, Segment, Sums
 
 
 class ValidatorSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -35,6 +35,15 @@ class CompareData(Message, frozen=True):
     req: int
     use: str
     fingerprint: DataFingerprint
+
+
+class LeaveOut(Message, frozen=True):
+    """A worker asks to leave bad records out of phase `phase`. The job fails if it has more than `limit` of them."""
+
+    req: int
+    phase: int
+    records: tuple[BadRecord, ...]
+    limit: int
 
 
 class BeginPhase(Message, frozen=True):

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from paceline.core.audit.audit import audit
 from paceline.core.audit.findings import CheckpointRecord
-from paceline.core.effects import PhaseFact, SegmentFact
+from paceline.core.effects import BadRecordFact, PhaseFact, SegmentFact
 from paceline.sim.cluster import Cluster
 from paceline.sim.scenario import Scenario
 from paceline.sim.world import Trace, Violation
@@ -219,9 +219,9 @@ def _check_end(cluster: Cluster) -> None:
 
 
 def _check_audit(cluster: Cluster) -> None:
-    """Audit the log of a job whose dials have changed: no slot is lost or counted twice where segments meet."""
+    """Audit the log of a job whose dials have changed, or that leaves out bad records."""
     disk = cluster.disk
-    if not any(isinstance(row.fact, SegmentFact) or _is_scheduled(row.fact) for row in disk.facts):
+    if not any(isinstance(row.fact, SegmentFact | BadRecordFact) or _is_scheduled(row.fact) for row in disk.facts):
         return
     commits = [commit for _, commits in sorted(disk.commits.items()) for commit in commits]
     saved = [

@@ -46,6 +46,7 @@ class Scenario:
     heal_at_s: float = 0.0
     stop: StopPlan | None = None
     live: tuple[LiveSet, ...] = ()
+    bad: tuple[int, ...] = ()  # samples whose content is damaged, in the data of every phase
     careful: bool = False  # servers are lost one at a time, each after every block has all its copies again
     single_thread: bool = False  # a worker handles no message while it computes, but sends heartbeats
     lingers: bool = False  # the simulator plays on for a while after the end, even if nothing is left to do
@@ -110,18 +111,26 @@ def make_scenario(
 ) -> Scenario:
     """Make the scenario of `seed`; the other arguments, if given, override parts of it.
 
-    What concerns hosts, and what concerns live changes, has random numbers of its own.
+    What concerns hosts, live changes and bad records has random numbers of its own.
     """
     if mode == ALLREDUCE:
-        return _in_group(seed, workers)
+        return _with_bad(Random(f"bad {seed}"), _in_group(seed, workers))
     if mode == BOTH:
-        return _with_moves(seed, workers, servers, replicas)
+        return _with_bad(Random(f"bad {seed}"), _with_moves(seed, workers, servers, replicas))
     scenario = _on_one_host(seed, mode=mode, workers=workers, servers=servers, replicas=replicas)
     scenario = _with_live(Random(f"live {seed}"), scenario) if mode is None else scenario
+    scenario = _with_bad(Random(f"bad {seed}"), scenario)
     by_host = Random(f"hosts {seed}")
     drawn = by_host.randint(2, 4) if by_host.random() < 0.35 else 1
     hosts = drawn if hosts is None else hosts
     return scenario if hosts < 2 else _on_hosts(by_host, scenario, hosts, servers)
+
+
+def _with_bad(rng: Random, scenario: Scenario) -> Scenario:
+    """Let the data of some jobs have bad records."""
+    if rng.random() >= 0.2:
+        return scenario
+    return replace(scenario, bad=tuple(sorted(rng.sample(range(20), rng.randint(1, 5)))))
 
 
 def _in_group(seed: int, workers: int | None) -> Scenario:

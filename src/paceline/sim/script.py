@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from paceline.core.sampling import Order
 from paceline.messages import (
     BeginPhase,
     BlockFrame,
@@ -20,6 +21,7 @@ from paceline.messages import (
     EvalOver,
     Evaluated,
     Grant,
+    LeaveOut,
     Message,
     PhaseBegun,
     PhaseOver,
@@ -32,7 +34,7 @@ from paceline.messages import (
 from paceline.sim.live import hyper_of
 from paceline.sim.symbols import Buffer, Gradient, Reads, mark
 from paceline.sim.worker_checks import weight as slot_weight
-from paceline.types import INIT_STEP, Kind, NodeId, Sums
+from paceline.types import INIT_STEP, BadRecord, Kind, NodeId, Segment, Sums
 
 if TYPE_CHECKING:
     from paceline.sim.worker import SimWorker
@@ -72,6 +74,7 @@ class TrainingScript:
         self._buffers: dict[int, Buffer] = {}
         self._turns = 0
         self._evaluating = False
+        self._told: set[tuple[int, int]] = set()
 
     def run(self) -> Script:
         """Run the script from its first message to its last."""
@@ -172,8 +175,7 @@ class TrainingScript:
     def _turn(self, task: Grant) -> Script:
         now, habits, rng = self._cluster.world, self._scenario.habits, self._rng
         assert task.segment is not None
-        reads = self._worker.reads()
-        ahead = self._core.model.ahead > 0
+        reads, ahead = self._worker.reads(), self._core.model.ahead > 0
         if not self._cluster.log_checks.is_outdated(task.step, task.fence):
             self._cluster.worker_checks.may_compute(task.step, reads, self._worker.node, ahead=ahead)
         calm = not self._cluster.faults.on
@@ -181,13 +183,16 @@ class TrainingScript:
         chance = rng
         if self._scenario.model.deterministic and task.segment.window == 0:
             chance = Random(f"slot {self._scenario.seed} {task.step} {task.slot}")
-        empty = chance.random() < habits.empty
+        slot = task.segment, task.step, task.slot
+        bad, full = self._bad_samples(*slot), slot_weight(*slot)
+        empty = chance.random() < habits.empty or len(bad) >= round(full * task.segment.batch_size)
         present = [b for b in self._trained if chance.random() >= habits.partly_absent]
         # Once all servers have acknowledged the last turn's pushes, no server reads its buffers: they can be reused.
         spare = {} if self._core.transfers.unacked else self._buffers
         self._buffers = {}
         pushed: dict[int, int] = {}
         yield self._pause()
+        yield from self._leave_out(task.segment.phase, bad)
         if not empty:
             for block in present:
                 self._write(task, spare, block, 0, reads)
@@ -212,7 +217,7 @@ class TrainingScript:
             return
         weight = 0.0
         if not empty:
-            weight = slot_weight(task.segment, task.step, task.slot)
+            weight = full - len(bad) / task.segment.batch_size
             for block in present:
                 if block in pushed and rng.random() < habits.push_again:
                     pushed[block] = 1
@@ -227,6 +232,20 @@ class TrainingScript:
         self._worker.send_all(self._core.sealed(now.now, report))
         if not calm and rng.random() < habits.cut_off:
             self._cluster.faults.cut_off(self._worker)
+
+    def _bad_samples(self, segment: Segment, step: int, slot: int) -> list[int]:
+        """The samples of a slot whose content is damaged."""
+        if not self._scenario.bad:
+            return []
+        samples = Order(self._scenario.job.seed).samples(segment, step, slot).tolist()
+        return [sample for sample in samples if sample in self._scenario.bad]
+
+    def _leave_out(self, phase: int, bad: Sequence[int]) -> Script:
+        """Have bad records noted before the slot without them is sealed (rule 24)."""
+        if new := [sample for sample in bad if (phase, sample) not in self._told]:
+            records = tuple(BadRecord(sample, 1, "damaged") for sample in new)
+            yield Ask(lambda req: LeaveOut(req, phase, records, 1000))
+            self._told |= {(phase, sample) for sample in new}
 
     def _stop(self, task: Grant) -> Script:
         plan = self._scenario.stop

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from paceline.data.batch_source import LocalBatches
+from paceline.data.choice import Choice
 from paceline.data.data_spec import Collate, open_data, whole_number
 from paceline.data.fingerprint import Fingerprints
 from paceline.data.loader import BatchMaker
@@ -29,12 +30,12 @@ from paceline.messages import (
 )
 from paceline.reducers.base import Reducer
 from paceline.reducers.servers import ServersReducer
-from paceline.types import PhaseSpec
 from paceline.worker.binding import Binding
 from paceline.worker.data_comparison import DataComparison
 from paceline.worker.last_checkpoint import save_last
 from paceline.worker.live_dials import set_dials
 from paceline.worker.loop import Loop
+from paceline.worker.loop_arguments import phase_of
 from paceline.worker.loop_hint import line_to_write
 from paceline.worker.metric_series import Metric
 from paceline.worker.metrics import Metrics
@@ -207,27 +208,29 @@ class Job:
         slots: int | None = None,
         epochs: int = 1,
         steps: int | None = None,
-        shuffle: bool = True,
+        shuffle: bool | str = True,
         collate_fn: Collate | None = None,
         drop_last: bool = False,
         loader_workers: int = 0,
+        fraction: float = 1.0,
+        weights: Any = None,
+        on_bad_record: str = "raise",
+        max_bad_records: int = 100,
     ) -> Iterator[Any]:
         """Iterate over leased slots, one batch per turn, until all workers together have committed all epochs.
 
-        `data` is a map-style Dataset, a DataLoader or a `Source` (paceline.data.source). `slots` micro-batches of
+        `data` is a map-style Dataset, a DataLoader or a source, as from `paceline.data.open`. `slots` micro-batches of
         `batch_size` samples make one step; by default one for each worker. With `steps` the loop ends after that many
         steps, and the next such loop over the same data goes on in the same epoch. Leaving the loop by `break` ends the
         job at the last committed version. After the loop the model has the final version of the loop.
+
+        `shuffle` is "full" or "blocks" (shards, and the samples of a few shards at a time), or True for what suits the
+        data. `fraction` takes a part of the data, `weights` draw samples with replacement. With
+        ``on_bad_record="skip"`` up to `max_bad_records` samples whose content is damaged are left out.
         """
         self._check_open("job.batches")
         if self._loop is None:
             raise UsageError("call job.prepare(model, optimizer) before job.batches(...)")
-        slots = None if slots is None else whole_number("slots", slots)
-        if slots is not None and slots < 1:
-            raise UsageError(f"slots must be at least 1, not {slots}")
-        epochs = whole_number("epochs", epochs)
-        if epochs < 0:
-            raise UsageError(f"epochs must be 0 or more, not {epochs}")
         spec = open_data(
             data,
             batch_size,
@@ -235,14 +238,15 @@ class Job:
             collate_fn=collate_fn,
             drop_last=drop_last,
             loader_workers=loader_workers,
+            choice=Choice(fraction, weights, on_bad_record, max_bad_records, self._args.seed),
         )
-        end = _steps(steps, epochs)
         number = self._loop.phase + 1
+        phase = phase_of(number, spec, slots, epochs, steps)
         if number > 0:
             self._loop.binding.check_untouched()
-        phase = PhaseSpec(number, spec.length, spec.batch_size, slots, epochs, spec.shuffle, spec.drop_last, end)
         batches = LocalBatches(spec, self._args.seed)
-        return self._loop.run(phase, batches, lambda number: self._compare_data(number, batches.maker))
+        check = lambda number: self._compare_data(number, batches.maker)  # noqa: E731
+        return self._loop.run(phase, batches, check, max(0, spec.max_bad_records))
 
     def _compare_data(self, phase: int, train: BatchMaker) -> None:
         """Compare the data of a loop, and of the validators declared so far, with those of the other workers."""
@@ -381,19 +385,3 @@ class Job:
         if error is not None:
             add_remedy(error)
         self.close(failed=error is not None)
-
-
-def _steps(steps: int | None, epochs: int) -> int:
-    """The number of steps that a loop is limited to; 0 if it has whole epochs.
-
-    Raises:
-        UsageError: the number cannot be, or `epochs` is given, too.
-    """
-    if steps is None:
-        return 0
-    steps = whole_number("steps", steps)
-    if steps < 1:
-        raise UsageError(f"steps must be at least 1, not {steps}")
-    if epochs != 1:
-        raise UsageError(f"steps={steps} and epochs={epochs} both say where the loop ends: give one of them")
-    return steps

@@ -11,8 +11,20 @@ import msgspec
 
 from paceline.core.sampling import sample_range
 from paceline.core.worker.turn import WorkerState
-from paceline.data.batch_source import BatchSource
-from paceline.messages import BeginPhase, EvalGrant, EvalOver, Evaluated, Grant, Ok, PhaseBegun, PhaseOver, Stop, Warn
+from paceline.data.batch_source import Batch, BatchSource
+from paceline.messages import (
+    BeginPhase,
+    EvalGrant,
+    EvalOver,
+    Evaluated,
+    Grant,
+    LeaveOut,
+    Ok,
+    PhaseBegun,
+    PhaseOver,
+    Stop,
+    Warn,
+)
 from paceline.reducers.base import Reducer
 from paceline.telemetry import tracing
 from paceline.types import INIT_STEP, Measured, PhaseSpec, Segment
@@ -64,11 +76,19 @@ class Loop:
         self._send_ahead = send_ahead
         self._segment: Segment | None = None
         self._prefetch: Prefetch | None = None
+        self._left_out: set[tuple[int, int, int]] = set()
+        self._max_bad_records = 0
 
     # ------------------------------------------------------------ the loop
 
-    def run(self, phase: PhaseSpec, batches: BatchSource, check: Callable[[int], None]) -> Iterator[Any]:
-        """Run one phase: yield one batch per turn. ``check(number)`` compares the data with those of other workers."""
+    def run(
+        self, phase: PhaseSpec, batches: BatchSource, check: Callable[[int], None], max_bad_records: int = 0
+    ) -> Iterator[Any]:
+        """Run one phase: yield one batch per turn. ``check(number)`` compares the data with those of other workers.
+
+        The job fails with more than `max_bad_records` bad records.
+        """
+        self._max_bad_records = max_bad_records
         self.phase += 1  # here, not in batches(): an iterator that is never used is no phase
         phase = msgspec.structs.replace(phase, number=self.phase)
         try:
@@ -106,17 +126,27 @@ class Loop:
         while isinstance(grant := self.next_task(), Grant):
             if self.turn.seal_again(grant):
                 continue
-            content, num_samples = prefetch.take(grant)
+            batch = prefetch.take(grant)
+            self._leave_out(batch)
             with tracing.span("turn", step=grant.step, slot=grant.slot):
                 assert grant.segment is not None
                 self.step, self.epoch = grant.step, sample_range(grant.segment, grant.step).epoch
                 self.metrics = grant.metrics
-                self.turn.begin(grant, num_samples)
+                self.turn.begin(grant, batch.num_samples)
                 prefetch.seed_turn(grant)
                 self.turn.compute()
-                yield content
-            del content
+                if batch.num_samples:  # else all its records are bad: the slot is sealed empty
+                    yield batch.content
+            del batch
             self.turn.end()
+
+    def _leave_out(self, batch: Batch) -> None:
+        """Have the bad records of `batch` noted in the log, before the slot without them is sealed (rule 24)."""
+        new = tuple(record for record in batch.bad if (self.phase, record.first, record.count) not in self._left_out)
+        if new:
+            limit = self._max_bad_records
+            self._session.ask(lambda req: LeaveOut(req, self.phase, new, limit), Ok)
+            self._left_out |= {(self.phase, record.first, record.count) for record in new}
 
     def _leave(self) -> None:
         self.is_looping = False

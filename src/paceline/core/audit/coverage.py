@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from paceline.core.sampling import Indices, epochs_begun, permute, sample_ranges
+from paceline.core.sampling import Indices, epochs_begun, sample_ranges, samples_at
 from paceline.core.schedule import Schedule
-from paceline.types import PhaseEntry, Segment
+from paceline.types import PhaseEntry, PhaseSpec, Segment
 
 _CHUNK = 1 << 18
 _SHOWN = 5
@@ -19,6 +19,8 @@ _LARGEST = 1 << 28  # samples: the permutation of a larger data set is not check
 
 
 _NONE: Mapping[int, Segment] = {}
+_Key = tuple[PhaseSpec, int, int]
+"""The phase, the seed and the epoch of a shuffled order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def cover(
             target = usable if closed else int((mine.offset + mine.samples)[mine.step < bound].max(initial=0))
             missing, twice = _compare(mine, target)
             n = entry.spec.data_len
-            key = (n, seed, epoch) if entry.spec.shuffle else None
+            key = (entry.spec, seed, epoch) if entry.spec.shuffle and not entry.spec.weights else None
             for spans, is_twice in ((missing, False), (twice, True)):
                 if spans:
                     count = sum(stop - start for start, stop in spans)
@@ -180,21 +182,21 @@ def _compare(steps: Steps, target: int) -> tuple[Spans, Spans]:
     return missing, [(int(starts[i]), min(int(ends[i]), int(before[i]))) for i in doubled]
 
 
-def _order(positions: Indices, key: tuple[int, int, int] | None) -> Indices:
-    return positions if key is None else permute(positions, *key)
+def _order(positions: Indices, key: _Key | None) -> Indices:
+    return positions if key is None else samples_at(positions, *key)
 
 
-def _named(spans: Spans, key: tuple[int, int, int] | None) -> tuple[int, ...]:
+def _named(spans: Spans, key: _Key | None) -> tuple[int, ...]:
     """The samples at the first positions of `spans`."""
     first = [position for start, stop in spans[:_SHOWN] for position in range(start, min(stop, start + _SHOWN))]
-    n = key[0] if key is not None else None
+    n = key[0].data_len if key is not None else None
     known = [p for p in first[:_SHOWN] if n is None or p < n]
     return tuple(_order(np.array(known, dtype=np.int64), key).tolist())
 
 
-def _doubled(target: int, key: tuple[int, int, int]) -> tuple[int, ...]:
+def _doubled(target: int, key: _Key) -> tuple[int, ...]:
     """Samples that occur twice among the first `target` positions."""
-    seen = np.zeros(key[0], dtype=np.bool_)
+    seen = np.zeros(key[0].data_len, dtype=np.bool_)
     for start in range(0, target, _CHUNK):
         seen[_order(np.arange(start, min(start + _CHUNK, target), dtype=np.int64), key)] = True
     if int(seen.sum()) == target:

@@ -33,7 +33,8 @@ class Counts:
     """Totals along the newest lineage. `recomputed` counts the commits beside it, which a rewind undid.
 
     `commits` includes that of the initial weights, which is no step. `left_out` counts the samples of complete epochs
-    that `drop_last` left out. `segments` are those of the plan, in all phases.
+    that `drop_last` left out, `bad_samples` those that steps lack as bad records, once for each epoch. `segments` are
+    those of the plan, in all phases.
     """
 
     commits: int = 0
@@ -43,6 +44,7 @@ class Counts:
     samples: int = 0
     epochs: int = 0
     left_out: int = 0
+    bad_samples: int = 0
     incarnations: int = 1
     recomputed: int = 0
     checkpoints: int = 0
@@ -57,13 +59,14 @@ class Report:
     """The result of an audit.
 
     `begun` lists (epoch, samples applied so far) of incomplete epochs. `omitted` counts, by kind, the problems that are
-    not listed.
+    not listed. `bad_records` names the records that the log leaves out.
     """
 
     counts: Counts = field(default_factory=Counts)
     begun: tuple[tuple[int, int], ...] = ()
     problems: list[Problem] = field(default_factory=list)
     omitted: dict[str, int] = field(default_factory=dict)
+    bad_records: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -81,6 +84,10 @@ class Report:
         """Add to the totals, by their names in `Counts`."""
         for name, number in more.items():
             setattr(self.counts, name, getattr(self.counts, name) + number)
+
+    def leave_out(self, record: str) -> None:
+        """Name a bad record, which the log leaves out."""
+        self.bad_records.append(record)
 
     def leave_begun(self, epochs: tuple[tuple[int, int], ...]) -> None:
         """Set the incomplete epochs, each with the number of samples applied so far."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from paceline.core.audit.case import Case
 from paceline.core.effects import PhaseFact, SegmentFact, StopFact
-from paceline.core.sampling import data_before, phase_end, phase_rest, sample_range
+from paceline.core.sampling import cut_of, data_before, phase_end, phase_rest, sample_range
 from paceline.core.schedule import Schedule
 from paceline.types import UNLIMITED, PhaseEntry, PhaseSpec, Segment
 
@@ -82,11 +82,11 @@ def _phases(case: Case, phases: list[PhaseEntry], segments: list[Segment], lasts
 
 
 def _asked(number: int, spec: PhaseSpec) -> tuple[object, ...]:
-    return number, spec.data_len, spec.batch_size, spec.shuffle, spec.drop_last
+    return number, *cut_of(spec)
 
 
 def _got(segment: Segment) -> tuple[object, ...]:
-    return segment.phase, segment.data_len, segment.batch_size, segment.shuffle, segment.drop_last
+    return segment.phase, *cut_of(segment)
 
 
 def _boundaries(case: Case, phases: list[PhaseEntry], segments: list[Segment]) -> None:
@@ -123,6 +123,8 @@ def _is_sound(segment: Segment) -> bool:
     if min(numbers) < 0 or max(numbers) > _LARGEST or min(segment.slots, segment.batch_size) < 1:
         return False
     if segment.end_step < segment.step or segment.offset > segment.data_len or segment.window < UNLIMITED:
+        return False
+    if min(segment.block_size, segment.block_window) < 0 or (segment.block_size > 0) != (segment.block_window > 0):
         return False
     usable = segment.data_len >= (segment.batch_size if segment.drop_last else 1)
     return segment.slots * segment.batch_size <= _LARGEST and (usable or segment.step == segment.end_step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline.core.audit.bad_records import left_out
 from paceline.core.audit.case import Case, contained
 from paceline.core.audit.coverage import Hole, Steps, cover, place_all
 from paceline.core.audit.ledger import Ints
@@ -29,13 +30,16 @@ def check_steps(case: Case, plan: AuditedPlan) -> None:
         case.report.add("step-unknown", detail, version=version, step=step)
     rows = rows[known]
     steps = place_all(schedule, case.ledger.step[rows])
+    seed = _seed(case)
     _twice(case, rows, steps)
     _made_of(case, rows, steps)
+    bad = _samples(case, plan, rows, steps, seed)
     _order(case, rows, steps)
     bound = _bound(case, phases, steps)
     _missing(case, schedule, steps, bound)
-    covered = cover(phases, steps, bound, _seed(case), plan.lasts)
-    case.report.count(samples=int(steps.samples.sum()), epochs=covered.epochs, left_out=covered.left_out)
+    covered = cover(phases, steps, bound, seed, plan.lasts)
+    case.report.count(samples=int(steps.samples.sum()) - bad, bad_samples=bad)
+    case.report.count(epochs=covered.epochs, left_out=covered.left_out)
     case.report.leave_begun(covered.begun)
     for hole in covered.holes:
         _hole(case, hole)
@@ -80,13 +84,26 @@ def _made_of(case: Case, rows: Ints, steps: Steps) -> None:
         version, step = int(ledger.version[rows[i]]), int(steps.step[i])
         detail = f"version {version} (step {step}) was computed on a state {stale[i]} steps old; the window is "
         case.report.add("stale", f"{detail}{steps.window[i]}", version=version, step=step)
-    samples, empty = ledger.samples[rows], ledger.empty[rows]
-    wrong = (np.abs(samples - steps.samples) > 1e-6 * steps.samples) & (empty == 0)
+
+
+def _samples(case: Case, plan: AuditedPlan, rows: Ints, steps: Steps, seed: int) -> int:
+    """Check how many samples each step counts. Returns how many the log leaves out of these steps as bad records."""
+    samples, empty = case.ledger.samples[rows], case.ledger.empty[rows]
+    differs = np.abs(samples - steps.samples) > 1e-6 * steps.samples
+    lacking = np.flatnonzero(differs)
+    out = left_out(case, plan, steps, lacking, seed)
+    wanted = steps.samples.astype(np.float64)
+    wanted[lacking] = np.where(out < 0, samples[lacking], wanted[lacking] - out)
+    wrong = (np.abs(samples - wanted) > 1e-6 * steps.samples) & (empty == 0)
     wrong |= (samples < 0) | (samples > steps.samples * (1 + 1e-6)) | (empty < 0) | (empty > steps.slots)
     for i in np.flatnonzero(wrong):
-        version, step = int(ledger.version[rows[i]]), int(steps.step[i])
+        version, step = int(case.ledger.version[rows[i]]), int(steps.step[i])
         detail = f"version {version} (step {step}) counts {samples[i]:g} samples and {empty[i]} empty slots; "
-        case.report.add("samples", f"{detail}the step has {steps.samples[i]} samples", version=version, step=step)
+        detail += f"the step has {steps.samples[i]} samples"
+        if wanted[i] != steps.samples[i]:
+            detail += f", {wanted[i]:g} of them without the bad records"
+        case.report.add("samples", detail, version=version, step=step)
+    return int(out[out > 0].sum())
 
 
 def _order(case: Case, rows: Ints, steps: Steps) -> None:

@@ -55,11 +55,12 @@ class DataChecks:
         if known is None:
             known = self._first[message.use] = DataFact(message.use, worker, message.fingerprint)
             return [known, *ok]
-        what = difference(known.fingerprint, message.fingerprint)
+        changed = changed_file(known.fingerprint, message.fingerprint)
+        what = changed or difference(known.fingerprint, message.fingerprint)
         if not what:
             return ok
         problem = f"{worker} has other data than {known.worker} had in {message.use}: {what}"
-        if known.fingerprint.platform == message.fingerprint.platform:
+        if changed or known.fingerprint.platform == message.fingerprint.platform:
             if self._identity.spec.resume is not None and message.use in self._before:
                 raise MismatchError(
                     f"the data are not those of the run: in {message.use}, {what} ({worker}). Put the data back as "
@@ -85,6 +86,20 @@ def _warning(use: str, fingerprint: DataFingerprint) -> list[Output]:
         "not from a generator of the data set's own (numpy.random.default_rng, torch.Generator, random.Random)"
     )
     return [WarningFound("random data", text)]
+
+
+def changed_file(known: DataFingerprint, mine: DataFingerprint) -> str:
+    """Which file of `mine` is not that of `known`; empty if all are, or if one of both names no files."""
+    if not known.files or not mine.files or known.files == mine.files:
+        return ""
+    before, now = dict(known.files), dict(mine.files)
+    changed = [name for name, digest in before.items() if now.get(name, digest) != digest]
+    missing, new = [n for n in before if n not in now], [n for n in now if n not in before]
+    kinds = (("has changed", changed), ("is missing", missing), ("is new", new))
+    found = [
+        f"{names[0]} {what}" + f" (and {len(names) - 1} more)" * (len(names) > 1) for what, names in kinds if names
+    ]
+    return "; ".join(found) or "the files are in another order"
 
 
 def difference(known: DataFingerprint, mine: DataFingerprint) -> str:

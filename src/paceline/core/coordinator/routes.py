@@ -14,6 +14,7 @@ from paceline.core.coordinator import events as on
 from paceline.core.coordinator.adoption import Adoption
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.attendance import Attendance
+from paceline.core.coordinator.bad_records import BadRecords
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.claims import Claims
 from paceline.core.coordinator.commits import Commits
@@ -55,6 +56,7 @@ from paceline.messages import (
     GiveBack,
     Hashed,
     HostLost,
+    LeaveOut,
     Meet,
     Message,
     NotLoaded,
@@ -115,6 +117,7 @@ class Machines:
     heartbeats: Heartbeats
     warnings: Warnings
     data_checks: DataChecks
+    bad_records: BadRecords
     groups: Groups
 
     @property
@@ -143,6 +146,7 @@ class Machines:
             self.heartbeats,
             self.warnings,
             self.data_checks,
+            self.bad_records,
             self.groups,
         )
 
@@ -185,6 +189,7 @@ def make_machines(
         heartbeats=Heartbeats(tables, segments, commits, placement),
         warnings=Warnings(tables),
         data_checks=DataChecks(tables),
+        bad_records=BadRecords(tables),
         groups=Groups(tables, segments, placement),
     )
 
@@ -216,6 +221,7 @@ def member_routes(m: Machines) -> dict[type[Message], Handler]:
         Prepare: m.identity.prepare,
         Declare: m.validation.declare,
         CompareData: m.data_checks.compare,
+        LeaveOut: m.bad_records.leave_out,
         BeginPhase: m.segments.begin,
         Claim: m.claims.claim,
         ClaimDone: m.claims.done,

@@ -18,7 +18,7 @@ from paceline.core.audit.audit import audit
 from paceline.core.audit.findings import LISTED, CheckpointRecord
 from paceline.core.effects import FactRow, IncarnationFact, JobFact, PhaseFact
 from paceline.core.sampling import Indices, num_steps, sample_range, sample_ranges
-from paceline.types import INIT_STEP, Fence
+from paceline.types import INIT_STEP, Fence, PhaseSpec
 
 replace = msgspec.structs.replace
 
@@ -528,13 +528,13 @@ def test_problems_beyond_the_limit_are_counted_and_not_listed() -> None:
 
 
 def test_an_order_that_is_no_permutation_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(positions: Indices, n: int, seed: int, epoch: int) -> Indices:
+    def broken(positions: Indices, plan: PhaseSpec, seed: int, epoch: int) -> Indices:
         return np.where(positions == 3, 0, positions)
 
     story = Story("bsp", slots=2)
     story.phase()
     story.go()
-    monkeypatch.setattr(coverage, "permute", broken)
+    monkeypatch.setattr(coverage, "samples_at", broken)
     (first, _) = story.audit().problems
     assert (first.kind, first.detail) == (
         "sample-twice",

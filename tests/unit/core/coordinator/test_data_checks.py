@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.kit.core import CoordinatorKit, sent, written
 
-from paceline.core.coordinator.data_checks import difference
+from paceline.core.coordinator.data_checks import changed_file, difference
 from paceline.core.effects import DataFact, Effect, WarningFact
 from paceline.messages import Abort, CompareData, Ok, Register
 from paceline.types import DataFingerprint
@@ -21,6 +21,33 @@ def data(*samples: tuple[int, str], length: int = 600, source: str = "", platfor
 @pytest.fixture
 def job() -> CoordinatorKit:
     return CoordinatorKit(workers=2).start(begin=False)
+
+
+def test_a_changed_file_is_named_also_if_the_machines_or_the_lengths_differ(job: CoordinatorKit) -> None:
+    files = (("a.csv", "01"), ("b.csv", "02"))
+    _compare(job, "worker-0", msgspec.structs.replace(data(source="csv"), files=files))
+    other = msgspec.structs.replace(data(source="csv", length=601, platform="other"), files=(files[0], ("b.csv", "03")))
+    abort = sent(_compare(job, "worker-1", other), Abort)[0]
+    assert (
+        "worker-1 has other data than worker-0 had in loop number 1 (job.batches): b.csv has changed. " in abort.reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ("a1 b2", ""),
+        ("a1", "b is missing"),
+        ("a1 b2 c3 d4", "c is new (and 1 more)"),
+        ("a2 c3", "a has changed; b is missing; c is new"),
+        ("b2 a1", "the files are in another order"),
+    ],
+)
+def test_what_changed_among_files_is_named(names: str, text: str) -> None:
+    known = msgspec.structs.replace(data(), files=(("a", "1"), ("b", "2")))
+    mine = msgspec.structs.replace(data(), files=tuple((word[0], word[1:]) for word in names.split()))
+    assert changed_file(known, mine) == text
+    assert changed_file(data(), mine) == ""
 
 
 def _compare(job: CoordinatorKit, worker: str, mine: DataFingerprint, use: str = USE) -> list[Effect]:

@@ -64,4 +64,7 @@ def _samples(slot: SlotId, schedule: Schedule, seed: int) -> tuple[int, ...]:
     """The samples of `slot` as indices into the data set of its loop, in the order in which they are read."""
     if slot.step == INIT_STEP:
         return ()
-    return tuple(Order(seed).samples(schedule.segment(slot.step), slot.step, slot.slot).tolist())
+    segment = schedule.segment(slot.step)
+    if segment.weights:  # only workers have the weights
+        return ()
+    return tuple(Order(seed).samples(segment, slot.step, slot.slot).tolist())

@@ -244,6 +244,9 @@ class PhaseBook:
             revision=self.next_revision,
             lr=dials.lr,
             lr_scale=dials.lr_scale,
+            block_size=spec.block_size,
+            block_window=spec.block_window,
+            weights=spec.weights,
         )
         first = phase_end(spec, segment)
         segments = segments_from(spec, step, first, rows, self.changes, lambda dials: self._slots(spec, job, dials))
