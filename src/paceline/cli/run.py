@@ -52,6 +52,18 @@ from paceline.cli.log_options import log_options
     help="Quick deaths in a row without a commit before a role is given up.  [default: 5]",
 )
 @click.option("--max-steps", type=int, metavar="N", help="End the job after N steps.")
+@click.option("--max-epochs", type=int, metavar="N", help="End the job after N epochs.")
+@click.option("--max-samples", type=int, metavar="N", help="End the job after the step that reaches N samples.")
+@click.option("--max-time", metavar="2h|30m|45s", help="End the job when it has run for so long.")
+@click.option("--target", metavar="METRIC:VALUE", help="End the job once a metric is so good; also 'accuracy>=0.9'.")
+@click.option("--patience", type=int, metavar="N", help="End the job after N validations without a better value.")
+@click.option("--min-delta", type=float, metavar="X", help="A better value is better by more than X.  [default: 0]")
+@click.option(
+    "--plateau", metavar="N[:FACTOR]", help="Lower the learning rate after N validations without a better value."
+)
+@click.option("--best", metavar="METRIC[:max|:min]", help="Keep the checkpoints of the best versions by this metric.")
+@click.option("--keep-best", type=int, metavar="K", help="Of so many best versions.  [default: 1]")
+@click.option("--on-nan", metavar="warn|stop", help="What to do when a number is not finite.  [default: warn]")
 @click.option("--resume", metavar="RUN|URL", help="Continue a run from its last checkpoint.")
 @click.option("--adopt", type=click.Path(path_type=Path), metavar="RUN", help="Replace the lost launcher of RUN.")
 @click.option("--allow-changes", is_flag=True, help="Resume although the code has changed.")

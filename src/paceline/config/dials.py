@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.config.policies import NO_POLICIES, PolicySpec
 from paceline.errors import UsageError
 from paceline.types import UNLIMITED
 
@@ -93,7 +94,8 @@ class ClusterSpec:
     than before. The job ends after `max_steps` steps (0: no limit). Each block has `replicas` copies on servers other
     than its primary. A peer that does not answer for `reach_s` seconds counts as unreachable. With `same_cpu`, a
     process whose machine is not equal to that of the others is refused. `term` is the term of the place of the
-    checkpoints, 0 for the run directory. With `collective`, the workers hold the blocks, all of them each.
+    checkpoints, 0 for the run directory. With `collective`, the workers hold the blocks, all of them each. `policies`
+    end or change the job by what it has done and by its results.
     """
 
     workers: int = 1
@@ -115,6 +117,7 @@ class ClusterSpec:
     same_cpu: bool = False
     term: int = 0
     collective: bool = False
+    policies: PolicySpec = NO_POLICIES
 
     def __post_init__(self) -> None:
         for name, shown in _AT_LEAST_1.items():

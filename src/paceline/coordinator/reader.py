@@ -79,6 +79,12 @@ class LogReader:
         with read_or_name_damage(self._path):
             yield from read_commits(self._db, "ORDER BY incarnation, version", ())
 
+    def commit(self, incarnation: int, version: int) -> Commit | None:
+        """The commit that made `version` in `incarnation`; None if there is none."""
+        with read_or_name_damage(self._path):
+            found = read_commits(self._db, "WHERE incarnation = ? AND version = ?", (incarnation, version))
+            return next(iter(found), None)
+
     def facts(self) -> list[FactRow]:
         """All facts in the order in which they were written. The log drops choices of attempts of committed steps."""
         with read_or_name_damage(self._path):

@@ -21,7 +21,17 @@ from paceline.coordinator.status import status_of, summary_of, unfinished
 from paceline.coordinator.store import LogStore
 from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
-from paceline.core.effects import Complete, Effect, FactRow, IncarnationFact, PlacementFact, SegmentFact, Send, Write
+from paceline.core.effects import (
+    Complete,
+    Drop,
+    Effect,
+    FactRow,
+    IncarnationFact,
+    PlacementFact,
+    SegmentFact,
+    Send,
+    Write,
+)
 from paceline.core.running_time import RunningTime
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Finish, Message, PullReply, Saved, Shutdown, StatusReply, StatusRequest, Summary
@@ -50,6 +60,11 @@ class _Notes(msgspec.Struct, frozen=True):
     lost_workers: int = 0
     failover_s: float = 0.0
     at: float | None = None
+
+
+def _run_before(notes: _Notes, *, is_resumed: bool) -> float:
+    """For how many seconds the job has run before; the time between its end and a resume does not count."""
+    return notes.seconds + (0.0 if notes.at is None or is_resumed else max(0.0, time.time() - notes.at))
 
 
 def _noted(path: Path | None) -> tuple[_Notes, Reached]:
@@ -98,6 +113,7 @@ class CoordinatorService:
             checkpoints,
             wasted_slots=notes.wasted_slots,
             lost_workers=notes.lost_workers,
+            earlier_s=_run_before(notes, is_resumed=spec.resume is not None),
         )
         self.ended: str | None = None
         reached = max([history.version, *(row.version for row in history.facts)])
@@ -241,6 +257,8 @@ class CoordinatorService:
                 self._reply(effect.to, effect.message)
             elif type(effect) is Complete:
                 self._completion.complete(effect)
+            elif type(effect) is Drop:
+                self._completion.drop(effect.folders)
         return bool(rows)
 
     def _note_changes(self, rows: Sequence[Write]) -> None:

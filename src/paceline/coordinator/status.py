@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from paceline.coordinator.best_report import best_of, stop_reason
 from paceline.coordinator.json_numbers import plain, shown
 from paceline.coordinator.placement_report import drained, drained_hosts, placed
 from paceline.coordinator.plan_text import plan_lines
@@ -258,6 +259,8 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         warning=core.machines.checkpoints.warning,
         failure=_failure(core),
         warnings=tuple(core.machines.warnings.texts.values()),
+        best=best_of(core),
+        stop_reason=core.machines.segments.stop_reason,
         **_of_dials(core, segment),
         **_of_hosts(core),
     )
@@ -299,6 +302,8 @@ def summary_of(
         recomputed_steps=core.tables.incarnation.recomputed,
         failovers=core.tables.placed.failovers,
         failover_s=round(timeline.failover_s, 3),
+        stop_reason=stop_reason(core, going_on=unfinished(core, timeline)),
+        best=best_of(core),
         checkpoint=core.machines.checkpoints.newest.folder if core.machines.checkpoints.newest is not None else None,
         warning=warning or core.machines.checkpoints.warning,
         digest=digest,

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from paceline.messages import Checkpoint, JobArgs, Message, Position, SavedModel, Sealed, ValidatorSpec
+from paceline.messages import (
+    Checkpoint,
+    DeclarePolicy,
+    JobArgs,
+    Message,
+    Position,
+    SavedModel,
+    Sealed,
+    ValidatorSpec,
+)
 from paceline.types import (
     Commit,
     DataFingerprint,
@@ -130,6 +139,12 @@ class ChoiceFact(Fact, frozen=True):
     sealed: Sealed
 
 
+class PolicyFact(Fact, frozen=True):
+    """The script asks for policies: the job stops or changes by its results."""
+
+    policy: DeclarePolicy
+
+
 class ClaimFact(Fact, frozen=True):
     """A task that only one worker does for the whole job, named `key`, is done. `saved` is the file that it wrote."""
 
@@ -191,6 +206,7 @@ AnyFact = (
     | StopFact
     | ValidatorFact
     | ChoiceFact
+    | PolicyFact
     | ClaimFact
     | IncarnationFact
     | ScaleFact
@@ -232,7 +248,14 @@ class Complete:
     drop: tuple[str, ...]
 
 
-Effect = Send | Write | Complete
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Remove complete checkpoints that need not be kept any more."""
+
+    folders: tuple[str, ...]
+
+
+Effect = Send | Write | Complete | Drop
 """The effects of the coordinator. A server only sends, and a worker has its own `WorkerEffect`."""
 
 

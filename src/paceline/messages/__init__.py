@@ -116,6 +116,7 @@ from paceline.messages.work import (
     Claimed,
     CompareData,
     Declare,
+    DeclarePolicy,
     DialsSet,
     EvalGrant,
     EvalOver,
@@ -203,6 +204,7 @@ AnyMessage = (
     | Echo
     | Echoed
     | CompareData
+    | DeclarePolicy
     | Close
     | Meet
     | Met
@@ -252,6 +254,7 @@ __all__ = [
     "CopyPart",
     "CopyPartAck",
     "Declare",
+    "DeclarePolicy",
     "DialsSet",
     "Drain",
     "Echo",

@@ -79,6 +79,15 @@ class CheckpointStatus(msgspec.Struct, frozen=True):
     age_s: float | None = None
 
 
+class BestStatus(msgspec.Struct, frozen=True):
+    """The best version by the metric of --best, and the checkpoint that has it; "" if it was not kept."""
+
+    metric: str
+    value: Number
+    version: int
+    folder: str = ""
+
+
 class SpeedStatus(msgspec.Struct, frozen=True):
     """The speed of a worker: seconds for a slot, lately, and its part of the slots that were sealed."""
 
@@ -160,6 +169,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     slots: int | None = None
     plan: tuple[str, ...] = ()
     speeds: tuple[SpeedStatus, ...] = ()
+    best: BestStatus | None = None
+    stop_reason: str | None = None
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +179,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     `restarts` counts the processes that the launcher started again, by role; a coordinator leaves it out.
     `metric_steps` has the step of the version that each metric of validation is of; logged values have none. `unequal`
     says what unequal machines meant for the bits; it is empty if they were equal. `plan` says from which step on which
-    dials held, if they changed.
+    dials held, if they changed. `stop_reason` says why the job ended, also where it did not end early; `best` is the
+    best version by --best.
     """
 
     run: str = ""
@@ -206,3 +218,5 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     restarts: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     unequal: str = ""
     plan: tuple[str, ...] = ()
+    stop_reason: str | None = None
+    best: BestStatus | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -29,6 +29,16 @@ _ANSWERED = frozenset(
 )
 
 
+class Watcher(Protocol):
+    """What follows the turns of a script."""
+
+    def see(self, measured: Mapping[str, Measured], step: int, *, passed: bool) -> None:
+        """A turn of `step` sees these results, or a loop has ended after `step`."""
+
+    def turn_ended(self, step: int) -> None:
+        """The slot of a turn of `step` is sealed."""
+
+
 class Loop:
     """The loops of one script. Only its methods change it.
 
@@ -45,9 +55,11 @@ class Loop:
         turn: ScriptTurn,
         validators: Validators,
         *,
+        watchers: Sequence[Watcher] = (),
         seed: int,
         send_ahead: SendAhead,
     ) -> None:
+        """`watchers` are told what turns see, and when they end."""
         self.phase = -1
         self.step = 0
         self.epoch = 0
@@ -60,6 +72,7 @@ class Loop:
         self._session = session
         self._reducer = reducer
         self._validators = validators
+        self._watchers = tuple(watchers)
         self._seed = seed
         self._send_ahead = send_ahead
         self._segment: Segment | None = None
@@ -114,13 +127,21 @@ class Loop:
                 self.turn.begin(grant, num_samples)
                 prefetch.seed_turn(grant)
                 self.turn.compute()
+                self._see(grant.step)
                 yield content
             del content
             self.turn.end()
+            for watcher in self._watchers:
+                watcher.turn_ended(grant.step)
+
+    def _see(self, step: int) -> None:
+        for watcher in self._watchers:
+            watcher.see(self.metrics, step, passed=self.behind.is_behind)
 
     def _leave(self) -> None:
         self.is_looping = False
         self.turn.leave(self._segment, self.step)
+        self._see(self.step - 1)
 
     def end_job(self) -> None:
         """End the job, and read its last version: the script has left its loop.

@@ -32,6 +32,7 @@ from paceline.core.coordinator.tables.phases import PhaseBook
 from paceline.core.coordinator.tables.pins import PinBook
 from paceline.core.coordinator.tables.placement import PlacedBlocks
 from paceline.core.coordinator.tables.reachability import Reach
+from paceline.core.coordinator.tables.results import ResultBook
 from paceline.core.coordinator.tables.rounds import Rounds
 from paceline.core.coordinator.tables.worker_speed import WorkerSpeeds
 from paceline.types import INIT_STEP, SlotId
@@ -54,6 +55,7 @@ class Tables:
     leases: LeaseBook
     speeds: WorkerSpeeds
     rounds: Rounds
+    results: ResultBook
     pins: PinBook
 
 
@@ -81,5 +83,6 @@ def make_tables(spec: ClusterSpec, generation: int) -> Tables:
         leases=LeaseBook(phases.schedule, generation, hold=spec.held, max_losses=spec.max_losses, done=is_done),
         speeds=WorkerSpeeds(),
         rounds=Rounds(generation << 32),
+        results=ResultBook(),
         pins=PinBook(),
     )

@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.core.coordinator.all_tables import Tables
+from paceline.core.coordinator.best_checkpoints import BestCheckpoints
 from paceline.core.coordinator.claims import Claims
-from paceline.core.coordinator.events import CopiesDiffer, Output, PlacementDecided, StepCommitted
-from paceline.core.effects import Complete, History, Send
+from paceline.core.coordinator.events import (
+    CopiesDiffer,
+    Output,
+    PlacementDecided,
+    RoundEnded,
+    StepCommitted,
+    StepNews,
+)
+from paceline.core.effects import Complete, Drop, History, Send
 from paceline.messages import Chained, Checkpoint, Committed, Ok, Position, Saved, SaveNow, SaveOver
 from paceline.types import NodeId, SavedFile
 
@@ -59,9 +67,11 @@ class Checkpoints:
         self._phases = tables.phases
         self._placed = tables.placed
         self._rounds = tables.rounds
+        self.best = BestCheckpoints(tables)
+        self._gate = tables.gate
         self._claims = claims
         self._saving: _Saving | None = None
-        self._completing: dict[str, Checkpoint] = {}
+        self._completing: dict[str, Complete] = {}
         self._last_version = 0
         self._last_at = 0.0
         self._tried = -1  # the last version for which a checkpoint began
@@ -113,10 +123,16 @@ class Checkpoints:
         """Whether `version` goes to a checkpoint; `last` is true for the last version of a phase."""
         if self._saving is not None or version < 1 or not any(self.every):
             return False
+        if self.best.metric and self.best.may_be_best(version, last=last):
+            return True
         (steps, seconds), age_s = self.every, self._clock.now - self._last_at
         if steps and version - self._last_version >= steps:
             return True
         return bool(seconds and age_s >= seconds) or (last and age_s >= _BETWEEN_S)
+
+    def holds_back(self, version: int, *, last: bool) -> bool:
+        """Whether the commit of `version`, which may be one of the best, waits for the checkpoint under way to end."""
+        return self._saving is not None and self.best.may_be_best(version, last=last) and any(self.every)
 
     def begin(self, event: StepCommitted) -> list[Output]:
         """Begin a checkpoint of the committed version, before the servers are told; `hold` follows."""
@@ -207,7 +223,8 @@ class Checkpoints:
         if saving.completing or sender not in self._placed.owners:
             return []
         if message.problem:
-            return self._give_up(saving, f"{self._members.name(sender)}: {message.problem}")
+            over = self._give_up(saving, f"{self._members.name(sender)}: {message.problem}")
+            return over + self._commits_held_back()
         saving.files[sender] = message.files
         saving.chains.update(message.chains)
         if found := saving.differing():
@@ -216,11 +233,12 @@ class Checkpoints:
             return []
         assert self._identity.model is not None
         saving.completing = True
-        self._completing[saving.checkpoint.folder] = saving.checkpoint
         files = tuple(file for server in sorted(saving.files) for file in saving.files[server])
         chains = tuple(saving.chains[b].hex() for b in range(len(self._identity.blocks)))
-        drop = [c.folder for c in self.complete[: -self._identity.spec.keep_checkpoints + 1 or None]]
-        return [Complete(saving.checkpoint, self._identity.model, files, chains, tuple(drop))]
+        drop = tuple(c.folder for c in self._surplus([*self.complete, saving.checkpoint]))
+        effect = Complete(saving.checkpoint, self._identity.model, files, chains, drop)
+        self._completing[saving.checkpoint.folder] = effect
+        return [effect]
 
     def chained(self, sender: NodeId, message: Chained) -> list[Output]:
         """Compare the hash chains that a backup sends for the version being saved with those of the primaries."""
@@ -248,14 +266,35 @@ class Checkpoints:
 
     def completed(self, folder: str, problem: str) -> list[Output]:
         """End the checkpoint in `folder`: it is complete, or `problem` says why it is not."""
-        saving, checkpoint = self._saving, self._completing.pop(folder, None)
-        if checkpoint is not None and not problem:  # it counts even if the job was rewound meanwhile
+        saving, effect = self._saving, self._completing.pop(folder, None)
+        out: list[Output] = []
+        if effect is not None and not problem:  # it counts even if the job was rewound meanwhile
             self.warning = ""
-            complete = sorted([*self.complete, checkpoint], key=lambda c: c.folder)
-            self.complete = complete[-self._identity.spec.keep_checkpoints :]
-        if saving is None or saving.checkpoint is not checkpoint:
-            return []
-        return self._give_up(saving, problem) if problem else self._over(saving)
+            complete = [c for c in (*self.complete, effect.checkpoint) if c.folder not in effect.drop]
+            self.complete = sorted(complete, key=lambda c: c.folder)
+            out = self._prune()
+        if saving is None or effect is None or saving.checkpoint is not effect.checkpoint:
+            return out
+        out += self._give_up(saving, problem) if problem else self._over(saving)
+        return out + self._commits_held_back()
+
+    def _commits_held_back(self) -> list[Output]:
+        """Let the commits go on that have waited for the checkpoint under way."""
+        return [StepNews(step) for step in self._gate.steps()] if self.best.metric else []
+
+    def round_ended(self, event: RoundEnded) -> list[Output]:
+        """Remove the checkpoints that were kept until this result was known, and are not among the best."""
+        return self._prune() if self.best.metric else []
+
+    def _prune(self) -> list[Output]:
+        surplus = self._surplus(self.complete)
+        self.complete = [c for c in self.complete if c not in surplus]
+        return [Drop(tuple(c.folder for c in surplus))] if surplus else []
+
+    def _surplus(self, complete: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """The checkpoints that are neither among the newest nor among the best; `complete` are sorted."""
+        kept = self.best.kept(complete)
+        return [c for c in complete[: -self._identity.spec.keep_checkpoints] if c.folder not in kept]
 
     def _give_up(self, saving: _Saving, problem: str) -> list[Output]:
         older = f"{self.newest.folder} is kept" if self.newest is not None else "there is no older one"

@@ -6,10 +6,10 @@ Sealing reports come from workers, receipts and readiness from servers, in any o
 from __future__ import annotations
 
 from collections.abc import Collection, Container
-from math import sqrt
+from math import isfinite, sqrt
 from typing import NamedTuple
 
-from paceline.messages import Ready, Receipt, Sealed
+from paceline.messages import NOT_FINITE, Ready, Receipt, Sealed
 from paceline.types import Fence, Hyper, NodeId
 
 _NONE: frozenset[NodeId] = frozenset()
@@ -178,3 +178,8 @@ def mean_logs(seals: tuple[Sealed, ...]) -> dict[str, float]:
             entry[0] += weight * value
             entry[1] += weight
     return {name: total / weight for name, (total, weight) in sums.items()}
+
+
+def not_finite(seals: tuple[Sealed, ...]) -> tuple[int, ...]:
+    """The slots in which a worker found numbers that are not finite: in gradients or in logged values."""
+    return tuple(s.slot for s in seals if NOT_FINITE in s.warnings or not all(map(isfinite, s.logs.values())))

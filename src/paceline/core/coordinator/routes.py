@@ -19,6 +19,7 @@ from paceline.core.coordinator.claims import Claims
 from paceline.core.coordinator.commits import Commits
 from paceline.core.coordinator.copy_contents import CopyContents
 from paceline.core.coordinator.data_checks import DataChecks
+from paceline.core.coordinator.decisions import Decisions
 from paceline.core.coordinator.groups import Groups
 from paceline.core.coordinator.heartbeats import Heartbeats
 from paceline.core.coordinator.job_identity import Identity
@@ -49,6 +50,7 @@ from paceline.messages import (
     CompareData,
     Copied,
     Declare,
+    DeclarePolicy,
     Drain,
     Exited,
     Failed,
@@ -106,6 +108,7 @@ class Machines:
     requests: Requests
     segments: Segments
     live_dials: LiveDials
+    decisions: Decisions
     checkpoints: Checkpoints
     copy_contents: CopyContents
     leasing: Leasing
@@ -135,6 +138,7 @@ class Machines:
             self.requests,
             self.segments,
             self.live_dials,
+            self.decisions,
             self.checkpoints,
             self.copy_contents,
             self.leasing,
@@ -154,6 +158,7 @@ def make_machines(
     *,
     wasted_slots: int,
     lost_workers: int,
+    earlier_s: float,
 ) -> Machines:
     """The machines over `tables`, with the complete `checkpoints` and the counts of earlier coordinators."""
     claims, requests, pins = Claims(), Requests(), Pins(tables)
@@ -162,6 +167,7 @@ def make_machines(
     placement = BlockPlacement(tables, segments)
     commits = Commits(tables, segments, keeper)
     membership = Membership(tables, segments, requests, lost_workers)
+    live_dials = LiveDials(tables, segments)
     return Machines(
         identity=tables.identity,
         membership=membership,
@@ -175,7 +181,8 @@ def make_machines(
         claims=claims,
         requests=requests,
         segments=segments,
-        live_dials=LiveDials(tables, segments),
+        live_dials=live_dials,
+        decisions=Decisions(tables, segments, live_dials, policies, earlier_s),
         checkpoints=keeper,
         copy_contents=CopyContents(tables),
         leasing=Leasing(tables, segments, validation, wasted_slots),
@@ -215,6 +222,7 @@ def member_routes(m: Machines) -> dict[type[Message], Handler]:
         Summed: m.leasing.summed,
         Prepare: m.identity.prepare,
         Declare: m.validation.declare,
+        DeclarePolicy: m.decisions.declare,
         CompareData: m.data_checks.compare,
         BeginPhase: m.segments.begin,
         Claim: m.claims.claim,
@@ -300,6 +308,7 @@ def _of_slots(m: Machines) -> Subscribers:
             m.leasing.committed,
             m.validation.committed,
             m.segments.committed,
+            m.decisions.committed,
             m.live_dials.committed,
             m.checkpoints.hold,
             m.rebalance.committed,
@@ -308,7 +317,7 @@ def _of_slots(m: Machines) -> Subscribers:
         on.StepsDropped: (m.leasing.steps_dropped, m.commits.steps_dropped),
         on.PhaseEnded: (m.pins.phase_ended, m.validation.phase_ended),
         on.AttendanceChanged: (m.pins.attendance_changed,),
-        on.RoundEnded: (m.pins.round_ended, m.segments.round_ended),
+        on.RoundEnded: (m.pins.round_ended, m.decisions.round_ended, m.checkpoints.round_ended),
     }
 
 
@@ -332,7 +341,7 @@ def _of_blocks(m: Machines) -> Subscribers:
         on.CopiesDiffer: (m.placement.copies_differ,),
         on.BlocksLost: (m.rewind.blocks_lost,),
         on.IncarnationBegan: (m.rewind.send_back, m.placement.incarnation_began),
-        on.VersionsKept: (m.validation.versions_kept, m.pins.versions_kept),
+        on.VersionsKept: (m.validation.versions_kept, m.pins.versions_kept, m.decisions.versions_kept),
         on.AllHeard: (m.restart.all_heard,),
     }
 
@@ -342,6 +351,7 @@ def ticks(m: Machines) -> tuple[Callable[[], list[on.Output]], ...]:
     return (
         m.membership.tick,
         m.live_dials.tick,
+        m.decisions.tick,
         m.leasing.requeue_suspects,
         m.pins.release_phases,
         m.reachability.evict_silent,
