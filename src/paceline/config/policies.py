@@ -51,8 +51,9 @@ class PolicySpec(msgspec.Struct, frozen=True, kw_only=True):
         """
         for name in ("max_epochs", "max_samples", "max_time_s", "patience", "plateau", "min_delta"):
             if not (value := getattr(self, name)) >= 0:
-                option = f"--{name.removesuffix('_s').replace('_', '-')}"
-                raise UsageError(f"{self.source or option}: {name.removesuffix('_s')} must be 0 or more, not {value}")
+                name = name.removesuffix("_s")
+                shown = f"{self.source}: {name}" if self.source else "--" + name.replace("_", "-")
+                raise UsageError(f"{shown} must be 0 or more, not {value:g}")
         if not 0 < self.factor < 1:
             raise UsageError(f"{self.source}: factor must be between 0 and 1, not {self.factor:g}")
         if self.on_nan not in ON_NAN:

@@ -60,6 +60,7 @@ class Decisions:
         self._policies = tuple(policies)
         self._declared: list[DeclarePolicy] = []
         self._earlier_s = earlier_s
+        self._began: float | None = None
 
     # ------------------------------------------------------------ restart and rewind
 
@@ -68,6 +69,7 @@ class Decisions:
         for row in history.facts:
             if isinstance(row.fact, PolicyFact):
                 self._add(row.fact.policy)
+        self._began = self._clock.now if self._log.version >= 0 else None
         position = self._incarnation.position
         found = [] if position is None else [self._result(n, v, dict(values)) for n, v, values in position.results]
         found += [self._result(row.validator, row.version, row.values) for row in history.evaluations]
@@ -128,6 +130,7 @@ class Decisions:
             return []
         commit = event.commit
         if commit.step == INIT_STEP:
+            self._began = self._clock.now
             return []
         low = self._log.watermark.low
         epochs = epochs_before(self._phases.schedule.segment(max(0, low - 1)), low) if low else 0
@@ -140,10 +143,14 @@ class Decisions:
         return BadSlot(slot, tuple(samples.tolist()))
 
     def tick(self) -> list[Output]:
-        """Ask the policies about the time."""
-        if not self._policies or self._log.version < 0:
+        """Ask the policies about the time, which counts from the first version on."""
+        if self._log.version < 0:
             return []
-        return self._ask(Elapsed(self._earlier_s + self._clock.now))
+        if self._began is None:
+            self._began = self._clock.now
+        if not self._policies:
+            return []
+        return self._ask(Elapsed(self._earlier_s + self._clock.now - self._began))
 
     def round_ended(self, event: RoundEnded) -> list[Output]:
         """Ask the policies about a result of validation, once those before it are there."""

@@ -67,7 +67,7 @@ class ValidationDone(msgspec.Struct, frozen=True):
 
 
 class Elapsed(msgspec.Struct, frozen=True):
-    """The job has run for so many seconds, since its first start; time in which it did not run does not count."""
+    """The job has trained for so many seconds, since its first version. Time in which it did not run does not count."""
 
     seconds: float
 
