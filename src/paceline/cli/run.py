@@ -64,6 +64,8 @@ from paceline.cli.log_options import log_options
 @click.option("--best", metavar="METRIC[:max|:min]", help="Keep the checkpoints of the best versions by this metric.")
 @click.option("--keep-best", type=int, metavar="K", help="Of so many best versions.  [default: 1]")
 @click.option("--on-nan", metavar="warn|stop", help="What to do when a number is not finite.  [default: warn]")
+@click.option("--tensorboard", is_flag=True, default=None, help="Write scalars for TensorBoard to RUN/tb.")
+@click.option("--metrics-port", type=int, metavar="PORT", help="Serve metrics for Prometheus; 0 for any port.")
 @click.option("--resume", metavar="RUN|URL", help="Continue a run from its last checkpoint.")
 @click.option("--adopt", type=click.Path(path_type=Path), metavar="RUN", help="Replace the lost launcher of RUN.")
 @click.option("--allow-changes", is_flag=True, help="Resume although the code has changed.")

@@ -95,7 +95,8 @@ class ClusterSpec:
     than its primary. A peer that does not answer for `reach_s` seconds counts as unreachable. With `same_cpu`, a
     process whose machine is not equal to that of the others is refused. `term` is the term of the place of the
     checkpoints, 0 for the run directory. With `collective`, the workers hold the blocks, all of them each. `policies`
-    end or change the job by what it has done and by its results.
+    end or change the job by what it has done and by its results. With `tensorboard`, scalars are
+    written for it; at `metrics_port` the coordinator serves metrics for Prometheus.
     """
 
     workers: int = 1
@@ -118,6 +119,8 @@ class ClusterSpec:
     term: int = 0
     collective: bool = False
     policies: PolicySpec = NO_POLICIES
+    tensorboard: bool = False
+    metrics_port: int | None = None
 
     def __post_init__(self) -> None:
         for name, shown in _AT_LEAST_1.items():

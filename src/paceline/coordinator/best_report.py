@@ -12,12 +12,12 @@ ALL_DONE = "the script's loops are done"
 def best_of(core: CoordinatorCore) -> BestStatus | None:
     """The best version that has a checkpoint; None without --best, or before a version was validated and kept."""
     checkpoints = core.machines.checkpoints
-    ranked = checkpoints.best.ranked(checkpoints.complete)
+    ranked = checkpoints.kept.ranked()
     if not ranked:
         return None
     checkpoint, value = ranked[0]
     shown = plain({"value": value})["value"]
-    return BestStatus(checkpoints.best.metric, shown, checkpoint.position.version, checkpoint.folder)
+    return BestStatus(checkpoints.kept.metric, shown, checkpoint.position.version, checkpoint.folder)
 
 
 def stop_reason(core: CoordinatorCore, *, going_on: bool) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from paceline.config.live import in_words
 from paceline.coordinator.checkpoint_completion import CheckpointCompletion, HeldPlace, complete_checkpoints
 from paceline.coordinator.digest import DigestReader
 from paceline.coordinator.log_parts import TIP, Reached
+from paceline.coordinator.marks import Marks
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.status import status_of, summary_of, unfinished
 from paceline.coordinator.store import LogStore
@@ -123,6 +124,9 @@ class CoordinatorService:
         began = None if notes.at is None else time.monotonic() - max(0.0, time.time() - notes.at)
         self.timeline = Timeline(notes.seconds, reached, began, failover_s=notes.failover_s)
         self._running = RunningTime()
+        self.publish: Callable[[Status], None] | None = None
+        self._next_publish = 0.0
+        self._marks = Marks(log, self.core, time.monotonic())
         self._completion = CheckpointCompletion(storage, path, log.generation, place, on_storage)
         self._digest: DigestReader | None = None
         self._finishing: list[tuple[NodeId, int]] = []
@@ -239,6 +243,10 @@ class CoordinatorService:
             lost = totals.wasted_slots, totals.lost_workers
             notes = _Notes(timeline.seconds, *lost, timeline.failover_s, time.time() - (now - self.timeline.last))
             self.log.put(_NOTES, msgspec.json.encode(notes).decode())
+        self._marks.tick(now)
+        if self.publish is not None and now >= self._next_publish:
+            self._next_publish = now + _NOTE_S
+            self.publish(self.status(now))
         self._conclude(now)
         self._let_members_go(now)
 
@@ -308,6 +316,7 @@ class CoordinatorService:
         digest = None if self._digest is None else self._digest.value
         late = f"the last checkpoint was not complete after {_SETTLE_S:.0f} s" * (readable and not core.settled)
         summary = msgspec.json.encode(summary_of(core, self.timeline, self.run, digest, late))
+        self._marks.tick(now, last=True)
         if not going_on:
             self._summary = summary
             self.log.put("summary", summary.decode())

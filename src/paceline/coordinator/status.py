@@ -148,7 +148,8 @@ def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
 def _of_dials(core: CoordinatorCore, segment: Segment | None) -> dict[str, Any]:
     """The fields of the status about what changes while the job runs, and by which speeds."""
     mode, slots = (segment.mode, segment.slots) if segment else (None, None)
-    return {"mode": mode, "slots": slots, "plan": plan_lines(core), "speeds": _speeds(core)}
+    decided = {"best": best_of(core), "stop_reason": core.machines.segments.stop_reason}
+    return {"mode": mode, "slots": slots, "plan": plan_lines(core), "speeds": _speeds(core), **decided}
 
 
 def _speeds(core: CoordinatorCore) -> tuple[SpeedStatus, ...]:
@@ -259,8 +260,6 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         warning=core.machines.checkpoints.warning,
         failure=_failure(core),
         warnings=tuple(core.machines.warnings.texts.values()),
-        best=best_of(core),
-        stop_reason=core.machines.segments.stop_reason,
         **_of_dials(core, segment),
         **_of_hosts(core),
     )

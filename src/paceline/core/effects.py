@@ -190,6 +190,37 @@ class DataChangeFact(Fact, frozen=True):
     """The job was resumed with changes: from here on its data may be others."""
 
 
+class MemberFact(Fact, frozen=True):
+    """A process became a member of the job, or is none any more, for the reason `why`. Only records read it."""
+
+    node: NodeId
+    name: str
+    role: str
+    host: str
+    change: str
+    why: str = ""
+
+
+class CheckpointFact(Fact, frozen=True):
+    """A checkpoint is complete. Only records read it: what is there is what counts."""
+
+    folder: str
+
+
+class MarkFact(Fact, frozen=True):
+    """All rows before this one were written until `at`, a time of day. Only records read it.
+
+    `logs` and `evaluations` are the last rows of those tables. `samples` are those that the job has applied; `speeds`
+    are the seconds for a slot of each worker lately, and its part of the slots.
+    """
+
+    at: float
+    logs: int = 0
+    evaluations: int = 0
+    samples: float = 0.0
+    speeds: dict[str, tuple[float, float]] = {}
+
+
 class WarningFact(Fact, frozen=True):
     """The user was warned; `text` is the first warning about `topic`."""
 
@@ -214,6 +245,9 @@ AnyFact = (
     | DataFact
     | DataChangeFact
     | WarningFact
+    | MemberFact
+    | CheckpointFact
+    | MarkFact
 )
 
 

@@ -72,6 +72,8 @@ class RunPlan:
     best: str | None = None
     keep_best: int = 1
     on_nan: str = "warn"
+    tensorboard: bool = False
+    metrics_port: int | None = None
     log_level: str = "warning"
     log_format: str = "text"
     run: Path
@@ -112,6 +114,8 @@ class RunPlan:
         if self.best is None and self.keep_best != 1:
             raise UsageError(f"--keep-best {self.keep_best} needs --best METRIC, which says what is good")
         self.policies.check()
+        if self.metrics_port is not None and not 0 <= self.metrics_port < 65536:
+            raise UsageError(f"--metrics-port must be a port, or 0 for any free one, not {self.metrics_port}")
         LogSpec(self.log_level, self.log_format)
         if self.checkpoints is not None:
             open_storage(self.checkpoints)
@@ -177,6 +181,8 @@ class RunPlan:
             max_steps=self.max_steps,
             term=self.term,
             policies=self.policies,
+            tensorboard=self.tensorboard,
+            metrics_port=self.metrics_port,
         )
 
     @property

@@ -51,6 +51,8 @@ class RunOptions(TypedDict, total=False):
     best: str | None
     keep_best: int | None
     on_nan: str | None
+    tensorboard: bool | None
+    metrics_port: int | None
     resume: File | None
     adopt: File | None
     allow_changes: bool

@@ -171,6 +171,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     speeds: tuple[SpeedStatus, ...] = ()
     best: BestStatus | None = None
     stop_reason: str | None = None
+    stall_s: float = 0.0
+    stall: str = ""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.core.coordinator.all_tables import Tables
-from paceline.core.coordinator.best_checkpoints import BestCheckpoints
+from paceline.core.coordinator.best_checkpoints import KeptCheckpoints
 from paceline.core.coordinator.claims import Claims
 from paceline.core.coordinator.events import (
     CopiesDiffer,
     Output,
     PlacementDecided,
-    RoundEnded,
     StepCommitted,
     StepNews,
 )
-from paceline.core.effects import Complete, Drop, History, Send
+from paceline.core.coordinator.gate import Gate
+from paceline.core.effects import CheckpointFact, Complete, History, Send
 from paceline.messages import Chained, Checkpoint, Committed, Ok, Position, Saved, SaveNow, SaveOver
 from paceline.types import NodeId, SavedFile
 
@@ -52,11 +52,11 @@ class _Saving:
 class Checkpoints:
     """Decides when a checkpoint begins, and collects its parts. At most one is under way: `saving` is its version.
 
-    `complete` are the complete checkpoints, oldest first. `warning` says why the last checkpoint is not complete.
+    `kept` are the complete checkpoints. `warning` says why the last checkpoint is not complete.
     """
 
     def __init__(self, tables: Tables, claims: Claims, complete: Sequence[Checkpoint] = ()) -> None:
-        self.complete = sorted(complete, key=lambda c: c.folder)
+        self.kept = KeptCheckpoints(tables, complete)
         self.saving: int | None = None
         self.warning = ""
         self._clock = tables.clock
@@ -67,7 +67,6 @@ class Checkpoints:
         self._phases = tables.phases
         self._placed = tables.placed
         self._rounds = tables.rounds
-        self.best = BestCheckpoints(tables)
         self._gate = tables.gate
         self._claims = claims
         self._saving: _Saving | None = None
@@ -95,7 +94,7 @@ class Checkpoints:
     @property
     def newest(self) -> Checkpoint | None:
         """The newest complete checkpoint."""
-        return self.complete[-1] if self.complete else None
+        return self.kept.complete[-1] if self.kept.complete else None
 
     @property
     def settled(self) -> bool:
@@ -110,11 +109,11 @@ class Checkpoints:
 
     def drop_after(self, folder: str) -> None:
         """Forget the checkpoints after the one in `folder`."""
-        self.complete = [c for c in self.complete if c.folder <= folder]
+        self.kept.forget([c.folder for c in self.kept.complete if c.folder > folder])
 
     def drop_damaged(self, folder: str, problem: str) -> None:
         """Forget the checkpoint in `folder`, which cannot be loaded; `problem` becomes the warning."""
-        self.complete = [c for c in self.complete if c.folder != folder]
+        self.kept.forget([folder])
         self.warning = problem
 
     # ------------------------------------------------------------ the beginning of a checkpoint
@@ -123,16 +122,12 @@ class Checkpoints:
         """Whether `version` goes to a checkpoint; `last` is true for the last version of a phase."""
         if self._saving is not None or version < 1 or not any(self.every):
             return False
-        if self.best.metric and self.best.may_be_best(version, last=last):
+        if self.kept.metric and self.kept.may_be_best(version, last=last):
             return True
         (steps, seconds), age_s = self.every, self._clock.now - self._last_at
         if steps and version - self._last_version >= steps:
             return True
         return bool(seconds and age_s >= seconds) or (last and age_s >= _BETWEEN_S)
-
-    def holds_back(self, version: int, *, last: bool) -> bool:
-        """Whether the commit of `version`, which may be one of the best, waits for the checkpoint under way to end."""
-        return self._saving is not None and self.best.may_be_best(version, last=last) and any(self.every)
 
     def begin(self, event: StepCommitted) -> list[Output]:
         """Begin a checkpoint of the committed version, before the servers are told; `hold` follows."""
@@ -224,7 +219,7 @@ class Checkpoints:
             return []
         if message.problem:
             over = self._give_up(saving, f"{self._members.name(sender)}: {message.problem}")
-            return over + self._commits_held_back()
+            return over + _held_back(self._gate, self.kept)
         saving.files[sender] = message.files
         saving.chains.update(message.chains)
         if found := saving.differing():
@@ -235,7 +230,7 @@ class Checkpoints:
         saving.completing = True
         files = tuple(file for server in sorted(saving.files) for file in saving.files[server])
         chains = tuple(saving.chains[b].hex() for b in range(len(self._identity.blocks)))
-        drop = tuple(c.folder for c in self._surplus([*self.complete, saving.checkpoint]))
+        drop = tuple(c.folder for c in self.kept.surplus([*self.kept.complete, saving.checkpoint]))
         effect = Complete(saving.checkpoint, self._identity.model, files, chains, drop)
         self._completing[saving.checkpoint.folder] = effect
         return [effect]
@@ -270,31 +265,11 @@ class Checkpoints:
         out: list[Output] = []
         if effect is not None and not problem:  # it counts even if the job was rewound meanwhile
             self.warning = ""
-            complete = [c for c in (*self.complete, effect.checkpoint) if c.folder not in effect.drop]
-            self.complete = sorted(complete, key=lambda c: c.folder)
-            out = self._prune()
+            out = [CheckpointFact(folder), *self.kept.add(effect.checkpoint, effect.drop)]
         if saving is None or effect is None or saving.checkpoint is not effect.checkpoint:
             return out
         out += self._give_up(saving, problem) if problem else self._over(saving)
-        return out + self._commits_held_back()
-
-    def _commits_held_back(self) -> list[Output]:
-        """Let the commits go on that have waited for the checkpoint under way."""
-        return [StepNews(step) for step in self._gate.steps()] if self.best.metric else []
-
-    def round_ended(self, event: RoundEnded) -> list[Output]:
-        """Remove the checkpoints that were kept until this result was known, and are not among the best."""
-        return self._prune() if self.best.metric else []
-
-    def _prune(self) -> list[Output]:
-        surplus = self._surplus(self.complete)
-        self.complete = [c for c in self.complete if c not in surplus]
-        return [Drop(tuple(c.folder for c in surplus))] if surplus else []
-
-    def _surplus(self, complete: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """The checkpoints that are neither among the newest nor among the best; `complete` are sorted."""
-        kept = self.best.kept(complete)
-        return [c for c in complete[: -self._identity.spec.keep_checkpoints] if c.folder not in kept]
+        return out + _held_back(self._gate, self.kept)
 
     def _give_up(self, saving: _Saving, problem: str) -> list[Output]:
         older = f"{self.newest.folder} is kept" if self.newest is not None else "there is no older one"
@@ -311,3 +286,8 @@ class Checkpoints:
             return []
         over = SaveOver(self._identity.generation, self._incarnation.number, version)
         return [Send(server, over) for server in self._placed.owners]
+
+
+def _held_back(gate: Gate, kept: KeptCheckpoints) -> list[Output]:
+    """The steps whose commits may have waited for the checkpoint that was under way."""
+    return [StepNews(step) for step in gate.steps()] if kept.metric else []

@@ -148,7 +148,9 @@ class Commits:
         """Whether the commit of `step` waits for the checkpoint under way, as its version may be one of the best."""
         phase = self._phases.open
         is_last = phase is not None and step + 1 >= phase.end
-        return self._checkpoints.holds_back(self._log.version + 1, last=is_last)
+        return self._checkpoints.saving is not None and self._checkpoints.kept.may_be_best(
+            self._log.version + 1, last=is_last
+        )
 
     def choices(self) -> list[Choose]:
         """The attempts that were chosen on steps that are not committed."""

@@ -25,6 +25,7 @@ from paceline.core.coordinator.heartbeats import Heartbeats
 from paceline.core.coordinator.job_identity import Identity
 from paceline.core.coordinator.leasing import Leasing
 from paceline.core.coordinator.live_dials import LiveDials
+from paceline.core.coordinator.member_records import MemberRecords
 from paceline.core.coordinator.membership import Membership
 from paceline.core.coordinator.pins import Pins
 from paceline.core.coordinator.placement import BlockPlacement
@@ -119,6 +120,7 @@ class Machines:
     warnings: Warnings
     data_checks: DataChecks
     groups: Groups
+    member_records: MemberRecords
 
     @property
     def in_order(self) -> tuple[Machine, ...]:
@@ -148,6 +150,7 @@ class Machines:
             self.warnings,
             self.data_checks,
             self.groups,
+            self.member_records,
         )
 
 
@@ -193,6 +196,7 @@ def make_machines(
         warnings=Warnings(tables),
         data_checks=DataChecks(tables),
         groups=Groups(tables, segments, placement),
+        member_records=MemberRecords(tables),
     )
 
 
@@ -255,12 +259,14 @@ def _of_members(m: Machines) -> Subscribers:
         on.JobFailed: (m.identity.fail,),
         on.Admitted: (m.membership.admit,),
         on.ServerJoined: (
+            m.member_records.joined,
             m.warnings.server_joined,
             m.rebalance.server_joined,
             m.restart.server_joined,
             m.placement.server_joined,
         ),
         on.WorkerJoined: (
+            m.member_records.joined,
             m.warnings.worker_joined,
             m.validation.worker_joined,
             m.attendance.worker_joined,
@@ -269,6 +275,7 @@ def _of_members(m: Machines) -> Subscribers:
         ),
         on.Evicted: (m.membership.evict,),
         on.MembersRemoved: (
+            m.member_records.removed,
             m.requests.members_removed,
             m.heartbeats.members_removed,
             m.reachability.servers_removed,
@@ -317,7 +324,7 @@ def _of_slots(m: Machines) -> Subscribers:
         on.StepsDropped: (m.leasing.steps_dropped, m.commits.steps_dropped),
         on.PhaseEnded: (m.pins.phase_ended, m.validation.phase_ended),
         on.AttendanceChanged: (m.pins.attendance_changed,),
-        on.RoundEnded: (m.pins.round_ended, m.decisions.round_ended, m.checkpoints.round_ended),
+        on.RoundEnded: (m.pins.round_ended, m.decisions.round_ended, m.checkpoints.kept.round_ended),
     }
 
 

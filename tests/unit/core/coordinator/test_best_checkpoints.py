@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.kit.core import BLOCKS, CoordinatorKit, sent
 
 from paceline.config.policies import PolicySpec
@@ -13,7 +15,7 @@ from paceline.types import SavedFile, Sums
 class Kept:
     """A job that is validated every 2 versions, and the folders on its disk."""
 
-    def __init__(self, **spec: object) -> None:
+    def __init__(self, **spec: Any) -> None:
         policies = PolicySpec(best="acc:max", keep_best=2)
         self.job = CoordinatorKit(workers=2, slots=1, policies=policies, checkpoint_steps=100, **spec)
         self.job.start(data_len=48).initialise()
@@ -65,7 +67,7 @@ def test_the_best_versions_stay_beside_the_newest_ones() -> None:
     ):
         kept.two_steps(value)
         assert kept.folders == folders
-    ranked = kept.job.core.machines.checkpoints.best.ranked(kept.job.core.machines.checkpoints.complete)
+    ranked = kept.job.core.machines.checkpoints.kept.ranked()
     assert [(c.position.version, value) for c, value in ranked] == [(4, 0.9), (10, 0.8), (12, 0.8)]
 
 
