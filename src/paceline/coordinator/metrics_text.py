@@ -25,7 +25,6 @@ _GAUGES = {
     "samples_per_s": "Samples per second, lately.",
     "workers_alive": "Workers that take part.",
     "max_staleness": "How many steps the model of a gradient lacked at most.",
-    "stall_s": "Seconds since the last commit, while there is work to do.",
 }
 
 
@@ -39,6 +38,7 @@ def metrics_text(status: Status) -> str:
     _add(out, "paceline_servers", "gauge", "Parameter servers.", [({}, float(len(status.servers)))])
     states = [({"state": state}, float(status.state == state)) for state in _STATES]
     _add(out, "paceline_state", "gauge", "1 for the state of the job.", states)
+    _add(out, "paceline_stalled", "gauge", "1 if the job makes no progress.", [({}, float(bool(status.stall)))])
     short = float(status.placement.short)
     _add(out, "paceline_blocks_short", "gauge", "Blocks with fewer copies than wanted.", [({}, short)])
     if status.checkpoint is not None and status.checkpoint.age_s is not None:

@@ -11,6 +11,7 @@ from paceline.coordinator.placement_report import drained, drained_hosts, placed
 from paceline.coordinator.plan_text import plan_lines
 from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
+from paceline.core.coordinator.stall import stall_of
 from paceline.core.coordinator.tables.live_leases import Lease
 from paceline.core.coordinator.tables.phases import Phase
 from paceline.core.coordinator.tables.reservations import Reservation
@@ -81,7 +82,9 @@ def describe(status: Status) -> str:
         f"{status.samples_per_s:,.0f} samples/s",
     ]
     parts += [f"{name} {shown(value)}" for name, value in (*status.logs.items(), *status.metrics.items())]
-    if (slot := status.slowest) is not None and slot.seconds >= _LATE_S:
+    if status.stall:
+        parts.append(status.stall)
+    elif (slot := status.slowest) is not None and slot.seconds >= _LATE_S:
         parts.append(f"waits for slot {slot.slot} of step {slot.step}, {slot.seconds:.0f} s at {slot.worker}")
     if status.validating:
         parts.append(f"validating version {status.validating[0].version}")
@@ -145,10 +148,14 @@ def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
     return tuple(found)
 
 
-def _of_dials(core: CoordinatorCore, segment: Segment | None) -> dict[str, Any]:
+def _of_dials(core: CoordinatorCore, timeline: Timeline, now: float, segment: Segment | None) -> dict[str, Any]:
     """The fields of the status about what changes while the job runs, and by which speeds."""
     mode, slots = (segment.mode, segment.slots) if segment else (None, None)
-    decided = {"best": best_of(core), "stop_reason": core.machines.segments.stop_reason}
+    decided: dict[str, Any] = {"best": best_of(core), "stop_reason": core.machines.segments.stop_reason}
+    stall = None if core.state != "running" else stall_of(core.tables, timeline.quiet_s(now))
+    decided |= (
+        {"stall": "", "late_process": ""} if stall is None else {"stall": stall.text, "late_process": stall.process}
+    )
     return {"mode": mode, "slots": slots, "plan": plan_lines(core), "speeds": _speeds(core), **decided}
 
 
@@ -260,7 +267,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         warning=core.machines.checkpoints.warning,
         failure=_failure(core),
         warnings=tuple(core.machines.warnings.texts.values()),
-        **_of_dials(core, segment),
+        **_of_dials(core, timeline, now, segment),
         **_of_hosts(core),
     )
 

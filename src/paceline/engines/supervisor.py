@@ -21,6 +21,7 @@ from paceline.config.load import timeout_s
 from paceline.engines.actions import (
     Action,
     Dismiss,
+    Dump,
     End,
     Finish,
     KeepSize,
@@ -312,8 +313,8 @@ class Supervisor:
                     self.screen.note(text, warning=warning)
                 case Start(name=name):
                     self._start(name)
-                case Terminate(name=name):
-                    self.runner.signal(name, signal.SIGTERM)
+                case Terminate(name=name) | Dump(name=name):
+                    self.runner.signal(name, signal.SIGUSR1 if isinstance(action, Dump) else signal.SIGTERM)
                 case Dismiss(name=name):
                     self.runner.signal(name, signal.SIGKILL, group=True)
                 case Rescale(workers=workers, servers=servers):

@@ -113,6 +113,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     has the step of the version that each metric of validation is of. `draining_hosts` shall be empty; `drained_hosts`
     are those that are: they hold no block and have no lease. `unequal` says what unequal machines mean for the bits.
     `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers.
+    `stall` says what the job waits for if it makes no progress; `late_process` is the process that it waits for.
     """
 
     run: str = ""
@@ -171,8 +172,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     speeds: tuple[SpeedStatus, ...] = ()
     best: BestStatus | None = None
     stop_reason: str | None = None
-    stall_s: float = 0.0
     stall: str = ""
+    late_process: str = ""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):

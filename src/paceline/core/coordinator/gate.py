@@ -5,7 +5,7 @@ Sealing reports come from workers, receipts and readiness from servers, in any o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
 from math import isfinite, sqrt
 from typing import NamedTuple
 
@@ -57,6 +57,12 @@ class Gate:
         pending.seals.setdefault(report.fence, report)
         pending.first.setdefault(report.slot, report.fence)
         return bool(pending.ready or pending.receipts)
+
+    def unready(self, step: int, servers: Sequence[NodeId]) -> list[NodeId]:
+        """The `servers` that have not reported that they are ready for `step`."""
+        pending = self._steps.get(step)
+        ready = set() if pending is None else {server for by_server in pending.ready.values() for server in by_server}
+        return [server for server in servers if server not in ready]
 
     def has_sealed(self, step: int, slot: int) -> bool:
         """Whether there is a report that the slot was sealed."""
