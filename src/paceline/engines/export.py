@@ -59,7 +59,7 @@ def loading_lines(weights: Path, optimizer: Path | None) -> list[str]:
             "    for key in file.keys():",
             '        number, name = key.split(".", 1)',
             "        state.setdefault(int(number), {})[name] = file.get_tensor(key)",
-            '    groups = json.loads(file.metadata()["param_groups"])',
-            'optimizer.load_state_dict({"state": state, "param_groups": groups})',
+            '    param_groups = json.loads(file.metadata()["param_groups"])',
+            'optimizer.load_state_dict({"state": state, "param_groups": param_groups})',
         ]
     return lines

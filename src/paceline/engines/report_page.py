@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from math import isfinite
 from pathlib import Path
@@ -37,7 +37,7 @@ def report_page(figures: Figures) -> str:
     parts += _pictures([figures])
     if figures.shares:
         bars = [
-            (name, f'<span class="bar" style="width:{300 * share:.0f}px"></span> {share:.0%}')
+            (name, f'<i class="bar" style="width:{300 * share:.0f}px"></i> {share:.0%}')
             for name, share in sorted(figures.shares.items())
         ]
         parts.append(_table("Who computed", bars, raw=True))
@@ -133,16 +133,16 @@ def _pictures(runs: Sequence[Figures]) -> list[str]:
     out = ["<h2>Curves</h2>"]
     for kind in ("measured", "logged"):
         for name in sorted({name for run in runs for name in getattr(run, kind)}):
-            curves = {run.name: getattr(run, kind).get(name, []) for run in runs}
+            curves = [(run.name, getattr(run, kind).get(name, [])) for run in runs]
             out.append(picture(f"{name} by {'version' if kind == 'measured' else 'step'}", curves))
-    out.append(picture("samples per second, by seconds", {run.name: run.rate for run in runs}))
+    out.append(picture("samples per second, by seconds", [(run.name, run.rate) for run in runs]))
     return out
 
 
-def picture(title: str, curves: Mapping[str, Curve]) -> str:
+def picture(title: str, curves: Sequence[tuple[str, Curve]]) -> str:
     """One picture, as SVG, with a line for each curve. Numbers that are not finite are left out."""
-    good = {name: [(x, y) for x, y in curve if isfinite(y)] for name, curve in curves.items()}
-    points = [point for curve in good.values() for point in curve]
+    good = [(name, [(x, y) for x, y in curve if isfinite(y)]) for name, curve in curves]
+    points = [point for _, curve in good for point in curve]
     if not points:
         return ""
     low_x, high_x = min(x for x, _ in points), max(x for x, _ in points)
@@ -154,11 +154,11 @@ def picture(title: str, curves: Mapping[str, Curve]) -> str:
         return f"{_LEFT + right:.1f},{_H - _BOTTOM - up:.1f}"
 
     lines, names = [], []
-    for number, (name, curve) in enumerate(good.items()):
+    for number, (name, curve) in enumerate(good):
         colour = _COLOURS[number % len(_COLOURS)]
         path = " ".join(at(x, y) for x, y in curve)
         lines.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.6" points="{path}"/>')
-        names.append(f'<span style="color:{colour}">{escape(name)}</span>')
+        names.append(f'<i style="color:{colour}">{escape(name)}</i>')
     text = 'font-size="11" fill="#666"'
     axes = (
         f'<path d="M{_LEFT} 8V{_H - _BOTTOM}H{_W}" stroke="#bbb" fill="none"/>'

@@ -13,7 +13,6 @@ from paceline.clients.observer import decode_status
 from paceline.data.batch_source import LocalBatches
 from paceline.data.data_spec import Collate, open_data, whole_number
 from paceline.data.fingerprint import Fingerprints
-from paceline.data.loader import BatchMaker
 from paceline.errors import JobError, JobRewoundError, LoopError, UsageError
 from paceline.messages import Bye, EvalOver, Failed, JobArgs, Ok, Prepare, Prepared, StatusReply, StatusRequest, Stop
 from paceline.messages.status import BestStatus
@@ -67,7 +66,7 @@ class Job:
         self._closed = False
         self._saves = Saves(session, on_saved)
         self._policies = ScriptPolicies(session)
-        self.callbacks = Callbacks(session)
+        self._callbacks = Callbacks(session)
 
     # ------------------------------------------------------------ what a script sees
 
@@ -110,6 +109,11 @@ class Job:
         )
 
     @property
+    def callbacks(self) -> Callbacks:
+        """Decorators for functions that are called when something has happened."""
+        return self._callbacks
+
+    @property
     def best(self) -> BestStatus | None:
         """The best version by `--best` that is kept, None if there is none."""
         return decode_status(self._session.ask(StatusRequest, StatusReply)).best
@@ -146,7 +150,7 @@ class Job:
             reducer,
             turn,
             self._validators,
-            watchers=(self._policies, self.callbacks),
+            watchers=(self._policies, self._callbacks),
             seed=self._args.seed,
             send_ahead=self._send_ahead,
         )
@@ -233,15 +237,9 @@ class Job:
         if number > 0:
             self._loop.binding.check_untouched()
         batches = LocalBatches(spec, self._args.seed)
-        return self._loop.run(phase, batches, lambda number: self._compare_data(number, batches.maker))
-
-    def _compare_data(self, phase: int, train: BatchMaker) -> None:
-        """Compare the data of a loop, and of the validators declared so far, with those of the other workers."""
-        self._data.compare(f"loop number {phase + 1} (job.batches)", train)
-        for validator in self._validators:
-            # Now, not when it was declared: loader processes that read the same files must be forked before.
-            self._data.compare(f"the validation {validator.name}", validator.batches)
-            validator.batches.close()
+        return self._loop.run(
+            phase, batches, lambda number: self._data.compare_loop(number, batches.maker, self._validators)
+        )
 
     def log(self, **values: Any) -> None:
         """Record numbers of this turn, before `optimizer.step()`. The job shows their mean over the step's slots."""
@@ -377,7 +375,7 @@ class Job:
                 self._loop.end_job()
             if self._loop is not None and self.passed:
                 self._loop.behind.leave()
-            self.callbacks.end()
+            self._callbacks.end()
             self._session.ask(Bye, Ok)
 
     def __enter__(self) -> Job:

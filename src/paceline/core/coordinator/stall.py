@@ -28,6 +28,8 @@ def stall_of(tables: Tables, stall_s: float) -> Stall | None:
     usual = 0.0 if lease is None else tables.speeds.seconds_of(lease.worker) or 0.0
     if stall_s < max(STALL_S, _USUAL * usual):
         return None
+    if tables.log.version >= 0 and tables.phases.open is None and not tables.rounds.running:
+        return None  # between two loops the scripts do what they like
     name = "the first weights" if step == INIT_STEP else f"step {step}"
     if tables.placed.placement is None:
         return Stall(f"{name} waits for servers: the blocks of the model have no place, for {stall_s:.1f} s")
