@@ -23,6 +23,7 @@ def follow_records(run: RunDir, kinds: Collection[str] = (), *, as_json: bool, f
     """Yield a line for each event of the run; with `follow`, until the run has ended.
 
     Raises:
+        UsageError: there are none.
         StateError: there is no log, or it is damaged.
     """
     place, going_on = START, True
@@ -30,6 +31,11 @@ def follow_records(run: RunDir, kinds: Collection[str] = (), *, as_json: bool, f
         going_on = follow and run.launched
         with LogReader(run.log_file) as reader, reader.snapshot():
             records, place = derive(reader, place)
+        if place == START and not going_on:
+            raise UsageError(
+                f"{run.path} has no events: nothing has happened yet, or it was run by Paceline 0.5 or older, whose "
+                "log has no times"
+            )
         for record in records:
             if not kinds or record.kind in kinds:
                 yield msgspec.json.encode(record).decode() if as_json else line_of(record)
