@@ -23,8 +23,10 @@ def test_the_package_exports_exactly_these_names() -> None:
 
 
 JOB = {
+    "best": None,
     "batches": "data batch_size=None *slots=None *epochs=1 *steps=None *shuffle=True *collate_fn=None *drop_last=False "
     "*loader_workers=0 *fraction=1.0 *weights=None *on_bad_record='raise' *max_bad_records=100",
+    "callbacks": None,
     "close": "*failed=False",
     "epoch": None,
     "evaluate": "metric data *batch_size=None",
@@ -32,12 +34,14 @@ JOB = {
     "lead": None,
     "log": "**values",
     "metrics": None,
+    "on_plateau": "metric='' *patience=3 *factor=0.5 *min_delta=0.0",
     "passed": None,
     "prepare": "model optimizer scheduler=None *clip_norm=None *scheduler_every='step'",
     "save": "path",
     "set": "*mode=None *slots=None *lr=None *checkpoint_every=None",
     "step": None,
     "stop": "reason='stopped by the script'",
+    "stop_when": "condition=None *patience=0 *metric='' *min_delta=0.0",
     "validate": "data *every *batch_size=None",
 }
 
@@ -137,7 +141,9 @@ def test_the_errors_are_exactly_these_with_these_bases() -> None:
 FLAGS = {
     "run": "-m/--module -w/--workers -s/--servers --replicas --mode --insecure-collective "
     "--ordered --slots --seed --threads --checkpoint-every --keep "
-    "--checkpoints --files-limit --max-restarts --max-steps --resume --adopt --allow-changes --dir --summary "
+    "--checkpoints --files-limit --max-restarts --max-steps --max-epochs --max-samples --max-time "
+    "--target --patience --min-delta --plateau --best --keep-best --on-nan --tensorboard "
+    "--metrics-port --resume --adopt --allow-changes --dir --summary "
     "--trace --engine --ray-address --master --listen --token-file --hosts --min-hosts --local-roles --shared-dir "
     "--same-cpu --insecure-blocks --log-level --log-format script arguments",
     "token": "file",
@@ -153,6 +159,10 @@ FLAGS = {
     "runs": "names --prune --older-than --state --dir --json",
     "checkpoints": "run --verify --json",
     "data": "",
+    "export": "run version out --optimizer",
+    "log": "run --follow --kind --json --rebuild --csv --parquet",
+    "report": "run -o/--out",
+    "compare": "runs -o/--out",
     "audit": "run --json",
 }
 
@@ -178,6 +188,10 @@ def test_each_command_has_exactly_these_options(name: str) -> None:
         "runs",
         "checkpoints",
         "data",
+        "export",
+        "log",
+        "report",
+        "compare",
         "audit",
         "dev",
     ]

@@ -38,6 +38,8 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     "job.batches": paceline.Job.batches,
     "job.log": paceline.Job.log,
     "job.stop": paceline.Job.stop,
+    "job.stop_when": paceline.Job.stop_when,
+    "job.on_plateau": paceline.Job.on_plateau,
     "job.save": paceline.Job.save,
 }
 SCREEN = ("src/paceline/cli/", "src/paceline/engines/", "src/paceline/coordinator/status.py")

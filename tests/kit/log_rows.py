@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from math import inf, nan
 
+from paceline.config.policies import PolicySpec
 from paceline.coordinator.store import LogStore
 from paceline.core.effects import (
     AnyFact,
     BadRecordFact,
+    CheckpointFact,
     ChoiceFact,
     ClaimFact,
     DataChangeFact,
@@ -18,9 +20,12 @@ from paceline.core.effects import (
     IncarnationFact,
     JobFact,
     LogRow,
+    MarkFact,
+    MemberFact,
     ModelFact,
     PhaseFact,
     PlacementFact,
+    PolicyFact,
     ScaleFact,
     SegmentFact,
     StopFact,
@@ -28,7 +33,7 @@ from paceline.core.effects import (
     WarningFact,
     Write,
 )
-from paceline.messages import JobArgs, Position, Sealed, ValidatorSpec
+from paceline.messages import DeclarePolicy, JobArgs, Position, Sealed, ValidatorSpec
 from paceline.types import (
     BadRecord,
     Commit,
@@ -96,6 +101,10 @@ FACTS: tuple[AnyFact, ...] = (
     DrainFact("host-b"),
     ChoiceFact(Sealed(3, 1, Fence(2, 9), 0.5, HYPER, {"loss": inf}, 0.25, {"topic": "text"})),
     WarningFact("topic", "text"),
+    MemberFact("worker-0/1", "worker-0", "worker", "a", "lost", "killed"),
+    CheckpointFact("i0000-v0000000003"),
+    MarkFact(12.5, 3, 1, 64.0, {"worker-0": (0.1, 1.0)}),
+    PolicyFact(DeclarePolicy(1, 0, PolicySpec(source="here", target="a>1"))),
     DataChangeFact(),
     BadRecordFact(0, BadRecord(3, 2, "damaged"), "worker-0"),
     DataFact("loop number 1", "worker-0", DataFingerprint(9, "", "cpu", ((0, "ab"), (8, "cd")))),

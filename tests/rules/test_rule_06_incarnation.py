@@ -137,7 +137,7 @@ def test_a_resumed_job_places_no_block_on_servers_of_the_earlier_run(servers: in
     job = CoordinatorKit(servers=3, rewinds=True, replicas=1, checkpoint_steps=2).start(data_len=80).initialise()
     job.finish_step(0)
     job.finish_step(1)
-    (saved,) = job.core.machines.checkpoints.complete or [save(job, 2).checkpoint]
+    (saved,) = job.core.machines.checkpoints.kept.complete or [save(job, 2).checkpoint]
     job.restart([saved], resume=saved.folder, servers=servers, replicas=0)
     job.say("coordinator's engine", Scale(job.req(), 2, servers))
     for number in range(servers):

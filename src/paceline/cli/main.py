@@ -29,6 +29,10 @@ class _Group(click.Group):
         "runs": ("paceline.cli.runs", "List runs, or remove some of them."),
         "checkpoints": ("paceline.cli.checkpoints", "List the checkpoints of a run, and check them."),
         "data": ("paceline.cli.data", "Look at data, make their index, or divide them into parts."),
+        "export": ("paceline.cli.export", "Write one version of a run to files for plain PyTorch."),
+        "log": ("paceline.cli.log", "Show what happened in a run; write its metrics as a table."),
+        "report": ("paceline.cli.report", "Write one HTML page about a run."),
+        "compare": ("paceline.cli.compare", "Put runs side by side."),
         "audit": ("paceline.cli.audit", "Prove that a run applied every sample exactly once."),
         "dev": ("paceline.cli.dev", "Tools for developers: the simulator, and campaigns of faults."),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.config.policies import NO_POLICIES, PolicySpec
 from paceline.errors import UsageError
 from paceline.types import UNLIMITED
 
@@ -100,7 +101,8 @@ class ClusterSpec:
     process whose machine is not equal to that of the others is refused. `term` is the term of the place of the
     checkpoints, 0 for the run directory. With `collective`, each worker hosts a member, so the job may move to a group
     of members, which hold all blocks each; then `servers` may be 0. With `shares_memory`, processes of one host
-    exchange tensors by shared memory.
+    exchange tensors by shared memory. `policies` end or change the job by what it has done and by its results. With
+    `tensorboard`, scalars are written for it; at `metrics_port` the coordinator serves metrics for Prometheus.
     """
 
     workers: int = 1
@@ -123,6 +125,9 @@ class ClusterSpec:
     term: int = 0
     collective: bool = False
     shares_memory: bool = True
+    policies: PolicySpec = NO_POLICIES
+    tensorboard: bool = False
+    metrics_port: int | None = None
 
     def __post_init__(self) -> None:
         for name, shown in _AT_LEAST_1.items():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,12 @@ class CheckpointCompletion:
     def complete(self, complete: Complete) -> None:
         """Write the manifest of a checkpoint, which completes it; then remove the checkpoints that need not be kept."""
         self._waiting.append(lambda: self._completed.append((complete.checkpoint.folder, self._complete(complete))))
+        self._start()
+
+    def drop(self, folders: Collection[str]) -> None:
+        """Remove complete checkpoints."""
+        for folder in folders:
+            self._waiting.append(functools.partial(self._drop, folder))
         self._start()
 
     def sweep(self, folder: str) -> None:

@@ -16,10 +16,13 @@ from paceline.coordinator.tables import (
     is_empty,
     read_commits,
     read_evaluations,
+    read_evaluations_after,
     read_facts,
+    read_facts_after,
+    read_logged_after,
     read_or_name_damage,
 )
-from paceline.core.effects import EvaluationRow, FactRow
+from paceline.core.effects import EvaluationRow, FactRow, LogRow
 from paceline.errors import StateError
 from paceline.types import Commit
 
@@ -79,10 +82,31 @@ class LogReader:
         with read_or_name_damage(self._path):
             yield from read_commits(self._db, "ORDER BY incarnation, version", ())
 
+    def commit(self, incarnation: int, version: int) -> Commit | None:
+        """The commit that made `version` in `incarnation`; None if there is none."""
+        with read_or_name_damage(self._path):
+            found = read_commits(self._db, "WHERE incarnation = ? AND version = ?", (incarnation, version))
+            return next(iter(found), None)
+
     def facts(self) -> list[FactRow]:
         """All facts in the order in which they were written. The log drops choices of attempts of committed steps."""
         with read_or_name_damage(self._path):
             return list(read_facts(self._db))
+
+    def facts_after(self, seq: int) -> list[tuple[int, FactRow]]:
+        """The facts after row `seq`, each with the number of its row."""
+        with read_or_name_damage(self._path):
+            return list(read_facts_after(self._db, seq))
+
+    def evaluations_after(self, row: int) -> list[tuple[int, EvaluationRow]]:
+        """The results of validations after row `row`, each with the number of its row."""
+        with read_or_name_damage(self._path):
+            return list(read_evaluations_after(self._db, row))
+
+    def logged_after(self, row: int, until: int | None = None) -> Iterator[tuple[int, LogRow]]:
+        """Yield the values that steps logged, after row `row` up to `until`, each with the number of its row."""
+        with read_or_name_damage(self._path):
+            yield from read_logged_after(self._db, row, until)
 
     def evaluations(self) -> list[EvaluationRow]:
         """All results of validations, in the order in which they were written."""

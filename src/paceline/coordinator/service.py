@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,12 +16,23 @@ from paceline.config.live import in_words
 from paceline.coordinator.checkpoint_completion import CheckpointCompletion, HeldPlace, complete_checkpoints
 from paceline.coordinator.digest import DigestReader
 from paceline.coordinator.log_parts import TIP, Reached
+from paceline.coordinator.marks import Marks
 from paceline.coordinator.reader import LogReader
 from paceline.coordinator.status import status_of, summary_of, unfinished
 from paceline.coordinator.store import LogStore
 from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
-from paceline.core.effects import Complete, Effect, FactRow, IncarnationFact, PlacementFact, SegmentFact, Send, Write
+from paceline.core.effects import (
+    Complete,
+    Drop,
+    Effect,
+    FactRow,
+    IncarnationFact,
+    PlacementFact,
+    SegmentFact,
+    Send,
+    Write,
+)
 from paceline.core.running_time import RunningTime
 from paceline.errors import PeerLostError, PeerUnknownError
 from paceline.messages import Finish, Message, PullReply, Saved, Shutdown, StatusReply, StatusRequest, Summary
@@ -50,6 +61,11 @@ class _Notes(msgspec.Struct, frozen=True):
     lost_workers: int = 0
     failover_s: float = 0.0
     at: float | None = None
+
+
+def _run_before(notes: _Notes, *, is_resumed: bool) -> float:
+    """For how many seconds the job has run before; the time between its end and a resume does not count."""
+    return notes.seconds + (0.0 if notes.at is None or is_resumed else max(0.0, time.time() - notes.at))
 
 
 def _noted(path: Path | None) -> tuple[_Notes, Reached]:
@@ -98,6 +114,7 @@ class CoordinatorService:
             checkpoints,
             wasted_slots=notes.wasted_slots,
             lost_workers=notes.lost_workers,
+            earlier_s=_run_before(notes, is_resumed=spec.resume is not None),
         )
         self.ended: str | None = None
         reached = max([history.version, *(row.version for row in history.facts)])
@@ -107,6 +124,9 @@ class CoordinatorService:
         began = None if notes.at is None else time.monotonic() - max(0.0, time.time() - notes.at)
         self.timeline = Timeline(notes.seconds, reached, began, failover_s=notes.failover_s)
         self._running = RunningTime()
+        self.publish: Callable[[Status], None] | None = None
+        self._next_publish = 0.0
+        self._marks = Marks(log, self.core, time.monotonic())
         self._completion = CheckpointCompletion(storage, path, log.generation, place, on_storage)
         self._digest: DigestReader | None = None
         self._finishing: list[tuple[NodeId, int]] = []
@@ -223,6 +243,10 @@ class CoordinatorService:
             lost = totals.wasted_slots, totals.lost_workers
             notes = _Notes(timeline.seconds, *lost, timeline.failover_s, time.time() - (now - self.timeline.last))
             self.log.put(_NOTES, msgspec.json.encode(notes).decode())
+        self._marks.tick(now)
+        if self.publish is not None and now >= self._next_publish:
+            self._next_publish = now + _NOTE_S
+            self.publish(self.status(now))
         self._conclude(now)
         self._let_members_go(now)
 
@@ -241,6 +265,8 @@ class CoordinatorService:
                 self._reply(effect.to, effect.message)
             elif type(effect) is Complete:
                 self._completion.complete(effect)
+            elif type(effect) is Drop:
+                self._completion.drop(effect.folders)
         return bool(rows)
 
     def _note_changes(self, rows: Sequence[Write]) -> None:
@@ -290,6 +316,7 @@ class CoordinatorService:
         digest = None if self._digest is None else self._digest.value
         late = f"the last checkpoint was not complete after {_SETTLE_S:.0f} s" * (readable and not core.settled)
         summary = msgspec.json.encode(summary_of(core, self.timeline, self.run, digest, late))
+        self._marks.tick(now, last=True)
         if not going_on:
             self._summary = summary
             self.log.put("summary", summary.decode())

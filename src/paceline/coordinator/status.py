@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from paceline.coordinator.best_report import best_of, stop_reason
 from paceline.coordinator.json_numbers import plain, shown
 from paceline.coordinator.placement_report import drained, drained_hosts, placed
 from paceline.coordinator.plan_text import plan_lines
 from paceline.coordinator.timeline import Timeline
 from paceline.core.coordinator.dispatch import CoordinatorCore
 from paceline.core.coordinator.holders import holders
+from paceline.core.coordinator.stall import stall_of
 from paceline.core.coordinator.tables.live_leases import Lease
 from paceline.core.coordinator.tables.phases import Phase
 from paceline.core.coordinator.tables.reservations import Reservation
@@ -82,7 +84,9 @@ def describe(status: Status) -> str:
         f"{status.samples_per_s:,.0f} samples/s",
     ]
     parts += [f"{name} {shown(value)}" for name, value in (*status.logs.items(), *status.metrics.items())]
-    if (slot := status.slowest) is not None and slot.seconds >= _LATE_S:
+    if status.stall:
+        parts.append(status.stall)
+    elif (slot := status.slowest) is not None and slot.seconds >= _LATE_S:
         parts.append(f"waits for slot {slot.slot} of step {slot.step}, {slot.seconds:.0f} s at {slot.worker}")
     if status.validating:
         parts.append(f"validating version {status.validating[0].version}")
@@ -148,9 +152,14 @@ def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
     return tuple(found)
 
 
-def _of_dials(core: CoordinatorCore, segment: Segment | None) -> dict[str, Any]:
+def _of_dials(core: CoordinatorCore, timeline: Timeline, now: float, segment: Segment | None) -> dict[str, Any]:
     """The fields of the status about what changes while the job runs, and by which speeds."""
     mode, slots = (segment.mode, segment.slots) if segment else (None, None)
+    decided: dict[str, Any] = {"best": best_of(core), "stop_reason": core.machines.segments.stop_reason}
+    stall = None if core.state != "running" else stall_of(core.tables, timeline.quiet_s(now))
+    decided |= (
+        {"stall": "", "late_process": ""} if stall is None else {"stall": stall.text, "late_process": stall.process}
+    )
     return {
         "mode": mode,
         "slots": slots,
@@ -158,6 +167,7 @@ def _of_dials(core: CoordinatorCore, segment: Segment | None) -> dict[str, Any]:
         "speeds": _speeds(core),
         "reducer": _reducer(core),
         "moving": core.machines.rebalance.moves.awaited,
+        **decided,
     }
 
 
@@ -283,7 +293,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         warning=core.machines.checkpoints.warning,
         failure=_failure(core),
         **_found(core),
-        **_of_dials(core, segment),
+        **_of_dials(core, timeline, now, segment),
         **_of_hosts(core),
     )
 
@@ -324,6 +334,8 @@ def summary_of(
         recomputed_steps=core.tables.incarnation.recomputed,
         failovers=core.tables.placed.failovers,
         failover_s=round(timeline.failover_s, 3),
+        stop_reason=stop_reason(core, going_on=unfinished(core, timeline)),
+        best=best_of(core),
         checkpoint=core.machines.checkpoints.newest.folder if core.machines.checkpoints.newest is not None else None,
         warning=warning or core.machines.checkpoints.warning,
         digest=digest,

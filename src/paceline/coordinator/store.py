@@ -140,6 +140,14 @@ class LogStore:
             self._undo(error)
             raise
 
+    def last_rows(self) -> tuple[int, int, int]:
+        """The numbers of the last rows of facts, logged values and evaluations; 0 for none."""
+        found = [
+            int(self._db.execute(f"SELECT MAX({key}) FROM {table}").fetchone()[0] or 0)
+            for table, key in (("facts", "seq"), ("logs", "rowid"), ("evaluations", "rowid"))
+        ]
+        return found[0], found[1], found[2]
+
     def _begin(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         refuse_lower(self._db, self.generation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.coordinator.json_numbers import shown_in_column
+from paceline.coordinator.json_numbers import shown, shown_in_column
 from paceline.messages.status import RunSummary
 
 _ALWAYS = ("steps", "samples", "seconds", "samples_per_s", "mode", "slots", "workers", "servers")
@@ -21,6 +21,9 @@ def summary_lines(summary: RunSummary) -> list[str]:
         rows["replicas"] = str(summary.replicas)
     if summary.stopped:
         rows["stopped"] = summary.stopped
+    if summary.best is not None:
+        best = summary.best
+        rows["best"] = f"{best.metric} {shown(best.value)} (version {best.version}, {best.folder})"
     for key in ("max_staleness", "skipped_slots", "wasted_slots", "lost_workers"):
         rows[key] = str(getattr(summary, key))
     if summary.bad_records:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from paceline.core.effects import AnyFact, EvaluationRow, FactRow
+from paceline.core.effects import AnyFact, EvaluationRow, FactRow, LogRow
 from paceline.errors import StateError
 from paceline.types import Commit, Fence, Hyper
 
@@ -117,3 +117,29 @@ def read_evaluations(db: sqlite3.Connection) -> Iterator[EvaluationRow]:
     rows = db.execute("SELECT incarnation, version, step, name, row, validator FROM evaluations ORDER BY rowid")
     for incarnation, version, step, name, text, validator in rows:
         yield EvaluationRow(incarnation, version, step, name, decode_values(text), validator)
+
+
+def read_facts_after(db: sqlite3.Connection, seq: int) -> Iterator[tuple[int, FactRow]]:
+    """Yield the facts after row `seq`, each with the number of its row."""
+    rows = db.execute("SELECT seq, incarnation, version, row FROM facts WHERE seq > ? ORDER BY seq", (seq,))
+    for number, incarnation, version, raw in rows:
+        yield number, FactRow(incarnation, version, decode_fact(raw))
+
+
+def read_evaluations_after(db: sqlite3.Connection, row: int) -> Iterator[tuple[int, EvaluationRow]]:
+    """Yield the results of validations after row `row`, each with the number of its row."""
+    columns = "rowid, incarnation, version, step, name, row, validator"
+    for number, incarnation, version, step, name, text, validator in db.execute(
+        f"SELECT {columns} FROM evaluations WHERE rowid > ? ORDER BY rowid", (row,)
+    ):
+        yield number, EvaluationRow(incarnation, version, step, name, decode_values(text), validator)
+
+
+def read_logged_after(db: sqlite3.Connection, row: int, until: int | None) -> Iterator[tuple[int, LogRow]]:
+    """Yield the values that steps logged, after row `row` up to `until`, each with the number of its row."""
+    end = -1 if until is None else until
+    for number, incarnation, version, step, text in db.execute(
+        "SELECT rowid, incarnation, version, step, row FROM logs WHERE rowid > ? AND (? < 0 OR rowid <= ?) ORDER BY 1",
+        (row, end, end),
+    ):
+        yield number, LogRow(incarnation, version, step, decode_values(text))

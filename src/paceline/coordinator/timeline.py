@@ -28,7 +28,8 @@ class Timeline:
     counts: its first commit or, if an earlier coordinator made commits, the time up to which that one counted.
     `earlier_s` are the seconds before `began`. `reached` is the highest version that the job ever had: below it, the
     job computes steps again after a rewind. `failover_s` is the longest time between two commits with a failover
-    between them. `changes` are the latest changes of placement and rewinds.
+    between them. `asked` is when
+    `quiet_s` was first called. `changes` are the latest changes of placement and rewinds.
     """
 
     earlier_s: float = 0.0
@@ -38,6 +39,7 @@ class Timeline:
     checkpoint_at: float | None = None
     failover_s: float = 0.0
     over_since: float | None = None
+    asked: float | None = None
     lately: list[tuple[float, float]] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
 
@@ -58,6 +60,12 @@ class Timeline:
         if not self.lately or now - self.lately[-1][0] >= _APART_S:
             self.lately.append((now, samples))
             del self.lately[:-_LATELY]
+
+    def quiet_s(self, now: float) -> float:
+        """Seconds since the last commit under this coordinator, or since it was first asked."""
+        if self.asked is None:
+            self.asked = now
+        return now - (self.asked if self.last is None else self.last)
 
     def failed_over(self, now: float) -> None:
         """Record that a backup has become a primary; the failover lasts from the last commit to the next."""

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from paceline.messages import Checkpoint, JobArgs, Message, Position, SavedModel, Sealed, ValidatorSpec
+from paceline.messages import (
+    Checkpoint,
+    DeclarePolicy,
+    JobArgs,
+    Message,
+    Position,
+    SavedModel,
+    Sealed,
+    ValidatorSpec,
+)
 from paceline.types import (
     BadRecord,
     Commit,
@@ -131,6 +140,12 @@ class ChoiceFact(Fact, frozen=True):
     sealed: Sealed
 
 
+class PolicyFact(Fact, frozen=True):
+    """The script asks for policies: the job stops or changes by its results."""
+
+    policy: DeclarePolicy
+
+
 class ClaimFact(Fact, frozen=True):
     """A task that only one worker does for the whole job, named `key`, is done. `saved` is the file that it wrote."""
 
@@ -184,6 +199,37 @@ class BadRecordFact(Fact, frozen=True):
     worker: str
 
 
+class MemberFact(Fact, frozen=True):
+    """A process became a member of the job, or is none any more, for the reason `why`. Only records read it."""
+
+    node: NodeId
+    name: str
+    role: str
+    host: str
+    change: str
+    why: str = ""
+
+
+class CheckpointFact(Fact, frozen=True):
+    """A checkpoint is complete. Only records read it: what is there is what counts."""
+
+    folder: str
+
+
+class MarkFact(Fact, frozen=True):
+    """All rows before this one were written until `at`, a time of day. Only records read it.
+
+    `logs` and `evaluations` are the last rows of those tables. `samples` are those that the job has applied; `speeds`
+    are the seconds for a slot of each worker lately, and its part of the slots.
+    """
+
+    at: float
+    logs: int = 0
+    evaluations: int = 0
+    samples: float = 0.0
+    speeds: dict[str, tuple[float, float]] = {}
+
+
 class WarningFact(Fact, frozen=True):
     """The user was warned; `text` is the first warning about `topic`."""
 
@@ -200,6 +246,7 @@ AnyFact = (
     | StopFact
     | ValidatorFact
     | ChoiceFact
+    | PolicyFact
     | ClaimFact
     | IncarnationFact
     | ScaleFact
@@ -208,6 +255,9 @@ AnyFact = (
     | DataChangeFact
     | BadRecordFact
     | WarningFact
+    | MemberFact
+    | CheckpointFact
+    | MarkFact
 )
 
 
@@ -242,7 +292,14 @@ class Complete:
     drop: tuple[str, ...]
 
 
-Effect = Send | Write | Complete
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Remove complete checkpoints that need not be kept any more."""
+
+    folders: tuple[str, ...]
+
+
+Effect = Send | Write | Complete | Drop
 """The effects of the coordinator. A server only sends, and a worker has its own `WorkerEffect`."""
 
 

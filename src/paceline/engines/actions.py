@@ -54,6 +54,13 @@ class Dismiss:
 
 
 @dataclass(frozen=True, slots=True)
+class Dump:
+    """Ask the process called `name` to write the stacks of its threads to its log."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rescale:
     """Tell the coordinator how many workers and servers the run shall have; 0 servers means: do not change them."""
 
@@ -90,4 +97,4 @@ class End:
     outcome: Outcome
 
 
-Action = Tell | Start | Terminate | Dismiss | Rescale | KeepSize | Lost | Finish | End
+Action = Tell | Start | Terminate | Dismiss | Dump | Rescale | KeepSize | Lost | Finish | End

@@ -15,6 +15,7 @@ from paceline.engines.hang_detection import working
 from paceline.engines.restart_policy import Again, Decision, ForkServerRestarts, GiveUp, RestartPolicy, Stay
 from paceline.engines.resume_hint import ResumeHint
 from paceline.engines.servers import Servers
+from paceline.engines.stall_watch import StallWatch
 from paceline.engines.stragglers import Stragglers
 from paceline.engines.workers import Workers
 from paceline.messages.status import Status
@@ -43,6 +44,7 @@ class Decisions:
         self._hint = hint
         self._size_told = not resumed
         self._stragglers = Stragglers(grace_s)
+        self._stalls = StallWatch()
         self._dismissed: set[str] = set()
         self._moving: set[str] = set()
         self._due: dict[str, float] = {}
@@ -103,6 +105,7 @@ class Decisions:
         """The actions that a new status calls for. Without `resizable` the number of processes does not change."""
         self._policy.saw(working(status), status.incarnation, status.version)
         yield from self._await_stragglers(status, now)
+        yield from self._stalls.see(status, [name for name in self.workers.active if name not in self._due], now)
         workers, servers = status.wanted_workers, status.wanted_servers
         if workers is None or servers is None or not resizable:
             return

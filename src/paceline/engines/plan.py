@@ -14,6 +14,7 @@ from paceline.checkpoint.storage import open_storage
 from paceline.config import load
 from paceline.config.dials import ClusterSpec, check_replicas
 from paceline.config.live import parse_every, parse_schedule, parse_slots
+from paceline.config.policies import PolicySpec, parse_best, parse_plateau, parse_time
 from paceline.config.role_spec import LogSpec, RoleSpec, ServerSpec, SharedSpec
 from paceline.core.files.manifest import LIMIT_NBYTES
 from paceline.engines.host_options import LOCAL_HOST, HostOptions
@@ -61,6 +62,18 @@ class RunPlan:
     files_limit: int = LIMIT_NBYTES >> 20
     max_restarts: int = 5
     max_steps: int = 0
+    max_epochs: int = 0
+    max_samples: int = 0
+    max_time: str | None = None
+    target: str | None = None
+    patience: int = 0
+    min_delta: float = 0.0
+    plateau: str | None = None
+    best: str | None = None
+    keep_best: int = 1
+    on_nan: str = "warn"
+    tensorboard: bool = False
+    metrics_port: int | None = None
     log_level: str = "warning"
     log_format: str = "text"
     run: Path
@@ -100,7 +113,13 @@ class RunPlan:
             raise UsageError("--ordered is for --mode allreduce: with servers, slots are always added in order")
         if self.slots is not None:
             parse_slots(self.slots)
-        parse_every(self.checkpoint_every)
+        if not any(parse_every(self.checkpoint_every)) and self.best is not None:
+            raise UsageError("--best keeps checkpoints, but --checkpoint-every is 0: leave one of them out")
+        if self.best is None and self.keep_best != 1:
+            raise UsageError(f"--keep-best {self.keep_best} needs --best METRIC, which says what is good")
+        self.policies.check()
+        if self.metrics_port is not None and not 0 <= self.metrics_port < 65536:
+            raise UsageError(f"--metrics-port must be a port, or 0 for any free one, not {self.metrics_port}")
         LogSpec(self.log_level, self.log_format)
         if self.checkpoints is not None:
             open_storage(self.checkpoints)
@@ -153,6 +172,30 @@ class RunPlan:
             same_cpu=self.hosts is not None and self.hosts.same_cpu,
             max_steps=self.max_steps,
             term=self.term,
+            policies=self.policies,
+            tensorboard=self.tensorboard,
+            metrics_port=self.metrics_port,
+        )
+
+    @property
+    def policies(self) -> PolicySpec:
+        """What ends or changes the job by what it has done and by its results, as the options say."""
+        metric, larger = parse_best(self.best) if self.best is not None else ("", None)
+        plateau, factor = parse_plateau(self.plateau) if self.plateau is not None else (0, 0.5)
+        return PolicySpec(
+            max_epochs=self.max_epochs,
+            max_samples=self.max_samples,
+            max_time_s=0.0 if self.max_time is None else parse_time(self.max_time),
+            target=self.target or "",
+            patience=self.patience,
+            min_delta=self.min_delta,
+            plateau=plateau,
+            factor=factor,
+            metric=metric,
+            larger=larger,
+            on_nan=self.on_nan,
+            best=self.best or "",
+            keep_best=self.keep_best,
         )
 
     def check_environment(self) -> None:

@@ -41,6 +41,18 @@ class RunOptions(TypedDict, total=False):
     files_limit: int | None
     max_restarts: int | None
     max_steps: int | None
+    max_epochs: int | None
+    max_samples: int | None
+    max_time: float | str | None
+    target: str | None
+    patience: int | None
+    min_delta: float | None
+    plateau: int | str | None
+    best: str | None
+    keep_best: int | None
+    on_nan: str | None
+    tensorboard: bool | None
+    metrics_port: int | None
     resume: File | None
     adopt: File | None
     allow_changes: bool
@@ -143,6 +155,18 @@ def _number_or_word(name: str, value: object) -> int | str:
     return str(value)
 
 
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UsageError(f"{_option(name)} must be a number, not {value!r}")
+    return float(value)
+
+
+def _time(name: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise UsageError(f"{_option(name)} must be a time such as 2h or 45s, or seconds, not {value!r}")
+    return str(value)
+
+
 def _file(name: str, value: object) -> Path | str:
     if not isinstance(value, (str, os.PathLike)):
         raise UsageError(f"{_option(name)} must be a path, not {value!r}")
@@ -167,6 +191,8 @@ _READERS: Mapping[object, Callable[[str, object], Any]] = {
     bool | None: _switch,
     str | None: _text,
     int | str | None: _number_or_word,
+    float | None: _number,
+    float | str | None: _time,
     File | None: _file,
     Names | None: _names,
 }

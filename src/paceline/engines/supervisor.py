@@ -21,6 +21,7 @@ from paceline.config.load import timeout_s
 from paceline.engines.actions import (
     Action,
     Dismiss,
+    Dump,
     End,
     Finish,
     KeepSize,
@@ -62,7 +63,7 @@ from paceline.runtime.exit_codes import (
     EXIT_USAGE,
 )
 from paceline.runtime.roles import COORDINATOR, WORKER, role_of
-from paceline.runtime.rundir import ENDED, RunDir, begin_run, finish_run
+from paceline.runtime.rundir import ENDED, RunDir, begin_run
 from paceline.runtime.starts import last_starts, next_start
 
 logger = logging.getLogger(__name__)
@@ -312,8 +313,8 @@ class Supervisor:
                     self.screen.note(text, warning=warning)
                 case Start(name=name):
                     self._start(name)
-                case Terminate(name=name):
-                    self.runner.signal(name, signal.SIGTERM)
+                case Terminate(name=name) | Dump(name=name):
+                    self.runner.signal(name, signal.SIGUSR1 if isinstance(action, Dump) else signal.SIGTERM)
                 case Dismiss(name=name):
                     self.runner.signal(name, signal.SIGKILL, group=True)
                 case Rescale(workers=workers, servers=servers):
@@ -390,10 +391,9 @@ class Supervisor:
             self.screen.note("nothing was trained: the script never looped over job.batches(...)", warning=True)
         summary = msgspec.structs.replace(summary, restarts=self._decisions.restarts)
         text = json.dumps(msgspec.to_builtins(summary), indent=2) + "\n"
-        finish_run(self.dir, text)
-        if self.plan.summary is not None:
-            self.plan.summary.parent.mkdir(parents=True, exist_ok=True)
-            self.plan.summary.write_text(text)
+        from paceline.engines.report_page import finish_and_report
+
+        finish_and_report(self.dir, text, self.plan.summary)
         self._drain()
         with suppress(ScreenClosed):  # the run is complete, and the directory has the summary
             self.screen.summary(summary)

@@ -116,6 +116,7 @@ from paceline.messages.work import (
     Claimed,
     CompareData,
     Declare,
+    DeclarePolicy,
     DialsSet,
     EvalGrant,
     EvalOver,
@@ -205,6 +206,7 @@ AnyMessage = (
     | Echoed
     | CompareData
     | LeaveOut
+    | DeclarePolicy
     | Close
     | Meet
     | Met
@@ -254,6 +256,7 @@ __all__ = [
     "CopyPart",
     "CopyPartAck",
     "Declare",
+    "DeclarePolicy",
     "DialsSet",
     "Drain",
     "Echo",

@@ -79,6 +79,15 @@ class CheckpointStatus(msgspec.Struct, frozen=True):
     age_s: float | None = None
 
 
+class BestStatus(msgspec.Struct, frozen=True):
+    """The best version by the metric of --best, and the checkpoint that has it; "" if it was not kept."""
+
+    metric: str
+    value: Number
+    version: int
+    folder: str = ""
+
+
 class SpeedStatus(msgspec.Struct, frozen=True):
     """The speed of a worker: seconds for a slot, lately, and its part of the slots that were sealed."""
 
@@ -105,7 +114,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     are those that are: they hold no block and have no lease. `unequal` says what unequal machines mean for the bits.
     `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers. `reducer` is
     "servers", "collective" (a group of workers) or "" before the blocks are placed; `moving` says what a move of the
-    blocks to the other one waits for. `bad_records` counts the samples that are left out of the data.
+    blocks to the other one waits for. `bad_records` counts the samples that are left out of the data. `stall` says what
+    the job waits for if it makes no progress; `late_process` is the process that it waits for.
     """
 
     run: str = ""
@@ -165,6 +175,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     reducer: str = ""
     moving: str = ""
     bad_records: int = 0
+    best: BestStatus | None = None
+    stop_reason: str | None = None
+    stall: str = ""
+    late_process: str = ""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +187,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     `restarts` counts the processes that the launcher started again, by role; a coordinator leaves it out.
     `metric_steps` has the step of the version that each metric of validation is of; logged values have none. `unequal`
     says what unequal machines meant for the bits; it is empty if they were equal. `plan` says from which step on which
-    dials held, if they changed. `bad_records` counts the samples that were left out of the data.
+    dials held, if they changed. `bad_records` counts the samples that were left out of the data. `stop_reason` says why
+    the job ended, also where it did not end early; `best` is the best version by --best.
     """
 
     run: str = ""
@@ -212,3 +227,5 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     unequal: str = ""
     plan: tuple[str, ...] = ()
     bad_records: int = 0
+    stop_reason: str | None = None
+    best: BestStatus | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from paceline.config.policies import PolicySpec
 from paceline.messages.base import Message
 from paceline.types import BadRecord, DataFingerprint, DialChange, Fence, Hyper, Measured, PhaseSpec, Segment, Sums
 
@@ -27,6 +28,14 @@ class Declare(Message, frozen=True):
 
     req: int
     validator: ValidatorSpec
+
+
+class DeclarePolicy(Message, frozen=True):
+    """Asks for a policy, the call number `number` of its kind in the script; all workers must make the same calls."""
+
+    req: int
+    number: int
+    policy: PolicySpec
 
 
 class CompareData(Message, frozen=True):

@@ -83,7 +83,11 @@ class Disk:
         """Write the manifest and the marker file of `checkpoint`, then remove the folders in `drop`."""
         entry = self.folders[checkpoint.folder]
         entry.chains, entry.checkpoint = tuple(bytes.fromhex(c) for c in chains), checkpoint
-        for folder in drop:
+        self.drop(drop)
+
+    def drop(self, folders: tuple[str, ...]) -> None:
+        """Remove checkpoints."""
+        for folder in folders:
             self.folders.pop(folder, None)
 
     def checkpoints(self) -> list[Checkpoint]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from paceline.core.coordinator.checkpoints import folder_name
 from paceline.core.coordinator.dispatch import CoordinatorCore
-from paceline.core.effects import Complete, Effect, Send, Write
+from paceline.core.effects import Complete, Drop, Effect, Send, Write
 from paceline.core.running_time import RunningTime
 from paceline.core.server.dispatch import ServerCore
 from paceline.messages import BeatAck, GiveBack, Message, PullReply, Push, Register, Turn, Welcome
@@ -97,6 +97,8 @@ class SimCoordinator(Node):
                 self.cluster.disk.write(effect)
                 if isinstance(effect.row, Commit):
                     self.cluster.server_pool.check_commit(effect.row)
+            elif isinstance(effect, Drop):
+                self.cluster.disk.drop(effect.folders)
             else:
                 checks.completed(effect)
                 self.cluster.world.after(self.cluster.rng.uniform(0.0, 0.3), self, self._complete, effect)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from paceline.data.fingerprint import Fingerprints
 from paceline.data.loader import BatchMaker
 from paceline.messages import CompareData, Ok
 from paceline.worker.session import Session
+from paceline.worker.validation import Validator
 
 
 class DataComparison:
@@ -24,3 +27,11 @@ class DataComparison:
         fingerprint = self._fingerprints.of(maker)
         if fingerprint is not None:
             self._session.ask(lambda req: CompareData(req, use, fingerprint), Ok)
+
+    def compare_loop(self, phase: int, train: BatchMaker, validators: Iterable[Validator]) -> None:
+        """Compare the data of a loop, and of the validators declared so far, with those of the other workers."""
+        self.compare(f"loop number {phase + 1} (job.batches)", train)
+        for validator in validators:
+            # Now, not when it was declared: loader processes that read the same files must be forked before.
+            self.compare(f"the validation {validator.name}", validator.batches)
+            validator.batches.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -10,42 +9,34 @@ from typing import Any, TypeVar
 
 import torch
 
+from paceline.clients.observer import decode_status
 from paceline.data.batch_source import LocalBatches
 from paceline.data.choice import Choice
 from paceline.data.data_spec import Collate, open_data, whole_number
 from paceline.data.fingerprint import Fingerprints
-from paceline.data.loader import BatchMaker
 from paceline.errors import JobError, JobRewoundError, LoopError, UsageError
-from paceline.messages import (
-    Bye,
-    Declare,
-    EvalOver,
-    Failed,
-    JobArgs,
-    Ok,
-    Prepare,
-    Prepared,
-    Stop,
-    ValidatorSpec,
-)
+from paceline.messages import Bye, EvalOver, Failed, JobArgs, Ok, Prepare, Prepared, StatusReply, StatusRequest, Stop
+from paceline.messages.status import BestStatus
 from paceline.reducers.base import Reducer
 from paceline.reducers.servers import ServersReducer
 from paceline.worker.binding import Binding
+from paceline.worker.callbacks import Callbacks
 from paceline.worker.data_comparison import DataComparison
 from paceline.worker.last_checkpoint import save_last
 from paceline.worker.live_dials import set_dials
 from paceline.worker.loop import Loop
-from paceline.worker.loop_arguments import phase_of
-from paceline.worker.loop_hint import line_to_write
+from paceline.worker.loop_hint import in_loop_text
 from paceline.worker.metric_series import Metric
 from paceline.worker.metrics import Metrics
 from paceline.worker.optimizer_hook import attach, refuse_others
+from paceline.worker.phase_arguments import log_values, phase_of
 from paceline.worker.saves import Saves
 from paceline.worker.scheduler_replay import SchedulerReplay
 from paceline.worker.script_errors import add_remedy
+from paceline.worker.script_policies import Condition, ScriptPolicies
 from paceline.worker.session import Session
 from paceline.worker.turn import ScriptTurn, SendAhead
-from paceline.worker.validation import Validator, Validators
+from paceline.worker.validation import Validator, Validators, declare_validator
 
 M = TypeVar("M", bound=Metric)
 MakeReducer = Callable[[Session, Binding], Reducer]
@@ -75,6 +66,8 @@ class Job:
         self._guard: Any = None
         self._closed = False
         self._saves = Saves(session, on_saved)
+        self._policies = ScriptPolicies(session)
+        self._callbacks = Callbacks(session)
 
     # ------------------------------------------------------------ what a script sees
 
@@ -116,6 +109,16 @@ class Job:
             "that was validated: use job.metrics.get(name), or ask whether job.metrics.step >= 0",
         )
 
+    @property
+    def callbacks(self) -> Callbacks:
+        """Decorators for functions that are called when something has happened."""
+        return self._callbacks
+
+    @property
+    def best(self) -> BestStatus | None:
+        """The best version by `--best` that is kept, None if there is none."""
+        return decode_status(self._session.ask(StatusRequest, StatusReply)).best
+
     def prepare(
         self,
         model: torch.nn.Module,
@@ -148,6 +151,7 @@ class Job:
             reducer,
             turn,
             self._validators,
+            watchers=(self._policies, self._callbacks),
             seed=self._args.seed,
             send_ahead=self._send_ahead,
         )
@@ -194,9 +198,7 @@ class Job:
         spec = open_data(data, size, shuffle=False)
         period = -1 if self._loop is None else self._loop.phase
         validator = self._validators.declare(metric, spec, every=every, period=period)
-        number, series = validator.number, validator.series
-        declared = ValidatorSpec(number, validator.name, every, spec.length, spec.batch_size, series)
-        self._session.ask(lambda req: Declare(req, declared), Ok)
+        declare_validator(self._session, validator, every)
         self._session.core.declare(len(self._validators))
         return validator
 
@@ -241,34 +243,16 @@ class Job:
             choice=Choice(fraction, weights, on_bad_record, max_bad_records, self._args.seed),
         )
         number = self._loop.phase + 1
-        phase = phase_of(number, spec, slots, epochs, steps)
+        phase = phase_of(number, spec, slots=slots, epochs=epochs, steps=steps)
         if number > 0:
             self._loop.binding.check_untouched()
         batches = LocalBatches(spec, self._args.seed)
-        check = lambda number: self._compare_data(number, batches.maker)  # noqa: E731
+        check = lambda number: self._data.compare_loop(number, batches.maker, self._validators)  # noqa: E731
         return self._loop.run(phase, batches, check, max(0, spec.max_bad_records))
-
-    def _compare_data(self, phase: int, train: BatchMaker) -> None:
-        """Compare the data of a loop, and of the validators declared so far, with those of the other workers."""
-        self._data.compare(f"loop number {phase + 1} (job.batches)", train)
-        for validator in self._validators:
-            # Now, not when it was declared: loader processes that read the same files must be forked before.
-            self._data.compare(f"the validation {validator.name}", validator.batches)
-            validator.batches.close()
 
     def log(self, **values: Any) -> None:
         """Record numbers of this turn, before `optimizer.step()`. The job shows their mean over the step's slots."""
-        if self._loop is None or self._loop.turn.grant is None:
-            raise LoopError(f"job.log() outside of a turn: the job hands out the batches. Write `{line_to_write()}`")
-        if not self._loop.turn.is_open:
-            raise LoopError("job.log() after optimizer.step(): call it before, since step() sends the logged values")
-        for name, value in values.items():
-            if isinstance(value, torch.Tensor) and value.numel() == 1:
-                self._loop.turn.log(name, value)
-            elif isinstance(value, numbers.Real):
-                self._loop.turn.log(name, float(value))
-            else:
-                raise UsageError(f"log({name}=…) takes one number, not {value!r}")
+        log_values(self._loop, values)
 
     def stop(self, reason: str = "stopped by the script") -> None:
         """End the job after the current step, for all workers. Has no effect while `passed` is true."""
@@ -276,6 +260,37 @@ class Job:
         grant = None if self._loop is None else self._loop.turn.grant
         step = grant.step if grant is not None else self.step - 1
         self._session.ask(lambda req: Stop(req, str(reason), step, passed=self.passed), Ok)
+
+    def stop_when(
+        self,
+        condition: str | Condition | None = None,
+        *,
+        patience: int = 0,
+        metric: str = "",
+        min_delta: float = 0.0,
+    ) -> None:
+        """End the job at a target ("accuracy>=0.9"), when a function of the metrics is true, or by `patience`.
+
+        The patience is a number of validations without a better value of `metric`, such as "accuracy" or
+        "perplexity:min". In lock-step the job ends at the same step in every run. Call it in every worker.
+        """
+        self._check_open("job.stop_when", in_loop=True)
+        self._policies.stop_when(condition, patience=patience, metric=metric, min_delta=min_delta)
+
+    def on_plateau(
+        self,
+        metric: str = "",
+        *,
+        patience: int = 3,
+        factor: float = 0.5,
+        min_delta: float = 0.0,
+    ) -> None:
+        """Multiply the learning rate by `factor` after each `patience` validations without a better value of `metric`.
+
+        The metric is as in `stop_when`. Call it in every worker.
+        """
+        self._check_open("job.on_plateau", in_loop=True)
+        self._policies.on_plateau(patience, metric, factor=factor, min_delta=min_delta)
 
     def set(
         self,
@@ -322,12 +337,7 @@ class Job:
         self._session.preemption.check()  # a worker that was asked to leave must not end the job
         if self._loop is not None and self._loop.is_looping and not in_loop:
             if not self._loop.is_dropped:
-                raise LoopError(
-                    f"{call}() is refused inside of a loop over job.batches(...): call it before or after the loop. To "
-                    "call it every N steps, write a loop for each N steps: `for batch in job.batches(..., steps=N)`, "
-                    "and the call after it. A loop that was left by break counts as left only if nothing keeps its "
-                    "iterator: close the one that you keep (it.close())"
-                )
+                raise LoopError(in_loop_text(call))
             self._loop.end_job()
 
     # ------------------------------------------------------------ the end
@@ -374,6 +384,7 @@ class Job:
                 self._loop.end_job()
             if self._loop is not None and self.passed:
                 self._loop.behind.leave()
+            self._callbacks.end()
             self._session.ask(Bye, Ok)
 
     def __enter__(self) -> Job:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -41,6 +41,16 @@ _ANSWERED = frozenset(
 )
 
 
+class Watcher(Protocol):
+    """What follows the turns of a script."""
+
+    def see(self, measured: Mapping[str, Measured], step: int, *, passed: bool) -> None:
+        """A turn of `step` sees these results, or a loop has ended after `step`."""
+
+    def turn_ended(self, step: int) -> None:
+        """The slot of a turn of `step` is sealed."""
+
+
 class Loop:
     """The loops of one script. Only its methods change it.
 
@@ -57,9 +67,11 @@ class Loop:
         turn: ScriptTurn,
         validators: Validators,
         *,
+        watchers: Sequence[Watcher] = (),
         seed: int,
         send_ahead: SendAhead,
     ) -> None:
+        """`watchers` are told what turns see, and when they end."""
         self.phase = -1
         self.step = 0
         self.epoch = 0
@@ -72,6 +84,7 @@ class Loop:
         self._session = session
         self._reducer = reducer
         self._validators = validators
+        self._watchers = tuple(watchers)
         self._seed = seed
         self._send_ahead = send_ahead
         self._segment: Segment | None = None
@@ -135,10 +148,17 @@ class Loop:
                 self.turn.begin(grant, batch.num_samples)
                 prefetch.seed_turn(grant)
                 self.turn.compute()
+                self._see(grant.step)
                 if batch.num_samples:  # else all its records are bad: the slot is sealed empty
                     yield batch.content
             del batch
             self.turn.end()
+            for watcher in self._watchers:
+                watcher.turn_ended(grant.step)
+
+    def _see(self, step: int) -> None:
+        for watcher in self._watchers:
+            watcher.see(self.metrics, step, passed=self.behind.is_behind)
 
     def _leave_out(self, batch: Batch) -> None:
         """Have the bad records of `batch` noted in the log, before the slot without them is sealed (rule 24)."""
@@ -151,6 +171,7 @@ class Loop:
     def _leave(self) -> None:
         self.is_looping = False
         self.turn.leave(self._segment, self.step)
+        self._see(self.step - 1)
 
     def end_job(self) -> None:
         """End the job, and read its last version: the script has left its loop.

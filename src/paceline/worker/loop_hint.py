@@ -59,3 +59,13 @@ def _over_batches(data: ast.expr) -> ast.expr:
     if isinstance(data, ast.Call) and data.args and ast.unparse(data.func).rpartition(".")[2] in _WRAPPERS:
         return ast.Call(data.func, [_over_batches(data.args[0]), *data.args[1:]], data.keywords)
     return ast.Call(ast.Attribute(ast.Name("job"), "batches"), [data], [ast.keyword("slots", ast.Constant(4))])
+
+
+def in_loop_text(call: str) -> str:
+    """The error for a `call` on the job that a loop does not allow."""
+    return (
+        f"{call}() is refused inside of a loop over job.batches(...): call it before or after the loop. To call it "
+        "every N steps, write a loop for each N steps: `for batch in job.batches(..., steps=N)`, and the call after "
+        "it. A loop that was left by break counts as left only if nothing keeps its iterator: close the one that you "
+        "keep (it.close())"
+    )

@@ -14,8 +14,10 @@ from paceline.data.data_spec import DataSpec
 from paceline.data.loader import BatchMaker
 from paceline.data.seeding import preserved, seed_all
 from paceline.errors import UsageError
+from paceline.messages import Declare, Ok, ValidatorSpec
 from paceline.types import Sums
 from paceline.worker.metric_series import Metric, MetricSeries, name_of
+from paceline.worker.session import Session
 
 
 @dataclass(slots=True)
@@ -111,3 +113,10 @@ def _sums(validator: str, name: str, value: Any, count: int) -> Sums:
         f"{validator} returned {name} of shape {tuple(tensor.shape)} for {count} samples: return a scalar (the mean) "
         "or one value per sample"
     )
+
+
+def declare_validator(session: Session, validator: Validator, every: int) -> None:
+    """Tell the coordinator of a validator, which runs every `every` steps (0: when the script asks for it)."""
+    spec, number = validator.batches.spec, validator.number
+    declared = ValidatorSpec(number, validator.name, every, spec.length, spec.batch_size, validator.series)
+    session.ask(lambda req: Declare(req, declared), Ok)

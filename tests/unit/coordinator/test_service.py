@@ -250,8 +250,8 @@ def test_a_run_that_loses_a_server_after_its_end_is_unfinished_until_it_trains_a
     core = cluster.coordinator.core
     assert core.version == 20
     # As if the server had been lost before anything later was saved.
-    core.machines.checkpoints.complete = [
-        c for c in core.machines.checkpoints.complete if c.position.version <= version
+    core.machines.checkpoints.kept.complete = [
+        c for c in core.machines.checkpoints.kept.complete if c.position.version <= version
     ]
     cluster.kill_server(0)
     summary = cluster.finish()

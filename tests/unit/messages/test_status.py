@@ -11,12 +11,13 @@ STATUS_FIELDS = (
     "logs metrics metric_steps validating workers_alive workers servers wanted_workers wanted_servers replicas "
     "placement draining drained failovers failover_s cuts changes processes pid max_staleness lost_workers "
     "wasted_slots generation incarnation rewinds recomputed_steps rewinding checkpoint warning failure warnings "
-    "draining_hosts drained_hosts unequal slots plan speeds"
+    "draining_hosts drained_hosts unequal slots plan speeds best stop_reason stall late_process"
 )
 SUMMARY_FIELDS = (
     "run state stopped steps samples seconds samples_per_s mode slots slot_batch workers servers replicas seed threads "
     "metrics metric_steps max_staleness max_lag skipped_slots wasted_slots lost_workers generations incarnation "
-    "rewinds recomputed_steps failovers failover_s checkpoint warning digest warnings unequal plan"
+    "rewinds recomputed_steps failovers failover_s checkpoint warning digest warnings unequal plan "
+    "stop_reason best"
 )
 
 

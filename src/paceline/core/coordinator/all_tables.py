@@ -34,6 +34,7 @@ from paceline.core.coordinator.tables.phases import PhaseBook
 from paceline.core.coordinator.tables.pins import PinBook
 from paceline.core.coordinator.tables.placement import PlacedBlocks
 from paceline.core.coordinator.tables.reachability import Reach
+from paceline.core.coordinator.tables.results import ResultBook
 from paceline.core.coordinator.tables.rounds import Rounds
 from paceline.core.coordinator.tables.worker_speed import WorkerSpeeds
 from paceline.types import INIT_STEP, SlotId
@@ -57,6 +58,7 @@ class Tables:
     leases: LeaseBook
     speeds: WorkerSpeeds
     rounds: Rounds
+    results: ResultBook
     pins: PinBook
 
 
@@ -93,5 +95,6 @@ def make_tables(spec: ClusterSpec, generation: int) -> Tables:
         ),
         speeds=WorkerSpeeds(),
         rounds=Rounds(generation << 32),
+        results=ResultBook(),
         pins=PinBook(),
     )

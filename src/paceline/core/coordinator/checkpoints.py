@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.core.coordinator.all_tables import Tables
+from paceline.core.coordinator.best_checkpoints import KeptCheckpoints
 from paceline.core.coordinator.claims import Claims
-from paceline.core.coordinator.events import CopiesDiffer, Output, PlacementDecided, StepCommitted
-from paceline.core.effects import Complete, History, Send
+from paceline.core.coordinator.events import (
+    CopiesDiffer,
+    Output,
+    PlacementDecided,
+    StepCommitted,
+    StepNews,
+)
+from paceline.core.coordinator.gate import Gate
+from paceline.core.effects import CheckpointFact, Complete, History, Send
 from paceline.messages import Chained, Checkpoint, Committed, Ok, Position, Saved, SaveNow, SaveOver
 from paceline.types import NodeId, SavedFile
 
@@ -44,11 +52,11 @@ class _Saving:
 class Checkpoints:
     """Decides when a checkpoint begins, and collects its parts. At most one is under way: `saving` is its version.
 
-    `complete` are the complete checkpoints, oldest first. `warning` says why the last checkpoint is not complete.
+    `kept` are the complete checkpoints. `warning` says why the last checkpoint is not complete.
     """
 
     def __init__(self, tables: Tables, claims: Claims, complete: Sequence[Checkpoint] = ()) -> None:
-        self.complete = sorted(complete, key=lambda c: c.folder)
+        self.kept = KeptCheckpoints(tables, complete)
         self.saving: int | None = None
         self.warning = ""
         self._clock = tables.clock
@@ -59,9 +67,10 @@ class Checkpoints:
         self._phases = tables.phases
         self._placed = tables.placed
         self._rounds = tables.rounds
+        self._gate = tables.gate
         self._claims = claims
         self._saving: _Saving | None = None
-        self._completing: dict[str, Checkpoint] = {}
+        self._completing: dict[str, Complete] = {}
         self._last_version = 0
         self._last_at = 0.0
         self._tried = -1  # the last version for which a checkpoint began
@@ -85,7 +94,7 @@ class Checkpoints:
     @property
     def newest(self) -> Checkpoint | None:
         """The newest complete checkpoint."""
-        return self.complete[-1] if self.complete else None
+        return self.kept.complete[-1] if self.kept.complete else None
 
     @property
     def settled(self) -> bool:
@@ -100,11 +109,11 @@ class Checkpoints:
 
     def drop_after(self, folder: str) -> None:
         """Forget the checkpoints after the one in `folder`."""
-        self.complete = [c for c in self.complete if c.folder <= folder]
+        self.kept.forget([c.folder for c in self.kept.complete if c.folder > folder])
 
     def drop_damaged(self, folder: str, problem: str) -> None:
         """Forget the checkpoint in `folder`, which cannot be loaded; `problem` becomes the warning."""
-        self.complete = [c for c in self.complete if c.folder != folder]
+        self.kept.forget([folder])
         self.warning = problem
 
     # ------------------------------------------------------------ the beginning of a checkpoint
@@ -113,6 +122,8 @@ class Checkpoints:
         """Whether `version` goes to a checkpoint; `last` is true for the last version of a phase."""
         if self._saving is not None or version < 1 or not any(self.every):
             return False
+        if self.kept.metric and self.kept.may_be_best(version, last=last):
+            return True
         (steps, seconds), age_s = self.every, self._clock.now - self._last_at
         if steps and version - self._last_version >= steps:
             return True
@@ -207,7 +218,8 @@ class Checkpoints:
         if saving.completing or sender not in self._placed.owners:
             return []
         if message.problem:
-            return self._give_up(saving, f"{self._members.name(sender)}: {message.problem}")
+            over = self._give_up(saving, f"{self._members.name(sender)}: {message.problem}")
+            return over + _held_back(self._gate, self.kept)
         saving.files[sender] = message.files
         saving.chains.update(message.chains)
         if found := saving.differing():
@@ -216,11 +228,12 @@ class Checkpoints:
             return []
         assert self._identity.model is not None
         saving.completing = True
-        self._completing[saving.checkpoint.folder] = saving.checkpoint
         files = tuple(file for server in sorted(saving.files) for file in saving.files[server])
         chains = tuple(saving.chains[b].hex() for b in range(len(self._identity.blocks)))
-        drop = [c.folder for c in self.complete[: -self._identity.spec.keep_checkpoints + 1 or None]]
-        return [Complete(saving.checkpoint, self._identity.model, files, chains, tuple(drop))]
+        drop = tuple(c.folder for c in self.kept.surplus([*self.kept.complete, saving.checkpoint]))
+        effect = Complete(saving.checkpoint, self._identity.model, files, chains, drop)
+        self._completing[saving.checkpoint.folder] = effect
+        return [effect]
 
     def chained(self, sender: NodeId, message: Chained) -> list[Output]:
         """Compare the hash chains that a backup sends for the version being saved with those of the primaries."""
@@ -248,14 +261,15 @@ class Checkpoints:
 
     def completed(self, folder: str, problem: str) -> list[Output]:
         """End the checkpoint in `folder`: it is complete, or `problem` says why it is not."""
-        saving, checkpoint = self._saving, self._completing.pop(folder, None)
-        if checkpoint is not None and not problem:  # it counts even if the job was rewound meanwhile
+        saving, effect = self._saving, self._completing.pop(folder, None)
+        out: list[Output] = []
+        if effect is not None and not problem:  # it counts even if the job was rewound meanwhile
             self.warning = ""
-            complete = sorted([*self.complete, checkpoint], key=lambda c: c.folder)
-            self.complete = complete[-self._identity.spec.keep_checkpoints :]
-        if saving is None or saving.checkpoint is not checkpoint:
-            return []
-        return self._give_up(saving, problem) if problem else self._over(saving)
+            out = [CheckpointFact(folder), *self.kept.add(effect.checkpoint, effect.drop)]
+        if saving is None or effect is None or saving.checkpoint is not effect.checkpoint:
+            return out
+        out += self._give_up(saving, problem) if problem else self._over(saving)
+        return out + _held_back(self._gate, self.kept)
 
     def _give_up(self, saving: _Saving, problem: str) -> list[Output]:
         older = f"{self.newest.folder} is kept" if self.newest is not None else "there is no older one"
@@ -272,3 +286,8 @@ class Checkpoints:
             return []
         over = SaveOver(self._identity.generation, self._incarnation.number, version)
         return [Send(server, over) for server in self._placed.owners]
+
+
+def _held_back(gate: Gate, kept: KeptCheckpoints) -> list[Output]:
+    """The steps whose commits may have waited for the checkpoint that was under way."""
+    return [StepNews(step) for step in gate.steps()] if kept.metric else []

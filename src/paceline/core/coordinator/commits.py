@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from paceline.config.policies import STOP
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.checkpoints import Checkpoints
 from paceline.core.coordinator.events import (
@@ -18,7 +19,7 @@ from paceline.core.coordinator.events import (
     StepNews,
     StepsDropped,
 )
-from paceline.core.coordinator.gate import Passed, clip_scale, disagreement, mean_logs
+from paceline.core.coordinator.gate import Passed, clip_scale, disagreement, mean_logs, not_finite
 from paceline.core.coordinator.model_differences import hyper_difference
 from paceline.core.coordinator.segments import Segments
 from paceline.core.effects import ChoiceFact, History, LogRow, PlacementFact, Send, Write
@@ -41,6 +42,8 @@ class Commits:
         self._rounds = tables.rounds
         self._segments = segments
         self._checkpoints = checkpoints
+        policies = tables.identity.spec.policies
+        self._keeps_best, self._looks_for_nan = bool(policies.best), policies.on_nan == STOP
 
     def restore(self, history: History) -> list[Output]:
         """Take over the commit log, and the attempts that were chosen under the last placement."""
@@ -139,7 +142,15 @@ class Commits:
         if step != self._log.watermark.low and step != INIT_STEP and schedule.window(step) == 0:
             return []
         passed = self._gate.passed(step, slots, voters, one_attempt=one_attempt, valid=self._leases.live)
-        return [] if passed is None else self._commit(passed)
+        return [] if passed is None or (self._keeps_best and self._is_held_back(step)) else self._commit(passed)
+
+    def _is_held_back(self, step: int) -> bool:
+        """Whether the commit of `step` waits for the checkpoint under way, as its version may be one of the best."""
+        phase = self._phases.open
+        is_last = phase is not None and step + 1 >= phase.end
+        return self._checkpoints.saving is not None and self._checkpoints.kept.may_be_best(
+            self._log.version + 1, last=is_last
+        )
 
     def choices(self) -> list[Choose]:
         """The attempts that were chosen on steps that are not committed."""
@@ -186,7 +197,8 @@ class Commits:
         self._gate.forget(step)
         phase = self._phases.open
         save = self._checkpoints.is_due(version, last=phase is not None and log.watermark.low >= phase.end)
-        out.append(StepCommitted(commit, save, values))
+        bad = not_finite(seals) if self._looks_for_nan else ()
+        out.append(StepCommitted(commit, save, values, bad))
         return out
 
     def announce(self, event: StepCommitted) -> list[Output]:

@@ -65,11 +65,12 @@ class CoordinatorCore:
         policies: Sequence[Policy] | None = None,
         wasted_slots: int = 0,
         lost_workers: int = 0,
+        earlier_s: float = 0.0,
     ) -> None:
         """`history` is what earlier coordinators of the run wrote; `checkpoints` are those that are complete.
 
         `policies` are those of `spec` unless given. Earlier coordinators have counted `wasted_slots` and
-        `lost_workers`.
+        `lost_workers`; the job has run for `earlier_s` under them.
         """
         self.spec = spec
         self.generation = generation
@@ -80,6 +81,7 @@ class CoordinatorCore:
             default_policies(spec) if policies is None else policies,
             wasted_slots=wasted_slots,
             lost_workers=lost_workers,
+            earlier_s=earlier_s,
         )
         self._clock = self.tables.clock
         self._identity = self.tables.identity

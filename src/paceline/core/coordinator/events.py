@@ -165,11 +165,15 @@ class StepNews(Event, frozen=True, gc=False):
 
 
 class StepCommitted(Event, frozen=True, gc=False):
-    """A step is in the log. Its slots logged these `values`. `save`: its version goes to a checkpoint."""
+    """A step is in the log. Its slots logged these `values`. `save`: its version goes to a checkpoint.
+
+    `bad` are the slots in which numbers were not finite, if a policy of the job asks for them.
+    """
 
     commit: Commit
     save: bool
     values: dict[str, float]
+    bad: tuple[int, ...] = ()
 
 
 class StepsDropped(Event, frozen=True, gc=False):
@@ -196,6 +200,7 @@ class RoundEnded(Event, frozen=True, gc=False):
     version: int
     metrics: dict[str, float]
     last_of_version: bool
+    number: int = -1
 
 
 # ---------------------------------------------------------------- blocks, checkpoints, incarnations

@@ -5,11 +5,11 @@ Sealing reports come from workers, receipts and readiness from servers, in any o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
-from math import sqrt
+from collections.abc import Collection, Container, Sequence
+from math import isfinite, sqrt
 from typing import NamedTuple
 
-from paceline.messages import Ready, Receipt, Sealed
+from paceline.messages import NOT_FINITE, Ready, Receipt, Sealed
 from paceline.types import Fence, Hyper, NodeId
 
 _NONE: frozenset[NodeId] = frozenset()
@@ -57,6 +57,12 @@ class Gate:
         pending.seals.setdefault(report.fence, report)
         pending.first.setdefault(report.slot, report.fence)
         return bool(pending.ready or pending.receipts)
+
+    def unready(self, step: int, servers: Sequence[NodeId]) -> list[NodeId]:
+        """The `servers` that have not reported that they are ready for `step`."""
+        pending = self._steps.get(step)
+        ready = set() if pending is None else {server for by_server in pending.ready.values() for server in by_server}
+        return [server for server in servers if server not in ready]
 
     def has_sealed(self, step: int, slot: int) -> bool:
         """Whether there is a report that the slot was sealed."""
@@ -178,3 +184,8 @@ def mean_logs(seals: tuple[Sealed, ...]) -> dict[str, float]:
             entry[0] += weight * value
             entry[1] += weight
     return {name: total / weight for name, (total, weight) in sums.items()}
+
+
+def not_finite(seals: tuple[Sealed, ...]) -> tuple[int, ...]:
+    """The slots in which a worker found numbers that are not finite: in gradients or in logged values."""
+    return tuple(s.slot for s in seals if NOT_FINITE in s.warnings or not all(map(isfinite, s.logs.values())))

@@ -151,12 +151,29 @@ class LiveDials:
             change = replace(change, checkpoint_steps=-1, checkpoint_s=-1.0)
         return change
 
+    def scale_rate(self, factor: float, reason: str, step: int | None) -> list[Output]:
+        """Multiply the learning rate by `factor` from `step` on; None, or with a window: from the first step that can.
+
+        A policy decides the same again after a rewind, for the same reason: what the plan has is not done twice.
+        """
+        job, free = self._identity.job, self._first_free_step
+        known = any(change.reason == reason for change in self._phases.changes)
+        if job is None or known or self._refusal():
+            return []
+        at = free if step is None else max(step, free)
+        dials = self._phases.dials(at, job)
+        change = DialChange(lr=dials.lr * factor) if dials.lr else DialChange(lr_scale=dials.lr_scale * factor)
+        return self._segments.change(at, change, reason)
+
     # ------------------------------------------------------------ slots auto
 
     def committed(self, event: StepCommitted) -> list[Output]:
         """With `--slots auto`, choose the slots anew from time to time, by the measured speeds of all workers."""
-        job, version = self._identity.job, event.commit.version
-        if job is None or not job.slots_auto or version < 1 or version % _AUTO_STEPS:
+        job = self._identity.job
+        if job is None or not job.slots_auto:
+            return []
+        version = event.commit.version
+        if version < 1 or version % _AUTO_STEPS:
             return []
         step, phase = self._first_free_step, self._phases.open
         if phase is None or step >= phase.end or self._refusal() or self._is_quiet():

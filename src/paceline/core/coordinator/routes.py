@@ -20,11 +20,13 @@ from paceline.core.coordinator.claims import Claims
 from paceline.core.coordinator.commits import Commits
 from paceline.core.coordinator.copy_contents import CopyContents
 from paceline.core.coordinator.data_checks import DataChecks
+from paceline.core.coordinator.decisions import Decisions
 from paceline.core.coordinator.groups import Groups
 from paceline.core.coordinator.heartbeats import Heartbeats
 from paceline.core.coordinator.job_identity import Identity
 from paceline.core.coordinator.leasing import Leasing
 from paceline.core.coordinator.live_dials import LiveDials
+from paceline.core.coordinator.member_records import MemberRecords
 from paceline.core.coordinator.membership import Membership
 from paceline.core.coordinator.pins import Pins
 from paceline.core.coordinator.placement import BlockPlacement
@@ -50,6 +52,7 @@ from paceline.messages import (
     CompareData,
     Copied,
     Declare,
+    DeclarePolicy,
     Drain,
     Exited,
     Failed,
@@ -108,6 +111,7 @@ class Machines:
     requests: Requests
     segments: Segments
     live_dials: LiveDials
+    decisions: Decisions
     checkpoints: Checkpoints
     copy_contents: CopyContents
     leasing: Leasing
@@ -119,6 +123,7 @@ class Machines:
     data_checks: DataChecks
     bad_records: BadRecords
     groups: Groups
+    member_records: MemberRecords
 
     @property
     def in_order(self) -> tuple[Machine, ...]:
@@ -138,6 +143,7 @@ class Machines:
             self.requests,
             self.segments,
             self.live_dials,
+            self.decisions,
             self.checkpoints,
             self.copy_contents,
             self.leasing,
@@ -148,6 +154,7 @@ class Machines:
             self.data_checks,
             self.bad_records,
             self.groups,
+            self.member_records,
         )
 
 
@@ -158,6 +165,7 @@ def make_machines(
     *,
     wasted_slots: int,
     lost_workers: int,
+    earlier_s: float,
 ) -> Machines:
     """The machines over `tables`, with the complete `checkpoints` and the counts of earlier coordinators."""
     claims, requests, pins = Claims(), Requests(), Pins(tables)
@@ -166,6 +174,7 @@ def make_machines(
     placement = BlockPlacement(tables, segments)
     commits = Commits(tables, segments, keeper)
     membership = Membership(tables, segments, requests, lost_workers)
+    live_dials = LiveDials(tables, segments)
     return Machines(
         identity=tables.identity,
         membership=membership,
@@ -179,7 +188,8 @@ def make_machines(
         claims=claims,
         requests=requests,
         segments=segments,
-        live_dials=LiveDials(tables, segments),
+        live_dials=live_dials,
+        decisions=Decisions(tables, segments, live_dials, policies, earlier_s),
         checkpoints=keeper,
         copy_contents=CopyContents(tables),
         leasing=Leasing(tables, segments, validation, wasted_slots),
@@ -191,6 +201,7 @@ def make_machines(
         data_checks=DataChecks(tables),
         bad_records=BadRecords(tables),
         groups=Groups(tables, segments, placement),
+        member_records=MemberRecords(tables),
     )
 
 
@@ -220,6 +231,7 @@ def member_routes(m: Machines) -> dict[type[Message], Handler]:
         Summed: m.leasing.summed,
         Prepare: m.identity.prepare,
         Declare: m.validation.declare,
+        DeclarePolicy: m.decisions.declare,
         CompareData: m.data_checks.compare,
         LeaveOut: m.bad_records.leave_out,
         BeginPhase: m.segments.begin,
@@ -253,12 +265,14 @@ def _of_members(m: Machines) -> Subscribers:
         on.JobFailed: (m.identity.fail,),
         on.Admitted: (m.membership.admit,),
         on.ServerJoined: (
+            m.member_records.joined,
             m.warnings.server_joined,
             m.rebalance.server_joined,
             m.restart.server_joined,
             m.placement.server_joined,
         ),
         on.WorkerJoined: (
+            m.member_records.joined,
             m.warnings.worker_joined,
             m.validation.worker_joined,
             m.attendance.worker_joined,
@@ -267,6 +281,7 @@ def _of_members(m: Machines) -> Subscribers:
         ),
         on.Evicted: (m.membership.evict,),
         on.MembersRemoved: (
+            m.member_records.removed,
             m.requests.members_removed,
             m.heartbeats.members_removed,
             m.reachability.servers_removed,
@@ -306,6 +321,7 @@ def _of_slots(m: Machines) -> Subscribers:
             m.leasing.committed,
             m.validation.committed,
             m.segments.committed,
+            m.decisions.committed,
             m.live_dials.committed,
             m.checkpoints.hold,
             m.rebalance.committed,
@@ -314,7 +330,7 @@ def _of_slots(m: Machines) -> Subscribers:
         on.StepsDropped: (m.leasing.steps_dropped, m.commits.steps_dropped),
         on.PhaseEnded: (m.pins.phase_ended, m.validation.phase_ended),
         on.AttendanceChanged: (m.pins.attendance_changed,),
-        on.RoundEnded: (m.pins.round_ended, m.segments.round_ended),
+        on.RoundEnded: (m.pins.round_ended, m.decisions.round_ended, m.checkpoints.kept.round_ended),
     }
 
 
@@ -338,7 +354,7 @@ def _of_blocks(m: Machines) -> Subscribers:
         on.CopiesDiffer: (m.placement.copies_differ,),
         on.BlocksLost: (m.rewind.blocks_lost,),
         on.IncarnationBegan: (m.rewind.send_back, m.placement.incarnation_began),
-        on.VersionsKept: (m.validation.versions_kept, m.pins.versions_kept),
+        on.VersionsKept: (m.validation.versions_kept, m.pins.versions_kept, m.decisions.versions_kept),
         on.AllHeard: (m.restart.all_heard,),
     }
 
@@ -348,6 +364,7 @@ def ticks(m: Machines) -> tuple[Callable[[], list[on.Output]], ...]:
     return (
         m.membership.tick,
         m.live_dials.tick,
+        m.decisions.tick,
         m.leasing.requeue_suspects,
         m.pins.release_phases,
         m.reachability.evict_silent,

@@ -12,7 +12,6 @@ from paceline.core.coordinator.events import (
     AttendanceChanged,
     Output,
     PhaseEnded,
-    RoundEnded,
     StepCommitted,
     StepsDropped,
     WarningFound,
@@ -24,8 +23,8 @@ from paceline.core.coordinator.tables.leases import LeaseBook
 from paceline.core.coordinator.tables.phases import Phase, PhaseBook, of_phase
 from paceline.core.effects import History, PhaseFact, SegmentFact, Send, StopFact
 from paceline.core.live_plan import LiveChange
-from paceline.core.policies.base import PhaseBegan, Policy, PolicyEvent, StepDone, ValidationDone
-from paceline.core.policies.lowest_stop import lowest_stop
+from paceline.core.policies.base import Decision, PhaseBegan, Policy
+from paceline.core.policies.lowest_stop import ask, lowest_stop
 from paceline.messages import BeginPhase, Ok, PhaseBegun, Plan, Position, Stop
 from paceline.types import INIT_STEP, DialChange, Measured, NodeId, Segment
 
@@ -232,15 +231,8 @@ class Segments:
         return [Send(server, self.plan()) for server in self._placed.holders]
 
     def committed(self, event: StepCommitted) -> list[Output]:
-        """Close the open phase once all its steps are committed, and ask the policies."""
-        out = self._end_phase_if_done()
-        if self._policies and event.commit.step != INIT_STEP:
-            out += self._ask(StepDone(event.commit.step, event.commit.version, event.values))
-        return out
-
-    def round_ended(self, event: RoundEnded) -> list[Output]:
-        """Ask the policies for a decision on a result of validation."""
-        return self._ask(ValidationDone(event.validator, event.version, event.metrics))
+        """Close the open phase once all its steps are committed."""
+        return self._end_phase_if_done()
 
     def _end_phase_if_done(self) -> list[Output]:
         phase, version = self._phases.open, self._log.version
@@ -325,10 +317,10 @@ class Segments:
             return end
         return max(end, _highest_step(self._leases) + 1, *(step + 1 for step in self._log.watermark.above))
 
-    def _ask(self, event: PolicyEvent) -> list[Output]:
-        """Ask the policies; a decision counts unless the job already stops at its step or sooner."""
+    def stop_by(self, decisions: Sequence[Decision]) -> list[Output]:
+        """Stop the job as policies decide, unless it already stops at that step or sooner."""
         low = self._log.watermark.low
-        decision = lowest_stop(self._policies, event, low)
+        decision = lowest_stop(decisions, low)
         if decision is None or self.is_over:
             return []
         reason, end = decision
@@ -344,7 +336,7 @@ class Segments:
         if phase is None:
             return None
         began = PhaseBegan(phase.spec.number, phase.start, phase.end)
-        decision = lowest_stop(self._policies, began, max(phase.start, self._log.watermark.low))
+        decision = lowest_stop(ask(self._policies, began), max(phase.start, self._log.watermark.low))
         reason, limit = self.stop_reason, self.limit
         if decision is not None and (limit is None or decision[1] < limit):
             reason, limit = decision

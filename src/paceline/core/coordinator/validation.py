@@ -145,7 +145,7 @@ class Validation:
             self._incarnation.number, ended.version, ended.step, validator.name, metrics, validator.number
         )
         last = not self._rounds.concerns(ended.version)
-        return [Write(row), RoundEnded(validator.name, ended.version, metrics, last), WorkFreed()]
+        return [Write(row), RoundEnded(validator.name, ended.version, metrics, last, validator.number), WorkFreed()]
 
     # ------------------------------------------------------------ what leasing does with slots
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -19,13 +19,17 @@ from paceline.runtime.addresses import own_address
 from paceline.runtime.exit_codes import EXIT_DEPOSED, EXIT_LOG
 from paceline.runtime.last_words import say_last_words
 from paceline.runtime.roles.base import HangRule, Launch, Role
-from paceline.runtime.rundir import RunDir
+from paceline.runtime.rundir import RunDir, replace_file
 from paceline.runtime.service_loop import serve
 from paceline.runtime.starts import node_id
 from paceline.transport.zmq.port import ZmqPort
 
 if TYPE_CHECKING:
     from paceline.coordinator.checkpoint_completion import HeldPlace
+    from paceline.coordinator.service import CoordinatorService
+
+METRICS_FILE = "metrics.port"
+"""The file of a run directory with the port at which its metrics are."""
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +75,8 @@ class CoordinatorRole(Role):
             try:
                 assert port.address is not None
                 run.announce(port.address, log.generation)
-                serve(service, port)
+                with _records(run, spec, cluster, service):
+                    serve(service, port)
                 _flush(port)
             finally:
                 service.close()
@@ -79,6 +84,24 @@ class CoordinatorRole(Role):
             port.close()
             log.close()
         return 0
+
+
+@contextmanager
+def _records(run: RunDir, spec: RoleSpec, cluster: ClusterSpec, service: CoordinatorService) -> Iterator[None]:
+    """Keep the records of the run, and serve its metrics if asked to, during the block."""
+    from paceline.coordinator.record_files import RecordThread
+
+    thread = RecordThread(run.path, run.log_file, tensorboard=cluster.tensorboard)
+    with ExitStack() as held:
+        held.callback(thread.close)
+        if cluster.metrics_port is not None:
+            from paceline.coordinator.metrics_port import MetricsPort
+
+            metrics = MetricsPort(own_address(spec.shared.host), cluster.metrics_port)
+            held.callback(metrics.close)
+            replace_file(run.path / METRICS_FILE, f"{metrics.port}\n")
+            service.publish = metrics.publish
+        yield
 
 
 def _held_place(run: RunDir, spec: RoleSpec, storage: Storage) -> HeldPlace | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import signal
 from collections.abc import Mapping
 
 from paceline.config import load
@@ -39,6 +41,7 @@ class WorkerRole(Role):
         from paceline.runtime import current_job
         from paceline.runtime.script import run_script
 
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)  # a run that waits for this worker asks for it
         worker = spec.read(WorkerSpec)
         current_job.assign(spec, worker)
         return run_script(worker.script, list(worker.arguments), module=worker.module)

@@ -53,7 +53,7 @@ def test_old_checkpoints_are_removed_when_a_newer_one_is_complete() -> None:
         dropped.append(complete.drop)
         job.core.completed(complete.checkpoint.folder, "", job.now)
     assert dropped == [(), (), ("i0000-v0000000001",), ("i0000-v0000000002",)]
-    assert [c.position.version for c in job.core.machines.checkpoints.complete] == [3, 4]
+    assert [c.position.version for c in job.core.machines.checkpoints.kept.complete] == [3, 4]
 
 
 def test_the_last_version_is_saved_when_the_job_ends() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import msgspec
-from tests.kit.core import TENSORS, CoordinatorKit, sent
+from tests.kit.core import TENSORS, CoordinatorKit, sent, written
 from tests.kit.restarted_job import trained
 
 from paceline.core.effects import (
+    MemberFact,
     Send,
 )
 from paceline.messages import (
@@ -39,7 +40,8 @@ def test_a_silent_worker_is_evicted_and_may_return() -> None:
 def test_a_lost_server_ends_the_job_unless_it_holds_nothing() -> None:
     small = (TENSORS[1],)
     job = CoordinatorKit(servers=2, tensors=small).start().initialise_with("server-0")
-    assert job.core.lost("server-1", "killed", 0.0) == []
+    (fact,) = written(job.core.lost("server-1", "killed", 0.0), MemberFact)
+    assert (fact.name, fact.change) == ("server-1", "lost")
     (abort, *_) = sent(job.core.lost("server-0", "killed", 0.0), Abort)
     assert (abort.kind, "server-0 is lost" in abort.reason) == ("lost", True)
 

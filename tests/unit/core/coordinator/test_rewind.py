@@ -111,7 +111,7 @@ def test_a_repeated_turn_gets_no_answer_from_before_a_rewind() -> None:
 
 def test_a_rewind_survives_a_restart_of_the_coordinator() -> None:
     job, _ = rewound(3)
-    checkpoints = job.core.machines.checkpoints.complete
+    checkpoints = job.core.machines.checkpoints.kept.complete
     job.restart(checkpoints)
     core = job.core
     assert (core.incarnation, core.version, core.tables.incarnation.rewinds, core.tables.incarnation.recomputed) == (

@@ -1,0 +1,75 @@
+"""The arguments of `job.batches` and `job.log`, checked, as the loop needs them."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from paceline.data.data_spec import DataSpec, whole_number
+from paceline.errors import LoopError, UsageError
+from paceline.types import PhaseSpec
+from paceline.worker.loop import Loop
+from paceline.worker.loop_hint import line_to_write
+
+
+def phase_of(number: int, spec: DataSpec, *, slots: int | None, epochs: int, steps: int | None) -> PhaseSpec:
+    """The phase number `number` over the data of `spec`.
+
+    Raises:
+        UsageError: an argument cannot be, or `steps` and `epochs` are both given.
+    """
+    slots = None if slots is None else whole_number("slots", slots)
+    if slots is not None and slots < 1:
+        raise UsageError(f"slots must be at least 1, not {slots}")
+    epochs = whole_number("epochs", epochs)
+    if epochs < 0:
+        raise UsageError(f"epochs must be 0 or more, not {epochs}")
+    order = spec.order
+    return PhaseSpec(
+        number,
+        spec.length,
+        spec.batch_size,
+        slots,
+        epochs,
+        order.shuffle,
+        spec.drop_last,
+        _steps(steps, epochs),
+        order.block_size,
+        order.block_window,
+        order.weights,
+    )
+
+
+def _steps(steps: int | None, epochs: int) -> int:
+    """The number of steps that a loop is limited to; 0 if it has whole epochs."""
+    if steps is None:
+        return 0
+    steps = whole_number("steps", steps)
+    if steps < 1:
+        raise UsageError(f"steps must be at least 1, not {steps}")
+    if epochs != 1:
+        raise UsageError(f"steps={steps} and epochs={epochs} both say where the loop ends: give one of them")
+    return steps
+
+
+def log_values(loop: Loop | None, values: Mapping[str, Any]) -> None:
+    """Record the numbers of `job.log` in the turn of `loop`.
+
+    Raises:
+        LoopError: there is no turn, or it is sealed.
+        UsageError: a value is not one number.
+    """
+    if loop is None or loop.turn.grant is None:
+        raise LoopError(f"job.log() outside of a turn: the job hands out the batches. Write `{line_to_write()}`")
+    if not loop.turn.is_open:
+        raise LoopError("job.log() after optimizer.step(): call it before, since step() sends the logged values")
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            loop.turn.log(name, value)
+        elif isinstance(value, numbers.Real):
+            loop.turn.log(name, float(value))
+        else:
+            raise UsageError(f"log({name}=…) takes one number, not {value!r}")
