@@ -242,8 +242,11 @@ def test_without_servers_a_move_says_what_it_waits_for() -> None:
         job.say("engine", Exited(job.req(), name, 1, -9))
     train_in_group(job)
     assert job.core.version == 2
-    assert "from step 2 on the job needs servers" in job.core.machines.rebalance.moves.awaited
-    assert placement_of(job).group == MEMBERS
+    assert "from step 2 on the job needs servers: it waits for servers" in job.core.machines.rebalance.moves.awaited
+    for _ in range(6):
+        move_on(job, 3.0)
+    assert placement_of(job).group == MEMBERS, "members do not act as servers"
+    assert not sent(job.turn("worker-0"), Grant)
 
 
 def test_a_receipt_of_servers_counts_nothing_in_a_group() -> None:

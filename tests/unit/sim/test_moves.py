@@ -12,13 +12,13 @@ FAILED_BEFORE = (1132, 1436, 3584, 10847)
 """Seeds that found a fault (docs/faults-found.md). A change of the protocol changes their schedules."""
 
 
-def test_80_seeds_of_moves_end_well_and_break_no_rule() -> None:
-    tally = play(make_scenario(seed, mode=BOTH) for seed in range(80))
+def test_40_seeds_of_moves_end_well_and_break_no_rule() -> None:
+    tally = play(make_scenario(seed, mode=BOTH) for seed in range(40))
     assert set(tally.fired) >= {"kill", "kill-server", "kill-coordinator", "power-cut", "set", "scale", "vanish"}
-    assert tally.totals["moves"] > 40
-    assert tally.totals["commits"] > 800
+    assert tally.totals["moves"] > 25
+    assert tally.totals["commits"] > 400
     assert tally.totals["rewinds"] > 5
-    assert tally.totals["failovers"] > 20
+    assert tally.totals["failovers"] > 10
 
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)
