@@ -4,9 +4,10 @@
 
 Two processes with one thread each, slot batch 64. LeNet and a perceptron of 20 million parameters, with one slot a
 worker. Then LeNet with 8 slots a step, where one process sleeps three times as long as it computes: DDP accumulates 4
-batches in each process (`no_sync`) and reduces after the last. There are no checkpoints. Workers of one host share
-memory; with `PACELINE_LANE=tcp` they sum by Gloo, as those of several hosts do. The machine is noisy: compare only
-figures of the same run.
+batches in each process (`no_sync`) and reduces after the last. There are no checkpoints.
+
+Workers of one host share memory; with `PACELINE_LANE=tcp` they sum by Gloo, as those of several hosts do. The machine
+is noisy: compare only figures of the same run.
 """
 
 from __future__ import annotations
