@@ -28,6 +28,8 @@ class _Group(click.Group):
         "status": ("paceline.cli.status", "Show what a run is doing."),
         "runs": ("paceline.cli.runs", "List runs, or remove some of them."),
         "checkpoints": ("paceline.cli.checkpoints", "List the checkpoints of a run, and check them."),
+        "export": ("paceline.cli.export", "Write the model of a run as a file, with a model card."),
+        "serve": ("paceline.cli.serve", "Answer requests with a model, or with that of a running job."),
         "audit": ("paceline.cli.audit", "Prove that a run applied every sample exactly once."),
         "dev": ("paceline.cli.dev", "Tools for developers: the simulator, and campaigns of faults."),
     }

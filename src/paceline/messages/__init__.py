@@ -50,6 +50,8 @@ from paceline.messages.control import (
     Drain,
     Exited,
     Finish,
+    Follow,
+    Following,
     HostLost,
     SaveNow,
     Scale,
@@ -164,6 +166,8 @@ AnyMessage = (
     | SaveNow
     | Scale
     | Finish
+    | Follow
+    | Following
     | Summary
     | Shutdown
     | Grant
@@ -271,6 +275,8 @@ __all__ = [
     "FilesNeeded",
     "FilesUnpacked",
     "Finish",
+    "Follow",
+    "Following",
     "GiveBack",
     "Grant",
     "Hashed",
