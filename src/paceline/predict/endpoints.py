@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from importlib.metadata import version
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -25,6 +27,8 @@ from paceline.predict.protocol import (
     metadata,
 )
 from paceline.predict.queue import ModelQueue
+
+logger = logging.getLogger(__name__)
 
 
 class Call(NamedTuple):
@@ -108,6 +112,9 @@ class Endpoints:
             return await self._answer(call)
         except RequestError as error:
             return refusal(error)
+        except Exception:
+            logger.exception("%s %s failed", call.method, call.path)
+            return refusal(RequestError(500, "the server failed on this request; its log says why"))
 
     async def _answer(self, call: Call) -> Reply:
         words = call.path.strip("/").split("/")
@@ -226,6 +233,4 @@ def _page(path: str) -> Reply:
 
 
 def _version() -> str:
-    import paceline
-
-    return paceline.__version__
+    return version("paceline")

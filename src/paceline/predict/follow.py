@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 
@@ -19,6 +20,7 @@ from paceline.core.predict.signature import Signature
 from paceline.errors import MismatchError, PacelineError, PeerLostError, PeerUnknownError
 from paceline.predict.models import Loaded, Model, warm_up
 from paceline.predict.module import check_tensors
+from paceline.predict.module import fill as fill_module
 from paceline.predict.runners import TorchRunner
 from paceline.transport.base import Frame, PeerDown, PeerUp, Port, Received
 from paceline.types import COORDINATOR, ModelSpec, NodeId
@@ -26,6 +28,17 @@ from paceline.types import COORDINATOR, ModelSpec, NodeId
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.05
+_SILENT_S = 2.0  # without an answer of the coordinator for so long, the job may have ended: look for what it saved last
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a job has saved last: a version, when it was committed (`time.time()`), and its tensors by name."""
+
+    incarnation: int
+    version: int
+    committed_at: float
+    read: Callable[[], Mapping[str, torch.Tensor]]
 
 
 class Weights:
@@ -59,6 +72,11 @@ class Weights:
             target.copy_(values[offset : offset + numel])
         self._came.add(block)
 
+    def fill_all(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copy a whole version in."""
+        fill_module(self.module, tensors)
+        self._came.update(range(len(self._targets)))
+
     def complete(self, other: Weights) -> None:
         """Copy the blocks that have not come from `other`, which has the version before."""
         for block, targets in enumerate(self._targets):
@@ -71,7 +89,8 @@ class Follower:
     """Reads the versions of a job into `model`, until `close`. Nothing of the job depends on it.
 
     `build` makes a module of the job's model. Two are made: one answers requests while the other is filled. The
-    signature is that of the module. If the job has another model than `build` makes, `problem` says so.
+    signature is that of the module. `last` finds what the job has saved last; it is asked when the job is silent, which
+    may have ended with a version that was not read. If the job has another model than `build` makes, `problem` says so.
     """
 
     def __init__(
@@ -82,6 +101,7 @@ class Follower:
         open_port: Callable[[], Port],
         find: Find,
         *,
+        last: Callable[[], Saved | None] = lambda: None,
         limits: ReaderLimits | None = None,
         warm_rows: int = 1,
     ) -> None:
@@ -91,6 +111,8 @@ class Follower:
         self._signature = signature
         self._open_port = open_port
         self._find = find
+        self._last = last
+        self._looked = 0.0
         self._reader = Reader(limits)
         self._warm_rows = warm_rows
         self._sets: tuple[Weights, Weights] | None = None
@@ -135,6 +157,7 @@ class Follower:
                 redial.tick(now)
                 self._carry_out(port, redial, self._reader.tick(now), ())
                 self._connect(port)
+                self._look_when_silent(now)
                 event = port.recv(_POLL_S)
                 while event is not None:
                     redial.note(event)
@@ -177,12 +200,30 @@ class Follower:
                     spare = self._spare()
                     for block, frame in zip(blocks, frames, strict=True):
                         spare.fill(block, frame)
-                case Restart() if self._sets is not None:
-                    self._sets[1].begin()
+                case Restart():
+                    self._void_spare()
                 case Whole():
                     self._swap(output)
         if self._reader.heard > 0:
             self._heard = time.time() - (time.monotonic() - self._reader.heard)
+
+    def _look_when_silent(self, now: float) -> None:
+        """If the coordinator is silent, serve what the job has saved last, if that is newer; once for each silence."""
+        heard = self._reader.heard
+        if self._sets is None or now - heard < _SILENT_S or self._looked == heard:
+            return
+        self._looked = heard
+        saved = self._last()
+        if saved is None or (saved.incarnation, saved.version) <= (self._reader.incarnation, self._reader.version):
+            return
+        self._void_spare()
+        self._spare().fill_all(saved.read())
+        self._reader.adopt(saved.incarnation, saved.version)
+        self._swap(Whole(saved.incarnation, saved.version, now - (time.time() - saved.committed_at)))
+
+    def _void_spare(self) -> None:
+        if self._sets is not None:
+            self._sets[1].begin()
 
     def _spare(self) -> Weights:
         """The module that does not answer requests."""

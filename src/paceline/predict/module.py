@@ -100,7 +100,9 @@ def named_inputs(model: torch.nn.Module, example: Any) -> dict[str, torch.Tensor
     """
     names = _arguments(model)
     if isinstance(example, Mapping):
-        return {name: example[name] for name in sorted(example, key=lambda n: names.index(n) if n in names else len(names))}
+        return {
+            name: example[name] for name in sorted(example, key=lambda n: names.index(n) if n in names else len(names))
+        }
     values = [example] if isinstance(example, torch.Tensor) else list(example)
     if len(names) < len(values):
         raise UsageError(f"the example of job.servable has {len(values)} inputs, and forward takes {len(names)}")

@@ -83,7 +83,7 @@ def decode_request(
     head, rest = _split(body, header_length)
     try:
         document = _DECODE_BODY.decode(head)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(400, f"the request is not an inference request in JSON: {error}") from None
     if len(document.inputs) > _MOST_TENSORS or len(document.outputs) > _MOST_TENSORS:
         raise RequestError(400, f"a request has at most {_MOST_TENSORS} inputs and outputs")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,6 @@ def _write(built: Built, out: Path, kind: str) -> float:
 
 
 def _card(chosen: Chosen, built: Built, source: ScriptSource, out: Path, kind: str) -> ModelCard:
-    import paceline
-
     at = chosen.manifest.position
     name = Path(source.path).stem.replace(" ", "-")
     return ModelCard(
@@ -156,7 +155,7 @@ def _card(chosen: Chosen, built: Built, source: ScriptSource, out: Path, kind: s
             fingerprints=_fingerprints(chosen),
         ),
         script=source,
-        paceline=paceline.__version__,
+        paceline=version("paceline"),
         torch=str(torch.__version__),
     )
 

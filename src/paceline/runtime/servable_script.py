@@ -123,4 +123,4 @@ def _as_main(script: Path, arguments: Sequence[str], cwd: Path | None) -> Iterat
     finally:
         os.chdir(folder)
         sys.argv = argv
-        sys.path[:] = [*path, *(p for p in sys.path if p not in path)]  # imports inside of functions come later
+        sys.path[:] = dict.fromkeys([*path, *sys.path])  # for imports inside of functions, at the end

@@ -16,10 +16,10 @@ from paceline.config.load import local_lane
 from paceline.core.predict.admission import AdmissionRules, check_exposure
 from paceline.core.predict.batching import BatchLimits
 from paceline.core.predict.reader import ReaderLimits
-from paceline.errors import UsageError
+from paceline.errors import PacelineError, UsageError
 from paceline.predict.card import card_path, read_card
 from paceline.predict.endpoints import Endpoints
-from paceline.predict.follow import Follower
+from paceline.predict.follow import Follower, Saved
 from paceline.predict.http import HttpFront
 from paceline.predict.models import Loaded, Model, Models, warm_up
 from paceline.predict.module import build
@@ -29,6 +29,7 @@ from paceline.runtime.checkpoint_choice import LAST, choose_checkpoint
 from paceline.runtime.model_files import (
     build_checkpoint,
     build_servable,
+    checkpoint_weights,
     example_of,
     open_runner,
     script_source,
@@ -189,11 +190,22 @@ def _open_followed(name: str, path: Path, plan: ServePlan, followers: list[Follo
             built.signature,
             open_port,
             run.coordinator,
+            last=lambda: _last_saved(run),
             limits=plan.refresh,
             warm_rows=plan.batch.max_rows,
         )
     )
     return model
+
+
+def _last_saved(run: RunDir) -> Saved | None:
+    """The newest complete checkpoint of a run."""
+    try:
+        chosen = choose_checkpoint(run.path)
+    except PacelineError:
+        return None
+    at = chosen.manifest.position
+    return Saved(at.incarnation, at.version, chosen.manifest.made_at, lambda: checkpoint_weights(chosen))
 
 
 def _with_checkpoint(model: Model, path: Path, plan: ServePlan) -> Model:

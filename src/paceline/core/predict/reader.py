@@ -21,6 +21,7 @@ _MOST_AHEAD = 4096
 _ASK_S = 0.25  # seconds between two questions to the coordinator while a read waits
 _AGAIN_S = 0.05  # seconds until a question without an answer, or a read that was refused, is repeated
 _STILL_S = 0.3  # a version that did not change for so long is current, and is asked for itself
+_SMOOTH = 0.4
 _LATE_S = 5.0  # a read whose answers have been due for so long is begun anew
 
 
@@ -68,6 +69,28 @@ class _Read:
     first: float | None = None
 
 
+class _Pace:
+    """How many versions the job makes in a second, and how long an answer of the coordinator takes; both smoothed."""
+
+    def __init__(self) -> None:
+        self._at: tuple[float, int] | None = None
+        self._rate, self._answer_s = 0.0, 0.0
+
+    def note(self, now: float, answer_s: float, version: int) -> None:
+        """Note an answer: the job is at `version`."""
+        if 0 <= answer_s < _LATE_S:
+            self._answer_s += _SMOOTH * (answer_s - self._answer_s)
+        if self._at is not None and version >= self._at[1] and now - self._at[0] >= _AGAIN_S:
+            self._rate += _SMOOTH * ((version - self._at[1]) / (now - self._at[0]) - self._rate)
+        if self._at is None or version < self._at[1] or now - self._at[0] >= _AGAIN_S:
+            self._at = now, version
+
+    @property
+    def expected(self) -> int:
+        """How many versions are made while a question is on its way, with a margin."""
+        return int(1.5 * self._rate * self._answer_s)
+
+
 class Reader:
     """The protocol of one reader. Changed only by its methods; `now` is any steady clock.
 
@@ -80,7 +103,8 @@ class Reader:
         self.incarnation, self.version = 0, -1
         self.current, self.heard = -1, _NEVER
         self.following: Following | None = None
-        self.ahead = 1
+        self._extra = 0
+        self._pace = _Pace()
         self._committed = _NEVER
         self._changed = _NEVER
         self._req = 0
@@ -98,12 +122,22 @@ class Reader:
         return {owner: placement.addresses[owner] for owner in sorted(set(placement.owners))}
 
     @property
+    def ahead(self) -> int:
+        """How many versions after the newest known one the next read asks for: those made while it is on its way."""
+        return min(_MOST_AHEAD, 1 + self._extra + self._pace.expected)
+
+    @property
     def is_newest(self) -> bool:
         """Whether the shell has the newest version that is known."""
         known = self.following
         return known is not None and (self.incarnation, self.version) == (known.incarnation, self.current)
 
     # ------------------------------------------------------------ events
+
+    def adopt(self, incarnation: int, version: int) -> None:
+        """Note that the shell has got a whole version elsewhere. A read under way is void."""
+        self._read = None
+        self.incarnation, self.version = incarnation, version
 
     def up(self, peer: NodeId) -> None:
         """Note that there is a session with server `peer`."""
@@ -142,7 +176,7 @@ class Reader:
                 return self._receive(sender, message, now)
             case Refused(req=req, rule=rule) if self._read is not None and req in self._read.requests:
                 if rule == "gone":
-                    self.ahead = min(_MOST_AHEAD, self.ahead * 2)
+                    self._extra = min(_MOST_AHEAD, 2 * self._extra + 1)
                 else:  # another placement or incarnation
                     self._rest_until = now + _AGAIN_S
                 self._asked = _NEVER
@@ -157,6 +191,7 @@ class Reader:
 
     def _take(self, answer: Following, now: float) -> list[Output]:
         known, self.heard = self.following, now
+        self._pace.note(now, now - self._asked, answer.version)
         if known is not None and answer.generation < known.generation:
             return []
         if answer.model is None and known is not None:
@@ -213,7 +248,7 @@ class Reader:
             self.current, self._changed, self._committed = reply.version, now, read.first
         committed = self._committed if reply.version == self.current else read.first
         self._rest_until = now + max(self.limits.interval_s, self.limits.rest * (now - read.first))
-        self.ahead = max(1, self.ahead * 3 // 4)
+        self._extra //= 2
         self._read = None
         return [*out, Whole(self.incarnation, self.version, committed)]
 
