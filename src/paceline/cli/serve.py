@@ -21,6 +21,7 @@ from paceline.cli.log_options import log_options
 @click.option("--deadline", type=click.FloatRange(0.001), default=10.0, metavar="S", help="Longest wait of a request.")
 @click.option("--max-body", type=click.IntRange(1), default=64, metavar="MIB", help="Largest body, also decompressed.")
 @click.option("--refresh", type=click.FloatRange(0), default=0.3, metavar="S", help="Shortest time between versions.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that compute.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of torch.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="What clients must prove.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A further name of this server.")
@@ -41,6 +42,7 @@ def command(
     deadline: float,
     max_body: int,
     refresh: float,
+    workers: int,
     threads: int,
     token_file: Path | None,
     hosts: tuple[str, ...],
@@ -51,12 +53,12 @@ def command(
     log_level: str | None,
     log_format: str | None,
 ) -> None:
-    """Answer requests by the Open Inference Protocol, from model files or runs (by default runs/latest)."""
+    """Answer requests by the Open Inference Protocol, from model files, or from runs (by default runs/latest)."""
     from paceline.core.predict.batching import BatchLimits
     from paceline.core.predict.reader import ReaderLimits
     from paceline.errors import UsageError
     from paceline.predict.server import ListenSpec
-    from paceline.runtime.serving import ServePlan, read_secret, run_server
+    from paceline.runtime.serve_plan import ServePlan, read_secret
     from paceline.telemetry import logs
 
     logs.set_up(log_level or "warning", log_format or "text", process="predictor")
@@ -72,12 +74,19 @@ def command(
         pins=pins,
         token=None if token_file is None else read_secret(token_file),
         hosts=tuple(name.lower() for name in hosts),
+        workers=workers,
         threads=threads,
+        log_level=log_level or "warning",
+        log_format=log_format or "text",
         trust=trust,
         max_body_nbytes=max_body << 20,
         refresh=ReaderLimits(interval_s=refresh),
     )
-    run_server(plan, lambda line: click.echo(line, err=True))
+    if plan.workers > 1:
+        from paceline.runtime.serving_router import run_router as serve
+    else:
+        from paceline.runtime.serving import run_server as serve
+    serve(plan, lambda line: click.echo(line, err=True))
 
 
 def _named(target: str) -> tuple[str, Path]:

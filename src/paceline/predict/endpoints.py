@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
-
-from paceline.core.predict.batching import BatchLimits, retry_after
+from paceline.core.predict.batching import BatchLimits
 from paceline.errors import RequestError
 from paceline.predict import metrics as text
+from paceline.predict.calls import PAGE, Call, Reply, json_reply, refusal
 from paceline.predict.metrics import Metrics
 from paceline.predict.models import Model, Models
 from paceline.predict.protocol import (
@@ -23,52 +22,12 @@ from paceline.predict.protocol import (
     JSON,
     decode_request,
     encode_response,
-    error_body,
     metadata,
 )
 from paceline.predict.queue import ModelQueue
 
 logger = logging.getLogger(__name__)
 
-
-class Call(NamedTuple):
-    """A request that was admitted and read. `header_length` is the header of the binary tensor extension."""
-
-    method: str
-    path: str
-    body: bytes = b""
-    header_length: str | None = None
-
-
-class Reply(NamedTuple):
-    """The answer to a call."""
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str] = {}
-
-
-def refusal(error: RequestError) -> Reply:
-    """The answer to a request that is refused: the protocol's error object."""
-    headers = {"content-type": JSON}
-    if error.retry_after_s is not None:
-        headers["retry-after"] = str(retry_after(error.retry_after_s))
-    if error.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    return Reply(error.status, error_body(error.why), headers)
-
-
-def json_reply(content: Any, status: int = 200) -> Reply:
-    """An answer in JSON."""
-    return Reply(status, msgspec.json.encode(content), {"content-type": JSON})
-
-
-PAGE = {
-    "/": ("page.html", "text/html; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-}
-"""The files of the page, by path. They say nothing about the models."""
 
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

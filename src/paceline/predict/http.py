@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from paceline.core.predict.admission import AdmissionRules, admit
 from paceline.errors import RequestError
-from paceline.predict.endpoints import PAGE, Call, Reply, refusal
+from paceline.predict.calls import PAGE, Call, Reply, refusal
 from paceline.predict.protocol import HEADER_LENGTH
 
 logger = logging.getLogger("paceline.predict.access")

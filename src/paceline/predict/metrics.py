@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -89,3 +89,24 @@ def _labels(names: Sequence[str], values: Sequence[str]) -> str:
         return ""
     escaped = (value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for value in values)
     return "{" + ",".join(f'{name}="{value}"' for name, value in zip(names, escaped, strict=True)) + "}"
+
+
+def with_label(label: str, texts: Mapping[str, str], own: Sequence[Counter]) -> str:
+    """Join the metrics of several processes: each sample gets `label` with the name of its process."""
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for name, content in texts.items():
+        family = ""
+        for line in content.splitlines():
+            if line.startswith("#"):
+                family = line.split()[2]
+                if line not in heads.setdefault(family, []):
+                    heads[family].append(line)
+            else:
+                start, _, value = line.rpartition(" ")
+                inner = start[start.index("{") + 1 : -1] + "," if start.endswith("}") else ""
+                samples.setdefault(family, []).append(f'{start.partition("{")[0]}{{{inner}{label}="{name}"}} {value}')
+    for counter in own:
+        heads[counter.name] = [f"# HELP {counter.name} {counter.about}", f"# TYPE {counter.name} {counter.kind}"]
+        samples.setdefault(counter.name, []).extend(counter.lines())
+    return "\n".join(line for family in heads for line in (*heads[family], *samples.get(family, ()))) + "\n"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paceline.core.predict.signature import Signature
 from paceline.errors import RequestError
-from paceline.predict.runners import Arrays, Runner
+from paceline.predict.arrays import NUMPY, Arrays
+
+if TYPE_CHECKING:
+    from paceline.predict.runners import Runner
 
 _LOADING = "the model is not loaded yet"
 
@@ -171,13 +174,7 @@ def warm_up(loaded: Loaded, max_rows: int) -> None:
     for rows in {1, max_rows} if signature.batched else {1}:
         loaded.compute(
             {
-                spec.name: np.zeros([rows if dim < 0 else dim for dim in spec.shape], _numpy_type(spec.datatype))
+                spec.name: np.zeros([rows if dim < 0 else dim for dim in spec.shape], NUMPY[spec.datatype])
                 for spec in signature.inputs
             }
         )
-
-
-def _numpy_type(datatype: str) -> np.dtype[Any]:
-    from paceline.predict.runners import NUMPY
-
-    return NUMPY[datatype]

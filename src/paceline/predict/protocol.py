@@ -18,7 +18,7 @@ from paceline.core.predict.signature import (
     check_outputs,
 )
 from paceline.errors import RequestError
-from paceline.predict.runners import NUMPY, Arrays
+from paceline.predict.arrays import NUMPY, Arrays
 
 HEADER_LENGTH = "inference-header-content-length"
 JSON, BINARY = "application/json", "application/octet-stream"

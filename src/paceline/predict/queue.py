@@ -12,9 +12,9 @@ import numpy as np
 
 from paceline.core.predict.batching import Batcher, BatchLimits
 from paceline.errors import RequestError
+from paceline.predict.arrays import Arrays
 from paceline.predict.models import Loaded, Model
 from paceline.predict.protocol import InferRequest
-from paceline.predict.runners import Arrays
 
 
 class Answer(NamedTuple):

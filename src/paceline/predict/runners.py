@@ -9,17 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from paceline.core.predict.signature import DATATYPES, Signature
+from paceline.core.predict.signature import Signature
 from paceline.errors import UsageError
+from paceline.predict.arrays import Arrays
 from paceline.predict.module import call, named_outputs
-
-Arrays = Mapping[str, "np.ndarray[Any, Any]"]
-"""Tensors by name. One of datatype BF16 is an array of int16 with the same bits."""
-
-NUMPY: Mapping[str, np.dtype[Any]] = {
-    name: np.dtype("int16" if name == "BF16" else dtype) for name, dtype in DATATYPES.items()
-}
-"""The array type of each datatype, in little-endian order as the protocol has it."""
 
 
 class Runner(Protocol):

@@ -79,10 +79,16 @@ def url_of(spec: ListenSpec, listener: socket.socket) -> str:
     return f"{'https' if spec.certificate else 'http'}://{host}:{listener.getsockname()[1]}"
 
 
-async def serve(app: Any, spec: ListenSpec, listener: socket.socket, on_drain: Callable[[], None]) -> None:
+async def serve(
+    app: Any,
+    spec: ListenSpec,
+    listener: socket.socket,
+    on_drain: Callable[[], None],
+    until: asyncio.Future[Any] | None = None,
+) -> None:
     """Serve `app` until SIGTERM or SIGINT, and until the requests that came before are answered.
 
-    `on_drain` is called when the signal has come.
+    `on_drain` is called when the signal has come. The server ends, too, when `until` is done.
 
     Raises:
         UsageError: the certificate or the key cannot be read.
@@ -110,10 +116,15 @@ async def serve(app: Any, spec: ListenSpec, listener: socket.socket, on_drain: C
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: Any) -> None:
+            # Not uvicorn's own, which would end this process by the signal once all requests are answered.
             on_drain()
-            super().handle_exit(sig, frame)
+            self.force_exit = self.should_exit
+            self.should_exit = True
 
-    await Server(config).serve(sockets=[listener])
+    server = Server(config)
+    if until is not None:
+        until.add_done_callback(lambda _: setattr(server, "should_exit", True))
+    await server.serve(sockets=[listener])
 
 
 def _guarded(spec: ListenSpec) -> type[asyncio.Protocol]:

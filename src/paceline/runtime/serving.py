@@ -7,24 +7,22 @@ import gc
 import logging
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from paceline.config.load import local_lane
 from paceline.core.predict.admission import AdmissionRules, check_exposure
-from paceline.core.predict.batching import BatchLimits
-from paceline.core.predict.reader import ReaderLimits
 from paceline.errors import PacelineError, UsageError
 from paceline.predict.card import card_path, read_card
 from paceline.predict.endpoints import Endpoints
 from paceline.predict.follow import Follower, Saved
-from paceline.predict.http import HttpFront
+from paceline.predict.http import Backend, HttpFront
 from paceline.predict.models import Loaded, Model, Models, warm_up
 from paceline.predict.module import build
 from paceline.predict.runners import TorchRunner
-from paceline.predict.server import ListenSpec, listen, require_extra, serve, url_of
+from paceline.predict.server import listen, require_extra, serve, url_of
 from paceline.runtime.checkpoint_choice import LAST, choose_checkpoint
 from paceline.runtime.model_files import (
     build_checkpoint,
@@ -36,31 +34,10 @@ from paceline.runtime.model_files import (
     servable_of,
 )
 from paceline.runtime.rundir import RunDir
+from paceline.runtime.serve_plan import ServePlan
 from paceline.transport.zmq.port import ZmqPort
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServePlan:
-    """What to serve, where, and within which limits.
-
-    `targets` are paths of model files, checkpoints or runs, each with the name that it gets ("": by its script). With
-    `follow`, runs are followed. `pins` are the versions of the runs' checkpoints that are served; the last one answers
-    requests that name none. With `trust`, pt2 files are unpickled. `hosts` are further names of this server.
-    """
-
-    targets: tuple[tuple[str, Path], ...]
-    listen: ListenSpec = field(default_factory=ListenSpec)
-    batch: BatchLimits = field(default_factory=BatchLimits)
-    follow: bool = False
-    pins: tuple[str, ...] = ()
-    token: str | None = None
-    hosts: tuple[str, ...] = ()
-    threads: int = 1
-    trust: bool = False
-    max_body_nbytes: int = 64 << 20
-    refresh: ReaderLimits = field(default_factory=ReaderLimits)
 
 
 def run_server(plan: ServePlan, say: Callable[[str], None]) -> None:
@@ -70,12 +47,23 @@ def run_server(plan: ServePlan, say: Callable[[str], None]) -> None:
         UsageError: something of the plan cannot be served; the message says why.
         CheckpointError: a checkpoint is damaged.
     """
-    import torch
-
     require_extra()
     check_exposure(plan.listen.host, plan.token)
+    # It listens before the models are loaded: a port in use is told at once.
+    with closing(listen(plan.listen)) as listener, opened(plan) as (models, followers):
+        asyncio.run(_serve(plan, models, followers, listener, say))
+
+
+@contextmanager
+def opened(plan: ServePlan) -> Iterator[tuple[list[Model], list[Follower]]]:
+    """Open the models of a plan, and follow their runs inside the block.
+
+    Raises:
+        UsageError: a model cannot be served, or two have one name.
+    """
+    import torch
+
     torch.set_num_threads(plan.threads)
-    listener = listen(plan.listen)  # before the models are loaded: a port in use is told at once
     followers: list[Follower] = []
     try:
         models = [_open(name, path, plan, followers) for name, path in plan.targets]
@@ -84,11 +72,10 @@ def run_server(plan: ServePlan, say: Callable[[str], None]) -> None:
             raise UsageError(f"two models are called {min(twice)}: name them, as in NAME=PATH")
         for follower in followers:
             follower.start()
-        asyncio.run(_serve(plan, models, followers, listener, say))
+        yield models, followers
     finally:
         for follower in followers:
             follower.close()
-        listener.close()
 
 
 async def _serve(
@@ -100,8 +87,7 @@ async def _serve(
 ) -> None:
     executor = ThreadPoolExecutor(1, thread_name_prefix="paceline-predict")
     endpoints = Endpoints(Models(models), plan.batch, executor, max_nbytes=plan.max_body_nbytes)
-    rules = AdmissionRules(hosts=frozenset(plan.hosts), token=plan.token, max_body_nbytes=plan.max_body_nbytes)
-    front = HttpFront(endpoints, rules, max_nbytes=plan.max_body_nbytes)
+    front = front_of(endpoints, plan)
 
     def drain() -> None:
         endpoints.draining = True
@@ -117,6 +103,12 @@ async def _serve(
         await serve(front, plan.listen, listener, drain)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+def front_of(backend: Backend, plan: ServePlan) -> HttpFront:
+    """The HTTP front of a backend, with the rules of the plan."""
+    rules = AdmissionRules(hosts=frozenset(plan.hosts), token=plan.token, max_body_nbytes=plan.max_body_nbytes)
+    return HttpFront(backend, rules, max_nbytes=plan.max_body_nbytes)
 
 
 # ------------------------------------------------------------------ what is served
@@ -216,15 +208,3 @@ def _with_checkpoint(model: Model, path: Path, plan: ServePlan) -> Model:
 
 def _name(script: str) -> str:
     return Path(script).stem.replace(" ", "-")
-
-
-def read_secret(file: Path) -> str:
-    """The token that clients must prove: the content of a file.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
-    try:
-        return file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None

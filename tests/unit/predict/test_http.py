@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from paceline.core.predict.admission import AdmissionRules
 from paceline.core.predict.batching import BatchLimits
 from paceline.core.predict.signature import Signature, TensorSignature
+from paceline.predict.arrays import Arrays
 from paceline.predict.endpoints import Endpoints
 from paceline.predict.http import HttpFront
 from paceline.predict.models import Loaded, Model, Models
-from paceline.predict.runners import Arrays
 
 TOKEN = "0123456789abcdef"
 BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}).encode()

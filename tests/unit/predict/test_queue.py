@@ -12,10 +12,10 @@ import pytest
 from paceline.core.predict.batching import BatchLimits
 from paceline.core.predict.signature import Signature, TensorSignature
 from paceline.errors import RequestError
+from paceline.predict.arrays import Arrays
 from paceline.predict.models import Loaded, Model
 from paceline.predict.protocol import InferRequest
 from paceline.predict.queue import Answer, ModelQueue
-from paceline.predict.runners import Arrays
 
 SIGNATURE = Signature((TensorSignature("x", "FP32", (-1, 1)),), (TensorSignature("y", "FP32", (-1,)),))
 
