@@ -8,6 +8,7 @@ import socket
 import time
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from paceline.core.predict.balance import Balance
@@ -23,7 +24,7 @@ Start = Callable[[socket.socket], Awaitable[Process]]
 """Starts the process of a predictor, which gets this end of a socket pair."""
 
 _WAIT_S = 10.0  # how long a request waits for a predictor that can answer
-_PING_S, _SILENT_S = 1.0, 10.0
+_PING_S, _SILENT_S, _END_S = 1.0, 10.0, 5.0
 _AGAIN_S = 0.5  # between the end of a predictor and the start of its successor, at first
 _MOST_AGAIN_S = 30.0
 _CANNOT = (2, 3)  # exit codes of a predictor that cannot serve what it shall
@@ -51,7 +52,7 @@ class Router:
         self._writers: dict[str, asyncio.StreamWriter] = {}
         self._heard: dict[str, float] = {}
         self._number = 0
-        self._some_ready = asyncio.Event()
+        self._some_ready, self._ending = asyncio.Event(), asyncio.Event()
         self._refused = Counter("paceline_refused_total", "Requests refused before their body was read.", ("status",))
         self._deaths = Counter("paceline_predictor_deaths_total", "Predictors that died.", ("predictor",))
         self._retried = Counter("paceline_retried_total", "Requests given to a second predictor.", ())
@@ -130,6 +131,8 @@ class Router:
             theirs.close()
             reader, writer = await asyncio.open_connection(sock=ours)
             self._writers[name] = writer
+            if self._ending.is_set():
+                writer.close()
             ping = asyncio.ensure_future(self._watch(name, process))
             try:
                 while (content := await read_message(reader)) is not None:
@@ -139,7 +142,7 @@ class Router:
                 self._lost(name)
                 writer.close()
                 await _end(process)
-            if self.draining:
+            if self._ending.is_set():
                 return
             if name not in self._heard and process.returncode in _CANNOT:
                 if not self.failed.done():
@@ -148,7 +151,9 @@ class Router:
             again_s = _AGAIN_S if time.monotonic() - began > _MOST_AGAIN_S else min(_MOST_AGAIN_S, 2 * again_s)
             logger.warning("%s ended with %s; it starts again", name, process.returncode)
             self._deaths.add(name)
-            await asyncio.sleep(again_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), again_s)
+                return
 
     def _receive(self, name: str, number: int, reply: Reply) -> None:
         self._heard[name] = time.monotonic()
@@ -196,17 +201,16 @@ class Router:
     async def close(self) -> None:
         """End the predictors, after the calls under way have their answers."""
         self.draining = True
+        self._ending.set()
         for writer in self._writers.values():
             writer.close()
-        for task in self._tasks:
-            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 async def _end(process: Process) -> None:
     """Wait for the end of a process whose connection is closed; kill it if it does not come."""
     try:
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(_END_S):
             await process.wait()
     except TimeoutError:
         process.kill()
