@@ -127,6 +127,22 @@ def whole_number(name: str, value: Any) -> int:
         raise UsageError(f"{name} must be a whole number, not {value!r}") from None
 
 
+def loop_steps(steps: int | None, epochs: int) -> int:
+    """The number of steps that a loop is limited to; 0 if it has whole epochs.
+
+    Raises:
+        UsageError: the number cannot be, or `epochs` is given, too.
+    """
+    if steps is None:
+        return 0
+    steps = whole_number("steps", steps)
+    if steps < 1:
+        raise UsageError(f"steps must be at least 1, not {steps}")
+    if epochs != 1:
+        raise UsageError(f"steps={steps} and epochs={epochs} both say where the loop ends: give one of them")
+    return steps
+
+
 def _batch_size(loader: DataLoader[Any]) -> int:
     if loader.batch_size is None or type(loader.batch_sampler).__name__ != "BatchSampler":
         raise UsageError(

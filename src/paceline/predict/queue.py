@@ -1,4 +1,4 @@
-"""The queue of one model: requests wait in a `Batcher`, and batches are computed in a thread beside the event loop."""
+"""The queue of one model: requests wait in a `Batcher`; batches are computed in a thread, or short ones at once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from paceline.errors import RequestError
 from paceline.predict.arrays import Arrays
 from paceline.predict.models import Loaded, Model
 from paceline.predict.protocol import InferRequest
+
+_AT_ONCE_S = 0.003
+"""A batch that takes no longer is computed in the event loop: to hand it to a thread costs more than others wait."""
 
 
 class Answer(NamedTuple):
@@ -99,8 +102,13 @@ class ModelQueue:
             if (due := self._batcher.due()) is not None:
                 self._timer = loop.call_later(max(0.0, due - now), self._begin)
             return
-        self._computing = True
         batch = [self._pending.pop(ticket) for ticket in tickets]
+        if self._batcher.expected_s(sum(one.request.rows for one in batch)) <= _AT_ONCE_S:
+            self._answer(batch, self._compute(batch))
+            if len(self._batcher):
+                self._soon(loop)
+            return
+        self._computing = True
         task = loop.run_in_executor(self._executor, self._compute, batch)
         task.add_done_callback(lambda done: self._end(batch, done))
 
@@ -151,10 +159,13 @@ class ModelQueue:
             answers = [_refused(error)] * len(batch)
         else:
             answers = done.result()
-        for pending, answer in zip(batch, answers, strict=True):
-            self._settle(pending, answer)
+        self._answer(batch, answers)
         if len(self._batcher):
             self._begin()
+
+    def _answer(self, batch: list[_Pending], answers: list[Answer | Exception]) -> None:
+        for pending, answer in zip(batch, answers, strict=True):
+            self._settle(pending, answer)
 
     @staticmethod
     def _settle(pending: _Pending, answer: Answer | Exception) -> None:

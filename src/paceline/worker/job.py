@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from paceline.data.batch_source import LocalBatches
-from paceline.data.data_spec import Collate, open_data, whole_number
+from paceline.data.data_spec import Collate, loop_steps, open_data, whole_number
 from paceline.data.fingerprint import Fingerprints
 from paceline.data.loader import BatchMaker
 from paceline.data.servable import servable
@@ -249,7 +249,7 @@ class Job:
             drop_last=drop_last,
             loader_workers=loader_workers,
         )
-        end = _steps(steps, epochs)
+        end = loop_steps(steps, epochs)
         number = self._loop.phase + 1
         if number > 0:
             self._loop.binding.check_untouched()
@@ -394,19 +394,3 @@ class Job:
         if error is not None:
             add_remedy(error)
         self.close(failed=error is not None)
-
-
-def _steps(steps: int | None, epochs: int) -> int:
-    """The number of steps that a loop is limited to; 0 if it has whole epochs.
-
-    Raises:
-        UsageError: the number cannot be, or `epochs` is given, too.
-    """
-    if steps is None:
-        return 0
-    steps = whole_number("steps", steps)
-    if steps < 1:
-        raise UsageError(f"steps must be at least 1, not {steps}")
-    if epochs != 1:
-        raise UsageError(f"steps={steps} and epochs={epochs} both say where the loop ends: give one of them")
-    return steps

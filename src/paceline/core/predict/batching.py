@@ -125,6 +125,10 @@ class Batcher:
         self._drop_withdrawn()
         return self._waiting[0].since + self.limits.delay_s if self._waiting else None
 
+    def expected_s(self, rows: int) -> float:
+        """How long a batch of `rows` rows will take, by the last batches."""
+        return rows * self._row_s
+
     def computed(self, rows: int, seconds: float) -> None:
         """Note how long a batch of `rows` rows took."""
         self._row_s += _SMOOTH * (seconds / max(1, rows) - self._row_s)
