@@ -110,7 +110,7 @@ def _disturb(running: Live, prober: Prober) -> None:
     for role in ("server-0", "worker-0"):
         before = prober.seen[-1][1]
         running.strike(role)
-        _wait_for(lambda before=before: prober.seen[-1][1] > before + 20)  # type: ignore[misc]
+        _wait_for(lambda before=before: prober.seen[-1][1] > before + 20)
 
 
 def _wait_for(reached: Any, timeout_s: float = 40.0) -> None:

@@ -174,8 +174,12 @@ def test_a_model_without_a_version_yet_is_not_ready_and_says_when_to_come_again(
 
 def test_the_metrics_are_those_that_prometheus_reads() -> None:
     client = Client()
-    calls = [("POST", INFER, BODY, 1, {}), ("POST", INFER, b"{", 1, {}), ("GET", "/metrics", b"", 1, {})]
-    text = client.ask_all(calls)[-1].body.decode()  # type: ignore[arg-type]
+    calls: list[tuple[str, str, bytes, int, dict[str, str]]] = [
+        ("POST", INFER, BODY, 1, {}),
+        ("POST", INFER, b"{", 1, {}),
+        ("GET", "/metrics", b"", 1, {}),
+    ]
+    text = client.ask_all(calls)[-1].body.decode()
     samples = {(s.name, *s.labels.values()): s.value for f in text_string_to_metric_families(text) for s in f.samples}
     assert samples["paceline_requests_total", "m", "200"] == 1
     assert samples["paceline_requests_total", "m", "400"] == 1

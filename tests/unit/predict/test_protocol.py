@@ -40,8 +40,8 @@ def test_data_are_flat_or_nested(data: object) -> None:
 )
 def test_each_datatype_is_read_from_json_and_from_bytes(datatype: str, data: list[Any]) -> None:
     array = decode(one(data, (1, 2), datatype), signature=of(datatype)).inputs["x"]
-    head = {"inputs": [{"name": "x", "shape": (1, 2), "datatype": datatype}]}
-    head["inputs"][0]["parameters"] = {"binary_data_size": array.nbytes}
+    one_input = {"name": "x", "shape": (1, 2), "datatype": datatype, "parameters": {"binary_data_size": array.nbytes}}
+    head = {"inputs": [one_input]}
     again = decode(head, array.tobytes(), of(datatype)).inputs["x"]
     assert again.dtype == array.dtype
     assert again.tolist() == array.tolist() == [data]

@@ -100,4 +100,4 @@ def test_in_a_job_the_call_checks_its_arguments() -> None:
     with paceline.join() as job:
         job.servable(lambda: torch.nn.Linear(2, 1), torch.zeros(1, 2))
         with pytest.raises(UsageError, match="takes a function"):
-            job.servable(torch.nn.Linear(2, 1), torch.zeros(1, 2))  # type: ignore[arg-type]
+            job.servable(torch.nn.Linear(2, 1), torch.zeros(1, 2))
