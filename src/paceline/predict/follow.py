@@ -47,10 +47,9 @@ class Weights:
     def __init__(self, module: torch.nn.Module, spec: ModelSpec) -> None:
         """Raises MismatchError if the module is not that of the job."""
         self.module = module
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.data = tensor.data.contiguous()  # blocks have the elements in the order of the shape
         tensors = check_tensors(module, spec.tensors)
-        for tensor in tensors.values():
-            if not tensor.is_contiguous():
-                tensor.data = tensor.data.contiguous()
         flat = [tensors[t.name].view(-1) for t in spec.tensors]
         self._blocks = cut(spec.tensors)
         self._targets = [

@@ -196,3 +196,20 @@ def test_what_is_computed_ahead_of_its_commit_is_never_used() -> None:
     assert not pull.message.ahead
     early = PullReply(pull.message.req, 0, 5, 0, (), ahead=True)
     assert reader.handle("server-0", early, 0.0) == []
+    other = PullReply(pull.message.req, 0, 6, 0, ())
+    assert reader.handle("server-0", other, 0.0) == []
+    assert reader.version == -1
+
+
+def test_a_version_that_was_gone_makes_the_next_read_ask_for_a_later_one() -> None:
+    reader, job = Reader(), Job(3, servers=1)
+    reader.up("server-0")
+    asked = []
+    for _ in range(3):
+        reader.tick(0.0)
+        (pull,) = reader.handle(COORDINATOR, Following(1, 1, 0, 4, 0.0, job.placement, MODEL), 0.0)
+        assert isinstance(pull, Send)
+        assert isinstance(pull.message, Pull)
+        asked.append(pull.message.exact)
+        reader.handle("server-0", Refused(pull.message.req, "gone", ""), 0.0)
+    assert asked == [5, 6, 8]
