@@ -9,13 +9,13 @@ import click
 
 @click.command("export")
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN|CHECKPOINT")
-@click.argument("version", metavar="last|VERSION", default="last")
+@click.argument("version", metavar="last|VERSION")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--format", "kind", type=click.Choice(("safetensors", "onnx", "pt2")), help="By default as OUT ends.")
 def command(run: Path, version: str, out: Path, kind: str | None) -> None:
     """Write the model of a checkpoint to OUT, with a model card beside it.
 
-    RUN is a run directory, and VERSION the number of one of its checkpoints, or last. The script must call
+    RUN is a run directory, and VERSION the number of one of its checkpoints. A folder of a checkpoint goes with last. The script must call
     job.servable(factory, example). ONNX and pt2 files are compared with torch before they count.
     """
     from paceline.errors import UsageError

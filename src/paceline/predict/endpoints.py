@@ -174,7 +174,7 @@ class Endpoints:
             found.append(("paceline_model_ready", "1 if the model can answer.", name, float(model.is_ready)))
             if model.is_ready:
                 now = model.current.parameters()
-                found.append(("paceline_model_version", "The version that answers.", name, now["version"]))
+                found.append(("paceline_model_version", "The version that answers.", name, model.current.version))
                 if "age_s" in now:
                     found.append(("paceline_model_age_seconds", "Since its commit.", name, now["age_s"]))
         return found

@@ -47,8 +47,10 @@ class Loaded:
         self._seen = seen
 
     def parameters(self) -> dict[str, Any]:
-        """What every response says of the version that made it. `age_s` is how long ago it was committed."""
-        found: dict[str, Any] = {"version": self.version, "incarnation": self.incarnation}
+        """What every response says of the version of a run that made it. `age_s` is how long ago it was committed."""
+        found: dict[str, Any] = {}
+        if self.version >= 0:
+            found |= {"version": self.version, "incarnation": self.incarnation}
         if self.committed_at is not None:
             found["age_s"] = round(max(0.0, time.time() - self.committed_at), 3)
         if self._seen is not None:

@@ -126,7 +126,10 @@ def _open_file(name: str, path: Path, plan: ServePlan) -> Model:
     card = read_card(path)
     runner = open_runner(path, card, trust=plan.trust, threads=plan.threads)
     lineage = card.lineage
-    about = {"format": card.kind, "run": lineage.run, "step": lineage.step, **card.metrics}
+    about: dict[str, object] = {"format": card.kind}
+    if lineage.run:
+        about |= {"run": lineage.run, "step": lineage.step}
+    about |= card.metrics
     model = Model(name or card.name, example=card.example, about=about)
     label = str(lineage.version) if lineage.version >= 0 else "1"
     return _added(model, Loaded(runner, label, incarnation=lineage.incarnation, version=lineage.version), plan)
