@@ -15,8 +15,9 @@ import click
 def command(run: Path, version: str, out: Path, kind: str | None) -> None:
     """Write the model of a checkpoint to OUT, with a model card beside it.
 
-    RUN is a run directory, and VERSION the number of one of its checkpoints. A folder of a checkpoint goes with last. The script must call
-    job.servable(factory, example). ONNX and pt2 files are compared with torch before they count.
+    RUN is a run directory, and VERSION the number of one of its checkpoints, or last. CHECKPOINT is the folder of one,
+    and goes with last. The script must call job.servable(factory, example). ONNX and pt2 files are compared with torch
+    before they count.
     """
     from paceline.errors import UsageError
     from paceline.runtime.checkpoint_choice import choose_checkpoint
